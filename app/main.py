@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from wattcast.app import logs, metrics, problems
 from wattcast.app.api import (
+    applications,
     catalog,
     explain,
     health,
@@ -76,6 +77,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         kernels.router,
         explain.router,
         kernels.kept,
+        applications.router,
         history.router,
         catalog.router,
         measurements.router,

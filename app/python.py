@@ -6,7 +6,8 @@
 
 ``predict_many`` asks about many launches of one kernel; ``compare`` about several GPUs, or how new
 code differs from old; ``explain`` what each feature adds, for shap's plots; ``vector`` for the
-features a model sees, ``analyze`` for the analysis itself, ``advise`` and ``fusion`` for what to
+features a model sees, ``analyze`` for the analysis itself, ``application`` for the energy of all
+kernels in a trace, ``advise`` and ``fusion`` for what to
 change, ``rank_triton`` for the configurations of a Triton kernel. Code is PTX text, the path of a
 file, or an object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles
 and models of ``WATTCAST_HOME`` count, and models that were promoted in the database of a service
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
 
     from wattcast.predictor.messages import ModelChoice, TimeModelChoice
     from wattcast.predictor.messages.advise import AdviceAnswer
+    from wattcast.predictor.messages.application import ApplicationAnswer
     from wattcast.predictor.messages.batch import BatchAnswer
     from wattcast.predictor.messages.compare import CompareAnswer
     from wattcast.predictor.messages.features import FeaturesAnswer
@@ -46,6 +48,7 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
 __all__ = [
     "advise",
     "analyze",
+    "application",
     "compare",
     "explain",
     "fusion",
@@ -384,6 +387,34 @@ def fusion(
     asked = [{"gpu": gpu, **_kernel(**{"ptx": None, **one})} for one in launches]
     requests = [PredictRequest.model_validate(each) for each in asked]
     return advice.fusions(_predictor(registry), requests)
+
+
+def application(
+    trace: str | Path,
+    *,
+    gpu: str | None = None,
+    code: Sequence[str | Path] = (),
+    registry: bool = True,
+    **options: Any,
+) -> ApplicationAnswer:
+    """Energy of a whole application from its trace, as ``POST /applications`` answers.
+
+    ``trace`` is the path of a SQLite export of Nsight Systems or of a JSON trace of the PyTorch
+    profiler (also gzipped). ``code`` are folders and files that hold PTX of its kernels: Triton's
+    and inductor's caches, PTX files, binaries. ``gpu`` is needed where the trace does not name a
+    known one; ``options`` are other members of the request (``gpus``, ``clocks``, ``tariff``,
+    ``grams_co2_per_kwh``, ``launches``...).
+    Raises DataError for a file that is no such trace, GpuError, ClockError and ModelError.
+    """
+    from wattcast.predictor.application import application as run
+    from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
+    from wattcast.predictor.traces import read_trace
+    from wattcast.predictor.traces.code import library
+
+    request = ApplicationRequest.model_validate({"gpu": gpu, **options})
+    found = library([Path(each) for each in code])
+    answer = run(_predictor(registry), read_trace(Path(trace)), request, found)
+    return _typed(ApplicationAnswer, answer)
 
 
 @cache

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from benchmarks import (
     analysis,
+    application,
     execution,
     explain,
     install,
@@ -29,6 +30,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "analysis": analysis.rows,
     "execution": execution.rows,
     "symbolic": symbolic.rows,
+    "application": application.rows,
     "explain": explain.rows,
     "launches": launches.rows,
     "service": service.rows,

@@ -6,13 +6,14 @@ assumed: what is not given is not told.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import AnalysisError
 from wattcast.models.estimate import BASIS_ORDER
 from wattcast.predictor import parts
-from wattcast.predictor.messages.cost import ApplicationKernel, CostRequest
+from wattcast.predictor.messages.cost import ApplicationKernel, CostRequest, Tariff
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 
@@ -38,8 +39,6 @@ def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
         predictor.store.wait(rows)
     launches = [kernel.launches for kernel in request.kernels]
     joules = _total(found, launches, "energy", "joules")
-    kwh = {name: joules[name] / JOULES_PER_KWH for name in ("joules", "low", "high")}
-    tariff, grams = request.tariff, request.grams_co2_per_kwh
     return {
         "gpu": found[0]["gpu"],
         "covers": "gpu_board_while_kernels_run",
@@ -57,13 +56,21 @@ def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
         ],
         "time": _total(found, launches, "time", "seconds"),
         "energy": joules,
-        "kwh": kwh["joules"],
-        "price": None
-        if tariff is None
-        else {**_times(kwh, tariff.price_per_kwh, "amount"), "currency": tariff.currency},
-        "co2": None if grams is None else _times(kwh, grams, "grams"),
+        **priced(joules, request.tariff, request.grams_co2_per_kwh),
         "warnings": parts.distinct(note for answer in found for note in answer["warnings"]),
     }
+
+
+def priced(
+    joules: Mapping[str, Any], tariff: Tariff | None, grams_co2_per_kwh: float | None
+) -> dict[str, Any]:
+    """``kwh``, ``price`` and ``co2`` of an energy with its ends."""
+    kwh = {name: joules[name] / JOULES_PER_KWH for name in ("joules", "low", "high")}
+    price = None
+    if tariff is not None:
+        price = {**_times(kwh, tariff.price_per_kwh, "amount"), "currency": tariff.currency}
+    co2 = None if grams_co2_per_kwh is None else _times(kwh, grams_co2_per_kwh, "grams")
+    return {"kwh": kwh["joules"], "price": price, "co2": co2}
 
 
 def _predicted(

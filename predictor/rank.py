@@ -29,6 +29,18 @@ BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 """Kernel Tuner's default names of the block's dimensions."""
 
 
+SETTINGS: Mapping[str, tuple[str, str | None]] = {
+    "nvml_gr_clock": ("clocks", "core_mhz"),
+    "nvml_mem_clock": ("clocks", "memory_mhz"),
+    "nvml_pwr_limit": ("power_limit_watts", None),
+    "core_mhz": ("clocks", "core_mhz"),
+    "memory_mhz": ("clocks", "memory_mhz"),
+    "power_limit_watts": ("power_limit_watts", None),
+}
+"""Parameters that are settings of the board, no macros: Kernel Tuner's names
+(kernel_tuner/observers/nvml.py) and ours. Kernel Tuner's limit is in watts too."""
+
+
 @dataclass(frozen=True)
 class TuningProblem:
     """How a configuration becomes a launch.
@@ -73,7 +85,7 @@ def rank(
 
     Raises DataError where the problem does not fit the file, and as ``ranked`` does.
     """
-    asked = ((one, _request(problem, one)) for one in run.configurations)
+    asked = ((one, request_of(problem, one)) for one in run.configurations)
     return ranked(predictor, asked, objective, top)
 
 
@@ -132,11 +144,19 @@ def _judged(rows: Sequence[Mapping[str, Any]], objective: Objective, top: int) -
     return asdict(preselection(predicted, [row[_MEASURED[objective]] for row in rows], top))
 
 
-def _request(problem: TuningProblem, configuration: Configuration) -> dict[str, Any]:
+def request_of(problem: TuningProblem, configuration: Configuration) -> dict[str, Any]:
     request = dict(problem.request)
-    launch = {**request.get("launch", {}), **problem.launch(configuration.parameters)}
+    parameters = dict(configuration.parameters)
+    for name, (member, field_name) in SETTINGS.items():
+        if name in parameters:
+            value = parameters.pop(name)
+            if field_name is None:
+                request[member] = value
+            else:
+                request[member] = {**(request.get(member) or {}), field_name: value}
+    launch = {**request.get("launch", {}), **problem.launch(parameters)}
     if request.get("cuda") is not None:
-        request["cuda"] = macros(configuration.parameters) + request["cuda"]
+        request["cuda"] = macros(parameters) + request["cuda"]
     return {**request, "launch": launch}
 
 

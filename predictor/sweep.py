@@ -5,13 +5,17 @@ kernel's text is parsed and analysed once for all. Executing each shape costs 5 
 it out symbolically about 1 ms, but symbols do not know everything of every kernel. Where they do
 not, ``analysis: auto`` looks at the reference launch both ways and executes the others only where
 the two disagree.
+
+A shape under which the kernel may compute something else is left out, with the reason
+(``features.invariance``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +23,11 @@ from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.invariance import Doubt, doubt, stores
 from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual_blocks
-from wattcast.models.choice import Constraints, Point, best_points, pareto
+from wattcast.features.occupancy import check_launch
+from wattcast.features.places import extra_threads
+from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
 from wattcast.models.energy import energy
 from wattcast.models.time.base import TimePrediction
@@ -40,6 +47,14 @@ if TYPE_CHECKING:
 AGREEMENT = 0.02
 """How far the symbolic analysis may lie from the executed one in time and power of the reference
 launch, relative, to stand in for it: far below what tells shapes apart in practice."""
+
+RESOLUTION = 0.02
+"""Relative difference of two shapes below which neither is called better. Within the best of the
+tuning spaces measured, times are met to 2.2 % in the median (dedispersion_a100, docs/accuracy.md,
+Counts and tuning spaces), and the two analyses count as agreeing within 2 % (``AGREEMENT``)."""
+
+UNPROVEN = "block_size_in_code"
+"""Code of the warning that shapes may be another program; told before all others."""
 
 
 class Shape(NamedTuple):
@@ -70,6 +85,7 @@ class _Predicted:
     power: Watts
     point: Point[Shape]
     notes: tuple[Diagnostic, ...]
+    doubt: Doubt | None = None
 
     def marked(self) -> dict[str, Any]:
         """What ``parts.trust`` compares answers by."""
@@ -110,14 +126,29 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
     reference = sweeps[gpus[0].id].reference
     found: list[_Predicted] = []
     refused: list[dict[str, Any]] = []
-    with sweeps[gpus[0].id].announced(shapes):
-        for shape in shapes:
+    left_out: list[dict[str, Any]] = []
+    every = request.include_unproven
+    doubts = [sweeps[shape.gpu.id].doubt(shape) for shape in shapes]
+    tried = [shape for shape, why in zip(shapes, doubts, strict=True) if every or why is None]
+    with sweeps[gpus[0].id].announced(tried):
+        for shape, why in zip(shapes, doubts, strict=True):
             try:
                 _does_the_work(request, base, shape)
-                found.append(sweeps[shape.gpu.id].at(shape))
+                if why is not None:
+                    sweeps[shape.gpu.id].check(shape)
+                if why is None or every:
+                    point = sweeps[shape.gpu.id].at(shape)
+                    why = why or sweeps[shape.gpu.id].idle(point)
             except (LaunchError, AnalysisError) as error:
                 field = error.context.get("field")
                 refused.append({**shape.answer(), "reason": error.detail, "field": field})
+                continue
+            if why is None or every:
+                found.append(replace(point, doubt=why))
+            else:
+                left_out.append({**shape.answer(), "reason": why.reason, "line": why.line})
+    if not found and left_out:
+        found = [reference]  # nothing else is shown to be the same program
     if not found:
         first = f": {refused[0]['reason']}" if refused else ""
         raise LaunchError(f"none of {len(shapes)} shapes can be launched{first}", field="blocks")
@@ -129,10 +160,12 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
     if ranked[0].shape.gpu.id != gpus[0].id and len(gpus) > 1:
         reference = sweeps[ranked[0].shape.gpu.id].reference
     points = [each.point for each in ranked]
-    front = pareto(points)
+    front = _told_apart(pareto(points))
     best = best_points(points, reference.point.time_seconds, constraints)
     source = sweeps[gpus[0].id].source
     on_front = {id(point) for point in front}
+    notes = (each.notes for each in sweeps.values())
+    warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, _later(found))
     return {
         "kernel": parts.kernel_name(reference.analysis),
         "compiled": parts.compiled(source),
@@ -143,19 +176,19 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
             for each, why in zip(found, whys, strict=True)
         ],
         "infeasible": refused,
+        "left_out": left_out,
         "pareto": [point.key.answer() for point in front],
         "best": {
-            name: {**point.key.answer(), **_saved(point, reference.point)}
+            name: {
+                **point.key.answer(),
+                **_saved(point, reference.point),
+                "better": _better(name, point, reference.point),
+            }
             for name, point in best.items()
         },
+        "resolution_percent": 100 * RESOLUTION,
         "apart": apart(marked),
-        "warnings": parts.warnings(
-            source,
-            reference.analysis,
-            *(each.notes for each in sweeps.values()),
-            _in_the_code(request, reference.analysis),
-            _later(found),
-        ),
+        "warnings": sorted(warnings, key=lambda each: each["code"] != UNPROVEN),
     }
 
 
@@ -197,6 +230,45 @@ class _Sweep:
         """Shapes that are predicted inside: what can be worked out for many at once is."""
         function = self.source.known.module.kernel(self._request.kernel)
         return parts.announced(self.source, function, map(self._launch, shapes))
+
+    def doubt(self, shape: Shape) -> Doubt | None:
+        """Why a shape may compute something else than the request's launch, by its text."""
+        module = self.source.known.module
+        function = module.kernel(self._request.kernel)
+        base = self._request.launch.launch()
+        other = Launch(shape.grid, shape.block)
+        found = doubt(module, function, base, other, strides=self._request.grid_stride)
+        if found is None and self._more(other) and self._stored is None:
+            return self._may_act(other)  # nothing that is worked out of it could show it
+        return found
+
+    def check(self, shape: Shape) -> None:
+        """Raises LaunchError for a shape that its GPU never launches."""
+        known = self.reference.analysis
+        launch = replace(known.launch, grid=shape.grid, block=shape.block)
+        check_launch(self._gpu, launch, known.static_shared_bytes, shape.registers or 1)
+
+    def idle(self, point: _Predicted) -> Doubt | None:
+        """Why the threads that a shape has besides those of the launch may do something."""
+        launch = point.analysis.launch
+        if not self._more(launch) or _stored(point.analysis) == self._stored:
+            return None
+        return self._may_act(launch)
+
+    def _more(self, launch: Launch) -> bool:
+        strides = self._request.grid_stride
+        return not strides and extra_threads(self._request.launch.launch(), launch)
+
+    @cached_property
+    def _stored(self) -> dict[str, float] | None:
+        return _stored(self.reference.analysis)
+
+    def _may_act(self, launch: Launch) -> Doubt:
+        base = self.reference.analysis
+        more = launch.threads - base.launch.threads
+        needed = [f"argument {need.position}" for need in base.needs if need.assumes == "value"]
+        hint = f" ({', '.join(needed)} was not given)" if needed else ""
+        return Doubt(f"it is not shown that its {more} more threads do nothing{hint}")
 
     def at(self, shape: Shape) -> _Predicted:
         """The prediction for a shape. Raises LaunchError and AnalysisError."""
@@ -282,6 +354,25 @@ def _does_the_work(request: SweepRequest, base: Launch, shape: Shape) -> None:
         )
 
 
+def _stored(analysis: KernelAnalysis) -> dict[str, float] | None:
+    """How often each function's instructions that change memory do, over all threads of the
+    launch; ``None`` where that is not exactly known."""
+    try:
+        result = analysis.symbolic
+    except WattcastError:
+        return None
+    if not (result.complete and result.sampling.exact):
+        return None
+    found = {}
+    for name, counts in result.functions.items():
+        function = analysis.module.function(name)
+        places = [] if function is None else stores(function)
+        if function is None or not counts.counts_known[places].all():
+            return None
+        found[name] = float(counts.active_lanes[places].sum())
+    return found
+
+
 def _spills(each: _Predicted, reference: _Predicted) -> bool:
     """Whether a shape's registers are fewer than the kernel needs on its GPU at the least."""
     if each.shape.registers is None:
@@ -307,6 +398,7 @@ def _point(
         "spills": _spills(each, reference),
         "pareto": on_front,
         "feasible": not constraints.violated(point, reference.point.time_seconds),
+        "unproven": None if each.doubt is None else each.doubt.reason,
     }
 
 
@@ -317,17 +409,31 @@ def _saved(point: Point[Shape], reference: Point[Shape]) -> dict[str, float]:
     }
 
 
-def _in_the_code(request: SweepRequest, analysis: KernelAnalysis) -> list[Diagnostic]:
-    """Whether other blocks may be another program."""
-    tried = request.blocks is None or len(request.blocks) > 1
-    fixed = analysis.static_shared_bytes > 0 and request.static_shared_bytes is None
-    if not (tried and fixed):
+def _told_apart(front: Sequence[Point[Shape]]) -> list[Point[Shape]]:
+    """A Pareto set without points whose energy is not told apart from that of a faster one."""
+    kept: list[Point[Shape]] = []
+    for point in front:
+        if not kept or point.energy_joules < kept[-1].energy_joules * (1 - RESOLUTION):
+            kept.append(point)
+    return kept
+
+
+def _better(objective: str, point: Point[Shape], reference: Point[Shape]) -> bool:
+    cost = OBJECTIVES[objective]
+    return cost(point) < cost(reference) * (1 - RESOLUTION)
+
+
+def _unproven(found: Sequence[_Predicted]) -> list[Diagnostic]:
+    """What was asked for although it may be another program."""
+    doubtful = [each.doubt for each in found if each.doubt is not None]
+    if not doubtful:
         return []
+    shapes = "shape is" if len(doubtful) == 1 else "shapes are"
     detail = (
-        f"the kernel declares {analysis.static_shared_bytes} bytes of shared memory, perhaps "
-        "sized for one block size; check that it computes the same with others"
+        f"{len(doubtful)} {shapes} not shown to compute what the launch computes: "
+        f"{doubtful[0].reason}. Check before you use one"
     )
-    return [Diagnostic("block_size_in_code", detail, analysis.function.line)]
+    return [Diagnostic(UNPROVEN, detail, doubtful[0].line)]
 
 
 def _later(found: Sequence[_Predicted]) -> list[Diagnostic]:

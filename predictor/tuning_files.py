@@ -1,14 +1,18 @@
-"""What Kernel Tuner writes: results in the T4 format, and its cache files.
+"""What Kernel Tuner reads and writes: spaces in the T1 format, results in T4, and its cache files.
 
-Formats: the T4 results schema 1.0.0 and the cache schemas 1.0.0 to 1.1.0 in Kernel Tuner's own
+Formats: the T1 and T4 schemas 1.0.0 and the cache schemas 1.0.0 to 1.1.0 in Kernel Tuner's own
 repository (KernelTuner/kernel_tuner, kernel_tuner/schema).
 """
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Any
 
 from wattcast.features.errors import DataError
@@ -53,7 +57,12 @@ def read_tuning(text: str) -> TuningRun:
         return _checked(TuningRun(tuple(found)))
     if isinstance(document.get("cache"), dict):
         return _checked(_cache(document))
-    raise DataError("neither a T4 results file (results) nor a Kernel Tuner cache (cache)")
+    if isinstance(document.get("tune_params"), dict) or "ConfigurationSpace" in document:
+        return _checked(_space(document))
+    raise DataError(
+        "neither T4 results (results), a Kernel Tuner cache (cache), a T1 definition "
+        "(ConfigurationSpace) nor a space of our own (tune_params)"
+    )
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -119,15 +128,147 @@ def _cache(document: Mapping[str, Any]) -> TuningRun:
         if failed:
             time = energy = None
         found.append(Configuration(parameters, time, energy, valid=not failed))
-    size = document.get("problem_size")
-    sizes = [size] if isinstance(size, int) else size if isinstance(size, list) else []
-    whole = tuple(part for part in sizes if isinstance(part, int))
     return TuningRun(
         tuple(found),
         kernel=document.get("kernel_name") or None,
         device=document.get("device_name") or None,
-        problem_size=whole if whole and len(whole) == len(sizes) else None,
+        problem_size=_size(document.get("problem_size")),
     )
+
+
+def _size(given: Any) -> tuple[int, ...] | None:
+    sizes = [given] if isinstance(given, int) else given if isinstance(given, list) else []
+    whole = tuple(part for part in sizes if isinstance(part, int))
+    return whole if whole and len(whole) == len(sizes) else None
+
+
+# --- spaces that nobody has measured -------------------------------------------------------------
+
+MOST_CONFIGURATIONS = 1_000_000
+"""Values multiplied out before restrictions; the largest space of Kernel Tuner's own benchmarks
+has 82,944 (gemm, benchmark_hub)."""
+
+
+def _space(document: Mapping[str, Any]) -> TuningRun:
+    """All values multiplied out, less what the restrictions forbid."""
+    kernel, size = document.get("kernel_name"), document.get("problem_size")
+    if "ConfigurationSpace" in document:
+        parameters, restrictions = _of_t1(document["ConfigurationSpace"])
+        about = document.get("KernelSpecification") or {}
+        kernel, size = about.get("KernelName"), about.get("ProblemSize")
+    else:
+        parameters, restrictions = document["tune_params"], document.get("restrictions") or []
+    for name, values in parameters.items():
+        kinds = isinstance(values, list) and all(isinstance(each, Value) for each in values)
+        if not kinds or not values:
+            raise DataError(f"tunable parameter {name!r} needs a list of numbers or texts")
+    if prod(len(values) for values in parameters.values()) > MOST_CONFIGURATIONS:
+        raise DataError(f"more than {MOST_CONFIGURATIONS:,} configurations: give fewer values")
+    if not isinstance(restrictions, list) or not all(isinstance(r, str) for r in restrictions):
+        raise DataError("restrictions are a list of expressions, such as 'block_size_x <= 1024'")
+    rules = [_expression(each, parameters) for each in restrictions]
+    every = (dict(zip(parameters, row, strict=True)) for row in product(*parameters.values()))
+    kept = (row for row in every if all(rule(row) for rule in rules))
+    return TuningRun(
+        tuple(Configuration(row, None, None) for row in kept),
+        kernel=kernel or None,
+        problem_size=_size(size),
+    )
+
+
+def _of_t1(space: Any) -> tuple[dict[str, Any], list[Any]]:
+    try:
+        parameters = {}
+        for each in space["TuningParameters"]:
+            values = each["Values"]  # a list, or Python's text of one
+            parameters[str(each["Name"])] = (
+                list(ast.literal_eval(values)) if isinstance(values, str) else values
+            )
+        return parameters, [each["Expression"] for each in space.get("Conditions") or ()]
+    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+        raise DataError(
+            f"ConfigurationSpace: expected TuningParameters with Name and Values, and Conditions "
+            f"with Expression ({error})"
+        ) from error
+
+
+_BINARY: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+_CALLS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "round": round}
+
+
+def _expression(text: str, names: Mapping[str, object]) -> Callable[[Mapping[str, Value]], Any]:
+    """A restriction as a function of the parameters, of numbers, comparisons and logic alone."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise DataError(f"restriction {text!r}: no expression of Python") from error
+
+    def value(node: ast.AST, row: Mapping[str, Value]) -> Any:
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() as constant):
+                return constant
+            case ast.Name(id=name) if name in names:
+                return row[name]
+            case ast.Name(id=name):
+                raise DataError(f"restriction {text!r}: {name} is no tunable parameter")
+            case ast.BinOp(left=left, op=how, right=right) if type(how) in _BINARY:
+                return _BINARY[type(how)](value(left, row), value(right, row))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not value(operand, row)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand, row)
+            case ast.BoolOp(op=ast.And(), values=parts):
+                return all(value(part, row) for part in parts)
+            case ast.BoolOp(op=ast.Or(), values=parts):
+                return any(value(part, row) for part in parts)
+            case ast.Compare(left=left, ops=hows, comparators=others) if all(
+                type(how) in _BINARY for how in hows
+            ):
+                terms = [value(each, row) for each in (left, *others)]
+                pairs = zip(hows, terms, terms[1:], strict=False)
+                return all(_BINARY[type(how)](a, b) for how, a, b in pairs)
+            case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if name in _CALLS:
+                return _CALLS[name](*(value(part, row) for part in parts))
+            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+                return [value(part, row) for part in parts]
+        raise DataError(f"restriction {text!r}: {ast.unparse(node)} is not understood")
+
+    def of(row: Mapping[str, Value]) -> Any:
+        try:
+            return value(tree, row)
+        except (TypeError, ZeroDivisionError) as error:
+            raise DataError(f"restriction {text!r} with {dict(row)}: {error}") from error
+
+    return of
+
+
+def t4_text(measured: Sequence[Configuration]) -> str:
+    """Measurements as a T4 results file; a configuration measured twice has two results."""
+    results = []
+    for one in measured:
+        given = (("time", one.time_seconds, "s"), ("energy", one.energy_joules, "J"))
+        found = [
+            {"name": name, "value": value, "unit": unit}
+            for name, value, unit in given
+            if value is not None
+        ]
+        results.append(
+            {
+                "configuration": dict(one.parameters),
+                "objectives": [each["name"] for each in found],
+                "times": {},
+                "invalidity": "correct" if one.valid else "runtime",
+                "correctness": int(one.valid),
+                "measurements": found,
+            }
+        )
+    return json.dumps({"schema_version": "1.0.0", "results": results}, indent=1) + "\n"
 
 
 def _number(value: Any) -> float | None:

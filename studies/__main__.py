@@ -12,6 +12,7 @@ from wattcast.features.errors import MissingExtraError, WattcastError
 STUDIES = {
     "report": ("report", "accuracy reports of time, power and clocks, as pages (docs/reports.md)"),
     "accuracy": ("accuracy", "docs/accuracy.md, from the cards of the shipped models"),
+    "held-out": ("held_out", "power of rows left out beside measured ones, for docs/accuracy.md"),
     "reference": (
         "pages.reference",
         "docs/reference, from the code: commands, calls, settings",
@@ -37,6 +38,10 @@ STUDIES = {
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
+    "unknown-kernels": (
+        "power.unknown_kernels",
+        "power of kernels without code, kernel families left out",
+    ),
     "extra-trees": ("power.pooled", "fits the shipped extra trees on rows of several GPUs"),
     "physical-boards": (
         "power.physical_boards",

@@ -1,10 +1,12 @@
 """``python -m studies accuracy docs/accuracy.md``: errors of the shipped models.
 
-Writes the page, the picture beside it (``accuracy.svg``) and prints the short table of the README.
+Writes the page, the pictures beside it, the data of the web page's tab Accuracy
+(``app/web/static/accuracy.json``), and prints the short table of the README.
 All power figures come from the model cards: scores with rows and with kernels left out beside the
 no-information baseline, intervals with their coverage, and which of the project's targets hold.
-Time errors and counts are those that ``python -m studies end-to-end --write`` and ``counters
---write`` left in their files of results. A test compares what is committed with what this writes.
+Time errors, counts and rows left out are those that the studies ``end-to-end``, ``counters``,
+``catalogue`` and ``held-out`` left in their files of results (``--write``). A test compares what is
+committed with what this writes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from studies import counters
 from studies.end_to_end import RESULTS
 from studies.intervals import coverage_table, read_results
+from studies.pages import trust
 from studies.pages.figures import bars
 from studies.power.holds import card_lines
 from wattcast.features.gpus import load_gpu
@@ -66,6 +69,39 @@ prototype, not through the service.
 | measured launches, short runs | [power](power.md), `power` |
 """
 
+
+_MEASURED = """\
+Each line is one board: the ratio of predicted to measured, on a logarithmic axis. The thin line
+holds 90 % of the rows, the bar the half in the middle, the mark is the median; the grey band is a
+factor of 1.5. The tab *Accuracy* of the web page shows the same and lets you take the numbers with
+you. Power: every row by a model that saw nothing of its kernel (`python -m studies held-out`).
+Time: no kernel was fitted, but four norms and one share were chosen with the public programs in
+sight, and one rule by three of the published figures. The number after a board says how much was
+asked.
+
+![Ratio of predicted to measured power](accuracy_power.svg)
+
+![Ratio of predicted to measured time](accuracy_time.svg)
+
+![Predicted against published times](accuracy_points.svg)
+
+"""
+
+_HEADLINE = """\
+`left out`: what the model had not seen. `kernel seen, launch not` is the optimistic split.
+`baseline`: power, the median of the training rows (where kernels are left out of the physical
+models: of the other programs at the same clocks); time, the median of the other kernels of the
+board. One fold assignment of five folds; the tables below hold ten. Coverage is that of the model
+cards, by rows. The sweep of multiply-adds is one kernel in many sizes: it has no baseline.
+
+What is shipped: the measurements of power, and the times of public programs, state no licence.
+`app/web/static/accuracy.json`, `studies/held_out.json` and these pictures hold quantiles of their
+ratios over all rows of a board, never a row. Points are shown where they may be: published figures
+of well-known kernels with their sources ([catalogue](catalogue.md)), and GeForce GTX Titan X at its
+reference clocks (BSD-3-Clause, Copyright (c) 2018 INESC-ID, Instituto Superior Técnico,
+Universidade de Lisboa; Guerreiro, Ilic, Roma, Tomás, HPCA 2018; the licence stands in
+`app/web/static/accuracy.json`).
+"""
 
 _COUNTS = """\
 Counts that the service answers, beside hardware counters of a GeForce RTX 2080 Ti, and times beside
@@ -169,6 +205,7 @@ def _range(cards: Iterable[ModelCard], protocol: str, *, baseline: bool = False)
 
 def page(cards: Sequence[ModelCard]) -> str:
     """The page of these cards, in Markdown."""
+    boards = trust.boards(cards)
     counted = json.loads(counters.RESULTS.read_text(encoding="utf-8"))
     targets = table(
         ("GPU", "protocol", "model", "R²", "MAE W", "baseline R², MAE", "target", "reached"),
@@ -178,6 +215,8 @@ def page(cards: Sequence[ModelCard]) -> str:
         (
             _START,
             short_table(cards) + _POWER,
+            "## Predicted against measured\n",
+            _MEASURED + trust.headline(boards) + "\n" + _HEADLINE,
             "## Every power model\n",
             summary_table(cards),
             "## Every protocol and table\n",
@@ -203,8 +242,8 @@ def page(cards: Sequence[ModelCard]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page of the packaged models into the file that the only argument names, and the
-    picture beside it; print the README's table."""
+    """Write the page of the packaged models into the file that the only argument names, the
+    pictures beside it, and the web page's data; print the README's table."""
     if len(arguments) != 1:
         print("usage: python -m studies accuracy FILE", file=sys.stderr)
         return 2
@@ -212,5 +251,9 @@ def main(arguments: list[str]) -> int:
     file = Path(arguments[0])
     file.write_text(page(cards), encoding="utf-8")
     file.with_name(PICTURE).write_text(picture(cards), encoding="utf-8")
+    boards = trust.boards(cards)
+    for figure in trust.figures(boards):
+        file.with_name(f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
+    trust.PAGE_DATA.write_text(trust.data(boards), encoding="utf-8")
     print(short_table(cards), end="")
     return 0

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wattcast.app.python import (
         advise,
         analyze,
+        application,
         compare,
         explain,
         fusion,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "advise",
     "analyze",
+    "application",
     "compare",
     "explain",
     "fusion",

@@ -57,11 +57,14 @@ PUBLIC_BELOW = ("/docs/", "/problems/", "/static/")
 LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 PREDICTING = frozenset(
-    {"/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost", "/compare"}
+    {
+        *("/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost"),
+        *("/compare", "/applications"),
+    }
 )
 """Calls that take a body and change nothing."""
 
-UPLOADING = frozenset({"/measurements", "/measurements/check", "/retrain"})
+UPLOADING = frozenset({"/measurements", "/measurements/check", "/retrain", "/applications"})
 """Calls that take files: their bodies may be larger, and multipart."""
 
 

@@ -29,6 +29,12 @@ class PastPrediction(BaseModel):
     created: str
     gpu: str
     kernel: str | None = Field(description="Demangled; null for measured work.")
+    grid: list[int] | None = Field(description="Blocks; null for measured work.")
+    block: list[int] | None = Field(
+        description="Threads per block; null for measured work, and where the kernel fixes it."
+    )
+    core_mhz: float | None
+    memory_mhz: float | None
     watts: float | None
     seconds: float | None
     joules: float | None
@@ -93,13 +99,24 @@ def _asked(services: Services, prediction_id: UUID) -> dict[str, Any]:
 
 def _short(past: Past) -> dict[str, Any]:
     answer = from_json(past.result)
+    launch = from_json(past.request).get("launch") or {}
+    clocks = answer.get("clocks") or {}
     kernel, power, time, energy = (answer[x] for x in ("kernel", "power", "time", "energy"))
     return {
         "id": past.id,
         "created": past.created.isoformat(),
         "gpu": answer["gpu"],
         "kernel": kernel["demangled"] if kernel else None,
+        "grid": _dimensions(launch.get("grid")),
+        "block": _dimensions(launch.get("block")),
+        "core_mhz": clocks.get("core_mhz"),
+        "memory_mhz": clocks.get("memory_mhz"),
         "watts": power["watts"] if power else None,
         "seconds": time["seconds"] if time else None,
         "joules": energy["joules"] if energy else None,
     }
+
+
+def _dimensions(given: int | list[int] | None) -> list[int] | None:
+    """A launch's dimensions, which a caller may give as one number."""
+    return [given] if isinstance(given, int) else given

@@ -32,8 +32,14 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "dvfs": "dvfs",
         "counters": "dvfs",
         "rank": "rank",
+        "tune": "tune",
     },
-    "Many kernels, and CI": {"bulk": "bulk", "cost": "cost", "diff": "compare"},
+    "Many kernels, and CI": {
+        "app": "application",
+        "bulk": "bulk",
+        "cost": "cost",
+        "diff": "compare",
+    },
     "GPUs and models": {
         "gpus": "gpus",
         "models": "models",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.text import Text
@@ -11,6 +11,10 @@ from rich.text import Text
 from wattcast.app.cli import inputs
 from wattcast.app.cli.output import Answer, console, line, plain_table, predictor, print_json
 from wattcast.models.estimate import quantity
+
+if TYPE_CHECKING:
+    from wattcast.predictor.rank import TuningProblem
+    from wattcast.predictor.tuning_files import TuningRun
 
 Divisors = Annotated[
     str | None,
@@ -42,39 +46,56 @@ def rank(
 
     If the file holds measurements, also shows how good the ranking is.
     """
-    from wattcast.predictor.rank import BLOCK_NAMES, Objective, TuningProblem
+    from wattcast.predictor.rank import Objective
     from wattcast.predictor.rank import rank as run
-    from wattcast.predictor.tuning_files import read_tuning
 
     if by not in get_args(Objective):
         inputs.fail(f"--by {by!r}: expected energy or time")
-    try:
-        found = read_tuning(tuning.read_text(encoding="utf-8"))
-    except OSError as error:
-        inputs.fail(f"{tuning}: {error.strerror}")
-    except UnicodeDecodeError:
-        inputs.fail(f"{tuning}: not UTF-8 text")
-    size = _size(problem_size) or found.problem_size
-    if size is None:
-        inputs.fail("the file does not give the problem size; pass --problem-size")
-    request: dict[str, Any] = {
-        **code.of_code(file),
-        "gpu": gpu,
-        **models.request(),
-    }
-    if file.suffix in inputs.CUDA_SUFFIXES:
-        request["kernel"] = code.kernel or found.kernel
-    given = (grid_div_x, grid_div_y, grid_div_z)
-    divisors = tuple(
-        (name,) if text is None else tuple(text.split(","))
-        for text, name in zip(given, BLOCK_NAMES, strict=True)
-    )
-    problem = TuningProblem(size, divisors, request=request)
+    found = tuning_file(tuning)
+    divisors = (grid_div_x, grid_div_y, grid_div_z)
+    problem = problem_of(found, file, gpu, problem_size, divisors, code, models)
     answer = run(predictor(), found, problem, by, top)  # type: ignore[arg-type]
     if as_json:
         print_json(answer)
     else:
         _report(answer, top)
+
+
+def tuning_file(path: Path) -> TuningRun:
+    """A file of Kernel Tuner. Ends the command for one that cannot be read."""
+    from wattcast.predictor.tuning_files import read_tuning
+
+    try:
+        return read_tuning(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        inputs.fail(f"{path}: {error.strerror}")
+    except UnicodeDecodeError:
+        inputs.fail(f"{path}: not UTF-8 text")
+
+
+def problem_of(
+    found: TuningRun,
+    file: Path,
+    gpu: str,
+    problem_size: str | None,
+    divisors: tuple[str | None, ...],
+    code: inputs.CodeOptions,
+    models: inputs.PhysicalOptions,
+) -> TuningProblem:
+    """How the configurations of a file become launches of the code in another."""
+    from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem
+
+    size = _size(problem_size) or found.problem_size
+    if size is None:
+        inputs.fail("the file does not give the problem size; pass --problem-size")
+    request: dict[str, Any] = {**code.of_code(file), "gpu": gpu, **models.request()}
+    if file.suffix in inputs.CUDA_SUFFIXES:
+        request["kernel"] = code.kernel or found.kernel
+    named = tuple(
+        (name,) if text is None else tuple(text.split(","))
+        for text, name in zip(divisors, BLOCK_NAMES, strict=True)
+    )
+    return TuningProblem(size, named, request=request)
 
 
 def _size(text: str | None) -> tuple[int, ...] | None:

@@ -15,6 +15,9 @@ from wattcast.app.cli.output import Answer, costs, line, plain_table, predictor,
 MOST_LINES = 40
 """Points shown to people; --json prints all."""
 
+MOST_REASONS = 8
+"""Shapes left out that are listed with the reason; --json prints all."""
+
 
 @inputs.with_options
 def sweep(
@@ -38,6 +41,13 @@ def sweep(
     try_registers: Annotated[
         str | None, typer.Option(help="Register counts per thread to try: 24,32,40.")
     ] = None,
+    all_shapes: Annotated[
+        bool,
+        typer.Option(
+            "--all-shapes",
+            help="Also shapes that are not shown to compute the same: check before you use one.",
+        ),
+    ] = False,
     *,
     constraints: inputs.Constraints,
     models: inputs.PhysicalOptions,
@@ -57,6 +67,7 @@ def sweep(
         "grids": _shapes("--grids", grids),
         "grid_stride": grid_stride,
         "registers": _numbers("--try-registers", try_registers),
+        "include_unproven": all_shapes,
         "constraints": asdict(constraints),
         **models.request(),
     }
@@ -79,8 +90,11 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
 
 
 def report(out: Console, answer: Answer) -> None:
-    """The cheapest points beside the reference, the best by each objective, what is refused."""
+    """What may be another program, the cheapest points beside the reference, the best by each
+    objective, the Pareto set, what is left out and what is refused."""
     out.print(Text(answer["kernel"]["demangled"], "bold"))
+    doubts = [each for each in answer["warnings"] if each["code"] == "block_size_in_code"]
+    warnings(out, doubts)
     base = answer["reference"]
     line(out, f"reference {_named(base)}: {', '.join(costs(base))}")
     table = plain_table("shape")
@@ -101,14 +115,23 @@ def report(out: Console, answer: Answer) -> None:
     if len(points) > MOST_LINES:
         line(out, f"and {len(points) - MOST_LINES} more (--json shows all)")
     for name, best in answer["best"].items():
-        line(
-            out,
-            f"{name.replace('_', ' ')}: {_named(best)}, {-best['time_saved_percent']:+.1f} % time, "
-            f"{-best['energy_saved_percent']:+.1f} % energy",
+        change = (
+            f"{_named(best)}, {-best['time_saved_percent']:+.1f} % time, "
+            f"{-best['energy_saved_percent']:+.1f} % energy"
+            if best["better"]
+            else f"no difference (below {answer['resolution_percent']:g} %, the model's resolution)"
         )
+        line(out, f"{name.replace('_', ' ')}: {change}")
+    line(out, "Pareto set of time and energy: " + ", then ".join(map(_named, answer["pareto"])))
     for shape in answer["infeasible"]:
         line(out, f"not {_named(shape)}: {shape['reason']}")
-    warnings(out, answer["warnings"])
+    for shape in answer["left_out"][:MOST_REASONS]:
+        line(out, f"left out {_named(shape)}: {shape['reason']}")
+    if answer["left_out"]:
+        more = len(answer["left_out"]) - MOST_REASONS
+        rest = f"and {more} more are left out. " if more > 0 else ""
+        line(out, f"{rest}--all-shapes predicts shapes that are not shown to compute the same")
+    warnings(out, [each for each in answer["warnings"] if each not in doubts])
 
 
 def _named(shape: Answer) -> str:
@@ -124,6 +147,10 @@ def _dims(sizes: list[int]) -> str:
 
 
 def _marks(point: Answer) -> str:
-    marks = ("pareto", point["pareto"]), ("spills", point["spills"])
+    marks = (
+        ("pareto", point["pareto"]),
+        ("spills", point["spills"]),
+        ("not shown the same", point["unproven"] is not None),
+    )
     told = [name for name, holds in marks if holds]
     return ", ".join(told if point["feasible"] else [*told, "breaks a constraint"])

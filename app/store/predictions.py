@@ -355,10 +355,11 @@ def insert_or_leave(dialect: str, table: sa.Table) -> sa.Insert:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One prediction; ``result`` is the JSON text as answered."""
+    """One prediction; ``request`` (without its PTX) and ``result`` are the JSON texts."""
 
     id: UUID
     created: datetime
+    request: str
     result: str
 
 
@@ -369,7 +370,7 @@ def latest(engine: Engine, *, limit: int, before: UUID | None = None) -> list[Pa
     be written yet. Raises sqlalchemy.exc.SQLAlchemyError where the database is gone.
     """
     columns = PREDICTIONS.c
-    query = sa.select(columns.id, columns.created, columns.result)
+    query = sa.select(columns.id, columns.created, columns.request, columns.result)
     with engine.connect() as connection:
         return [
             read(Past, row) for row in connection.execute(page(query, PREDICTIONS, limit, before))

@@ -40,6 +40,11 @@ class SweepRequest(shared.KernelTiming):
     registers: Annotated[list[RegisterCount], Field(min_length=1)] | None = Field(
         None, description="Registers per thread to try, as `-maxrregcount` sets them."
     )
+    include_unproven: bool = Field(
+        False,
+        description="Also predict and rank shapes that are not shown to compute what the launch "
+        "computes; without it they are listed in `left_out`.",
+    )
     clocks: shared.Clocks | None = None
     power_limit_watts: shared.PowerLimit = None
     constraints: ConstraintsRequest = ConstraintsRequest()
@@ -85,10 +90,13 @@ class SweepPoint(Shape):
     spills: bool = Field(
         description="Too few registers: the kernel would spill; the cost is not predicted."
     )
-    pareto: bool = Field(description="No other point is both faster and uses less energy.")
+    pareto: bool = Field(description="In `pareto` of the answer.")
     feasible: bool = Field(description="It satisfies all constraints.")
     apart: str | None = Field(
         description="Why it is not ranked with the points of other GPUs; null: it is."
+    )
+    unproven: str | None = Field(
+        description="Why it is not shown to compute what the launch computes; null: it is."
     )
 
 
@@ -99,11 +107,22 @@ class InfeasibleShape(Shape):
     field: str | None
 
 
+class LeftOut(Shape):
+    """A shape that is not shown to compute what the launch computes, and why."""
+
+    reason: str
+    line: int | None = Field(description="Of the PTX, where the reason is at one line.")
+
+
 class BestShape(Shape):
     """The feasible point best by one objective, beside the reference."""
 
     energy_saved_percent: float
     time_saved_percent: float
+    better: bool = Field(
+        description="By more than the model tells apart (`resolution_percent`); false: no "
+        "difference from the reference."
+    )
 
 
 class BestShapes(BaseModel):
@@ -146,8 +165,18 @@ class SweepAnswer(BaseModel):
     reference: SweepReference
     points: list[SweepPoint]
     infeasible: list[InfeasibleShape]
-    pareto: list[Shape] = Field(description="The Pareto set of time and energy, the fastest first.")
+    left_out: list[LeftOut] = Field(
+        description="Shapes that are not shown to compute what the launch computes: not predicted "
+        "(`include_unproven` asks for them)."
+    )
+    pareto: list[Shape] = Field(
+        description="The Pareto set of time and energy, the fastest first. Of points that the "
+        "model does not tell apart, the fastest."
+    )
     best: BestShapes
+    resolution_percent: float = Field(
+        description="Differences below this are not told apart by the model."
+    )
     apart: list[Apart] = Field(
         description="GPUs with points that are not to be ranked with the others, and why."
     )

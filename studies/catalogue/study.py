@@ -2,7 +2,7 @@
 
     python -m studies catalogue                      tables as Markdown
     python -m studies catalogue --kernel sgemm_naive --parts
-    python -m studies catalogue --write              docs/catalogue.md
+    python -m studies catalogue --write              docs/catalogue.md, results.json beside this
 
 Kernels (``*.cu``) are our own, written after the descriptions that the figures' authors give; what
 each launches, on which boards, and what was published stands in ``catalogue.toml``. Predictions
@@ -15,6 +15,7 @@ alone. Needs the extra ``cuda``.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,7 @@ from wattcast.training.card_tables import table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "catalogue.md"
+RESULTS = HERE / "results.json"
 WITHIN = (1.5, 2.0)
 """Factors between predicted and published time that count as near and as far."""
 PEAK_SLACK = 0.98
@@ -63,7 +65,8 @@ class Figure:
 @dataclass(frozen=True)
 class Outcome:
     """A figure, the predicted seconds, what bounds them, and the roofline's seconds: by distinct
-    bytes where they exceed L2, by operations else."""
+    bytes where they exceed L2, by operations else. ``inside``: the predicted interval holds what
+    was published."""
 
     figure: Figure
     seconds: float
@@ -72,6 +75,7 @@ class Outcome:
     above_peak: bool
     warnings: tuple[str, ...]
     parts: Mapping[str, float]
+    inside: bool
 
     @property
     def ratio(self) -> float:
@@ -153,7 +157,8 @@ def outcome(predictor: Predictor, figure: Figure) -> Outcome:
     answer = predict(predictor, PredictRequest.model_validate(request))
     gpu, made = load_gpu(figure.gpu), answer["clocks"]
     clocks = ClockPair(made["core_mhz"], made["memory_mhz"])
-    seconds = answer["time"]["seconds"]
+    time = answer["time"]
+    seconds = time["seconds"]
     activity = answer["activity"] if "activity" in answer else answer["features"]
     hand = roofline(activity, gpu, clocks)
     above = seconds < PEAK_SLACK * (max(hand, figure.seconds) if figure.peak else hand)
@@ -165,6 +170,7 @@ def outcome(predictor: Predictor, figure: Figure) -> Outcome:
         above,
         tuple(sorted({warning["code"] for warning in answer["warnings"]})),
         answer["time_model"]["parts"],
+        time["low"] <= figure.seconds <= time["high"],
     )
 
 
@@ -253,6 +259,23 @@ def report(found: Sequence[Outcome]) -> str:
     )
 
 
+def rows(found: Sequence[Outcome]) -> str:
+    """JSON of what docs/accuracy.md draws: published and predicted ms, figure by figure."""
+    lines = [
+        json.dumps(
+            {
+                "kernel": one.figure.kernel,
+                "gpu": one.figure.gpu,
+                "published_ms": float(f"{1e3 * one.figure.seconds:.4g}"),
+                "predicted_ms": float(f"{1e3 * one.seconds:.4g}"),
+                "inside": one.inside,
+            }
+        )
+        for one in found
+    ]
+    return "[\n " + ",\n ".join(lines) + "\n]\n"
+
+
 def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Run the command; the exit status. Raises WattcastError."""
     parser = argparse.ArgumentParser(
@@ -277,6 +300,7 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
     page = report(found)
     if options.write:
         PAGE.write_text(page, encoding="utf-8")
+        RESULTS.write_text(rows(found), encoding="utf-8")
     else:
         write(page)
     return 0

@@ -56,6 +56,8 @@ _STYLE = {
 }
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 _WIDTH_INCHES = 7.2
+_RATIOS = {4: (0.25, 0.5, 0.67, 1, 1.5, 2, 4), 1e9: (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100, 1000)}
+"""Ticks of an axis of ratios, by the most of those it must show."""
 _MANY = 800
 """Coordinates of a scatter from which on its markers are small."""
 
@@ -83,6 +85,16 @@ class Line(NamedTuple):
     label: str
     x: Sequence[float]
     y: Sequence[float]
+
+
+class Span(NamedTuple):
+    """Quantiles of a ratio: 5, 25, 50, 75 and 95 %."""
+
+    least: float
+    low: float
+    middle: float
+    high: float
+    most: float
 
 
 class Panel(NamedTuple):
@@ -171,6 +183,53 @@ def bars(
         axes.grid(visible=False, axis="y")
         if len(series) > 1:
             _legend_beside(axes)
+        return _finished(figure, name, caption)
+
+
+def spans(
+    name: str,
+    caption: str,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[Span | None]],
+    factor: float,
+    unit: str,
+) -> Figure:
+    """For every label the quantiles of a ratio in each series, on a logarithmic axis: a line from 5
+    to 95 %, a bar over the half in the middle, a mark at the median; a band of ``factor`` about
+    1. ``None`` leaves a gap."""
+    thick = 0.7 / max(1, len(series))
+    with _drawing(_WIDTH_INCHES, 1.1 + 0.34 * len(labels)) as figure:
+        axes = figure.subplots()
+        axes.axvspan(1 / factor, factor, color="#8b949e", alpha=0.2, linewidth=0)
+        axes.axvline(1, color="#8b949e", linewidth=1)
+        for at, (label, values) in enumerate(series.items()):
+            given = [
+                (row + (at - (len(series) - 1) / 2) * thick, one)
+                for row, one in enumerate(values)
+                if one is not None
+            ]
+            middle, found = [y for y, _ in given], [one for _, one in given]
+            colour = _COLOURS[at % len(_COLOURS)]
+            axes.hlines(middle, [s.least for s in found], [s.most for s in found], colour, lw=1)
+            axes.barh(
+                middle, [one.high - one.low for one in found], left=[one.low for one in found],
+                height=thick * 0.85, color=colour, alpha=0.45,
+            )  # fmt: skip
+            axes.plot(
+                [one.middle for one in found], middle, **_marks(at), linestyle="none",
+                markersize=4, label=label,
+            )  # fmt: skip
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set(xscale="log", ylim=(len(labels) - 0.5, -0.5), xlabel=unit)
+        ends = axes.get_xlim()
+        low, high = min(0.5, ends[0]), max(2, ends[1])
+        ticks = next(each for most, each in _RATIOS.items() if max(high, 1 / low) <= most)
+        axes.set_xticks([x for x in ticks if low <= x <= high])
+        axes.set_xlim(low, high)
+        axes.xaxis.set_major_formatter(FuncFormatter(_short))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(visible=False, axis="y")
+        _legend_beside(axes)
         return _finished(figure, name, caption)
 
 

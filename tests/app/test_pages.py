@@ -111,6 +111,8 @@ def test_predictions_are_listed_newest_first_in_pages(
     assert [one["id"] for one in listed] == wanted[:2]
     assert listed[0]["kernel"] == "vector_add"
     assert listed[0]["gpu"] == "tesla-v100"
+    assert (listed[0]["grid"], listed[0]["block"]) == ([64], [128])
+    assert listed[0]["core_mhz"] == made[-1]["clocks"]["core_mhz"]
     assert listed[0]["joules"] == made[-1]["energy"]["joules"]
     older = client.get("/predictions", params={"limit": 1, "before": listed[-1]["id"]}).json()
     assert [one["id"] for one in older] == wanted[2:]

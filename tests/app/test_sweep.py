@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,10 @@ def test_pareto_and_best_points_are_those_of_the_points(
 ) -> None:
     answer = asked(services, vector_add, gpus=["tesla-v100", "tesla-p100", "gtx-1080-ti"])
     points = answer["points"]
-    assert len(points) == 3 * len(usual_blocks(1))
+    # The size is not given, so only blocks that divide the threads are shown to do the same.
+    divide = [block for block in usual_blocks(1) if 4096 * 256 % block[0] == 0]
+    assert len(points) == 3 * len(divide) == 18
+    assert len(answer["left_out"]) == 3 * (len(usual_blocks(1)) - len(divide))
 
     def cost(point: dict[str, Any]) -> tuple[float, float]:
         return point["time"]["seconds"], point["energy"]["joules"]
@@ -170,7 +174,8 @@ def test_shapes_that_cannot_be_launched_are_listed_with_the_reason(
 def test_a_grid_that_leaves_work_undone_is_refused_unless_the_kernel_strides(
     services: Services, vector_add: str
 ) -> None:
-    answer = asked(services, vector_add, blocks=[256], grids=[1024, 4096, 8192])
+    launch = {**LAUNCH, "arguments": {"3": 4096 * 256}}
+    answer = asked(services, vector_add, launch=launch, blocks=[256], grids=[1024, 4096, 8192])
     assert [point["grid"][0] for point in answer["points"]] == [4096, 8192]
     assert "262144 of 1048576 threads" in answer["infeasible"][0]["reason"]
     striding = asked(services, vector_add, blocks=[256], grids=[1024, 4096], grid_stride=True)
@@ -198,12 +203,63 @@ def test_constraints_choose_among_the_shapes(services: Services, vector_add: str
         asked(services, vector_add, blocks=[64], constraints={"deadline_seconds": 1e-9})
 
 
-def test_a_kernel_with_tiles_in_its_code_is_warned_of(services: Services, vector_add: str) -> None:
+def test_a_block_size_in_the_code_leaves_other_blocks_out(
+    services: Services, vector_add: str
+) -> None:
+    """The finding: a transpose with tiles of 32 got blocks of 8x64 proposed."""
+    ptx = (FIXTURES / "ptx" / "transpose.sm_70.ptx").read_text(encoding="utf-8")
+    launch = {"grid": [32, 32], "block": [32, 8], "arguments": {"2": 1024, "3": 1024}}
+    body = {"launch": launch, "kernel": "transpose_direct"}
+    answer = asked(services, ptx, **body)
+    assert [point["block"] for point in answer["points"]] == [[32, 8, 1]]
+    reasons = {tuple(shape["block"]): shape for shape in answer["left_out"]}
+    assert len(reasons) == len(usual_blocks(2)) - 1
+    assert "block size along x is in the code: 32" in reasons[8, 64, 1]["reason"]
+    assert ptx.splitlines()[reasons[8, 64, 1]["line"] - 1].strip().startswith("@")
+    assert {best["better"] for best in answer["best"].values()} == {False}
+    assert "block_size_in_code" not in {warning["code"] for warning in answer["warnings"]}
+
+
+def test_shapes_left_out_are_predicted_where_that_is_asked_for(services: Services) -> None:
     launch = {"grid": [8, 8], "block": [32, 32], "arguments": {"3": 256}}
-    tiled = asked(services, MATMUL, launch=launch, blocks=[[32, 32], [16, 16]], analysis="symbolic")
-    assert "block_size_in_code" in {warning["code"] for warning in tiled["warnings"]}
-    plain = asked(services, vector_add, blocks=[64, 128])
-    assert "block_size_in_code" not in {warning["code"] for warning in plain["warnings"]}
+    blocks = [[32, 32], [16, 16]]
+    body = {"launch": launch, "blocks": blocks, "analysis": "symbolic"}
+    kept = asked(services, MATMUL, **body)
+    assert [point["unproven"] for point in kept["points"]] == [None]
+    assert "share memory" in kept["left_out"][0]["reason"]
+    every = asked(services, MATMUL, **body, include_unproven=True)
+    assert [point["unproven"] is None for point in every["points"]] == [True, False]
+    assert not every["left_out"]
+    assert every["warnings"][0]["code"] == "block_size_in_code"
+
+
+def test_threads_beyond_the_launch_are_shown_to_do_nothing_by_the_size(
+    services: Services, vector_add: str
+) -> None:
+    told = {"launch": {**LAUNCH, "arguments": {"3": 1_000_000}}, "blocks": [96, 128]}
+    assert not asked(services, vector_add, **told)["left_out"]
+    untold = asked(services, vector_add, blocks=[96, 128])["left_out"]
+    assert [shape["block"][0] for shape in untold] == [96]
+    assert "argument 3 was not given" in untold[0]["reason"]
+
+
+def test_what_the_model_does_not_tell_apart_is_not_better(
+    services: Services, vector_add: str
+) -> None:
+    answer = asked(services, vector_add, blocks=[32, 64, 128, 256, 512, 1024])
+    bound = answer["resolution_percent"]
+    for objective, percent in (("min_energy", "energy_saved_percent"),
+                               ("max_performance", "time_saved_percent")):  # fmt: skip
+        best = answer["best"][objective]
+        assert best["better"] == (best[percent] > bound)
+    front = [
+        next(point for point in answer["points"] if point["block"] == shape["block"])
+        for shape in answer["pareto"]
+    ]
+    for fast, slow in pairwise(front):
+        assert slow["energy"]["joules"] < fast["energy"]["joules"] * (1 - bound / 100)
+    poor = asked(services, vector_add, launch={"grid": [32768], "block": [32]}, blocks=[32, 256])
+    assert poor["best"]["max_performance"]["better"]
 
 
 def test_too_many_shapes_are_refused(services: Services, vector_add: str) -> None:
@@ -236,9 +292,13 @@ def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str) -> None:
     launch = ("--gpu", "v100", "--grid", "4096", "--block", "256", "--blocks", "64,16x16,2048")
     out, _ = run("sweep", str(file), *launch, "--json")
     answer = json.loads(out)
-    assert [point["block"] for point in answer["points"]] == [[64, 1, 1], [16, 16, 1]]
+    assert [point["block"] for point in answer["points"]] == [[64, 1, 1]]
+    assert [shape["block"] for shape in answer["left_out"]] == [[16, 16, 1]]
     out, _ = run("sweep", str(file), *launch)
-    for word in ("reference", "min energy", "min edp", "pareto", "not tesla-v100", "at most 1024"):
+    for word in ("reference", "min energy", "min edp", "pareto", "not tesla-v100", "at most 1024",
+                 "left out", "--all-shapes", "no difference"):  # fmt: skip
         assert word in out
+    out, _ = run("sweep", str(file), *launch, "--all-shapes")
+    assert out.index("not shown to compute") < out.index("reference")
     _, err = run("sweep", str(file), *launch[:-1], "64,wide", status=2)
     assert "--blocks" in err

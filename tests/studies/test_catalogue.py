@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from studies.catalogue import study
-from studies.catalogue.study import HERE, PAGE, Outcome, figures, manifest, outcome, report, within
+from studies.catalogue.study import (
+    HERE,
+    PAGE,
+    RESULTS,
+    Outcome,
+    figures,
+    manifest,
+    outcome,
+    report,
+    within,
+)
 from tests.app.conftest import settings_at
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.gpus import load_gpu
@@ -53,7 +64,7 @@ def test_shares_within_a_factor_either_way() -> None:
 
 def test_a_time_below_the_roofline_is_told() -> None:
     figure = next(one for one in figures() if one.kernel == "peak_fp32")
-    fast = Outcome(figure, figure.seconds / 2, "memory", figure.seconds, True, (), {})
+    fast = Outcome(figure, figure.seconds / 2, "memory", figure.seconds, True, (), {}, False)
     page = report([fast])
     assert "1 predictions lie above a peak rate; 0 of 1 are bound by" in page
     assert "| 0.50 | compute | **memory** | **yes** |" in page
@@ -77,6 +88,15 @@ def test_the_page_shows_the_manifest() -> None:
         row = f"| {one.kernel} | {one.gpu} | {1e3 * one.seconds:.4g} |"
         assert row in page, "python -m studies catalogue --write"
         assert f"{one.says} [{one.source}]" in page
+
+
+def test_the_rows_are_those_of_the_page() -> None:
+    page, found = PAGE.read_text(encoding="utf-8"), json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert len(found) == len(figures())
+    for row in found:
+        times = f"{row['published_ms']:.4g} | {row['predicted_ms']:.4g}"
+        told = f"| {row['kernel']} | {row['gpu']} | {times} |"
+        assert told in page, "python -m studies catalogue --write"
 
 
 @pytest.mark.slow

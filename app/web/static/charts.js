@@ -1,6 +1,7 @@
 // Small figures inside table cells: a bar says at a glance what the number beside it says exactly.
 
 import { el, svg } from "./dom.js";
+import { savesOfTable } from "./save.js";
 
 const share = (value) => `${Math.max(0, Math.min(100, 100 * value)).toFixed(2)}%`;
 
@@ -54,11 +55,12 @@ export function steps(start, values) {
 /** A table whose rows hold a name, a bar and numbers. Narrow screens lay it out as a grid, which
  *  would take its meaning from it but for the roles. */
 export function barTable(caption, titles, rows) {
-  return el("table", { class: "bars", role: "table" },
+  const made = el("table", { class: "bars", role: "table" },
     el("caption", {}, caption),
     el("thead", { class: "visually-hidden", role: "rowgroup" }, el("tr", { role: "row" },
-      titles.map((title) => el("th", { scope: "col", role: "columnheader" }, title)))),
+      titles.map((title) => el("th", { scope: "col", role: "columnheader", class: title === "Figure" ? "pic" : null }, title)))),
     el("tbody", { role: "rowgroup" }, rows));
+  return el("div", {}, made, savesOfTable(made, caption));
 }
 
 /** A row of such a table; `kind` is its class. */

@@ -1,5 +1,7 @@
 // Elements and numbers. Text from users and kernels enters the page as text nodes, here alone.
 
+import { savesOfTable } from "./save.js";
+
 export const byId = (id) => document.getElementById(id);
 
 /** An element with properties (`class`, `on...` handlers, attributes) and children: nodes or text. */
@@ -50,19 +52,23 @@ export function announce(text) {
 }
 
 /**
- * A table that scrolls by itself where it is too wide.
- * `columns`: [{title, of: (row) => node or text, num, head, hidden}]; `chosen(row)` marks rows.
+ * A table that scrolls by itself where it is too wide, and can be saved.
+ * `columns`: [{title, of: (row) => node or text, num, head, hidden, value: (row) => what a file holds
+ * instead, unit: of that}]; `chosen(row)` marks rows.
  */
 export function table(caption, columns, rows, { chosen, kind } = {}) {
   const head = el("tr", {}, columns.map((c) =>
-    el("th", { scope: "col", class: c.num ? "num" : null },
+    el("th", { scope: "col", class: c.num ? "num" : null, "data-value": c.unit ? `${c.title}, ${c.unit}` : null },
       c.hidden ? el("span", { class: "visually-hidden" }, c.title) : c.title)));
   const body = rows.map((row) => el("tr", { class: chosen && chosen(row) ? "chosen" : null },
     columns.map((c) => el(c.head ? "th" : "td",
-      { class: c.num ? "num" : c.class || null, scope: c.head ? "row" : null }, c.of(row)))));
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    el("table", { class: kind || null }, el("caption", {}, caption), el("thead", {}, head),
-      el("tbody", {}, body)));
+      { class: c.num ? "num" : c.class || null, scope: c.head ? "row" : null, "data-value": c.value?.(row) },
+      c.of(row)))));
+  const made = el("table", { class: kind || null }, el("caption", {}, caption), el("thead", {}, head),
+    el("tbody", {}, body));
+  return el("div", {},
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, made),
+    rows.length ? savesOfTable(made, caption) : null);
 }
 
 const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];

@@ -1,5 +1,6 @@
 // Starts the page: every view wires itself, then GPUs are listed and the address is followed.
 
+import * as accuracy from "./accuracy.js";
 import * as clocks from "./clocks.js";
 import * as compare from "./compare.js";
 import * as cost from "./cost.js";
@@ -42,7 +43,7 @@ async function fill() {
 }
 
 kernel.start(predict.told);
-for (const view of [predict, examples, sweep, clocks, compare, diff, cost, past, measurements, models]) view.start();
+for (const view of [predict, examples, sweep, clocks, compare, diff, cost, past, accuracy, measurements, models]) view.start();
 keys.start(() => {
   kernel.complain({ message: "" });
   fill();

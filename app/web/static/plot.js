@@ -1,6 +1,7 @@
 // Plotly, loaded when the first figure is drawn, under a policy that forbids inline styles.
 
 import { colour, el } from "./dom.js";
+import { savesOfPlot } from "./save.js";
 
 /** Styles that plotly and maplibre in it would write into the page; ours are in parts.css. */
 const STYLES = ["9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53"];
@@ -56,6 +57,8 @@ export async function draw(box, figure) {
     box.setAttribute("role", "img");
     box.setAttribute("aria-label", title);
     await plotly.react(box, data, themed(layout), { displayModeBar: false, responsive: true });
+    if (!box.nextElementSibling?.matches(".saves"))
+      box.after(savesOfPlot(box, () => drawn.get(box)()));
   } catch (error) {
     box.replaceChildren(el("p", { class: "hint" }, error.message));
   }

@@ -1,8 +1,9 @@
 // Views as tabs: arrow keys move between them, the address names the one that is open.
 
 import { byId } from "./dom.js";
+import { savesOfView } from "./save.js";
 
-const WITHOUT_KERNEL = new Set(["history", "measurements", "models"]);
+const WITHOUT_KERNEL = new Set(["history", "accuracy", "measurements", "models"]);
 const opened = {};
 
 /** What to do each time a view is opened. */
@@ -50,6 +51,10 @@ export function start() {
     event.preventDefault();
     open(nameOf(all.at(next % all.length)), { focus: true });
   });
+  for (const tab of tabs()) {
+    const view = byId(tab.getAttribute("aria-controls"));
+    view.append(savesOfView(view, tab.textContent.trim()));
+  }
   addEventListener("hashchange", () => open(named(), { remember: false }));
   open(named(), { remember: false });
 }

@@ -1,0 +1,310 @@
+// What is shown, to take along: tables as CSV and HTML, figures as PNG, SVG, CSV and HTML.
+
+import { announce, colour, el, svg } from "./dom.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+/** Pixels of a PNG for each of the page's. */
+const SHARPER = 2;
+/** What a picture leaves out: things to press, and what only screen readers say. */
+const LEFT_OUT = "button, .saves, .visually-hidden, select, .file-label, input[type=file]";
+const SI = { G: 1e9, M: 1e6, k: 1e3, "": 1, m: 1e-3, "µ": 1e-6, n: 1e-9 };
+const UNITS = /^([−+-]?[\d.]+(?:e[+-]?\d+)?) ?([GMkmµn]?)(W|s|J|Js|%)$/;
+
+/**
+ * A row of buttons, each {kind: what its file is made by}. `name()` tells what the files are
+ * called by. A maker answers text, or a Blob, or a promise of one.
+ */
+export function saves(name, makers) {
+  return el("div", { class: "saves", role: "group", "aria-label": `Save ${name()}` },
+    el("span", { "aria-hidden": "true" }, "Save"),
+    Object.entries(makers).map(([kind, make]) => el("button", {
+      type: "button", class: "save",
+      onclick: async (event) => {
+        try {
+          keep(`${slug(name())}.${kind.toLowerCase()}`, await make());
+          announce(`${name()} is saved as ${kind}.`);
+        } catch (error) {
+          announce(error.message);
+          event.target.title = error.message;
+        }
+      },
+    }, kind, el("span", { class: "visually-hidden" }, ` of ${name()}`))));
+}
+
+const MEDIA = { csv: "text/csv", html: "text/html", svg: "image/svg+xml", png: "image/png" };
+
+function keep(file, content) {
+  const type = `${MEDIA[file.split(".").pop()]};charset=utf-8`;
+  const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  el("a", { href: url, download: file }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+const slug = (name) => `wattcast-${name.toLowerCase().normalize("NFKD").replace(/[^a-z0-9]+/g, "-")
+  .slice(0, 60).replace(/^-|-$/g, "")}`;
+
+/** The buttons of a table; one whose cells hold figures is a picture as well. */
+export function savesOfTable(made, caption) {
+  const name = () => caption;
+  const drawn = made.querySelector("svg");
+  return saves(name, {
+    CSV: () => csv(rowsOf(made)),
+    HTML: () => page(caption, [copy(made)]),
+    ...(drawn && { SVG: () => text(picture(made)), PNG: () => png(picture(made)) }),
+  });
+}
+
+/** The buttons of a plotly figure in `box`; `figure()` is what it was drawn from. */
+export function savesOfPlot(box, figure) {
+  const name = () => figure().title.split(";")[0];
+  return saves(name, {
+    PNG: () => png(picture(box)),
+    SVG: () => text(picture(box)),
+    CSV: () => csv(rowsOfPlot(figure())),
+    HTML: () => page(name(), [picture(box), tableOf(rowsOfPlot(figure()))]),
+  });
+}
+
+/** The buttons of a whole view: what stands in it, without its forms. */
+export function savesOfView(view, title) {
+  const parts = () => [...view.querySelectorAll(".panel:not(form, .empty)")].filter((one) => one.offsetParent);
+  const made = saves(() => title, {
+    PNG: () => png(picture(view, parts())),
+    SVG: () => text(picture(view, parts())),
+    HTML: () => page(title, parts().map(copy)),
+  });
+  made.classList.add("whole");
+  made.firstChild.textContent = "Save all of this";
+  const look = () => {
+    const isEmpty = !parts().length;
+    if (made.hidden !== isEmpty) made.hidden = isEmpty;  // to set it is a change, which would be seen again
+  };
+  new MutationObserver(look).observe(view, { attributeFilter: ["hidden"], subtree: true });
+  look();
+  return made;
+}
+
+// Tables
+
+/** Titles and cells of a table as it is read; quantities of one unit as plain numbers. */
+export function rowsOf(made) {
+  const lines = [...made.rows].filter((row) => !row.ariaHidden).map((row) => [...row.cells].map(partsOf));
+  const columns = lines[0].flatMap(([title], at) => {
+    const column = (named, part) => columnOf(named, lines.slice(1).map((row) => row[at]?.[part] ?? ""));
+    const beside = lines.map((row) => row[at]?.[2]).find(Boolean);
+    return [column(title, 0), ...(beside ? [column(`${title}, ${beside}`, 1)] : [])];
+  }).filter(([title, ...cells]) => title || cells.some(Boolean));  // a column of buttons says nothing
+  return lines.map((_, row) => columns.map((column) => column[row]));
+}
+
+/** What a cell says; the interval in it apart, and what that is called. */
+function partsOf(cell) {
+  if (cell.dataset.value !== undefined) return [cell.dataset.value];
+  if (cell.matches(".pic")) return [""];
+  const range = cell.querySelector(".range-text");
+  const kept = cell.cloneNode(true);
+  for (const field of kept.querySelectorAll("input")) field.replaceWith(field.type === "checkbox" ? "" : field.value);
+  for (const gone of kept.querySelectorAll("button, svg, .visually-hidden, .range-text, .meaning")) gone.remove();
+  return [told(kept), ...(range ? [told(range), range.dataset.title ?? "interval"] : [])];
+}
+
+/** Text on one line; a dash stands for nothing. */
+const told = (node) => node.textContent.replace(/\s+/g, " ").trim().replace(/^–$/, "");
+
+function columnOf(title, cells) {
+  const found = cells.map((cell) => UNITS.exec(cell));
+  const unit = found.find(Boolean)?.[3];
+  if (!unit || found.some((one, at) => (one ? one[3] !== unit : cells[at]))) return [title, ...cells];
+  return [title.endsWith(` ${unit}`) ? title : `${title || "Value"}, ${unit}`, ...found.map(scaled)];
+}
+
+const scaled = (one) => (one
+  ? String(Number((Number(one[1].replace("−", "-")) * SI[one[2]]).toPrecision(6))) : "");
+
+/** Rows as CSV (RFC 4180). A text that a spreadsheet would compute is marked as text. */
+export function csv(rows) {
+  const cell = (value) => {
+    const plain = String(value ?? "");
+    const safe = /^[=@\t\r]|^[+-](?![\d.])/.test(plain) ? `'${plain}` : plain;
+    return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  return `${rows.map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;
+}
+
+function rowsOfPlot({ data, layout }) {
+  const clean = (value) => String(value ?? "").replace(/<br>/g, ", ").replace(/<[^>]*>/g, "");
+  const axis = (name) => clean(layout[name]?.title?.text) || name[0];
+  const rows = [["Series", axis("xaxis"), axis("yaxis"), "Value", "Note"]];
+  for (const one of data) {
+    if (one.hoverinfo === "skip") continue;  // marks on what another series shows
+    if (one.type === "heatmap") {
+      const unit = clean(one.colorbar?.title?.text);
+      one.y.forEach((y, i) => one.x.forEach((x, j) => one.z[i][j] !== null
+        && rows.push([unit, x, y, one.z[i][j], clean(one.text?.[i]?.[j])])));
+    } else one.x.forEach((x, i) => rows.push([one.name ?? "", x, one.y[i], "", clean(one.text?.[i])]));
+  }
+  const used = rows[0].map((_, at) => rows.slice(1).some((row) => row[at] !== ""));
+  return rows.map((row) => row.filter((_, at) => used[at]));
+}
+
+function tableOf([titles, ...rows]) {
+  return el("table", {}, el("thead", {}, el("tr", {}, titles.map((title) => el("th", {}, title)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))));
+}
+
+// HTML
+
+const LOOKS = "body{font:16px/1.5 system-ui,sans-serif;margin:2rem;max-width:75rem}"
+  + "table{border-collapse:collapse;font-size:.9rem;margin:1rem 0}"
+  + "th,td{text-align:left;vertical-align:top;padding:.35rem .75rem .35rem 0;border-bottom:1px solid #d8dfe6}"
+  + ".num{text-align:right}caption{text-align:left;color:#53606d}.bar{display:block;width:20rem;height:1.1rem}"
+  + ".code li{white-space:pre;font:13px/1.45 monospace;list-style:none}svg{max-width:100%}";
+
+/** A file that stands by itself: nothing is loaded, nothing runs. Its style is text: the page's
+ *  policy holds for documents that it makes, too. */
+function page(title, nodes) {
+  const body = [el("h1", {}, title), ...nodes].map(text).join("\n");
+  return `<!doctype html>\n<html lang="en"><head><meta charset="utf-8">${text(el("title", {}, title))}`
+    + `<style>${LOOKS}</style></head>\n<body>\n${body}\n</body></html>\n`;
+}
+
+/** A copy without what can be pressed, its small figures as they look. */
+function copy(given) {
+  const made = given.cloneNode(true);
+  const drawn = [...given.querySelectorAll("svg")];
+  made.querySelectorAll("svg").forEach((one, at) => one.replaceWith(styled(drawn[at])));
+  for (const gone of made.querySelectorAll(`${LEFT_OUT}, script, [hidden]`)) gone.remove();
+  for (const link of made.querySelectorAll("[href]")) link.removeAttribute("href");
+  for (const one of [made, ...made.querySelectorAll("*")])
+    for (const name of ["id", "tabindex", "aria-live"]) one.removeAttribute(name);
+  return made;
+}
+
+// Pictures
+
+const text = (node) => new XMLSerializer().serializeToString(node);
+const STYLES = ["display", "visibility", "fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width",
+  "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor", "white-space"];
+
+/** An SVG element with the styles that the page gives it, of the size that it has there. */
+function styled(given) {
+  const made = given.cloneNode(true);
+  const { width, height } = given.getBoundingClientRect();
+  const pairs = [[given, made], ...[...given.querySelectorAll("*")].map((one, at) => [one, made.querySelectorAll("*")[at]])];
+  for (const [from, to] of pairs) {
+    const looks = getComputedStyle(from);
+    for (const name of STYLES) {
+      const value = looks.getPropertyValue(name);
+      if (value) to.setAttribute(name, value);
+    }
+    to.removeAttribute("style");
+  }
+  if (width) {
+    made.setAttribute("width", width);
+    made.setAttribute("height", height);
+  }
+  return made;
+}
+
+/** What is seen of `root` (or of `parts` of it) as one SVG: text, rules, grounds, small figures. */
+export function picture(root, parts = [root]) {
+  const boxes = parts.map((part) => part.getBoundingClientRect());
+  const left = Math.min(...boxes.map((box) => box.left)) - 12;
+  const top = Math.min(...boxes.map((box) => box.top)) - 12;
+  const width = Math.ceil(Math.max(...boxes.map((box) => box.right)) - left + 12);
+  const bottom = Math.max(...boxes.map((box) => box.bottom)) + 12;
+  // Parts that are not shown leave no gap.
+  const height = Math.ceil(bottom - top);
+  const made = svg("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` },
+    svg("rect", { width, height, fill: colour("panel") }));
+  const into = svg("g", { transform: `translate(${-left} ${-top})` });
+  made.append(into);
+  for (const part of parts) paint(part, into);
+  return made;
+}
+
+const CLEAR = "rgba(0, 0, 0, 0)";
+
+function paint(node, into) {
+  if (node.nodeType === Node.TEXT_NODE) return write(node, into);
+  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return undefined;
+  const looks = getComputedStyle(node);
+  const box = node.getBoundingClientRect();
+  if (looks.display === "none" || looks.visibility === "hidden") return undefined;
+  if (node.namespaceURI === SVG) {
+    const one = styled(node);
+    one.setAttribute("x", box.left);
+    one.setAttribute("y", box.top);
+    return into.append(one);
+  }
+  if (looks.backgroundColor !== CLEAR) into.append(svg("rect", {
+    x: box.left, y: box.top, width: box.width, height: box.height,
+    rx: parseFloat(looks.borderTopLeftRadius) || 0, fill: looks.backgroundColor,
+  }));
+  const under = parseFloat(looks.borderBottomWidth);
+  if (under && looks.borderBottomStyle !== "none") into.append(svg("line", {
+    x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom, stroke: looks.borderBottomColor, "stroke-width": under,
+  }));
+  let inner = into;
+  if (looks.overflowY !== "visible" && node.scrollHeight > node.clientHeight + 1) {
+    inner = svg("svg", { x: box.left, y: box.top, width: box.width, height: box.height,
+      viewBox: `${box.left} ${box.top} ${box.width} ${box.height}` });
+    into.append(inner);
+  }
+  for (const child of node.childNodes) {
+    const at = inner !== into && child.getBoundingClientRect?.();
+    if (!at || (at.bottom >= box.top && at.top <= box.bottom)) paint(child, inner);
+  }
+  return undefined;
+}
+
+const pens = new Map();
+
+/** How far a font's line rises above its baseline, as a share of its height. */
+function rise(font) {
+  if (!pens.has(font)) {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = font;
+    const { fontBoundingBoxAscent: up, fontBoundingBoxDescent: down } = pen.measureText("x");
+    pens.set(font, up / (up + down));
+  }
+  return pens.get(font);
+}
+
+/** A text, line by line as the page breaks it. */
+function write(node, into) {
+  const looks = getComputedStyle(node.parentElement);
+  const font = `${looks.fontWeight} ${looks.fontSize} ${looks.fontFamily}`;
+  const lines = [];
+  const range = document.createRange();
+  for (const word of node.data.matchAll(/\S+/g)) {
+    range.setStart(node, word.index);
+    range.setEnd(node, word.index + word[0].length);
+    for (const box of range.getClientRects()) {
+      const last = lines.at(-1);
+      if (last && Math.abs(last.top - box.top) < 2) {
+        last.words += ` ${word[0]}`;
+        last.right = box.right;
+      } else lines.push({ words: word[0], left: box.left, right: box.right, top: box.top, height: box.height });
+    }
+  }
+  for (const line of lines) into.append(svg("text", {
+    x: line.left, y: line.top + line.height * rise(font), fill: looks.color, "font-family": looks.fontFamily,
+    "font-size": looks.fontSize, "font-weight": looks.fontWeight,
+    textLength: Math.max(1, line.right - line.left), lengthAdjust: "spacingAndGlyphs",
+  }, line.words));
+}
+
+/** A picture as PNG. */
+export async function png(made) {
+  const [width, height] = ["width", "height"].map((name) => Number.parseFloat(made.getAttribute(name)));
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text(made))}`;
+  await image.decode();
+  const canvas = el("canvas", { width: SHARPER * width, height: SHARPER * height });
+  const pen = canvas.getContext("2d");
+  pen.scale(SHARPER, SHARPER);
+  pen.drawImage(image, 0, 0, width, height);
+  return new Promise((resolve, reject) => canvas.toBlob(
+    (blob) => (blob ? resolve(blob) : reject(new Error("This picture is too large for a PNG."))), "image/png"));
+}

@@ -1,0 +1,597 @@
+"""Energy of a whole application from its trace: measured durations, our power.
+
+read the trace -> power of each kind of launch -> launches share their board -> sums
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import hypot
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, GpuError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair
+from wattcast.models.estimate import BASIS_ORDER, Basis
+from wattcast.predictor import parts
+from wattcast.predictor.advise import advise
+from wattcast.predictor.cost import priced
+from wattcast.predictor.parts.trust import ORDER
+from wattcast.predictor.traces.board import Board, shared_board, timeline
+from wattcast.predictor.traces.code import Library
+from wattcast.predictor.traces.powers import AtClocks, BoardPowers, KindPower, Served
+from wattcast.predictor.traces.trace import NONE, Integers, Trace
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+    from wattcast.predictor.messages.application import ApplicationRequest
+    from wattcast.predictor.traces import Progress
+
+Floats = NDArray[np.float64]
+
+MOST_POINTS = 4000
+"""Stretches of a device's power over time."""
+
+MOST_ROWS = 2000
+"""Kernels, operators, streams and steps that are listed; what is beyond is one row."""
+
+MOST_CLOCKS = 12
+MOST_MIXED = 40
+"""Core clocks tried for the mix of kernels, and kernels in it: those of the most time."""
+
+SURE = 0.9
+"""Share of the energy that has the mark of the total, or a better one."""
+
+REST = "all others"
+
+
+@dataclass(frozen=True)
+class _Device:
+    """One GPU of the trace with its launches (places in the trace) and what they draw."""
+
+    number: int
+    gpu: GpuProfile
+    powers: BoardPowers
+    kinds: Mapping[int, KindPower]
+    at: Integers
+    board: Board
+
+
+def application(
+    predictor: Predictor,
+    trace: Trace,
+    request: ApplicationRequest,
+    code: Library | None = None,
+    progress: Progress = lambda what, done: None,
+) -> dict[str, Any]:
+    """``ApplicationAnswer``. The same trace, code and request give the same answer.
+
+    Raises GpuError where a GPU is neither given nor known by its name in the trace, ClockError for
+    clocks it does not run at, and ModelError.
+    """
+    found = list(_devices(predictor, trace, request, code or Library(), progress))
+    joules = np.zeros(len(trace))
+    for device in found:
+        joules[device.at] = device.board.joules
+    origin, last = int(trace.start.min()), int(trace.end.max())
+    seconds = (trace.end - trace.start).astype(np.float64) * 1e-9
+    below, above = _relative_ends(trace, found)
+    gaps = [_gaps(device) for device in found]
+    total = _total(joules, below, above, trace, found, gaps)
+    span = (last - origin) * 1e-9
+    rows, places = _kernels(predictor, trace, request, found, joules, seconds, below, above, total)
+    progress("answered", len(trace))
+    per_second = {name: total[name] / span if span else 0.0 for name in ("joules", "low", "high")}
+    return {
+        "source": trace.source,
+        "launches": len(trace),
+        "untimed": trace.untimed,
+        "coverage": _coverage(trace, found, joules, seconds),
+        "energy": total,
+        "power": {
+            "watts": per_second["joules"],
+            "low": per_second["low"],
+            "high": per_second["high"],
+            "level": total["level"],
+            "basis": total["basis"],
+        },
+        "span_seconds": span,
+        **priced(total, request.tariff, request.grams_co2_per_kwh),
+        "trust": _trust(trace, found, joules, total),
+        "covers": "gpu_boards",
+        "devices": [
+            _device_answer(trace, device, gap, joules, below, above, total, origin)
+            for device, gap in zip(found, gaps, strict=True)
+        ],
+        "kernels": rows,
+        "operators": _rows(trace.operators, trace.operator, joules, seconds, total),
+        "streams": _streams(trace, joules, seconds, total),
+        "steps": _rows(trace.steps, trace.step, joules, seconds, total, in_order=True),
+        "clocks": [one for device in found if (one := _mix(device, trace, request)) is not None],
+        "launch_columns": _columns(trace, joules, places, origin) if request.launches else None,
+        "warnings": parts.plain_warnings(
+            trace.notes,
+            *(device.powers.notes for device in found),
+            _notes(trace, request, found, code),
+        ),
+    }
+
+
+def _devices(
+    predictor: Predictor,
+    trace: Trace,
+    request: ApplicationRequest,
+    code: Library,
+    progress: Progress,
+) -> Iterator[_Device]:
+    ends = np.array([trace.start.min(), trace.end.max()], dtype=np.int64)
+    known: dict[str, tuple[BoardPowers, dict[int, KindPower]]] = {}
+    gpus = [_gpu(predictor, trace, request, number) for number in range(len(trace.devices))]
+    lasts = (trace.end - trace.start).astype(np.float64) * 1e-9
+    for gpu in dict.fromkeys(gpu.id for gpu in gpus):
+        numbers = [number for number, one in enumerate(gpus) if one.id == gpu]
+        mine = np.isin(trace.device, numbers)
+        launches = np.bincount(trace.kind[mine], minlength=len(trace.kinds))
+        seconds = np.bincount(trace.kind[mine], lasts[mine], minlength=len(trace.kinds))
+        powers = BoardPowers(predictor, request, gpus[numbers[0]], code)
+        served = [
+            (int(kind), Served(trace.kinds[kind], float(seconds[kind]), int(launches[kind])))
+            for kind in np.flatnonzero(launches)
+        ]
+        progress("kinds of launches", len(served))
+        known[gpu] = powers, powers.all(served)
+    for number, profile in enumerate(gpus):
+        powers, kinds = known[profile.id]
+        at = np.flatnonzero(trace.device == number)
+        watts, standing = np.zeros(len(trace.kinds)), np.zeros(len(trace.kinds))
+        for kind, power in kinds.items():
+            watts[kind], standing[kind] = power.estimate.value, power.standing_watts
+        kind_at = trace.kind[at]
+        board = shared_board(
+            trace.start[at],
+            trace.end[at],
+            standing[kind_at],
+            (watts - standing)[kind_at],
+            powers.idle_watts,
+            powers.limit_watts,
+            ends,
+        )
+        yield _Device(number, profile, powers, kinds, at, board)
+
+
+def _gpu(
+    predictor: Predictor, trace: Trace, request: ApplicationRequest, number: int
+) -> GpuProfile:
+    device = trace.devices[number]
+    named = request.gpus.get(str(device.id)) or request.gpu
+    if named is None and not device.name:
+        raise GpuError(
+            f"the trace does not name its GPU {device.id}: give gpu (--gpu); `wattcast gpus list` "
+            "and GET /gpus list all"
+        )
+    try:
+        return predictor.gpus.load(named or device.name.partition(" MIG ")[0])
+    except GpuError as error:
+        if named is not None:
+            raise
+        detail = f"the GPU of the trace is not known by its name: {error.detail}; give gpu (--gpu)"
+        raise GpuError(detail, **error.context) from error
+
+
+def _relative_ends(trace: Trace, found: Sequence[_Device]) -> tuple[Floats, Floats]:
+    """Ends of each launch's power over its value."""
+    below, above = np.ones(len(trace)), np.ones(len(trace))
+    for device in found:
+        low, high = np.ones(len(trace.kinds)), np.ones(len(trace.kinds))
+        for kind, power in device.kinds.items():
+            value = power.estimate.value
+            low[kind], high[kind] = power.estimate.low / value, power.estimate.high / value
+        below[device.at] = low[trace.kind[device.at]]
+        above[device.at] = high[trace.kind[device.at]]
+    return below, above
+
+
+def _gaps(device: _Device) -> dict[str, float]:
+    """Idle power may be that of clocks which have not fallen yet; on a board that nobody measured
+    it is a guess both ways."""
+    board, powers = device.board, device.powers
+    joules, seconds = board.idle_joules, board.idle_seconds
+    least = np.exp(-powers.board_width)
+    return {
+        "seconds": seconds,
+        "joules": joules,
+        "low": joules * float(least),
+        "high": max(joules, powers.standing_watts * seconds / float(least)),
+    }
+
+
+def _total(
+    joules: Floats,
+    below: Floats,
+    above: Floats,
+    trace: Trace,
+    found: Sequence[_Device],
+    gaps: Sequence[Mapping[str, float]],
+) -> dict[str, Any]:
+    """Launches whose power one model tells err alike: their ends add up. Launches with code,
+    launches without and gaps err for different reasons: their half widths join as those of
+    independent errors, unless the board itself is a guess that all of them share."""
+    groups: dict[str, list[float]] = {"gaps": [0.0, 0.0, 0.0]}
+    level, bases = 0.9, set[Basis]()
+    for device in found:
+        hows = np.array(
+            [
+                "" if kind not in device.kinds else device.kinds[kind].how.partition(",")[0]
+                for kind in range(len(trace.kinds))
+            ]
+        )[trace.kind[device.at]]
+        mine = joules[device.at]
+        for how, group in (("code", "code"), ("name", "outside"), ("copy", "outside")):
+            part = hows == how
+            if part.any():
+                sums = groups.setdefault(group, [0.0, 0.0, 0.0])
+                sums[0] += float(mine[part].sum())
+                sums[1] += float((mine * (1.0 - below[device.at]))[part].sum())
+                sums[2] += float((mine * (above[device.at] - 1.0))[part].sum())
+        for power in device.kinds.values():
+            level = min(level, power.estimate.level)
+            bases.add(power.estimate.basis)
+    for gap in gaps:
+        groups["gaps"][0] += gap["joules"]
+        groups["gaps"][1] += gap["joules"] - gap["low"]
+        groups["gaps"][2] += gap["high"] - gap["joules"]
+    value = float(joules.sum()) + groups["gaps"][0]
+    guess = any(device.powers.estimated for device in found)
+    joined = (lambda *parts: sum(parts)) if guess else hypot
+    return {
+        "joules": value,
+        "low": max(0.0, value - joined(*(part[1] for part in groups.values()))),
+        "high": value + joined(*(part[2] for part in groups.values())),
+        "level": level,
+        "basis": max(bases, key=BASIS_ORDER.index),
+    }
+
+
+def _trust(
+    trace: Trace, found: Sequence[_Device], joules: Floats, total: Mapping[str, Any]
+) -> dict[str, str]:
+    """The best mark that ``SURE`` of the energy has, or a better one."""
+    sums: dict[str, float] = dict.fromkeys(ORDER, 0.0)
+    worst: dict[str, tuple[float, str]] = {}
+    for device in found:
+        by_kind = np.bincount(trace.kind[device.at], joules[device.at], minlength=len(trace.kinds))
+        reasons: dict[tuple[str, str], float] = {}
+        for kind, power in device.kinds.items():
+            key = power.trust["mark"], power.trust["why"]
+            reasons[key] = reasons.get(key, 0.0) + float(by_kind[kind])
+        board = "estimated board" if device.powers.estimated else "measured board"
+        reasons[board, "gaps"] = device.board.idle_joules
+        for (mark, why), part in reasons.items():
+            sums[mark] += part
+            worst[mark] = max(worst.get(mark, (-1.0, "")), (part, why))
+    held = 0.0
+    for mark in ORDER:
+        held += sums[mark]
+        if held >= SURE * total["joules"] and mark in worst:
+            share = sums[mark] / total["joules"] if total["joules"] else 1.0
+            return {"mark": mark, "why": f"{share:.0%} of the energy: {worst[mark][1]}"}
+    return {"mark": "guess", "why": "no launch has an answer"}
+
+
+def _coverage(
+    trace: Trace, found: Sequence[_Device], joules: Floats, seconds: Floats
+) -> list[dict[str, Any]]:
+    hows: dict[str, list[float]] = {}
+    for device in found:
+        kinds = trace.kind[device.at]
+        size = len(trace.kinds)
+        launches = np.bincount(kinds, minlength=size)
+        times = np.bincount(kinds, seconds[device.at], minlength=size)
+        energies = np.bincount(kinds, joules[device.at], minlength=size)
+        for kind, power in device.kinds.items():
+            sums = hows.setdefault(power.how, [0, 0.0, 0.0])
+            for place, column in enumerate((launches, times, energies)):
+                sums[place] += column[kind]
+    whole = float(seconds.sum())
+    order = ("code", "code, other launch", "name", "copy")
+    return [
+        {
+            "how": how,
+            "launches": int(hows[how][0]),
+            "seconds": float(hows[how][1]),
+            "time_share": float(hows[how][1]) / whole if whole else 0.0,
+            "joules": float(hows[how][2]),
+        }
+        for how in order
+        if how in hows
+    ]
+
+
+def _device_answer(
+    trace: Trace,
+    device: _Device,
+    gap: Mapping[str, float],
+    joules: Floats,
+    below: Floats,
+    above: Floats,
+    total: Mapping[str, Any],
+    origin: int,
+) -> dict[str, Any]:
+    board, powers = device.board, device.powers
+    told = trace.devices[device.number]
+    own = _total(joules, below, above, trace, [device], [gap])
+    own["joules"] = board.total_joules
+    span = board.span_seconds
+    return {
+        "device": told.id,
+        "gpu": device.gpu.id,
+        "name": told.name,
+        "launches": len(device.at),
+        "span_seconds": span,
+        "busy_seconds": span - board.idle_seconds,
+        "shared_seconds": board.shared_seconds,
+        "limited_seconds": board.limited_seconds,
+        "idle_watts": powers.idle_watts,
+        "standing_watts": powers.standing_watts,
+        "limit_watts": powers.limit_watts,
+        "mean_watts": board.total_joules / span if span else 0.0,
+        "energy": {
+            **own,
+            "low": min(own["low"], board.total_joules),
+            "high": max(own["high"], board.total_joules),
+        },
+        "gaps": {**gap, "energy_share": _share(gap["joules"], total)},
+        "timeline": timeline(board, origin, MOST_POINTS),
+    }
+
+
+def _kernels(
+    predictor: Predictor,
+    trace: Trace,
+    request: ApplicationRequest,
+    found: Sequence[_Device],
+    joules: Floats,
+    seconds: Floats,
+    below: Floats,
+    above: Floats,
+    total: Mapping[str, Any],
+) -> tuple[list[dict[str, Any]], Integers]:
+    """Rows by energy, and the row of each launch."""
+    names: dict[tuple[int, str], int] = {}
+    row_of = np.full((len(trace.devices), len(trace.kinds)), NONE, dtype=np.int64)
+    for device in found:
+        for kind in sorted(device.kinds):
+            key = device.number, trace.kinds[kind].name
+            row_of[device.number, kind] = names.setdefault(key, len(names))
+    row = row_of[trace.device, trace.kind]
+    size = len(names)
+    columns = {
+        "launches": np.bincount(row, minlength=size),
+        "seconds": np.bincount(row, seconds, minlength=size),
+        "joules": np.bincount(row, joules, minlength=size),
+        "low": np.bincount(row, joules * below, minlength=size),
+        "high": np.bincount(row, joules * above, minlength=size),
+    }
+    order = np.lexsort((np.arange(size), -columns["joules"]))
+    rows = []
+    left = request.advice
+    keys = list(names)
+    for number in order.tolist():
+        at, name = keys[number]
+        device = next(one for one in found if one.number == at)
+        mine = [kind for kind in device.kinds if row_of[at, kind] == number]
+        each = np.bincount(trace.kind[device.at], seconds[device.at], minlength=len(trace.kinds))
+        main = max(mine, key=lambda kind: (float(each[kind]), -kind))
+        power = device.kinds[main]
+        lasting = float(columns["seconds"][number])
+        watts = [device.kinds[kind].estimate.value * float(each[kind]) for kind in mine]
+        advised: list[dict[str, Any]] = []
+        if left > 0 and power.request is not None:
+            left -= 1
+            advised = _advice(predictor, power)
+        rows.append(
+            {
+                "name": name,
+                "device": trace.devices[at].id,
+                "how": power.how,
+                "family": power.family,
+                "data_type": power.data_type,
+                **{key: column[number].item() for key, column in columns.items()},
+                "energy_share": _share(float(columns["joules"][number]), total),
+                "watts": sum(watts) / lasting if lasting else power.estimate.value,
+                "trust": dict(power.trust),
+                "why": power.why,
+                "code": None if power.code is None else power.code.file,
+                "advice": advised,
+            }
+        )
+    place = np.empty(size, dtype=np.int64)
+    place[order] = np.arange(size)
+    return rows, place[row]
+
+
+def _advice(predictor: Predictor, power: KindPower) -> list[dict[str, Any]]:
+    assert power.request is not None
+    try:
+        found: list[dict[str, Any]] = advise(predictor, power.request)["advice"]
+    except WattcastError:
+        return []
+    return found[:3]
+
+
+def _rows(
+    names: Sequence[str],
+    column: Integers,
+    joules: Floats,
+    seconds: Floats,
+    total: Mapping[str, Any],
+    *,
+    in_order: bool = False,
+) -> list[dict[str, Any]]:
+    """Sums by name, ``None`` for launches of none: by energy, or in the order of the names."""
+    at = np.where(column == NONE, len(names), column)
+    size = len(names) + 1
+    launches = np.bincount(at, minlength=size)
+    times = np.bincount(at, seconds, minlength=size)
+    energies = np.bincount(at, joules, minlength=size)
+    order = range(size) if in_order else np.lexsort((np.arange(size), -energies)).tolist()
+    rows = [
+        {
+            "name": names[number] if number < len(names) else None,
+            "launches": int(launches[number]),
+            "seconds": float(times[number]),
+            "joules": float(energies[number]),
+            "energy_share": _share(float(energies[number]), total),
+        }
+        for number in order
+        if launches[number]
+    ]
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return [*rows[: MOST_ROWS - 1], _summed(rows[MOST_ROWS - 1 :])]
+
+
+def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    columns = ("launches", "seconds", "joules", "energy_share")
+    return {"name": REST, **{name: sum(row[name] for row in rows) for name in columns}}
+
+
+def _streams(
+    trace: Trace, joules: Floats, seconds: Floats, total: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    rows = []
+    for number, device in enumerate(trace.devices):
+        mine = trace.device == number
+        found = _rows(trace.streams, trace.stream[mine], joules[mine], seconds[mine], total)
+        rows += [{**row, "device": device.id} for row in found]
+    return rows
+
+
+def _mix(device: _Device, trace: Trace, request: ApplicationRequest) -> dict[str, Any] | None:
+    """The mix of kernels with code at other core clocks; ``None`` where none has code."""
+    lasts = (trace.end[device.at] - trace.start[device.at]).astype(np.float64) * 1e-9
+    each = np.bincount(trace.kind[device.at], lasts, minlength=len(trace.kinds))
+    known = [kind for kind, power in device.kinds.items() if power.request is not None]
+    known = sorted(known, key=lambda kind: (-float(each[kind]), kind))[:MOST_MIXED]
+    powers, gpu = device.powers, device.gpu
+    cores = [core for core in gpu.supported_core_mhz if core <= powers.clocks.core_mhz]
+    if not known or not cores:
+        return None
+    step = max(1, -(-len(cores) // MOST_CLOCKS))
+    tried = sorted({*cores[::-1][::step], powers.clocks.core_mhz})
+    at = {kind: AtClocks(powers, device.kinds[kind]) for kind in known}
+    points, highest = [], []
+    whole = sum(float(each[kind]) for kind in known)
+    usual = sum(float(each[kind]) * device.kinds[kind].estimate.value for kind in known)
+    for core in tried:
+        pair = ClockPair(core, powers.clocks.memory_mhz)
+        time = energy = most = 0.0
+        try:
+            for kind in known:
+                longer, less = at[kind].at(pair)
+                watts = device.kinds[kind].estimate.value
+                time += float(each[kind]) * longer
+                energy += float(each[kind]) * longer * watts * less
+                most = max(most, watts * less)
+        except AnalysisError:
+            return None
+        ratios = {"time": time / whole if whole else 1.0, "energy": energy / usual}
+        points.append({**pair._asdict(), **ratios})
+        highest.append(most)
+    allowed = [n for n, point in enumerate(points) if point["time"] <= request.most_slowdown]
+    best = min(allowed, key=lambda n: (points[n]["energy"], -n), default=None)
+    saves = best is not None and points[best]["energy"] < 1.0 - 1e-9
+    return {
+        "device": trace.devices[device.number].id,
+        "covers": whole / float(lasts.sum()) if lasts.sum() else 0.0,
+        "points": points,
+        "best": points[best] if best is not None and saves else None,
+        "power_limit_watts": highest[best] if best is not None and saves else None,
+    }
+
+
+def _columns(trace: Trace, joules: Floats, places: Integers, origin: int) -> dict[str, Any]:
+    ids = np.array([device.id for device in trace.devices])
+    return {
+        "start_seconds": ((trace.start - origin) * 1e-9).tolist(),
+        "seconds": ((trace.end - trace.start) * 1e-9).tolist(),
+        "joules": joules.tolist(),
+        "device": ids[trace.device].tolist(),
+        "stream": trace.stream.tolist(),
+        "kernel": places.tolist(),
+    }
+
+
+def _share(joules: float, total: Mapping[str, Any]) -> float:
+    return joules / total["joules"] if total["joules"] else 0.0
+
+
+def _notes(
+    trace: Trace, request: ApplicationRequest, found: Sequence[_Device], code: Library | None
+) -> list[Diagnostic]:
+    notes = []
+    if trace.untimed:
+        detail = f"{trace.untimed:,} launches have no time in the trace: they are not in the sums"
+        notes.append(Diagnostic("launches_untimed", detail))
+    if request.clocks is None:
+        told = ", ".join(
+            f"{device.gpu.id} {device.powers.clocks.core_mhz:g}/{device.powers.clocks.memory_mhz:g}"
+            for device in found
+        )
+        detail = f"traces tell no clocks; {told} MHz are assumed: give them if they were others"
+        notes.append(Diagnostic("clocks_assumed", detail))
+    for device in found:
+        notes += _board_notes(trace, device)
+    for line in (code.skipped if code is not None else [])[:20]:
+        notes.append(Diagnostic("code_not_read", line))
+    return notes
+
+
+def _board_notes(trace: Trace, device: _Device) -> Iterator[Diagnostic]:
+    told, board = trace.devices[device.number], device.board
+    sms = told.sm_count
+    if "MIG " in told.name or (sms is not None and sms < device.gpu.sm_count):
+        size = f"{sms} of {device.gpu.sm_count}" if sms else "some"
+        yield Diagnostic(
+            "part_of_a_board",
+            f"GPU {told.id} is a part of a board ({size} multiprocessors; MIG): what the other "
+            "parts draw is not in the sums, and idle power is that of the whole board",
+        )
+    elif sms is not None and sms > device.gpu.sm_count:
+        yield Diagnostic(
+            "another_board",
+            f"GPU {told.id} has {sms} multiprocessors in the trace, {device.gpu.id} has "
+            f"{device.gpu.sm_count}: another kind of board?",
+        )
+    if board.shared_seconds:
+        yield Diagnostic(
+            "launches_overlap",
+            f"on GPU {told.id} launches overlap for {board.shared_seconds:.3g} s: they share the "
+            f"board, which reaches its limit for {board.limited_seconds:.3g} s of it",
+        )
+    early = _overlaps_in_a_stream(trace, device.at)
+    if early:
+        yield Diagnostic(
+            "negative_gaps",
+            f"on GPU {told.id} {early:,} launches begin before the one ahead of them in their "
+            "stream has ended: taken as overlapping (timer resolution, or dependent launches)",
+        )
+    if device.powers.estimated:
+        yield Diagnostic(
+            "gpu_uncalibrated",
+            f"power was never measured on {device.gpu.id}; weights of other GPUs and datasheet "
+            "facts were used",
+        )
+
+
+def _overlaps_in_a_stream(trace: Trace, at: Integers) -> int:
+    order = np.lexsort((trace.end[at], trace.start[at], trace.stream[at]))
+    ordered = at[order]
+    same = trace.stream[ordered][1:] == trace.stream[ordered][:-1]
+    early = trace.start[ordered][1:] < trace.end[ordered][:-1]
+    return int((same & early).sum())

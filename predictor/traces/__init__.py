@@ -1,0 +1,62 @@
+"""Traces of whole applications: what ran on a GPU, when, and how it was launched.
+
+    trace      the columns that both kinds of file are read into
+    nsys       SQLite exports of Nsight Systems
+    kineto     Chrome traces of the PyTorch profiler, also gzipped, read as they stream
+    code       PTX of the kernels, found in folders and binaries
+    unknown    power of kernels without code
+    board      kernels that share a board: joules of each launch, gaps, power over time
+
+``wattcast.predictor.application`` puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from wattcast.features.errors import DataError
+from wattcast.predictor.traces import kineto, nsys
+from wattcast.predictor.traces.trace import Trace
+
+Progress = Callable[[str, int], None]
+"""Told what is counted and how many there are so far."""
+
+SQLITE = b"SQLite format 3\x00"
+GZIP = b"\x1f\x8b"
+REPORTS = {".nsys-rep": "nsys export --type sqlite", ".qdrep": "nsys export --type sqlite"}
+
+
+def read_trace(
+    path: Path,
+    progress: Progress = lambda what, count: None,
+    *,
+    name: str | None = None,
+    most_characters: int | None = None,
+) -> Trace:
+    """A trace, told by its content and not by its name.
+
+    ``name`` is what errors call it; ``most_characters`` limits what a gzip unpacks to.
+    Raises DataError for a file that is neither kind, is cut off or holds no kernel, saying where;
+    ServiceError ``too-large`` beyond the limit; GivenUpError where its caller gives up.
+    """
+    name = name or path.name
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+    except OSError as error:
+        raise DataError(f"{name}: {error.strerror}", file=name) from error
+    if start.startswith(SQLITE):
+        return nsys.read(path, name, progress)
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(GZIP) or text[:1] in (b"{", b"["):
+        return kineto.read(path, name, progress, most_characters)
+    if not start:
+        raise DataError(f"{name} is empty", file=name)
+    export = REPORTS.get(Path(name).suffix)
+    what = f"export it first: {export} {name}" if export else "it is neither"
+    raise DataError(
+        f"{name}: expected a SQLite export of Nsight Systems or a JSON trace of the PyTorch "
+        f"profiler; {what}",
+        file=name,
+    )

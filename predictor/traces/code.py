@@ -1,0 +1,163 @@
+"""Code of the kernels of a trace, found in folders: PTX files, caches of Triton and inductor,
+binaries with embedded PTX."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wattcast.features.errors import DataError
+from wattcast.features.ptx.demangle import demangle
+from wattcast.predictor.traces.trace import Kind
+from wattcast.predictor.triton import cubin_registers
+
+ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$.]+)", re.MULTILINE)
+FIXED = re.compile(r"^\s*\.(?:reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", re.MULTILINE)
+_SPACE = re.compile(r"\s+|\((?:anonymous namespace|unsigned int|bool)\)")
+
+MOST_FILES = 100_000
+MOST_BYTES = 1 << 31
+"""Of one file that is looked into."""
+
+SUFFIXES = (".ptx", ".so", ".cubin", ".fatbin", ".exe", ".dll", ".o", ".a", "")
+"""Files that may hold PTX; the empty one: executables."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """One kernel in one PTX text. ``registers`` and ``shared_bytes`` where files beside tell."""
+
+    ptx: str
+    kernel: str
+    file: str
+    block: tuple[int, int, int] | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+
+    def fits(self, kind: Kind) -> int:
+        """How many facts of a launch agree; negative where one cannot be this code's."""
+        score = 0
+        told = (
+            (self.block, kind.block if kind.block[0] else None),
+            (self.registers, kind.registers or None),
+            (self.shared_bytes, kind.static_shared_bytes + kind.dynamic_shared_bytes),
+        )
+        for known, launched in told:
+            if known is None or launched is None:
+                continue
+            score += 1 if known == launched else -2
+        return score
+
+
+@dataclass
+class Library:
+    """Kernels by every name that a trace may call them."""
+
+    kernels: dict[str, list[Code]] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    files: int = 0
+
+    def add(self, code: Code) -> None:
+        """One more kernel, under its mangled and its demangled name."""
+        for name in {code.kernel, plain(demangle(code.kernel))}:
+            self.kernels.setdefault(name, []).append(code)
+
+    def find(self, kind: Kind) -> Code | None:
+        """The code of a launch; of several of one name the one whose facts agree best, the first
+        of equals. ``None`` where none can be it."""
+        for name in (kind.mangled, kind.name, plain(kind.name)):
+            if name and (found := self.kernels.get(name)):
+                best = max(found, key=lambda one: one.fits(kind))
+                return best if best.fits(kind) >= 0 or len(found) == 1 else None
+        return None
+
+
+def plain(name: str) -> str:
+    """A demangled name as tools agree on it: no return type, no blanks, no literal suffixes."""
+    text = name.removeprefix("void ")
+    text = re.sub(r"\b(\d+)(?:u|l|ul|ull|U|L)+\b", r"\1", text)
+    return _SPACE.sub("", text)
+
+
+def library(folders: Iterable[Path]) -> Library:
+    """All code in folders and files. Raises DataError for a path that is not there."""
+    found = Library()
+    for root in folders:
+        if not root.exists():
+            raise DataError(f"{root}: no such file or folder", file=str(root))
+        for path in [root] if root.is_file() else _files(root):
+            found.files += 1
+            _read(path, path.name if root.is_file() else str(path.relative_to(root)), found)
+    return found
+
+
+def add_text(found: Library, ptx: str, file: str, told: Mapping[str, object] | None = None) -> None:
+    """Every kernel of a PTX text; ``told`` is Triton's metadata."""
+    entries = [(match.start(), match[1]) for match in ENTRY.finditer(ptx)]
+    for number, (start, name) in enumerate(entries):
+        end = entries[number + 1][0] if number + 1 < len(entries) else len(ptx)
+        fixed = FIXED.search(ptx, start, end)
+        block = None
+        if fixed is not None:
+            block = (int(fixed[1]), int(fixed[2] or 1), int(fixed[3] or 1))
+        mine = told if told is not None and told.get("name", name) == name else {}
+        shared, registers = mine.get("shared"), mine.get("registers")
+        found.add(
+            Code(
+                ptx,
+                name,
+                file,
+                block,
+                registers if isinstance(registers, int) else None,
+                shared if isinstance(shared, int) else None,
+            )
+        )
+
+
+def _files(root: Path) -> Iterator[Path]:
+    count = 0
+    for path in sorted(root.rglob("*")):
+        if path.suffix.lower() not in SUFFIXES and ".so." not in path.name:
+            continue
+        if path.is_symlink() or not path.is_file():
+            continue
+        count += 1
+        if count > MOST_FILES:
+            raise DataError(f"{root}: more than {MOST_FILES:,} files; name a folder below it")
+        yield path
+
+
+def _read(path: Path, name: str, found: Library) -> None:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            found.skipped.append(f"{name}: larger than {MOST_BYTES:,} bytes")
+            return
+        if path.suffix.lower() == ".ptx":
+            add_text(found, path.read_text(encoding="utf-8", errors="replace"), name, _told(path))
+            return
+        from wattcast.predictor.traces.fatbin import embedded
+
+        for number, text in enumerate(embedded(path, found.skipped)):
+            add_text(found, text, f"{name} (PTX {number + 1})")
+    except OSError as error:
+        found.skipped.append(f"{name}: {error.strerror}")
+
+
+def _told(path: Path) -> dict[str, object] | None:
+    """Triton's metadata beside a PTX file: ``NAME.json``, and registers of ``NAME.cubin``."""
+    beside = path.with_suffix(".json")
+    if not beside.is_file():
+        return None
+    try:
+        told = json.loads(beside.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    if not isinstance(told, dict):
+        return None
+    cubin = path.with_suffix(".cubin")
+    if cubin.is_file():
+        told["registers"] = cubin_registers(cubin.read_bytes())
+    return told

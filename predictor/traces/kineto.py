@@ -1,0 +1,338 @@
+"""Traces of the PyTorch profiler (``export_chrome_trace``, ``tensorboard_trace_handler``).
+
+The Chrome trace format's complete events (``ph: X``; "Trace Event Format", Google, 2016) with the
+members that Kineto writes (pytorch/kineto, ``libkineto/src/output_json.cpp``, schemaVersion 1;
+PyTorch 1.8 to 2.9): ``ts`` and ``dur`` in microseconds with up to three decimals, in ``args`` of
+kernels ``grid``, ``block``, ``registers per thread``, ``shared memory``, ``device``, ``stream``,
+``correlation`` and ``External id``.
+
+The file is never held in memory: a window slides over the text, and the standard library's
+decoder takes one event after the other.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping
+from decimal import Decimal, InvalidOperation
+from json import JSONDecodeError, JSONDecoder
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from wattcast.features.effort import checkpoint
+from wattcast.features.errors import DataError, ServiceError
+from wattcast.predictor.traces.trace import (
+    NONE,
+    STEP,
+    Builder,
+    Device,
+    Integers,
+    Kind,
+    Ranges,
+    Trace,
+)
+
+if TYPE_CHECKING:
+    from wattcast.predictor.traces import Progress
+
+CHUNK = 1 << 22
+MOST_VALUE = 1 << 26
+"""Characters of one event, or of one member beside them."""
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_DECODER = JSONDecoder(parse_float=str)
+"""Numbers with decimals stay text: microseconds since 1970 as floats are 0.25 us apart."""
+
+KERNELS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "set"}
+OPERATORS = ("cpu_op", "operator", "user_annotation")
+CALLS = ("cuda_runtime", "cuda_driver", "runtime")
+EVERY = 100_000
+"""Events between two signs of progress."""
+
+
+def read(path: Path, name: str, progress: Progress, most_characters: int | None = None) -> Trace:
+    """The trace of a file, gzipped or not. Raises DataError, and ServiceError ``too-large``."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            opened: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+            text = io.TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
+            window = _Window(name, text, most_characters)
+            return _Reader(name, window, progress).trace()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{name}: the gzip is cut off: {error}", file=name) from error
+
+
+_WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
+
+
+def _goes_on(error: JSONDecodeError) -> bool:
+    """Whether a text was left before its end."""
+    short = len(error.doc) - error.pos < 8  # an escape has 6 characters
+    return error.msg.startswith("Unterminated") or (short and error.msg.startswith("Invalid \\"))
+
+
+class _Window:
+    """Text that is read as it is needed."""
+
+    def __init__(self, name: str, file: IO[str], most: int | None) -> None:
+        self._name, self._file, self._most = name, file, most
+        self._text, self._at, self._before = "", 0, 0
+        self._ended = False
+
+    def _more(self) -> bool:
+        chunk = "" if self._ended else self._file.read(CHUNK)
+        self._ended = not chunk
+        self._before += self._at
+        self._text, self._at = self._text[self._at :] + chunk, 0
+        if self._most is not None and self._before + len(self._text) > self._most:
+            raise ServiceError(
+                "too-large",
+                f"the trace unpacks to more than {self._most:,} characters "
+                "(WATTCAST_MAX_UNPACKED_BYTES)",
+            )
+        checkpoint()
+        return bool(chunk)
+
+    def peek(self) -> str:
+        """The next character that is no blank; empty at the end."""
+        while True:
+            match = _BLANK.match(self._text, self._at)
+            assert match is not None
+            self._at = match.end()
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def take(self, expected: str) -> None:
+        """Pass one of the characters expected. Raises DataError."""
+        found = self.peek()
+        if not found or found not in expected:
+            wanted = " or ".join(expected)
+            raise self.wrong(f"expected {wanted}, found {found!r}" if found else "it is cut off")
+        self._at += 1
+
+    def value(self) -> Any:
+        """The next JSON value. Raises DataError."""
+        if not self.peek():
+            raise self.wrong("it is cut off")
+        while True:
+            try:
+                found, end = _DECODER.raw_decode(self._text, self._at)
+            except JSONDecodeError as error:
+                if len(self._text) - self._at > MOST_VALUE:
+                    raise self.wrong(f"a value is longer than {MOST_VALUE:,} characters") from error
+                # What is wrong far from the end of what was read is no value that goes on.
+                inside = len(self._text) - error.pos > CHUNK and not _goes_on(error)
+                if inside or not self._more():
+                    cut = not inside and self._cut(error)
+                    raise self.wrong("it is cut off" if cut else error.msg) from error
+            except (RecursionError, ValueError) as error:
+                raise self.wrong(f"not a trace: {error}") from error
+            else:
+                if end == len(self._text) and self._more():
+                    continue  # a number may go on
+                self._at = end
+                return found
+
+    def _cut(self, error: JSONDecodeError) -> bool:
+        """Whether the text ends within a value that was right so far."""
+        rest = error.doc[error.pos :].strip()
+        return _goes_on(error) or any(word.startswith(rest) for word in _WORDS)
+
+    def wrong(self, why: str) -> DataError:
+        """What to raise where the text is at now."""
+        at = self._before + self._at
+        return DataError(f"{self._name}: character {at:,}: {why}", file=self._name, character=at)
+
+
+class _Reader:
+    def __init__(self, name: str, window: _Window, progress: Progress) -> None:
+        self._window = window
+        self._progress = progress
+        self._build = Builder(name, "PyTorch profiler")
+        self._operators, self._calls = Ranges(), Ranges()
+        self._external = array("q")
+        self._steps: list[tuple[int, int, str]] = []
+
+    def trace(self) -> Trace:
+        events = 0
+        for member, value in self._members():
+            if member is None:
+                events += 1
+                if isinstance(value, dict) and value.get("ph") == "X":
+                    self._event(value)
+                if events % EVERY == 0:
+                    self._progress("events", events)
+            elif member == "deviceProperties" and isinstance(value, list):
+                self._devices(value)
+        operator, launched = self._linked()
+        return self._build.built(operator, launched, self._steps)
+
+    def _members(self) -> Iterator[tuple[str | None, Any]]:
+        """Members of the file, and events under the name ``None``."""
+        window = self._window
+        if window.peek() == "[":  # the format's other form: a list of events
+            yield from ((None, each) for each in self._listed())
+            return
+        window.take("{")
+        traced = False
+        while window.peek() != "}":
+            name = window.value()
+            if not isinstance(name, str):
+                raise window.wrong("expected the name of a member")
+            window.take(":")
+            if name == "traceEvents" and window.peek() == "[":
+                traced = True
+                yield from ((None, each) for each in self._listed())
+            else:
+                yield name, window.value()
+            if window.peek() != "}":
+                window.take(",")
+        if not traced:
+            raise window.wrong("no member traceEvents: not a trace of the PyTorch profiler")
+
+    def _listed(self) -> Iterator[Any]:
+        window = self._window
+        window.take("[")
+        while window.peek() != "]":
+            yield window.value()
+            if window.peek() != "]":
+                window.take(",")
+        window.take("]")
+
+    def _devices(self, found: list[Any]) -> None:
+        for each in found:
+            if isinstance(each, dict) and isinstance(each.get("id"), int):
+                sms = each.get("numSms")
+                device = Device(each["id"], str(each.get("name", "")), _whole(sms) or None)
+                self._build.devices[each["id"]] = device
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        category = str(event.get("cat", "")).lower()
+        if category not in KERNELS and category not in OPERATORS and category not in CALLS:
+            return
+        start = _nanoseconds(event.get("ts"))
+        length = _nanoseconds(event.get("dur"))
+        given = event.get("args")
+        told: Mapping[str, Any] = given if isinstance(given, dict) else {}
+        name = str(event.get("name", ""))
+        external = _whole(told.get("External id", told.get("external id")), NONE)
+        if category in KERNELS:
+            self._launch(category, name, start, length, told, external, event)
+            return
+        if start is None or length is None:
+            return
+        thread = (event.get("pid"), event.get("tid"))
+        if category in CALLS:
+            link = _whole(told.get("correlation"), NONE)
+            self._calls.add(str(thread), start, start + length, "", link)
+        elif STEP.match(name):
+            self._steps.append((start, start + length, name))
+        else:
+            self._operators.add(str(thread), start, start + length, name, external)
+
+    def _launch(
+        self,
+        category: str,
+        name: str,
+        start: int | None,
+        length: int | None,
+        told: Mapping[str, Any],
+        external: int,
+        event: Mapping[str, Any],
+    ) -> None:
+        device = _whole(told.get("device", event.get("pid")))
+        stream = told.get("stream", event.get("tid"))
+        link = _whole(told.get("correlation"), NONE)
+        what: Any = KERNELS[category]
+        kind = Kind(
+            name or "unnamed kernel",
+            "",
+            what,
+            _three(told.get("grid")),
+            _three(told.get("block")),
+            _whole(told.get("registers per thread")),
+            0,
+            _whole(told.get("shared memory")),
+        )
+        before = len(self._build)
+        where = f"stream {stream}" if not str(stream).startswith("stream") else str(stream)
+        end = NONE if start is None or length is None else start + length
+        self._build.add(kind, start, end, device, where, link)
+        if len(self._build) > before:
+            self._external.append(external)
+
+    def _linked(self) -> tuple[Integers, Integers]:
+        """Each launch's operator: that of its External id, else the innermost around the call that
+        launched it; and when that call began."""
+        link = self._build.column("link")
+        external = np.array(self._external, dtype=np.int64)
+        found = np.full(len(link), NONE, dtype=np.int64)
+        launched = np.full(len(link), NONE, dtype=np.int64)
+        # Before PyTorch 2.1 (kineto's first schema) the External id repeated the correlation.
+        repeats = len(link) > 0 and np.mean(external == link) > 0.5
+        if not repeats:
+            met, at = _looked_up(external, self._operators.column("key"))
+            found[met] = self._operators.column("name")[at]
+        met, at = _looked_up(link, self._calls.column("key"))
+        launched[met] = self._calls.column("start")[at]
+        left = met & (found == NONE)
+        if left.any():
+            call = np.full(len(link), NONE, dtype=np.int64)
+            call[met] = at
+            threads = self._operators.threads_of(self._calls, call[left])
+            found[left] = self._operators.innermost(threads, launched[left])
+        numbers = [self._build.operators.number(n) for n in self._operators.names.all()]
+        return np.array([*numbers, NONE], dtype=np.int64)[found], launched
+
+
+def _looked_up(wanted: Integers, keys: Integers) -> tuple[np.ndarray[Any, Any], Integers]:
+    """Which of ``wanted`` are among ``keys``, and where the last of the same key is."""
+    if not len(keys):
+        return np.zeros(len(wanted), dtype=bool), np.empty(0, dtype=np.int64)
+    order = np.argsort(keys, kind="stable")
+    at = np.maximum(np.searchsorted(keys[order], wanted, side="right") - 1, 0)
+    met = (keys[order][at] == wanted) & (wanted != NONE)
+    return met, order[at[met]]
+
+
+def _whole(value: Any, otherwise: int = 0) -> int:
+    """A number that is whole, or a text of one (Kineto writes some ids as text)."""
+    if isinstance(value, bool):
+        return otherwise
+    if isinstance(value, int):
+        return value if -(2**62) < value < 2**62 else otherwise
+    if isinstance(value, str):
+        try:
+            return int(float(value)) if value else otherwise
+        except (ValueError, OverflowError):
+            return otherwise
+    return otherwise
+
+
+def _three(value: Any) -> tuple[int, int, int]:
+    given = [_whole(each) for each in value] if isinstance(value, list) else []
+    padded = (*given[:3], *(1 for _ in range(3 - len(given[:3])))) if given else (0, 0, 0)
+    return padded[0], padded[1], padded[2]
+
+
+def _nanoseconds(value: Any) -> int | None:
+    """Microseconds as whole nanoseconds, exactly; ``None`` for what is no number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value * 1000 if abs(value) < 2**52 else None
+    if not isinstance(value, str):
+        return None
+    try:
+        found = int((Decimal(value) * 1000).to_integral_value())
+    except (InvalidOperation, OverflowError, ValueError):
+        return None
+    return found if abs(found) < 2**62 else None

@@ -1,0 +1,270 @@
+"""SQLite exports of Nsight Systems (``nsys export --type sqlite``).
+
+Tables and columns by NVIDIA's "SQLite Export Schema Reference" (Nsight Systems 2021.5,
+docs.nvidia.com/nsight-systems/2021.5/nsys-exporter/exported_data.html). Later versions, up to
+2026.2, only added columns: ``mangledName``, ``graphNodeId`` and others, used where they are.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import numpy as np
+
+from wattcast.features.effort import checkpoint
+from wattcast.features.errors import DataError
+from wattcast.predictor.traces.trace import (
+    NONE,
+    STEP,
+    Builder,
+    Device,
+    Integers,
+    Kind,
+    Ranges,
+    Trace,
+)
+
+if TYPE_CHECKING:
+    from wattcast.predictor.traces import Progress
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+COPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+SET = "CUPTI_ACTIVITY_KIND_MEMSET"
+
+PUSH_POP, START_END = 59, 60
+"""``eventType`` of NVTX ranges: NvtxPushPopRange and NvtxStartEndRange."""
+
+PROCESS = 0xFFFFFFFFFF000000
+"""Bits of a ``globalTid`` that are the ``globalPid`` of its process: the reference's "Serialized
+GlobalId"; the six hexadecimal digits below are the thread."""
+
+COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+"""``copyKind``: CUpti_ActivityMemcpyKind."""
+
+OPERATION = re.compile(r", (?:op_id|seq) = .*$")
+"""What PyTorch's ``emit_nvtx`` appends to an operator's name."""
+
+ROWS = 50_000
+MOST_TEXT = 1 << 20
+"""Bytes of one value that SQLite hands out."""
+
+
+def read(path: Path, name: str, progress: Progress) -> Trace:
+    """The trace of an export. Raises DataError."""
+    try:
+        with closing(_opened(path)) as database:
+            return _Export(name, database, progress).trace()
+    except (sqlite3.Error, OverflowError) as error:
+        raise DataError(f"{name}: SQLite cannot read it: {error}", file=name) from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """The file as it is: nothing is written, no view or function of the file is run."""
+    uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+    database = sqlite3.connect(uri, uri=True)
+    database.text_factory = lambda text: text.decode("utf-8", "replace")
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_TEXT)
+    database.execute("PRAGMA trusted_schema = OFF")
+    database.execute("PRAGMA query_only = ON")
+    return database
+
+
+class _Export:
+    def __init__(self, name: str, database: sqlite3.Connection, progress: Progress) -> None:
+        self._name, self._db, self._progress = name, database, progress
+        tables = database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+        )
+        self._tables = {str(name) for (name,) in tables}
+        self._strings: dict[int, str] = {}
+
+    def trace(self) -> Trace:
+        if KERNEL not in self._tables:
+            known = "CUPTI_ACTIVITY_KIND tables: " + (
+                ", ".join(sorted(t for t in self._tables if t.startswith("CUPTI"))) or "none"
+            )
+            raise DataError(
+                f"{self._name}: no table {KERNEL}: not an Nsight Systems export with CUDA kernels "
+                f"(nsys profile --trace=cuda,nvtx); {known}",
+                file=self._name,
+            )
+        build = Builder(self._name, self._source())
+        gpus = self._gpus()
+        for table in (KERNEL, COPY, SET):
+            if table in self._tables:
+                self._launches(build, table, gpus)
+        calls, by_link = self._calls()
+        ranges, steps = self._ranges()
+        link = build.column("link")
+        operator, launched = self._operators(build, link, calls, by_link, ranges)
+        return build.built(operator, launched, steps)
+
+    def _source(self) -> str:
+        if "META_DATA_EXPORT" in self._tables:
+            rows = dict(self._db.execute("SELECT name, value FROM META_DATA_EXPORT"))
+            version = rows.get("EXPORT_PRODUCT_VERSION")
+            if version:
+                return f"Nsight Systems {str(version)[:40]}"
+        return "Nsight Systems"
+
+    def _columns(self, table: str) -> set[str]:
+        return {str(row[1]) for row in self._db.execute(f'PRAGMA table_info("{table}")')}
+
+    def _rows(
+        self, table: str, wanted: tuple[str, ...], needed: tuple[str, ...] = ()
+    ) -> Iterator[tuple[object, ...]]:
+        """Rows with the columns wanted, ``None`` for one that the table lacks."""
+        known = self._columns(table)
+        if missing := [name for name in needed if name not in known]:
+            raise DataError(
+                f"{self._name}: table {table} lacks {', '.join(missing)}: not the schema of "
+                "Nsight Systems",
+                file=self._name,
+            )
+        named = ", ".join(f'"{name}"' if name in known else "NULL" for name in wanted)
+        cursor = self._db.execute(f'SELECT {named} FROM "{table}"')  # noqa: S608 - fixed names
+        while rows := cursor.fetchmany(ROWS):
+            checkpoint()
+            yield from rows
+
+    def _string(self, number: object) -> str:
+        if not isinstance(number, int):
+            return ""
+        found = self._strings.get(number)
+        if found is None:
+            row = None
+            if "StringIds" in self._tables:
+                row = self._db.execute(
+                    "SELECT value FROM StringIds WHERE id = ?", (number,)
+                ).fetchone()
+            found = self._strings[number] = "" if row is None else str(row[0])
+        return found
+
+    def _gpus(self) -> dict[tuple[int, int | None], Device]:
+        """Boards by (CUDA's number, process); by (number, None) where no process is told."""
+        boards: dict[int, Device] = {}
+        if "TARGET_INFO_GPU" in self._tables:
+            for number, name, sms in self._rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
+                at = _number(number)
+                boards[at] = Device(at, str(name or ""), _number(sms) or None)
+        found: dict[tuple[int, int | None], Device] = {(at, None): b for at, b in boards.items()}
+        if "TARGET_INFO_CUDA_DEVICE" in self._tables:
+            wanted = ("gpuId", "cudaId", "pid", "numMultiprocessors")
+            for gpu, cuda, pid, sms in self._rows("TARGET_INFO_CUDA_DEVICE", wanted):
+                board = boards.get(_number(gpu, NONE))
+                if board is not None:
+                    mine = _number(sms) or board.sm_count
+                    found[_number(cuda), _number(pid)] = Device(board.id, board.name, mine)
+        return found
+
+    def _launches(
+        self, build: Builder, table: str, gpus: dict[tuple[int, int | None], Device]
+    ) -> None:
+        base = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+        more: tuple[str, ...] = ("copyKind",) if table == COPY else ()
+        if table == KERNEL:
+            more = (
+                *("demangledName", "mangledName", "shortName", "registersPerThread"),
+                *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
+                *("staticSharedMemory", "dynamicSharedMemory"),
+            )
+        needed = ("start", "end", "deviceId", "streamId")
+        for count, row in enumerate(self._rows(table, (*base, *more), needed), 1):
+            if count % ROWS == 0:
+                self._progress("launches", len(build))
+            start, end, device, context, stream, link, process = row[:7]
+            pid = _pid(process)
+            number = _number(device)
+            known = gpus.get((number, pid)) or gpus.get((number, None)) or Device(number)
+            build.devices.setdefault(known.id, known)
+            where = f"stream {_number(stream)}"
+            if _number(context, 1) != 1:
+                where = f"context {_number(context)} {where}"
+            kind = self._kind(table, row[7:])
+            joined = _link(process, link)
+            build.add(kind, _number(start), _number(end, -1), known.id, where, joined)
+
+    def _kind(self, table: str, more: tuple[object, ...]) -> Kind:
+        if table != KERNEL:
+            name = f"Memcpy {COPIES.get(_number(more[0]), 'other')}" if more else "Memset"
+            return Kind(name, "", "copy" if more else "set", (0, 0, 0), (0, 0, 0), 0, 0, 0)
+        name = self._string(more[0]) or self._string(more[2])
+        sizes = [_number(each) for each in more[3:]]
+        return Kind(
+            name or "unnamed kernel",
+            self._string(more[1]),
+            "kernel",
+            (sizes[1], sizes[2], sizes[3]),
+            (sizes[4], sizes[5], sizes[6]),
+            sizes[0],
+            sizes[7],
+            sizes[8],
+        )
+
+    def _calls(self) -> tuple[Ranges, Integers]:
+        """Calls of the CUDA runtime, and their keys in order."""
+        calls = Ranges()
+        if RUNTIME in self._tables:
+            wanted = ("start", "end", "globalTid", "correlationId")
+            for start, end, thread, link in self._rows(RUNTIME, wanted):
+                tid = _number(thread)
+                calls.add(tid, _number(start), _number(end), "", _link(tid & PROCESS, link))
+        return calls, calls.column("key")
+
+    def _ranges(self) -> tuple[Ranges, list[tuple[int, int, str]]]:
+        ranges, steps = Ranges(), []
+        if "NVTX_EVENTS" in self._tables:
+            wanted = ("start", "end", "eventType", "text", "textId", "globalTid")
+            for start, end, event, text, text_id, thread in self._rows("NVTX_EVENTS", wanted):
+                if end is None or event not in (PUSH_POP, START_END):
+                    continue
+                name = str(text) if text is not None else self._string(text_id)
+                if STEP.match(name):
+                    steps.append((_number(start), _number(end), name))
+                elif event == PUSH_POP:
+                    plain = OPERATION.sub("", name) or "unnamed range"
+                    ranges.add(_number(thread), _number(start), _number(end), plain)
+        return ranges, steps
+
+    def _operators(
+        self, build: Builder, link: Integers, calls: Ranges, keys: Integers, ranges: Ranges
+    ) -> tuple[Integers, Integers]:
+        """The NVTX range around the call of each launch, and when that call began."""
+        operator = np.full(len(link), NONE, dtype=np.int64)
+        launched = np.full(len(link), NONE, dtype=np.int64)
+        if not len(keys):
+            return operator, launched
+        order = np.argsort(keys, kind="stable")
+        at = np.minimum(np.searchsorted(keys[order], link), len(keys) - 1)
+        met = (keys[order][at] == link) & (link != NONE)
+        call = order[at[met]]
+        launched[met] = calls.column("start")[call]
+        found = ranges.innermost(ranges.threads_of(calls, call), launched[met])
+        numbers = np.array(
+            [build.operators.number(name) for name in ranges.names.all()] + [NONE], dtype=np.int64
+        )
+        operator[met] = numbers[found]
+        return operator, launched
+
+
+def _number(value: object, otherwise: int = 0) -> int:
+    return int(value) if isinstance(value, int | float) else otherwise
+
+
+def _pid(process: object) -> int | None:
+    return (process >> 24) & 0xFFFFFF if isinstance(process, int) else None
+
+
+def _link(process: object, link: object) -> int:
+    """Process and correlation as one key; correlation ids are unique within a process."""
+    if not isinstance(link, int):
+        return NONE
+    number = (_pid(process) or 0) & 0xFFFFFF
+    return (number << 38) | (link & ((1 << 38) - 1))

@@ -1,0 +1,251 @@
+"""Watts of each kind of launch on one board: from its code, else from the outside.
+
+The measured duration says how fast the counted work was done. Where an argument that nobody knows
+decides how much work there is, rates are those of the predicted duration instead: a loop of other
+length does the same work in a second. The interval then spans both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.estimate import Estimate, between, weaker
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import STANDING, predicted_power
+from wattcast.predictor import parts
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.limits import OVER_LIMIT, Chosen, board_limit, cost_at
+from wattcast.predictor.parts.trust import trust
+from wattcast.predictor.parts.watts import Watts, predicted_watts
+from wattcast.predictor.traces.code import Code, Library
+from wattcast.predictor.traces.trace import Kind
+from wattcast.predictor.traces.unknown import unknown_power
+
+if TYPE_CHECKING:
+    from wattcast.models.clocks import ClockPair
+    from wattcast.predictor import Predictor
+    from wattcast.predictor.messages.application import ApplicationRequest, How
+
+MOST_ANALYSED = 500
+"""Kinds of launches of one board that are analysed, those of the most time first; others of the
+same kernel take the power of the nearest that was."""
+
+
+@dataclass(frozen=True)
+class KindPower:
+    """What launches of one kind draw. ``estimate`` is watts if it ran alone; ``standing_watts`` the
+    part of them that a board with clocks up draws anyway."""
+
+    how: How
+    estimate: Estimate
+    standing_watts: float
+    trust: Mapping[str, str]
+    why: str
+    family: str | None = None
+    data_type: str | None = None
+    code: Code | None = None
+    request: PredictRequest | None = None
+
+
+class Served(NamedTuple):
+    """A kind of launch with the time it took: seconds of all its launches, and their number."""
+
+    kind: Kind
+    seconds: float
+    launches: int
+
+
+class BoardPowers:
+    """Answers for one GPU. ``notes`` grow as answers are given."""
+
+    def __init__(
+        self, predictor: Predictor, request: ApplicationRequest, gpu: GpuProfile, code: Library
+    ) -> None:
+        self.predictor, self.request, self.gpu, self.code = predictor, request, gpu, code
+        self.clocks: ClockPair
+        self.clocks, notes = clocks_of(request.clocks, gpu)
+        self.notes: list[Diagnostic] = list(notes)
+        physical = predictor.power.physical(gpu, request.board or "")
+        nothing = UnitActivities(*(0.0 for _ in UnitActivities._fields))
+        still = predicted_power(physical.parameters, nothing, self.clocks)
+        self.estimated = physical.pooled
+        self.limit_watts = board_limit(physical.card, gpu)
+        self.idle_watts = min(still.components["idle"], self.limit_watts)
+        self.standing_watts = min(still.watts, self.limit_watts)
+        self.board_width = 0.0
+        if physical.pooled:
+            _, high = physical.card.intervals.unseen_kernel.around(np.array([still.watts]))
+            self.board_width = log(float(high[0]) / still.watts)
+
+    def all(self, served: Iterable[tuple[int, Served]]) -> dict[int, KindPower]:
+        """The power of each kind, by its number."""
+        ordered = sorted(served, key=lambda one: (-one[1].seconds, one[0]))
+        found: dict[int, KindPower] = {}
+        analysed = 0
+        later: list[tuple[int, Served, Code]] = []
+        for number, one in ordered:
+            code = self.code.find(one.kind) if one.kind.what == "kernel" else None
+            if code is None:
+                found[number] = self._unknown(one.kind)
+            elif analysed < MOST_ANALYSED:
+                analysed += 1
+                found[number] = self._from_code(one, code)
+            else:
+                later.append((number, one, code))
+        for number, one, code in later:
+            found[number] = self._nearest(one, code, found, dict(ordered))
+        return found
+
+    def _unknown(self, kind: Kind, why: str = "its code is not known") -> KindPower:
+        found = unknown_power(
+            kind, self.gpu, self.standing_watts, self.idle_watts, self.board_width
+        )
+        estimate = between(found.power, self.idle_watts, self.limit_watts)
+        return KindPower(
+            "name" if kind.what == "kernel" else "copy",
+            estimate,
+            min(self.standing_watts, estimate.value),
+            {"mark": "guess", "why": why},
+            found.why,
+            found.family,
+            found.data_type,
+        )
+
+    def _from_code(self, one: Served, code: Code) -> KindPower:
+        try:
+            return self._told(one, code)
+        except WattcastError as error:
+            detail = f"{one.kind.name[:100]}: its code in {code.file} is not used: {error}"
+            self.notes.append(Diagnostic("code_not_used", detail))
+            return self._unknown(one.kind, "its code could not be analysed")
+
+    def asked(self, kind: Kind, code: Code) -> PredictRequest:
+        """The launch as ``POST /predict`` would be asked. Raises ValidationError."""
+        body: dict[str, Any] = {
+            "ptx": code.ptx,
+            "kernel": code.kernel,
+            "gpu": self.gpu.id,
+            "launch": {
+                "grid": list(kind.grid),
+                "block": list(kind.block),
+                "dynamic_shared_bytes": kind.dynamic_shared_bytes,
+            },
+            "static_shared_bytes": kind.static_shared_bytes,
+            "model": self.request.model,
+            "board": self.request.board,
+            "clocks": self.request.clocks,
+        }
+        if 1 <= kind.registers <= 255:
+            body["registers_per_thread"] = kind.registers
+        return PredictRequest.model_validate(body)
+
+    def _told(self, one: Served, code: Code) -> KindPower:
+        request = self.asked(one.kind, code)
+        source = self.predictor.sources.read(request, self.gpu)
+        analysis = parts.analysed(self.predictor, request, source, self.gpu)
+        needs = parts.needs(source, analysis)
+        trips = parts.facts(analysis)["trip_counts"]
+        seconds = one.seconds / one.launches
+        found = self._watts(analysis, seconds if seconds > 0 else None)
+        assumed = bool(needs) or any(trip["how"] == "assumed" for trip in trips)
+        why = "its code at the measured duration"
+        if assumed:
+            measured, found = found, self._watts(analysis, None)
+            missing = needs[0]["argument"] if needs else "the trips of a loop"
+            why = f"its code; {missing} is assumed, so rates are those of the predicted duration"
+        estimate, card = found.estimate, found.card
+        if estimate is None or card is None:
+            raise WattcastError("; ".join(note.detail for note in found.diagnostics) or "no model")
+        if assumed and measured.estimate is not None:
+            other = measured.estimate
+            estimate = Estimate(
+                estimate.value,
+                min(estimate.low, other.low),
+                max(estimate.high, other.high),
+                min(estimate.level, other.level),
+                weaker(estimate.basis, other.basis),
+            )
+        value = min(max(estimate.value, self.idle_watts), self.limit_watts)
+        held = between(estimate, self.idle_watts, self.limit_watts * (1.0 + OVER_LIMIT))
+        held = Estimate(value, min(held.low, value), max(held.high, value), held.level, held.basis)
+        standing = self.standing_watts
+        if found.components is not None:
+            standing = sum(found.components[name] for name in STANDING)
+        return KindPower(
+            "code",
+            held,
+            min(standing, value),
+            trust(estimate.basis, card, needs, trips),
+            why,
+            code=code,
+            request=request,
+        )
+
+    def _watts(self, analysis: KernelAnalysis, seconds: float | None) -> Watts:
+        asked = self.request
+        return predicted_watts(
+            self.predictor, asked.model, analysis, self.gpu, self.clocks, asked.board or "", seconds
+        )
+
+    def _nearest(
+        self, one: Served, code: Code, found: Mapping[int, KindPower], served: Mapping[int, Served]
+    ) -> KindPower:
+        """Of launches of the same kernel that were analysed the one of the nearest size."""
+        same = [number for number, power in found.items() if power.code is code]
+        if not same:
+            return self._unknown(one.kind, f"only {MOST_ANALYSED} launches are analysed")
+        mine = log(max(1, prod(one.kind.grid)))
+
+        def apart(number: int) -> float:
+            return abs(log(max(1, prod(served[number].kind.grid))) - mine)
+
+        near = found[min(same, key=lambda number: (apart(number), number))]
+        low = min(found[number].estimate.low for number in same)
+        high = max(found[number].estimate.high for number in same)
+        estimate = near.estimate
+        wide = Estimate(estimate.value, low, high, estimate.level, estimate.basis)
+        why = "its code, launched with another grid"
+        return KindPower(
+            "code, other launch", wide, near.standing_watts, near.trust, why, code=code
+        )
+
+
+class AtClocks:
+    """Ratios of time and power of launches with code between two pairs of clocks."""
+
+    def __init__(self, board: BoardPowers, power: KindPower) -> None:
+        assert power.request is not None
+        self._board, self._request = board, power.request
+        self._models = Chosen("auto", "physical")
+
+    @cached_property
+    def _analysis(self) -> KernelAnalysis:
+        board = self._board
+        source = board.predictor.sources.read(self._request, board.gpu)
+        return parts.analysed(board.predictor, self._request, source, board.gpu)
+
+    @cached_property
+    def _here(self) -> tuple[float, float]:
+        return self._costs(self._board.clocks)
+
+    def _costs(self, pair: ClockPair) -> tuple[float, float]:
+        board = self._board
+        found = cost_at(board.predictor, self._models, self._analysis, board.gpu, pair)
+        time, watts, _ = found.told()
+        return time.estimate.value, watts.value
+
+    def at(self, pair: ClockPair) -> tuple[float, float]:
+        """Time and power at a pair over those at the trace's clocks. Raises AnalysisError."""
+        time, watts = self._costs(pair)
+        return time / self._here[0], watts / self._here[1]

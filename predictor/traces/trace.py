@@ -1,0 +1,260 @@
+"""A trace in memory: one row per launch in flat columns, names and shapes once."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import DataError
+
+Integers = NDArray[np.int64]
+
+NONE = -1
+"""In a column: there is none."""
+
+STEP = re.compile(
+    r"(?:profilerstep#|(?:train(?:ing)?[ _]?)?(?:step|iteration|iter|batch)[ _#:=]*)\d+$",
+    re.IGNORECASE,
+)
+"""Ranges that are steps: PyTorch's ``ProfilerStep#3`` (torch.profiler.schedule), and NVTX ranges
+such as ``step 3`` or ``iteration_3``."""
+
+MOST_KINDS = 200_000
+"""Different launches (kernel, shape, registers, shared memory) of one trace."""
+
+MOST_NAME = 4096
+"""Characters of a name that are kept."""
+
+
+class Kind(NamedTuple):
+    """Launches that are alike in all but their time. A copy or a memset has no grid.
+
+    ``mangled`` is empty where the trace does not tell it. Bytes are of shared memory per block;
+    ``registers`` is 0 where the trace does not tell them.
+    """
+
+    name: str
+    mangled: str
+    what: Literal["kernel", "copy", "set"]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int
+    static_shared_bytes: int
+    dynamic_shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU of the trace: its number there, its name and multiprocessors where told."""
+
+    id: int
+    name: str = ""
+    sm_count: int | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything that ran on the GPUs of a trace, in order of its start.
+
+    Columns have one entry for each launch: ``start`` and ``end`` in ns, indices into ``devices``,
+    ``streams``, ``kinds``, ``operators`` and ``steps`` (``NONE`` where there is none).
+    """
+
+    source: str
+    devices: tuple[Device, ...]
+    streams: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    operators: tuple[str, ...]
+    steps: tuple[str, ...]
+    start: Integers
+    end: Integers
+    device: Integers
+    stream: Integers
+    kind: Integers
+    operator: Integers
+    step: Integers
+    untimed: int = 0
+    notes: tuple[Diagnostic, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass
+class Names:
+    """Names as numbers, in the order in which they come."""
+
+    known: dict[str, int] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        return self.known.setdefault(name[:MOST_NAME], len(self.known))
+
+    def all(self) -> tuple[str, ...]:
+        return tuple(self.known)
+
+
+class Ranges:
+    """Ranges on threads of the host: operators, NVTX ranges, calls that launch."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self._threads: dict[object, int] = {}
+        self.columns = {name: array("q") for name in ("thread", "start", "end", "name", "key")}
+
+    def thread(self, which: object) -> int:
+        """A thread as a number."""
+        return self._threads.setdefault(which, len(self._threads))
+
+    def threads_of(self, other: Ranges, at: Integers) -> Integers:
+        """The threads of some of the other's ranges, by the numbers they have here."""
+        ours = np.array([self.thread(which) for which in other._threads], dtype=np.int64)
+        return ours[other.column("thread")[at]]
+
+    def add(self, thread: object, start: int, end: int, name: str, key: int = NONE) -> None:
+        """One range in ns; ``key`` is what launches may refer to it by."""
+        columns = self.columns
+        columns["thread"].append(self.thread(thread))
+        columns["start"].append(start)
+        columns["end"].append(end)
+        columns["name"].append(self.names.number(name))
+        columns["key"].append(key)
+
+    def column(self, name: str) -> Integers:
+        """A column as it stands."""
+        return np.array(self.columns[name], dtype=np.int64)
+
+    def innermost(self, thread: Integers, at: Integers) -> Integers:
+        """The name of the innermost range that holds each point of its thread, or ``NONE``."""
+        found = np.full(len(at), NONE, dtype=np.int64)
+        starts, ends = self.column("start"), self.column("end")
+        names, threads = self.column("name"), self.column("thread")
+        order = np.lexsort((-ends, starts, threads))
+        points = np.lexsort((at, thread))
+        stack: list[int] = []
+        place, count, now = 0, len(order), NONE
+        for point in points.tolist():
+            mine, moment = int(thread[point]), int(at[point])
+            if mine != now:
+                stack, now = [], mine
+                place = int(np.searchsorted(threads[order], mine))
+            while place < count:
+                one = int(order[place])
+                if threads[one] != mine or starts[one] > moment:
+                    break
+                while stack and ends[stack[-1]] <= starts[one]:
+                    stack.pop()
+                stack.append(one)
+                place += 1
+            while stack and ends[stack[-1]] <= moment:
+                stack.pop()
+            if stack:
+                found[point] = names[stack[-1]]
+        return found
+
+
+class Builder:
+    """Collects launches in whatever order a file has them."""
+
+    def __init__(self, file: str, source: str) -> None:
+        self.file, self.source = file, source
+        self.devices: dict[object, Device] = {}
+        self.operators, self.streams = Names(), Names()
+        self._kinds: dict[Kind, int] = {}
+        self._devices: dict[object, int] = {}
+        self._columns = {
+            name: array("q") for name in ("start", "end", "device", "stream", "kind", "link")
+        }
+        self.untimed = 0
+        self.notes: list[Diagnostic] = []
+
+    def __len__(self) -> int:
+        return len(self._columns["start"])
+
+    def add(
+        self, kind: Kind, start: int | None, end: int, device: object, stream: str, link: int
+    ) -> None:
+        """One launch. Times that nobody took are counted and left out (CUPTI: 0, or an end
+        before the start)."""
+        if start is None or end < start or start == end == 0:
+            self.untimed += 1
+            return
+        number = self._kinds.setdefault(kind, len(self._kinds))
+        if number >= MOST_KINDS:
+            raise DataError(
+                f"{self.file}: more than {MOST_KINDS:,} different launches", file=self.file
+            )
+        columns = self._columns
+        columns["start"].append(start)
+        columns["end"].append(end)
+        columns["device"].append(self._devices.setdefault(device, len(self._devices)))
+        columns["stream"].append(self.streams.number(stream))
+        columns["kind"].append(number)
+        columns["link"].append(link)
+
+    def column(self, name: str) -> Integers:
+        """A column in the order of the file."""
+        return np.array(self._columns[name], dtype=np.int64)
+
+    def built(
+        self, operator: Integers, launched: Integers, steps: Iterable[tuple[int, int, str]]
+    ) -> Trace:
+        """The trace; ``operator`` and ``launched`` (ns on the host, or ``NONE``) as in ``column``.
+
+        ``steps`` are ranges (start, end, name). Raises DataError where no kernel was timed.
+        """
+        if not len(self):
+            why = f"; {self.untimed} have no time" if self.untimed else ""
+            raise DataError(f"{self.file}: no kernel ran in this trace{why}", file=self.file)
+        start, end = self.column("start"), self.column("end")
+        moments = np.where(launched == NONE, start, launched)
+        names, step = _steps(moments, sorted(steps))
+        # Devices in the order of their numbers, whatever came first.
+        keys = sorted(self._devices, key=lambda key: (self._device(key).id, str(key)))
+        place = np.empty(len(keys), dtype=np.int64)
+        for at, key in enumerate(keys):
+            place[self._devices[key]] = at
+        order = np.lexsort((self.column("stream"), end, start))
+        return Trace(
+            source=self.source,
+            devices=tuple(self._device(key) for key in keys),
+            streams=self.streams.all(),
+            kinds=tuple(self._kinds),
+            operators=self.operators.all(),
+            steps=names,
+            start=start[order],
+            end=end[order],
+            device=place[self.column("device")][order],
+            stream=self.column("stream")[order],
+            kind=self.column("kind")[order],
+            operator=operator[order],
+            step=step[order],
+            untimed=self.untimed,
+            notes=tuple(self.notes),
+        )
+
+    def _device(self, key: object) -> Device:
+        return self.devices.get(key) or Device(key if isinstance(key, int) else 0)
+
+
+def _steps(
+    moments: Integers, ranges: list[tuple[int, int, str]]
+) -> tuple[tuple[str, ...], Integers]:
+    """Names of steps, and which of them each moment lies in: the one that began last."""
+    names = Names()
+    found = np.full(len(moments), NONE, dtype=np.int64)
+    if not ranges:
+        return (), found
+    numbers = np.array([names.number(name) for _, _, name in ranges], dtype=np.int64)
+    starts = np.array([start for start, _, _ in ranges], dtype=np.int64)
+    ends = np.array([end for _, end, _ in ranges], dtype=np.int64)
+    at = np.searchsorted(starts, moments, side="right") - 1
+    inside = (at >= 0) & (moments < ends[np.maximum(at, 0)])
+    found[inside] = numbers[at[inside]]
+    return names.all(), found

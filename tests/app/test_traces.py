@@ -1,0 +1,256 @@
+"""Traces of Nsight Systems and of the PyTorch profiler, as they are read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.generated.traces import (
+    CALLED,
+    V100,
+    Gpu,
+    Launch,
+    Span,
+    kineto,
+    many,
+    nsys,
+    solver,
+    training_step,
+)
+from wattcast.features.errors import DataError, ServiceError
+from wattcast.predictor.traces import kineto as kineto_reader
+from wattcast.predictor.traces import read_trace
+from wattcast.predictor.traces.trace import NONE, Trace
+
+LAUNCHES, STEPS = training_step()
+SAMPLES = Path(__file__).parents[1] / "fixtures" / "traces"
+
+
+def told(trace: Trace) -> list[tuple[object, ...]]:
+    """What a trace says of each launch, with times from its first one."""
+    origin = int(trace.start.min())
+    return [
+        (
+            trace.kinds[kind].name, int(start) - origin, int(end - start),
+            trace.kinds[kind].grid, trace.kinds[kind].block, trace.kinds[kind].registers,
+            trace.kinds[kind].static_shared_bytes + trace.kinds[kind].dynamic_shared_bytes,
+            trace.devices[device].id, trace.streams[stream],
+            None if operator == NONE else trace.operators[operator],
+            None if step == NONE else trace.steps[step],
+        )
+        for kind, start, end, device, stream, operator, step in zip(
+            trace.kind, trace.start, trace.end, trace.device, trace.stream, trace.operator,
+            trace.step, strict=True,
+        )
+    ]  # fmt: skip
+
+
+def truth(launches: list[Launch], steps: list[Span], rename: Callable[[Launch], str]) -> object:
+    """The same from what the trace was made of."""
+    ordered = sorted(launches, key=lambda one: (one.start, one.end))
+    origin = ordered[0].start
+
+    def step_of(one: Launch) -> str | None:
+        called = one.start - CALLED
+        return next((s.name for s in reversed(steps) if s.start <= called < s.end), None)
+
+    shape = lambda one: (one.grid, one.block, one.registers, one.shared)  # noqa: E731
+    return [
+        (
+            rename(one), one.start - origin, one.length,
+            *(shape(one) if one.what == "kernel" else ((0, 0, 0), (0, 0, 0), 0, 0)),
+            one.device, f"stream {one.stream}", one.operator, step_of(one),
+        )
+        for one in ordered
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+@pytest.mark.parametrize("external", [True, False])
+def test_a_pytorch_trace_is_read_to_the_nanosecond(
+    tmp_path: Path, name: str, external: bool
+) -> None:
+    path = kineto(tmp_path / name, LAUNCHES, STEPS, external=external)
+    trace = read_trace(path)
+    assert told(trace) == truth(LAUNCHES, STEPS, lambda one: one.name)
+    assert trace.devices[0].name == V100
+    assert trace.devices[0].sm_count == 80
+
+
+def test_an_export_of_nsight_systems_is_read_to_the_nanosecond(tmp_path: Path) -> None:
+    launches, steps = solver()
+    trace = read_trace(nsys(tmp_path / "t.sqlite", launches, steps))
+    assert told(trace) == truth(launches, steps, lambda one: one.name)
+    assert trace.source == "Nsight Systems 2021.5.1"
+    assert {kind.mangled for kind in trace.kinds} == {"", "vector_add"}
+
+
+def test_both_kinds_of_file_say_the_same(tmp_path: Path) -> None:
+    launches = list(many(3000))
+    one = read_trace(kineto(tmp_path / "a.json", launches))
+    other = read_trace(nsys(tmp_path / "b.sqlite", launches))
+    assert len(one) == len(other) == 3000
+    assert told(one) == told(other)
+
+
+def test_a_window_of_any_size_reads_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kineto(tmp_path / "t.json", LAUNCHES, STEPS)
+    whole = told(read_trace(path))
+    for size in (7, 64, 1000):
+        monkeypatch.setattr(kineto_reader, "CHUNK", size)
+        assert told(read_trace(path)) == whole
+
+
+def test_a_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
+    path = kineto(tmp_path / "t.json", LAUNCHES, STEPS)
+    events = json.loads(path.read_text())["traceEvents"]
+    (tmp_path / "list.json").write_text(json.dumps(events))
+    assert len(read_trace(tmp_path / "list.json")) == len(LAUNCHES)
+
+
+def test_an_external_id_that_repeats_the_correlation_links_to_no_operator(tmp_path: Path) -> None:
+    path = kineto(tmp_path / "t.json", LAUNCHES, STEPS)
+    document = json.loads(path.read_text(), parse_float=lambda text: f"#{text}#")
+    for event in document["traceEvents"]:
+        given = event.get("args", {})
+        if "correlation" in given:
+            given["External id"] = given["correlation"] = given["correlation"] - 4999
+    # Ids of operators are now those of other launches' correlations.
+    for event in document["traceEvents"]:
+        if event.get("cat") == "cpu_op":
+            event["args"]["External id"] = 1 + event["args"]["External id"] % len(LAUNCHES)
+    path.write_text(json.dumps(document).replace('"#', "").replace('#"', ""))
+    assert told(read_trace(path)) == truth(LAUNCHES, STEPS, lambda one: one.name)
+
+
+def test_devices_and_processes_are_kept_apart(tmp_path: Path) -> None:
+    launches = [Launch("a", 1000, 500), Launch("a", 1200, 500, device=1),
+                Launch("a", 3000, 500, pid=101)]  # fmt: skip
+    gpus = (Gpu(), Gpu("NVIDIA A40", 84))
+    trace = read_trace(nsys(tmp_path / "t.sqlite", launches, gpus=gpus))
+    assert [device.name for device in trace.devices] == [V100, "NVIDIA A40"]
+    assert trace.device.tolist() == [0, 1, 0]
+    # CUDA_VISIBLE_DEVICES: what a second process calls device 0 is the other board.
+    with closing(sqlite3.connect(tmp_path / "t.sqlite")) as database:
+        database.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET gpuId = 1 WHERE pid = 101")
+        database.commit()
+    assert read_trace(tmp_path / "t.sqlite").device.tolist() == [0, 1, 1]
+
+
+def test_launches_without_a_time_are_counted(tmp_path: Path) -> None:
+    launches = [Launch("a", 1000, 500), Launch("b", 3000, -10), Launch("c", -(10**9), 0)]
+    trace = read_trace(nsys(tmp_path / "t.sqlite", launches))
+    assert (len(trace), trace.untimed) == (1, 2)
+
+
+def _broken(path: Path, edit: Callable[[bytes], bytes]) -> Path:
+    path.write_bytes(edit(path.read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.999])
+def test_a_cut_trace_says_where(tmp_path: Path, share: float) -> None:
+    cut = lambda data: data[: int(share * len(data))]  # noqa: E731
+    plain = _broken(kineto(tmp_path / "t.json", LAUNCHES, STEPS), cut)
+    with pytest.raises(DataError, match=r"t\.json: character [\d,]+: .*cut off"):
+        read_trace(plain)
+    packed = _broken(kineto(tmp_path / "t.json.gz", LAUNCHES, STEPS), cut)
+    with pytest.raises(DataError, match=r"t\.json\.gz: .*cut off"):
+        read_trace(packed)
+
+
+def test_a_cut_export_is_told(tmp_path: Path) -> None:
+    path = nsys(tmp_path / "t.sqlite", list(many(2000)))
+    _broken(path, lambda data: data[: len(data) // 2])
+    with pytest.raises(DataError, match=r"t\.sqlite: SQLite cannot read it: .*malformed"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.json", b"", "is empty"),
+        ("a.json", b'{"a": 1}', "no member traceEvents"),
+        ("a.json", b'{"traceEvents": []}', "no kernel ran"),
+        ("a.json", b'{"traceEvents": [{"ph": "X"} 5]}', "character 29: expected ,"),
+        ("a.json", b'{"traceEvents": [{"ph": }]}', "character 17: Expecting value"),
+        ("a.json", b"[" * 100_000, "not a trace|cut off"),
+        ("a.txt", b"hello", "expected a SQLite export"),
+        ("a.nsys-rep", b"\x00\x01\x02", "nsys export --type sqlite a.nsys-rep"),
+        ("a.sqlite", b"SQLite format 3\x00" + b"\x00" * 200, "SQLite cannot read it"),
+    ],
+)
+def test_foreign_files_are_told(tmp_path: Path, name: str, content: bytes, why: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=why):
+        read_trace(tmp_path / name)
+
+
+def test_another_database_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE people (name TEXT)")
+        database.commit()
+    with pytest.raises(DataError, match="no table CUPTI_ACTIVITY_KIND_KERNEL"):
+        read_trace(path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, streamId INT)")
+        database.commit()
+    with pytest.raises(DataError, match="CUPTI_ACTIVITY_KIND_KERNEL lacks end, deviceId"):
+        read_trace(path)
+
+
+def test_a_view_is_not_run(tmp_path: Path) -> None:
+    """A file could hold a query that never ends where a table should be."""
+    path = nsys(tmp_path / "t.sqlite", [Launch("a", 0, 5)])
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+        database.execute(
+            "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS "
+            "(SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end FROM n"
+        )
+        database.commit()
+    with pytest.raises(DataError, match="no table"):
+        read_trace(path)
+
+
+def test_a_gzip_that_unpacks_to_more_than_is_allowed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.json.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b'{"traceEvents": [' + b" " * 50_000_000 + b"]}")
+    with pytest.raises(ServiceError, match="unpacks to more than 10,000,000") as refused:
+        read_trace(path, most_characters=10_000_000)
+    assert refused.value.kind == "too-large"
+
+
+def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto_reader, "EVERY", 10)
+    seen: list[tuple[str, int]] = []
+    path = kineto(tmp_path / "t.json", LAUNCHES)
+    read_trace(path, lambda what, count: seen.append((what, count)))
+    counts = [count for _, count in seen]
+    assert counts == sorted(counts)
+    assert counts[-1] >= 3 * len(LAUNCHES)
+
+
+def test_the_samples_of_the_documentation_are_what_the_generator_makes(tmp_path: Path) -> None:
+    launches, steps = training_step()
+    made = read_trace(kineto(tmp_path / "t.json.gz", launches, steps))
+    kept = read_trace(SAMPLES / "training_step.pt.trace.json.gz")
+    assert told(kept) == told(made)
+    launches, steps = solver()
+    made, kept = (
+        read_trace(path)
+        for path in (nsys(tmp_path / "t.sqlite", launches, steps), SAMPLES / "solver.sqlite")
+    )
+    assert told(kept) == told(made)
+    assert np.array_equal(kept.start, made.start)

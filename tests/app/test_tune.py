@@ -1,0 +1,256 @@
+"""Finding the best of a tuning space: the command, the files, and Kernel Tuner itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from wattcast.app.cli import app
+from wattcast.app.tuners import KernelTunerStrategy, predicted_best
+from wattcast.features.errors import DataError
+from wattcast.predictor.tune import Forecast, Tuning
+from wattcast.predictor.tuning_files import read_tuning
+
+KERNEL = """\
+#ifndef block_size_x
+#define block_size_x 128
+#endif
+#ifndef work
+#define work 1
+#endif
+extern "C" __global__ void scale(float *out, const float *in, float by, int n) {
+    int first = (blockIdx.x * block_size_x + threadIdx.x) * work;
+    #pragma unroll
+    for (int i = 0; i < work; i++)
+        if (first + i < n) out[first + i] = by * in[first + i];
+}
+"""
+SIZE = 1 << 22
+PARAMETERS = {"block_size_x": [32, 64, 128, 256, 512], "work": [1, 2, 4, 8]}
+SPACE = {
+    "tune_params": PARAMETERS,
+    "restrictions": ["block_size_x * work <= 2048"],
+    "problem_size": [SIZE],
+    "kernel_name": "scale",
+}
+
+# A board that likes 256 threads and two elements each, whatever a prediction says.
+SECONDS = "(1 + abs({block_size_x} - 256) / 1024 + abs({work} - 2) / 8) * 1e-4"
+RUN = f"{sys.executable} -c 'print({SECONDS}, 2e-3 * {SECONDS} * 1e4)'"
+
+
+def seconds(parameters: Mapping[str, Any]) -> float:
+    return float(eval(SECONDS.format_map(dict(parameters))))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    space, code = tmp_path / "space.json", tmp_path / "scale.cu"
+    space.write_text(json.dumps(SPACE), encoding="utf-8")
+    code.write_text(KERNEL, encoding="utf-8")
+    return space, code
+
+
+def tuned(*words: str) -> Any:
+    result = CliRunner().invoke(app, ["tune", *words, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def asked(files: tuple[Path, Path], *words: str) -> Any:
+    return tuned(*map(str, files), "--gpu", "a100", "--grid-div-x", "block_size_x,work", *words)
+
+
+def test_it_proposes_before_anything_is_measured(files: tuple[Path, Path]) -> None:
+    answer = asked(files, "--next", "3", "--by", "time")
+    assert answer["configurations"] == 19  # 5 x 4, less 512 x 8
+    assert answer["best"] is None
+    assert len(answer["next"]) == 3
+    first = answer["next"][0]
+    assert first["expected"] == pytest.approx(first["predicted"])
+    assert first["low"] < first["expected"] < first["high"]
+
+
+@pytest.mark.slow
+def test_a_command_measures_until_it_is_not_worth_it(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    results = tmp_path / "results.json"
+    keep = tmp_path / "keep.jsonl"
+    words = ("--by", "time", "--run", RUN, "--results", str(results), "--keep", str(keep))
+    half = asked(files, *words, "--budget", "4")
+    assert half["measured"] == 4
+    answer = asked(files, *words)
+    best = min(seconds(one.parameters) for one in read_tuning(results.read_text()).configurations)
+    assert answer["best"]["measured"] == pytest.approx([best] * len(answer["best"]["measured"]))
+    every = [{"block_size_x": b, "work": w} for b, w in product(*PARAMETERS.values())]
+    assert best <= 1.05 * min(seconds(each) for each in every)
+    assert len(keep.read_text().splitlines()) == 19  # predicted once
+    # The file alone says the same.
+    again = asked(files, "--by", "time", "--results", str(results), "--keep", str(keep))
+    assert again == answer
+
+
+@pytest.mark.slow
+def test_energy_under_a_bound_of_time_and_clocks_as_dimensions(
+    files: tuple[Path, Path],
+) -> None:
+    space = {**SPACE, "tune_params": {**PARAMETERS, "nvml_gr_clock": [1410, 1005, 765]}}
+    files[0].write_text(json.dumps(space), encoding="utf-8")
+    (first,) = asked(files, "--by", "energy", "--next", "1")["next"]
+    assert first["configuration"]["nvml_gr_clock"] < 1410  # a copy is bound by memory
+    answer = asked(files, "--by", "energy", "--run", RUN, "--most-seconds", "1.2e-4")
+    assert seconds(answer["best"]["configuration"]) <= 1.2e-4
+
+
+@pytest.mark.slow
+def test_runs_that_fail_are_written_down_as_failed(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    results = tmp_path / "results.json"
+    fails = f"{sys.executable} -c 'assert {{work}} < 4; print({SECONDS})'"
+    answer = asked(files, "--by", "time", "--run", fails, "--results", str(results))
+    assert answer["best"]["configuration"]["work"] < 4
+    rows = json.loads(results.read_text())["results"]
+    assert {row["invalidity"] for row in rows} <= {"correct", "runtime"}
+    assert all((row["configuration"]["work"] < 4) == bool(row["correctness"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--by", "speed"), "expected time, energy or edp"),
+        (("--run", "bench {block}"), "'block' is no parameter of the space"),
+        (("--run", f"{sys.executable} -c 'print(\"fast\")'"), "printed 'fast' last"),
+        (("--run", "/no/such/command"), "No such file"),
+        (("--most-seconds", "0"), "expected a number above 0"),
+    ],
+)
+def test_what_is_wrong_is_told(files: tuple[Path, Path], words: tuple[str, ...], told: str) -> None:
+    given = ["tune", *map(str, files), "--gpu", "a100", "--grid-div-x", "block_size_x,work", *words]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"tune_params": {"a": []}}, "needs a list"),
+        ({"tune_params": {"a": 3}}, "needs a list"),
+        ({"tune_params": {"a": [1]}, "restrictions": ["b > 1"]}, "b is no tunable parameter"),
+        ({"tune_params": {"a": [1]}, "restrictions": ["a >"]}, "no expression"),
+        (
+            {"tune_params": {"a": [1]}, "restrictions": ["__import__('os').system('true')"]},
+            "is not understood",
+        ),
+        ({"tune_params": {"a": [1]}, "restrictions": ["a / 0"]}, "division by zero"),
+        ({"tune_params": {"a": [1], "b": [2]}, "restrictions": ["a > b"]}, "no configurations"),
+        ({"tune_params": {n: [*range(100)] for n in "abcd"}}, "more than 1,000,000"),
+        ({"ConfigurationSpace": {"TuningParameters": [{"Name": "a"}]}}, "expected Tuning"),
+    ],
+)
+def test_spaces_that_are_none(document: dict[str, Any], told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        read_tuning(json.dumps(document))
+
+
+def test_a_t1_definition_is_the_same_space() -> None:
+    document = {
+        "ConfigurationSpace": {
+            "TuningParameters": [
+                {"Name": name, "Type": "int", "Values": str(values)}
+                for name, values in PARAMETERS.items()
+            ],
+            "Conditions": [{"Expression": SPACE["restrictions"][0], "Parameters": ["work"]}],  # type: ignore[index]
+        },
+        "KernelSpecification": {"KernelName": "scale", "ProblemSize": [SIZE]},
+    }
+    assert read_tuning(json.dumps(document)) == read_tuning(json.dumps(SPACE))
+
+
+def test_a_configuration_the_space_lacks_is_refused() -> None:
+    tuning = Tuning([Forecast({"a": 1}, 1.0, 1.0), Forecast({"a": 2}, 2.0, 1.0)], "time")
+    tuning.tell({"a": 1.0}, 3.0)  # files write whole numbers either way
+    with pytest.raises(DataError, match="has no configuration"):
+        tuning.tell({"a": 3}, 1.0)
+    with pytest.raises(DataError, match="was not measured"):
+        tuning.tell({"a": 1}, None, 2.0)
+
+
+def measured_everywhere(file: Path) -> None:
+    """A cache of Kernel Tuner with the whole space, from which its simulation mode answers."""
+    rows = {}
+    for block, work in product(*PARAMETERS.values()):
+        parameters = {"block_size_x": block, "work": work}
+        milliseconds = 1e3 * seconds(parameters)
+        rows[f"{block},{work}"] = {
+            **parameters, "time": milliseconds, "times": [milliseconds], "compile_time": 1.0,
+            "verification_time": 0, "benchmark_time": 1.0, "strategy_time": 0,
+            "framework_time": 0, "timestamp": "2026-11-23 00:00:00+00:00",
+        }  # fmt: skip
+    document = {
+        "device_name": "Simulation", "kernel_name": "scale", "problem_size": SIZE,
+        "tune_params_keys": list(PARAMETERS), "tune_params": PARAMETERS, "cache": rows,
+    }  # fmt: skip
+    file.write_text(json.dumps(document), encoding="utf-8")
+
+
+def by_kernel_tuner(tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
+    from kernel_tuner import tune_kernel
+
+    cache = tmp_path / "cache.json"
+    measured_everywhere(cache)
+    numbers = np.zeros(SIZE, dtype=np.float32)
+    results, _ = tune_kernel(
+        "scale", KERNEL, SIZE, [numbers, numbers, np.float32(2), np.int32(SIZE)], PARAMETERS,
+        grid_div_x=["block_size_x", "work"], lang="CUDA", simulation_mode=True, cache=str(cache),
+        quiet=True, **options,
+    )  # fmt: skip
+    return list(results)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_kernel_tuner_takes_it_as_a_strategy(tmp_path: Path) -> None:
+    keep = tmp_path / "keep.jsonl"
+    found = by_kernel_tuner(tmp_path, strategy=KernelTunerStrategy("a100", keep=keep))
+    best = min(row["time"] for row in found)
+    every = [{"block_size_x": b, "work": w} for b, w in product(*PARAMETERS.values())]
+    assert best <= 1.05e3 * min(seconds(each) for each in every)
+    assert len(found) < len(every)
+    few = by_kernel_tuner(
+        tmp_path,
+        strategy=KernelTunerStrategy("a100", keep=keep),
+        strategy_options={"max_fevals": 3},
+    )
+    assert [row["time"] for row in few] == [row["time"] for row in found[:3]]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_kernel_tuner_takes_it_as_a_restriction(tmp_path: Path) -> None:
+    forecasts = [
+        Forecast({"block_size_x": block, "work": work}, 1e-4 * work, 1.0)
+        for block, work in product(*PARAMETERS.values())
+    ]
+    kept = by_kernel_tuner(tmp_path, restrictions=predicted_best(forecasts, 0.5))
+    assert {row["work"] for row in kept} == {1, 2}
+    assert len(kept) == 10
+
+
+def test_objectives_that_nobody_predicts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="objective GFLOP/s"):
+        by_kernel_tuner(
+            tmp_path,
+            strategy=KernelTunerStrategy("a100"),
+            objective="GFLOP/s",
+            objective_higher_is_better=True,
+        )

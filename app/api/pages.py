@@ -41,7 +41,6 @@ _MEDIA = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
     ".ptx": "text/plain",
-    ".json": "application/json",
 }
 
 

@@ -149,6 +149,7 @@ export class Pane {
 
   constructor(host, { label, typed = null, entered = () => {}, pointed = () => {}, picked = () => {} }) {
     const root = host.attachShadow({ mode: "open" });
+    host.wholeText = () => this.text;  // for a copy of the page, which cannot look inside
     const lineAt = (view, event) => {
       const at = view.posAtCoords({ x: event.clientX, y: event.clientY });
       return at === null ? null : view.state.doc.lineAt(at).number;

@@ -104,7 +104,7 @@ def test_what_is_typed_is_predicted_again_and_old_results_are_dimmed(page: Watch
     page.open()
     tab = page.page
     old = joules(page)
-    at_line(page, "__syncthreads")
+    at_line(page, "x = blockIdx.y")
     tab.keyboard.type(" x = x * 3 / 7;")
     tab.wait_for_selector("#answer.stale")
     tab.wait_for_selector("#ptx-panel.stale")
@@ -129,7 +129,6 @@ def test_a_late_answer_to_an_older_question_is_never_shown(page: Watched) -> Non
     held: list[Route] = []
     tab.route("**/predict", lambda route: held.append(route) if not held else route.continue_())
     tab.fill("#grid", "8x8")
-    tab.wait_for_function("document.getElementById('busy').textContent")
     while not held:
         tab.wait_for_timeout(20)
     tab.fill("#grid", "16x16")

@@ -225,11 +225,16 @@ export class Pane {
     if (scroll && lines.length) this.scrollTo(Math.min(...lines));
   }
 
-  /** Bring a line into the middle of the pane. */
+  /** Bring a line into the middle of the pane; the page around it stays where it is. */
   scrollTo(line) {
-    const { doc } = this.#view.state;
-    if (line <= doc.lines)
-      this.#view.dispatch({ effects: cm.EditorView.scrollIntoView(doc.line(line).from, { y: "center" }) });
+    const view = this.#view;
+    if (line > view.state.doc.lines) return;
+    const { from } = view.state.doc.line(line);
+    view.requestMeasure({
+      key: "scrollTo",
+      read: () => view.lineBlockAt(Math.min(from, view.state.doc.length)),
+      write: (block) => (view.scrollDOM.scrollTop = block.top - (view.scrollDOM.clientHeight - block.height) / 2),
+    });
   }
 
   /** Problems in the margin, [{line, message, severity}]: each once. */

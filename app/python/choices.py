@@ -4,6 +4,7 @@ configurations of Triton kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -130,7 +131,7 @@ def rank_triton(
 
     ``kernels`` is a ``@triton.jit`` or autotuned function, which is compiled for ``gpu`` with each
     of ``configs`` (``triton.Config`` or mappings; default: of ``@triton.autotune``); or compiled
-    kernels, or one of torch's inductor with all that it compiled; or the ``Path`` of a folder as
+    kernels, or one of torch's inductor with all that it compiled; or the path of a folder as
     TRITON_CACHE_DIR, of which ``kernel`` names one. Only the first needs Triton (the extra
     ``triton``), none a GPU. ``grid`` are programs, or a function
     of constants and metadata as Triton's grids are. ``arguments`` are by name (by position
@@ -150,8 +151,8 @@ def rank_triton(
     given = dict(arguments or {})
     if hasattr(kernels, "compile_results"):
         found: Any = inductor_kernels(kernels)
-    elif isinstance(kernels, Path):
-        found = triton.read_cache(kernels, kernel)
+    elif isinstance(kernels, str | PathLike):
+        found = triton.read_cache(Path(kernels).expanduser(), kernel)
     elif isinstance(kernels, Sequence):
         found = [triton.compiled(each) for each in kernels]
     elif hasattr(kernels, "asm"):

@@ -413,8 +413,8 @@ def _repeated(
     return Finding(
         "division_in_loop",
         tuple(place(function, one) for one in members),
-        f"{one.opcode} divides {times:.4g} times (warps) in the loop at {loop.label or loop.line} by a "
-        "value that the loop does not change",
+        f"{one.opcode} divides {times:.4g} times (warps) in the loop at "
+        f"{loop.label or loop.line} by a value that the loop does not change",
         f"compute {'a magic number' if integer else 'its reciprocal'} before the loop and multiply "
         "by it (the last bit may differ for floats)",
         difference.applied(evidence.activity),

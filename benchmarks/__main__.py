@@ -13,6 +13,7 @@ from rich.table import Table
 
 from benchmarks import (
     analysis,
+    cli,
     application,
     execution,
     explain,
@@ -27,6 +28,7 @@ from benchmarks.measure import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "install": install.rows,
+    "cli": cli.rows,
     "analysis": analysis.rows,
     "execution": execution.rows,
     "symbolic": symbolic.rows,

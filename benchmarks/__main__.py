@@ -13,8 +13,8 @@ from rich.table import Table
 
 from benchmarks import (
     analysis,
-    cli,
     application,
+    cli,
     execution,
     explain,
     install,

@@ -53,7 +53,8 @@ export function start() {
   });
   for (const tab of tabs()) {
     const view = byId(tab.getAttribute("aria-controls"));
-    view.append(savesOfView(view, tab.textContent.trim()));
+    const beside = nameOf(tab) === "predict" ? ["answer", "editor"].map(byId) : [];
+    view.append(savesOfView(view, tab.textContent.trim(), beside));
   }
   addEventListener("hashchange", () => open(named(), { remember: false }));
   open(named(), { remember: false });

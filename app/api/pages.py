@@ -40,7 +40,6 @@ _MEDIA = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
     ".ptx": "text/plain",
-    ".json": "application/json",
 }
 
 

@@ -79,9 +79,10 @@ export function savesOfSvg(node, title, rows) {
   });
 }
 
-/** The buttons of a whole view: what stands in it and in `beside`, without forms. */
-export function savesOfView(view, title, beside = []) {
-  const parts = () => [...beside, ...view.querySelectorAll(".panel:not(form, .empty)")].filter((one) => one.offsetParent);
+/** The buttons of a whole view: what stands in it, without its forms. */
+export function savesOfView(view, title) {
+  const belongs = `[data-with=${view.id}], #${view.id} .panel:not(form, .empty)`;
+  const parts = () => [...document.querySelectorAll(belongs)].filter((one) => one.offsetParent);
   const made = saves(() => title, {
     PNG: () => png(picture(view, parts())),
     SVG: () => text(picture(view, parts())),
@@ -189,6 +190,10 @@ function copy(given) {
   const made = given.cloneNode(true);
   const drawn = [...given.querySelectorAll("svg")];
   made.querySelectorAll("svg").forEach((one, at) => one.replaceWith(styled(drawn[at])));
+  const panes = [...given.querySelectorAll(".pane")];
+  made.querySelectorAll(".pane").forEach((one, at) => {
+    if (panes[at].wholeText) one.replaceWith(el("pre", {}, panes[at].wholeText()));
+  });
   for (const gone of made.querySelectorAll(`${LEFT_OUT}, script, [hidden]`)) {
     if (gone.hidden || isPressed(gone)) gone.remove();
     else gone.replaceWith(`${gone.lastChild.data} `);
@@ -270,7 +275,7 @@ function paint(node, into) {
       viewBox: `${box.left} ${box.top} ${box.width} ${box.height}` });
     into.append(inner);
   }
-  for (const child of node.childNodes) {
+  for (const child of (node.shadowRoot ?? node).childNodes) {
     const at = inner !== into && child.getBoundingClientRect?.();
     if (!at || (at.bottom >= box.top && at.top <= box.bottom)) paint(child, inner);
   }

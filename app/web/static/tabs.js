@@ -53,8 +53,7 @@ export function start() {
   });
   for (const tab of tabs()) {
     const view = byId(tab.getAttribute("aria-controls"));
-    const beside = nameOf(tab) === "predict" ? ["answer", "editor"].map(byId) : [];
-    view.append(savesOfView(view, tab.textContent.trim(), beside));
+    view.append(savesOfView(view, tab.textContent.trim()));
   }
   addEventListener("hashchange", () => open(named(), { remember: false }));
   open(named(), { remember: false });

@@ -170,7 +170,7 @@ def test_a_sweep_answers_as_the_service_and_is_a_table() -> None:
     assert set(table["time_seconds"]) == {point.time.seconds for point in found.points}
     text = shown(found)
     for name, best in found.best:  # what is below the model's resolution is not called better
-        assert (f"{name.replace('_', ' ')}: tesla-v100" in text) == best.better
+        assert (f"{name.replace('_', ' ')}: tesla-v100" in text) != best.no_difference
     assert "blocks of 512" in text
     two = wattcast.sweep(DEMO, **{**LAUNCH, "gpu": ["v100", "p100"]}, blocks=[128])
     assert set(two.to_frame()["gpu"]) == {"tesla-v100", "tesla-p100"}

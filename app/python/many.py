@@ -69,7 +69,7 @@ def _shape(of: Row) -> str:
     capped = "" if registers is None else f", {registers} registers"
     macros = ", ".join(f"{name}={value}" for name, value in (of["defines"] or {}).items())
     launch = f"{cards.dims(of['grid'])} blocks of {cards.dims(of['block'])}" if of["grid"] else ""
-    return " ".join(part for part in (of["gpu"], macros, launch) if part) + capped
+    return " ".join(filter(None, (of["gpu"], macros and f"{macros}:", launch))) + capped
 
 
 def _words(name: str) -> str:

@@ -9,7 +9,7 @@ CUDA_STAMP := $(VENV)/.installed-cuda
 # Compiled tests are kept, whatever the environment says: collecting them takes half as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run cuda quick test test-slow lint bench docs lock clean
+.PHONY: run cuda quick test test-slow lint screens bench docs lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -44,6 +44,9 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m benchmarks.size
+
+screens: $(STAMP)  ## pictures of every tab, the references of tests/e2e/test_page_screens.py
+	$(BIN)/python -m tests.e2e.screens
 
 bench: $(STAMP)  ## speed and memory, beside the budgets of the design
 	$(BIN)/python -m benchmarks

@@ -1,5 +1,5 @@
-"""Kernels of ours with their launches: the one that ``wattcast serve --demo`` predicts (source, and the
-PTX nvcc makes of it), and the examples that the page opens with, solved.
+"""Kernels of ours with their launches: the one that ``wattcast serve --demo`` predicts (source, and
+the PTX nvcc makes of it), and the examples that the page opens with, solved.
 
 ``python -m wattcast.app.demo`` renews ``solved/`` after a change of an answer; a test compares.
 """

@@ -2,7 +2,7 @@
 
 import { barRow, barTable, logarithmic, part } from "./charts.js";
 import { byId, el, percent, plain, quantity, show, svg, unitFor } from "./dom.js";
-import { savesOfPlot } from "./save.js";
+import { savesOfSvg } from "./save.js";
 
 const MEASURES = { "byte/s": "B/s", "flop/s": "FLOP/s", "operation/s": "op/s", "instruction/s": "inst/s" };
 /** The roofline's box, and what the axes leave of it. */
@@ -34,21 +34,10 @@ function unitRow(one, most) {
 }
 
 function roofline({ points, dram_peak: memory }) {
-  const box = el("div", {}, picture(points, memory));
-  return el("div", {}, box, savesOfPlot(box, () => figure(points, memory)),
-    points.map((one) => el("p", { class: "hint" }, sentence(one, memory))));
-}
-
-/** What is drawn, as numbers to take along. */
-function figure(points, memory) {
-  const unit = unitOf(points[0]);
-  return {
-    title: "Roofline",
-    layout: { xaxis: { title: { text: `${unit}/byte` } }, yaxis: { title: { text: `${unit}/s` } } },
-    data: points.flatMap((one) => [
-      { name: `${named(one)}, this launch`, x: [one.intensity], y: [one.achieved] },
-      { name: `${named(one)}, where DRAM's roof ends`, x: [one.peak / memory], y: [one.peak] }]),
-  };
+  const made = picture(points, memory);
+  const rows = points.map((one) => [named(one), one.intensity ?? "", one.achieved, one.peak, memory]);
+  const titles = ["Arithmetic", "Operations for each byte", "Achieved, 1/s", "Peak, 1/s", "DRAM, B/s"];
+  return el("div", {}, made, savesOfSvg(made, "Roofline", [titles, ...rows]), points.map((one) => el("p", { class: "hint" }, sentence(one, memory))));
 }
 
 const unitOf = (point) => (point.precision === "int" ? "op" : "FLOP");

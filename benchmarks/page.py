@@ -1,5 +1,5 @@
-"""The web page in Debian's Chromium, over loopback: when something is seen, when it can be used, and
-how soon an edit is answered."""
+"""The web page in Debian's Chromium, over loopback: when something is seen, when it can be used,
+and how soon an edit is answered."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ new MutationObserver((_, watcher) => {
   if (seen("ready") && seen("picture")) watcher.disconnect();
 }).observe(document, {attributes: true, subtree: true, childList: true});
 """
-"""The page marks its root once its modules run and the GPUs are listed, and its result once numbers,
-advice and heat on the code are there."""
+"""The page marks its root once its modules run and the GPUs are listed, and its result once
+numbers, advice and heat on the code are there."""
 
 _EDIT = """(text) => new Promise((resolve) => {
   const [result, field] = ["result", "source"].map((id) => document.getElementById(id));

@@ -1,5 +1,5 @@
-"""Kernels of ours with their launches: the one that ``wattcast serve --demo`` predicts (source, and the
-PTX nvcc makes of it), and the examples that the page opens with, solved.
+"""Kernels of ours with their launches: the one that ``wattcast serve --demo`` predicts (source, and
+the PTX nvcc makes of it), and the examples that the page opens with, solved.
 
 ``python -m wattcast.app.demo`` renews ``solved/`` after a change of an answer; a test compares.
 """
@@ -31,7 +31,8 @@ def request_of(example: dict[str, Any]) -> dict[str, Any]:
     """The body of ``POST /predict`` that the page sends for it."""
     source = FOLDER.joinpath(example["file"]).read_text(encoding="utf-8")
     language = "ptx" if PurePosixPath(example["file"]).suffix == ".ptx" else "cuda"
-    return {language: source, "gpu": example["gpu"], "launch": example["launch"]}
+    launch = {"gpu": example["gpu"], "launch": example["launch"]}
+    return {language: source, **launch, "details": True}
 
 
 def solve(client: httpx.Client, example: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from wattcast.app.server import serve
 from wattcast.app.settings import Settings
 
 
-class _Written(Exception):
+class _WrittenError(Exception):
     """All is written: ends the service."""
 
 
@@ -28,7 +28,7 @@ def _write(url: str) -> None:
             file.write_text(text + "\n", encoding="utf-8")
             joules = told["prediction"]["energy"]["joules"]
             print(f"{file.name:<16} {len(text):>7,} bytes, {joules:.4g} J")
-    raise _Written
+    raise _WrittenError
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
                             database_url=None, log_level="error", job_workers=0)  # fmt: skip
         try:
             serve(settings, _write)
-        except _Written:
+        except _WrittenError:
             return
 
 

@@ -31,7 +31,7 @@ function first(advice, mend) {
     el("h3", {}, "What would save"),
     el("p", { class: "gain" }, el("b", { class: gain.joules > 0 ? "good" : null }, percentOf(gain.energy_percent)),
       ` energy, ${percentOf(gain.time_percent)} time${one.promise === "at_least" ? ", at least" : ""}`),
-    el("p", {}, sentence(one.remedy), ".", lines(one)),
+    el("p", {}, sentence(one.remedy), lines(one), "."),
     el("div", { class: "row tight" }, tries(one, mend, true),
       advice.length > 1 ? el("a", { href: "#advice-panel", onclick: (event) => {
         event.preventDefault();
@@ -55,7 +55,7 @@ function item(one, mend) {
       saved(gain.joules, "J", "energy", gain.energy_percent)), ", ",
     saved(gain.seconds, "s", "time", gain.time_percent),
     one.promise === "at_least" ? "; at least that" : ""),
-    el("p", { class: "hint" }, one.detail, ".", lines(one)),
+    el("p", { class: "hint" }, one.detail, lines(one), "."),
     one.snippet_before && one.snippet_after ? el("div", { class: "fields sides" },
       snippet("Before", one.snippet_before), snippet("After", one.snippet_after)) : null,
     el("div", { class: "row tight" }, tries(one, mend, false)));

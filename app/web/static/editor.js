@@ -149,6 +149,7 @@ export class Pane {
 
   constructor(host, { label, typed = null, entered = () => {}, pointed = () => {}, picked = () => {} }) {
     const root = host.attachShadow({ mode: "open" });
+    host.wholeText = () => this.text;  // for a copy of the page, which cannot look inside
     const lineAt = (view, event) => {
       const at = view.posAtCoords({ x: event.clientX, y: event.clientY });
       return at === null ? null : view.state.doc.lineAt(at).number;
@@ -224,11 +225,16 @@ export class Pane {
     if (scroll && lines.length) this.scrollTo(Math.min(...lines));
   }
 
-  /** Bring a line into the middle of the pane. */
+  /** Bring a line into the middle of the pane; the page around it stays where it is. */
   scrollTo(line) {
-    const { doc } = this.#view.state;
-    if (line <= doc.lines)
-      this.#view.dispatch({ effects: cm.EditorView.scrollIntoView(doc.line(line).from, { y: "center" }) });
+    const view = this.#view;
+    if (line > view.state.doc.lines) return;
+    const { from } = view.state.doc.line(line);
+    view.requestMeasure({
+      key: "scrollTo",
+      read: () => view.lineBlockAt(Math.min(from, view.state.doc.length)),
+      write: (block) => (view.scrollDOM.scrollTop = block.top - (view.scrollDOM.clientHeight - block.height) / 2),
+    });
   }
 
   /** Problems in the margin, [{line, message, severity}]: each once. */

@@ -12,7 +12,7 @@ import { asked as askedWhy, showComponents, showWhy } from "./why.js";
 
 const HOT_ROWS = 5000;
 /** How long typing must rest before the change is asked about. */
-const REST_MILLISECONDS = 200;
+const REST_MILLISECONDS = 120;
 /** A difference of energy below this is rounding. */
 const SAME = 5e-5;
 
@@ -110,50 +110,49 @@ function opened() {
   [showing, first, mend] = [null, null, {}];
 }
 
-/** Show a prediction, then what is asked of the service about it: or was, for a solved example. */
+/** Show a prediction, then what the service says about it: or said, of a solved example. */
 async function present(answer, { isCuda, signal, ptx, solved = null, link = null }) {
-  const isKernel = answer.kernel !== null;
   current = answer;
   last = showing;
   showing = answer.energy?.joules ?? null;
   first ??= showing;
-  showNumbers(answer, link ?? `/?prediction=${answer.id}`);
-  byId("explain-target").value = answer.power ? "power" : "time";
-  byId("explain-method").value = "shap";
-  if (solved) {
-    code.showHotspots(solved.hotspots, { isCuda, ptx: solved.ptx, isNew: true });
-    showWhy(solved.explanation);
-    showComponents(answer, solved.hotspots);
-    showAdvice(solved.advice, mend);
-  } else {
-    const path = `/predictions/${answer.id}`;
-    const none = (error) => {
-      if (error.name === "AbortError") throw error;
-      return null;
-    };
-    const hot = !isKernel ? null : Promise.all([
-      get(`${path}/hotspots?rows=${HOT_ROWS}`, signal),
-      ptx ?? get(`${path}/request`, signal).then((found) => found.request.ptx),
-    ]);
-    const why = answer.power || answer.time ? askedWhy(answer.id, signal).catch((error) => {
-      if (error.name === "AbortError") throw error;
-      return error;
-    }) : null;
-    const advice = isKernel ? get(`${path}/advice`, signal).catch(none) : null;
-    const [found, explanation, told] = await Promise.all([hot?.catch((error) => {
-      if (error.name === "AbortError") throw error;
-      byId("code-note").textContent = error.message;
-      return null;
-    }), why, advice]);
-    if (current.id !== answer.id) return;
-    if (found) code.showHotspots(found[0], { isCuda, ptx: found[1], isNew: last === null });
-    else code.clear();
-    showWhy(explanation);
-    showComponents(answer, found?.[0]);
-    showAdvice(told, mend);
+  if (last === null || !answer.power) {
+    byId("explain-target").value = answer.power ? "power" : "time";
+    byId("explain-method").value = "shap";
   }
+  const asked = solved ?? aboutIt(answer, ptx, signal);  // under way while the numbers are drawn
+  showNumbers(answer, link ?? `/?prediction=${answer.id}`);
+  const found = await asked;
+  if (current !== answer) return;
+  if (found.hotspots) code.showHotspots(found.hotspots, { isCuda, ptx: found.ptx, isNew: last === null });
+  else code.clear();
+  if (found.problem) byId("code-note").textContent = found.problem.message;
+  showWhy(found.explanation);
+  showComponents(answer, found.hotspots);
+  showAdvice(found.advice, mend);
   byId("details").hidden = false;
   stale(false);
+}
+
+/** Hotspots, advice and explanation of a prediction, each null where there is none. */
+async function aboutIt(answer, text, signal) {
+  const path = `/predictions/${answer.id}`;
+  const isKernel = answer.kernel !== null;
+  const made = { problem: null };
+  const otherwise = (then) => (error) => {
+    if (error.name === "AbortError") throw error;
+    return then(error);
+  };
+  [made.hotspots, made.ptx, made.advice, made.explanation] = await Promise.all([
+    isKernel ? get(`${path}/hotspots?rows=${HOT_ROWS}`, signal).catch(otherwise((error) => {
+      made.problem = error;
+      return null;
+    })) : null,
+    text ?? (isKernel ? get(`${path}/request`, signal).then((found) => found.request.ptx) : ""),
+    isKernel ? get(`${path}/advice`, signal).catch(otherwise(() => null)) : null,
+    answer.power || answer.time ? askedWhy(answer.id, signal).catch(otherwise((error) => error)) : null,
+  ]);
+  return made;
 }
 
 function showNumbers(answer, link) {

@@ -6,26 +6,24 @@ read the trace -> power of each kind of launch -> launches share their board -> 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, ClockError, GpuError, WattcastError
+from wattcast.features.errors import GpuError, WattcastError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.clocks import ClockPair
 from wattcast.models.estimate import BASIS_ORDER, Basis
-from wattcast.models.power.limit import checked_limit
 from wattcast.predictor import parts
 from wattcast.predictor.advise import advise
 from wattcast.predictor.cost import priced
 from wattcast.predictor.parts.trust import ORDER
-from wattcast.predictor.traces.board import Board, shared_board, timeline
+from wattcast.predictor.traces.board import shared_board, timeline
 from wattcast.predictor.traces.code import Library
-from wattcast.predictor.traces.powers import AtClocks, BoardPowers, KindPower, Served
+from wattcast.predictor.traces.mixes import mixes
+from wattcast.predictor.traces.notes import notes_of
+from wattcast.predictor.traces.powers import BoardPowers, Device, KindPower, Served
 from wattcast.predictor.traces.trace import NONE, Integers, Trace
 
 if TYPE_CHECKING:
@@ -41,26 +39,10 @@ MOST_POINTS = 4000
 MOST_ROWS = 2000
 """Kernels, operators, streams and steps that are listed; what is beyond is one row."""
 
-MOST_CLOCKS = 12
-MOST_MIXED = 40
-"""Core clocks tried for the mix of kernels, and kernels in it: those of the most time."""
-
 SURE = 0.9
 """Share of the energy that has the mark of the total, or a better one."""
 
 REST = "all others"
-
-
-@dataclass(frozen=True)
-class _Device:
-    """One GPU of the trace with its launches (places in the trace) and what they draw."""
-
-    number: int
-    gpu: GpuProfile
-    powers: BoardPowers
-    kinds: Mapping[int, KindPower]
-    at: Integers
-    board: Board
 
 
 def application(
@@ -113,12 +95,12 @@ def application(
         "operators": _rows(trace.operators, trace.operator, joules, seconds, total),
         "streams": _streams(trace, joules, seconds, total),
         "steps": _rows(trace.steps, trace.step, joules, seconds, total, in_order=True),
-        "clocks": [one for device in found if (one := _mix(device, trace, request)) is not None],
+        "clocks": [mix for device in found for mix in mixes(device, trace, request)],
         "launch_columns": _columns(trace, joules, places, origin) if request.launches else None,
         "warnings": parts.plain_warnings(
             trace.notes,
             *(device.powers.notes for device in found),
-            _notes(trace, request, found, code),
+            notes_of(trace, request, found, code),
         ),
     }
 
@@ -129,7 +111,7 @@ def _devices(
     request: ApplicationRequest,
     code: Library,
     progress: Progress,
-) -> Iterator[_Device]:
+) -> Iterator[Device]:
     ends = np.array([trace.start.min(), trace.end.max()], dtype=np.int64)
     known: dict[str, tuple[BoardPowers, dict[int, KindPower]]] = {}
     gpus = [_gpu(predictor, trace, request, number) for number in range(len(trace.devices))]
@@ -144,8 +126,7 @@ def _devices(
             (int(kind), Served(trace.kinds[kind], float(seconds[kind]), int(launches[kind])))
             for kind in np.flatnonzero(launches)
         ]
-        progress("kinds of launches", len(served))
-        known[gpu] = powers, powers.all(served)
+        known[gpu] = powers, powers.all(served, progress)
     for number, profile in enumerate(gpus):
         powers, kinds = known[profile.id]
         at = np.flatnonzero(trace.device == number)
@@ -162,7 +143,7 @@ def _devices(
             powers.limit_watts,
             ends,
         )
-        yield _Device(number, profile, powers, kinds, at, board)
+        yield Device(number, profile, powers, kinds, at, board)
 
 
 def _gpu(
@@ -184,7 +165,7 @@ def _gpu(
         raise GpuError(detail, **error.context) from error
 
 
-def _relative_ends(trace: Trace, found: Sequence[_Device]) -> tuple[Floats, Floats]:
+def _relative_ends(trace: Trace, found: Sequence[Device]) -> tuple[Floats, Floats]:
     """Ends of each launch's power over its value."""
     below, above = np.ones(len(trace)), np.ones(len(trace))
     for device in found:
@@ -197,7 +178,7 @@ def _relative_ends(trace: Trace, found: Sequence[_Device]) -> tuple[Floats, Floa
     return below, above
 
 
-def _gaps(device: _Device) -> dict[str, float]:
+def _gaps(device: Device) -> dict[str, float]:
     """Idle power may be that of clocks which have not fallen yet; on a board that nobody measured
     it is a guess both ways."""
     board, powers = device.board, device.powers
@@ -216,7 +197,7 @@ def _total(
     below: Floats,
     above: Floats,
     trace: Trace,
-    found: Sequence[_Device],
+    found: Sequence[Device],
     gaps: Sequence[Mapping[str, float]],
 ) -> dict[str, Any]:
     """Launches whose power one model tells err alike: their ends add up. Launches with code,
@@ -259,7 +240,7 @@ def _total(
 
 
 def _trust(
-    trace: Trace, found: Sequence[_Device], joules: Floats, total: Mapping[str, Any]
+    trace: Trace, found: Sequence[Device], joules: Floats, total: Mapping[str, Any]
 ) -> dict[str, str]:
     """The best mark that ``SURE`` of the energy has, or a better one."""
     sums: dict[str, float] = dict.fromkeys(ORDER, 0.0)
@@ -285,7 +266,7 @@ def _trust(
 
 
 def _coverage(
-    trace: Trace, found: Sequence[_Device], joules: Floats, seconds: Floats
+    trace: Trace, found: Sequence[Device], joules: Floats, seconds: Floats
 ) -> list[dict[str, Any]]:
     hows: dict[str, list[float]] = {}
     for device in found:
@@ -315,7 +296,7 @@ def _coverage(
 
 def _device_answer(
     trace: Trace,
-    device: _Device,
+    device: Device,
     gap: Mapping[str, float],
     joules: Floats,
     below: Floats,
@@ -355,7 +336,7 @@ def _kernels(
     predictor: Predictor,
     trace: Trace,
     request: ApplicationRequest,
-    found: Sequence[_Device],
+    found: Sequence[Device],
     joules: Floats,
     seconds: Floats,
     below: Floats,
@@ -473,57 +454,6 @@ def _streams(
     return rows
 
 
-def _mix(device: _Device, trace: Trace, request: ApplicationRequest) -> dict[str, Any] | None:
-    """The mix of kernels with code at other core clocks; ``None`` where none has code."""
-    lasts = (trace.end[device.at] - trace.start[device.at]).astype(np.float64) * 1e-9
-    each = np.bincount(trace.kind[device.at], lasts, minlength=len(trace.kinds))
-    known = [kind for kind, power in device.kinds.items() if power.request is not None]
-    known = sorted(known, key=lambda kind: (-float(each[kind]), kind))[:MOST_MIXED]
-    powers, gpu = device.powers, device.gpu
-    cores = [core for core in gpu.supported_core_mhz if core <= powers.clocks.core_mhz]
-    if not known or not cores:
-        return None
-    step = max(1, -(-len(cores) // MOST_CLOCKS))
-    tried = sorted({*cores[::-1][::step], powers.clocks.core_mhz})
-    at = {kind: AtClocks(powers, device.kinds[kind]) for kind in known}
-    points, highest = [], []
-    whole = sum(float(each[kind]) for kind in known)
-    usual = sum(float(each[kind]) * device.kinds[kind].estimate.value for kind in known)
-    for core in tried:
-        pair = ClockPair(core, powers.clocks.memory_mhz)
-        time = energy = most = 0.0
-        try:
-            for kind in known:
-                longer, less = at[kind].at(pair)
-                watts = device.kinds[kind].estimate.value
-                time += float(each[kind]) * longer
-                energy += float(each[kind]) * longer * watts * less
-                most = max(most, watts * less)
-        except AnalysisError:
-            return None
-        ratios = {"time": time / whole if whole else 1.0, "energy": energy / usual}
-        points.append({**pair._asdict(), **ratios})
-        highest.append(most)
-    allowed = [n for n, point in enumerate(points) if point["time"] <= request.most_slowdown]
-    best = min(allowed, key=lambda n: (points[n]["energy"], -n), default=None)
-    saves = best is not None and points[best]["energy"] < 1.0 - 1e-9
-    return {
-        "device": trace.devices[device.number].id,
-        "covers": whole / float(lasts.sum()) if lasts.sum() else 0.0,
-        "points": points,
-        "best": points[best] if best is not None and saves else None,
-        "power_limit_watts": _possible(highest[best], gpu) if best is not None and saves else None,
-    }
-
-
-def _possible(watts: float, gpu: GpuProfile) -> float | None:
-    """A power limit, where the board can be set to it."""
-    try:
-        return checked_limit(watts, gpu)
-    except ClockError:
-        return None
-
-
 def _columns(trace: Trace, joules: Floats, places: Integers, origin: int) -> dict[str, Any]:
     ids = np.array([device.id for device in trace.devices])
     return {
@@ -538,69 +468,3 @@ def _columns(trace: Trace, joules: Floats, places: Integers, origin: int) -> dic
 
 def _share(joules: float, total: Mapping[str, Any]) -> float:
     return joules / total["joules"] if total["joules"] else 0.0
-
-
-def _notes(
-    trace: Trace, request: ApplicationRequest, found: Sequence[_Device], code: Library | None
-) -> list[Diagnostic]:
-    notes = []
-    if trace.untimed:
-        detail = f"{trace.untimed:,} launches have no time in the trace: they are not in the sums"
-        notes.append(Diagnostic("launches_untimed", detail))
-    if request.clocks is None:
-        told = ", ".join(
-            f"{device.gpu.id} {device.powers.clocks.core_mhz:g}/{device.powers.clocks.memory_mhz:g}"
-            for device in found
-        )
-        detail = f"traces tell no clocks; {told} MHz are assumed: give them if they were others"
-        notes.append(Diagnostic("clocks_assumed", detail))
-    for device in found:
-        notes += _board_notes(trace, device)
-    for line in (code.skipped if code is not None else [])[:20]:
-        notes.append(Diagnostic("code_not_read", line))
-    return notes
-
-
-def _board_notes(trace: Trace, device: _Device) -> Iterator[Diagnostic]:
-    told, board = trace.devices[device.number], device.board
-    sms = told.sm_count
-    if "MIG " in told.name or (sms is not None and sms < device.gpu.sm_count):
-        size = f"{sms} of {device.gpu.sm_count}" if sms else "some"
-        yield Diagnostic(
-            "part_of_a_board",
-            f"GPU {told.id} is a part of a board ({size} multiprocessors; MIG): what the other "
-            "parts draw is not in the sums, and idle power is that of the whole board",
-        )
-    elif sms is not None and sms > device.gpu.sm_count:
-        yield Diagnostic(
-            "another_board",
-            f"GPU {told.id} has {sms} multiprocessors in the trace, {device.gpu.id} has "
-            f"{device.gpu.sm_count}: another kind of board?",
-        )
-    if board.shared_seconds:
-        yield Diagnostic(
-            "launches_overlap",
-            f"on GPU {told.id} launches overlap for {board.shared_seconds:.3g} s: they share the "
-            f"board, which reaches its limit for {board.limited_seconds:.3g} s of it",
-        )
-    early = _overlaps_in_a_stream(trace, device.at)
-    if early:
-        yield Diagnostic(
-            "negative_gaps",
-            f"on GPU {told.id} {early:,} launches begin before the one ahead of them in their "
-            "stream has ended: taken as overlapping (timer resolution, or dependent launches)",
-        )
-    if device.powers.estimated:
-        yield Diagnostic(
-            "gpu_uncalibrated",
-            f"power was never measured on {device.gpu.id}; weights of other GPUs and datasheet "
-            "facts were used",
-        )
-
-
-def _overlaps_in_a_stream(trace: Trace, at: Integers) -> int:
-    order = np.lexsort((trace.end[at], trace.start[at], trace.stream[at]))
-    ordered = at[order]
-    same = trace.stream[ordered][1:] == trace.stream[ordered][:-1]
-    early = trace.start[ordered][1:] < trace.end[ordered][:-1]
-    return int((same & early).sum())

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from wattcast.predictor.messages.application import ApplicationRequest
 
 MOST_NAME = 70
-TOLD_EVERY = 500_000
-"""Launches or events between two lines of progress."""
+TOLD_EVERY, ANALYSED_EVERY = 500_000, 50
+"""Launches or events read, and launches analysed, between two lines of progress."""
 
 
 def app(
@@ -127,12 +127,11 @@ def _answer(
     from wattcast.predictor.traces import read_trace
     from wattcast.predictor.traces.code import library
 
-    told = 0
+    told: dict[str, int] = {}
 
     def tell(what: str, count: int) -> None:
-        nonlocal told
-        if count >= told + TOLD_EVERY or (told and count < told):
-            told = count
+        if count >= told.get(what, 0) + (ANALYSED_EVERY if "analysed" in what else TOLD_EVERY):
+            told[what] = count
             progress(f"{path.name}: {count:,} {what}")
 
     return run(use, read_trace(path, tell), request, library(code), tell)

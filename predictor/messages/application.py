@@ -145,6 +145,7 @@ class MixClock(BaseModel):
     """The best clock for the kernels that have code, all launched as they were."""
 
     device: int
+    step: str | None = Field(description="Of the launches of one step; null: of all.")
     covers: float = Field(description="Share of the launches' time that has code.")
     points: list[ClockPoint]
     best: ClockPoint | None = Field(description="Least energy within the slowdown; null: none.")

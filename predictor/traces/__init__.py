@@ -5,7 +5,10 @@
     kineto     Chrome traces of the PyTorch profiler, also gzipped, read as they stream
     code       PTX of the kernels, found in folders and binaries
     unknown    power of kernels without code
+    powers     power of every kind of launch on a board
     board      kernels that share a board: joules of each launch, gaps, power over time
+    mixes      the best clock for all of them
+    report     an answer as a page and as a table; changes: two answers beside each other
 
 ``wattcast.predictor.application`` puts them together.
 """

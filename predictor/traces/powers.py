@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import log, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,8 @@ import numpy as np
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import WattcastError
+from wattcast.features.effort import checkpoint
+from wattcast.features.errors import GivenUpError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.estimate import Estimate, between, weaker
 from wattcast.models.power.activities import UnitActivities
@@ -25,17 +25,19 @@ from wattcast.models.power.physical import STANDING, predicted_power
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import OVER_LIMIT, Chosen, board_limit, cost_at
+from wattcast.predictor.parts.limits import OVER_LIMIT, board_limit
 from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts, predicted_watts
+from wattcast.predictor.traces.board import Board
 from wattcast.predictor.traces.code import Code, Library
-from wattcast.predictor.traces.trace import Kind
+from wattcast.predictor.traces.trace import Integers, Kind
 from wattcast.predictor.traces.unknown import unknown_power
 
 if TYPE_CHECKING:
     from wattcast.models.clocks import ClockPair
     from wattcast.predictor import Predictor
     from wattcast.predictor.messages.application import ApplicationRequest, How
+    from wattcast.predictor.traces import Progress
 
 MOST_ANALYSED = 500
 """Kinds of launches of one board that are analysed, those of the most time first; others of the
@@ -88,19 +90,21 @@ class BoardPowers:
             _, high = physical.card.intervals.unseen_kernel.around(np.array([still.watts]))
             self.board_width = log(float(high[0]) / still.watts)
 
-    def all(self, served: Iterable[tuple[int, Served]]) -> dict[int, KindPower]:
-        """The power of each kind, by its number."""
+    def all(self, served: Iterable[tuple[int, Served]], progress: Progress) -> dict[int, KindPower]:
+        """The power of each kind, by its number. Raises GivenUpError where its caller gives up."""
         ordered = sorted(served, key=lambda one: (-one[1].seconds, one[0]))
         found: dict[int, KindPower] = {}
         analysed = 0
         later: list[tuple[int, Served, Code]] = []
         for number, one in ordered:
+            checkpoint()
             code = self.code.find(one.kind) if one.kind.what == "kernel" else None
             if code is None:
                 found[number] = self._unknown(one.kind)
             elif analysed < MOST_ANALYSED:
                 analysed += 1
                 found[number] = self._from_code(one, code)
+                progress("launches analysed", analysed)
             else:
                 later.append((number, one, code))
         for number, one, code in later:
@@ -127,6 +131,8 @@ class BoardPowers:
     def _from_code(self, one: Served, code: Code) -> KindPower:
         try:
             return self._told(one, code)
+        except GivenUpError:
+            raise
         except WattcastError as error:
             detail = f"{one.kind.name[:100]}: its code in {code.file} is not used: {error}"
             self.notes.append(Diagnostic("code_not_used", detail))
@@ -225,31 +231,13 @@ class BoardPowers:
         )
 
 
-class AtClocks:
-    """Ratios of time and power of launches with code between two pairs of clocks."""
+@dataclass(frozen=True)
+class Device:
+    """One GPU of the trace with its launches (places in the trace) and what they draw."""
 
-    def __init__(self, board: BoardPowers, power: KindPower) -> None:
-        assert power.request is not None
-        self._board, self._request = board, power.request
-        self._models = Chosen("auto", "physical")
-
-    @cached_property
-    def _analysis(self) -> KernelAnalysis:
-        board = self._board
-        source = board.predictor.sources.read(self._request, board.gpu)
-        return parts.analysed(board.predictor, self._request, source, board.gpu)
-
-    @cached_property
-    def _here(self) -> tuple[float, float]:
-        return self._costs(self._board.clocks)
-
-    def _costs(self, pair: ClockPair) -> tuple[float, float]:
-        board = self._board
-        found = cost_at(board.predictor, self._models, self._analysis, board.gpu, pair)
-        time, watts, _ = found.told()
-        return time.estimate.value, watts.value
-
-    def at(self, pair: ClockPair) -> tuple[float, float]:
-        """Time and power at a pair over those at the trace's clocks. Raises AnalysisError."""
-        time, watts = self._costs(pair)
-        return time / self._here[0], watts / self._here[1]
+    number: int
+    gpu: GpuProfile
+    powers: BoardPowers
+    kinds: Mapping[int, KindPower]
+    at: Integers
+    board: Board

@@ -104,13 +104,21 @@ def page(answer: Mapping[str, Any], title: str) -> str:
 
 def to_do(answer: Mapping[str, Any]) -> list[str]:
     """Advice as sentences, what saves most first within each kernel."""
-    lines = [
-        f"GPU {one['device']}: at {best['core_mhz']:g} MHz the kernels with code "
-        f"({one['covers']:.0%} of the time) need {1 - best['energy']:.1%} less energy and "
-        f"{best['time'] - 1:.1%} more time" + _limit(one["power_limit_watts"])
-        for one in answer["clocks"]
-        if (best := one["best"]) is not None
-    ]
+    lines = []
+    whole: dict[int, float] = {}
+    for one in answer["clocks"]:
+        if (best := one["best"]) is None:
+            continue
+        if one["step"] is None:
+            whole[one["device"]] = best["core_mhz"]
+        elif best["core_mhz"] == whole.get(one["device"]):
+            continue  # a step with the clock of all of them needs no line
+        where = f"GPU {one['device']}" + ("" if one["step"] is None else f", {one['step'][:40]}")
+        lines.append(
+            f"{where}: at {best['core_mhz']:g} MHz the kernels with code "
+            f"({one['covers']:.0%} of the time) need {1 - best['energy']:.1%} less energy and "
+            f"{best['time'] - 1:.1%} more time" + _limit(one["power_limit_watts"])
+        )
     for row in answer["kernels"]:
         for one in row["advice"]:
             saved = one["gain"]["energy_percent"]

@@ -279,8 +279,16 @@ def test_a_gpu_that_nobody_names_is_asked_for(services: Services, tmp_path: Path
 
 def test_the_best_clock_of_the_mix_keeps_to_the_slowdown(services: Services) -> None:
     for most in (1.0, 1.05, 1.5):
-        (mix,) = asked(services, SOLVER, DEMO, most_slowdown=most)["clocks"]
+        mix, *steps = asked(services, SOLVER, DEMO, most_slowdown=most)["clocks"]
         assert 0 < mix["covers"] < 1
+        # Of one kernel every mix is the same; steps have no copies, so that more of them has code.
+        assert [one["step"] for one in (mix, *steps)] == [
+            None,
+            *(f"iteration {n}" for n in range(3)),
+        ]
+        for one in steps:
+            assert one["covers"] > mix["covers"]
+            assert one["points"][0]["energy"] == pytest.approx(mix["points"][0]["energy"])
         reference = mix["points"][-1]
         assert (reference["time"], reference["energy"]) == pytest.approx((1.0, 1.0))
         allowed = [point for point in mix["points"] if point["time"] <= most]

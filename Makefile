@@ -9,7 +9,7 @@ CUDA_STAMP := $(VENV)/.installed-cuda
 # Compiled tests are kept, whatever the environment says: collecting them takes half as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run quick test test-slow lint bench docs lock clean
+.PHONY: run cuda quick test test-slow lint screens bench docs lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +25,8 @@ $(CUDA_STAMP): $(STAMP) requirements-cuda.lock
 
 run: $(STAMP)  ## build the environment, start the service, print one real prediction, keep serving
 	$(BIN)/wattcast serve --demo
+
+cuda: $(CUDA_STAMP)  ## NVIDIA's compilers, for CUDA source as input (the extra `cuda`; no GPU needed)
 
 quick: $(CUDA_STAMP) lint  ## two minutes: lint, and the tests of analysis and models (tests/conftest.py)
 	$(BIN)/python -m pytest -n 2 -m quick tests/features tests/models tests/docs
@@ -42,6 +44,9 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m benchmarks.size
+
+screens: $(STAMP)  ## pictures of every tab, the references of tests/e2e/test_page_screens.py
+	$(BIN)/python -m tests.e2e.screens
 
 bench: $(STAMP)  ## speed and memory, beside the budgets of the design
 	$(BIN)/python -m benchmarks

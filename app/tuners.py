@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattcast.app.python import _predictor
+from wattcast.app.python.asked import predictor as _predictor
 from wattcast.features.errors import DataError
 from wattcast.models.search import GAIN
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("app", "features", "models", "predictor", "training")
-MOST_LINES = 80_000
-MOST_FILES = 404
+MOST_LINES = 90_000
+MOST_FILES = 455
 LONGEST_FILE = 500
 
 

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, GpuError, WattcastError
+from wattcast.features.errors import AnalysisError, ClockError, GpuError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
 from wattcast.models.estimate import BASIS_ORDER, Basis
+from wattcast.models.power.limit import checked_limit
 from wattcast.predictor import parts
 from wattcast.predictor.advise import advise
 from wattcast.predictor.cost import priced
@@ -279,7 +280,7 @@ def _trust(
         held += sums[mark]
         if held >= SURE * total["joules"] and mark in worst:
             share = sums[mark] / total["joules"] if total["joules"] else 1.0
-            return {"mark": mark, "why": f"{share:.0%} of the energy: {worst[mark][1]}"}
+            return {"mark": mark, "why": f"{share:.0%} of the energy; most of it: {worst[mark][1]}"}
     return {"mark": "guess", "why": "no launch has an answer"}
 
 
@@ -511,8 +512,16 @@ def _mix(device: _Device, trace: Trace, request: ApplicationRequest) -> dict[str
         "covers": whole / float(lasts.sum()) if lasts.sum() else 0.0,
         "points": points,
         "best": points[best] if best is not None and saves else None,
-        "power_limit_watts": highest[best] if best is not None and saves else None,
+        "power_limit_watts": _possible(highest[best], gpu) if best is not None and saves else None,
     }
+
+
+def _possible(watts: float, gpu: GpuProfile) -> float | None:
+    """A power limit, where the board can be set to it."""
+    try:
+        return checked_limit(watts, gpu)
+    except ClockError:
+        return None
 
 
 def _columns(trace: Trace, joules: Floats, places: Integers, origin: int) -> dict[str, Any]:

@@ -197,14 +197,14 @@ def markdown(
     ]
     for what, functions in (("Added", added), ("Removed", removed)):
         if functions:
-            named = ", ".join(_plain(each.demangled) for each in functions)
+            named = ", ".join(plain(each.demangled) for each in functions)
             lines += ["", f"{what}: {named}"]
     lines += ["", "Predicted by Wattcast from the PTX; nothing was run."]
     return "\n".join(lines) + "\n"
 
 
 def _row(each: dict[str, Any]) -> str:
-    cells = [_plain(each["new"]["kernel"]["demangled"]), each["gpu"]]
+    cells = [plain(each["new"]["kernel"]["demangled"]), each["gpu"]]
     for name, unit, symbol in (
         ("energy", "joules", "J"), ("time", "seconds", "s"), ("power", "watts", "W"),
     ):  # fmt: skip
@@ -217,7 +217,7 @@ def _row(each: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name as HTML text: neither pipes nor backticks nor tags of it mean anything."""
     told = (
         one if one.isalnum() or one in " _,:()" else f"&#{ord(one)};"

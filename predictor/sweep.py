@@ -13,101 +13,44 @@ A shape under which the kernel may compute something else is left out, with the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattcast.features.analysis import KernelAnalysis, Mode
+from wattcast.features.cuda import CompileError
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, LaunchError, ServiceError, WattcastError
+from wattcast.features.errors import (
+    AnalysisError,
+    KernelError,
+    LaunchError,
+    PtxError,
+    ServiceError,
+)
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.invariance import Doubt, doubt, stores
 from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual_blocks
-from wattcast.features.occupancy import check_launch
-from wattcast.features.places import extra_threads
 from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
-from wattcast.models.clocks import ClockPair
-from wattcast.models.energy import energy
-from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import parts
 from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.messages.sweep import MOST_POINTS, SweepRequest
-from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import cost
-from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.trust import apart, incomparable, trust
-from wattcast.predictor.parts.watts import Watts
+from wattcast.predictor.parts.swept import Predicted, Shape, Swept
+from wattcast.predictor.parts.trust import apart, incomparable
+from wattcast.predictor.variants import Variant, dimensions, variants, with_macros
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-
-AGREEMENT = 0.02
-"""How far the symbolic analysis may lie from the executed one in time and power of the reference
-launch, relative, to stand in for it: far below what tells shapes apart in practice."""
 
 RESOLUTION = 0.02
 """Relative difference of two shapes below which neither is called better. Within the best of the
 tuning spaces measured, times are met to 2.2 % in the median (dedispersion_a100, docs/accuracy.md,
 Counts and tuning spaces), and the two analyses count as agreeing within 2 % (``AGREEMENT``)."""
 
+_TIMES = {"min_edp": 2, "min_ed2p": 3}
+"""How often time is a factor of an objective: that often its error counts. Energy has it once."""
+
 UNPROVEN = "block_size_in_code"
-"""Code of the warning that shapes may be another program; told before all others."""
-
-
-class Shape(NamedTuple):
-    """A launch shape on a GPU; ``registers`` is ``None`` where the kernel's own count stands."""
-
-    gpu: GpuProfile
-    grid: Dim3
-    block: Dim3
-    registers: int | None
-
-    def answer(self) -> dict[str, Any]:
-        """``wattcast.predictor.messages.sweep.Shape``."""
-        return {
-            "gpu": self.gpu.id,
-            "grid": list(self.grid),
-            "block": list(self.block),
-            "registers_per_thread": self.registers,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _Predicted:
-    """A shape with its prediction."""
-
-    shape: Shape
-    analysis: KernelAnalysis
-    time: TimePrediction
-    power: Watts
-    point: Point[Shape]
-    notes: tuple[Diagnostic, ...]
-    doubt: Doubt | None = None
-
-    def marked(self) -> dict[str, Any]:
-        """What ``parts.trust`` compares answers by."""
-        estimate, card = self.power.estimate, self.power.card
-        assert estimate is not None
-        assert card is not None
-        trips = parts.facts(self.analysis)["trip_counts"]
-        return {
-            "gpu": self.shape.gpu.id,
-            "trust": trust(estimate.basis, card, (), trips),
-            "model": {"family": card.family, "source": card.source},
-            "power": {"basis": estimate.basis},
-        }
-
-    def absolute(self) -> dict[str, Any]:
-        assert self.power.estimate is not None
-        both = energy(self.power.estimate, self.time, self.shape.gpu)
-        return {
-            "time": parts.estimate(self.time.estimate, "seconds"),
-            "power": parts.estimate(self.power.estimate, "watts"),
-            "energy": parts.estimate(both, "joules"),
-        }
+VARIANTS = "variants_not_compared"
+"""Codes of the warnings that shapes may be, or are, other programs; told before all others."""
 
 
 @parts.within_asked_seconds
@@ -116,15 +59,69 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
 
     Raises what ``predict`` raises for the reference launch, ServiceError for too many shapes,
     ConstraintError where no shape keeps to the constraints, and LaunchError where none can be
-    launched.
+    launched. Of variants of a source, the first that can be launched is the reference.
     """
     names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
     gpus = [predictor.gpus.load(name) for name in dict.fromkeys(names)]
+    tried = (_tried_variants if request.defines else _tried_shapes)(predictor, request, gpus)
+    sweeps, found = tried.sweeps, tried.found
+    reference = sweeps[found[0].shape.gpu.id].reference
+    constraints = Constraints(**request.constraints.model_dump())
+    # On one GPU shapes are ranked whatever answered; between GPUs only what can be compared.
+    marked = [each.marked() for each in found] if len(gpus) > 1 else []
+    whys = incomparable(marked) or [None] * len(found)
+    ranked = [each for each, why in zip(found, whys, strict=True) if why is None]
+    if ranked[0].shape.gpu.id != gpus[0].id and len(gpus) > 1:
+        reference = sweeps[ranked[0].shape.gpu.id].reference
+    points = [each.point for each in ranked]
+    front = _told_apart(pareto(points))
+    best = best_points(points, reference.point.time_seconds, constraints)
+    source = sweeps[reference.shape.gpu.id].source
+    on_front = {id(point) for point in front}
+    notes = (each.notes for each in sweeps.values())
+    warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, _later(found))
+    return {
+        "kernel": parts.kernel_name(reference.analysis),
+        "compiled": parts.compiled(source),
+        "models": [each.answer() for each in sweeps.values()],
+        "reference": {**reference.shape.answer(), **reference.absolute()},
+        "points": [
+            {**_point(each, reference, id(each.point) in on_front, constraints), "apart": why}
+            for each, why in zip(found, whys, strict=True)
+        ],
+        "infeasible": tried.refused,
+        "left_out": tried.left_out,
+        "pareto": [point.key.answer() for point in front],
+        "best": {
+            name: {
+                **point.key.answer(),
+                **_saved(point, reference.point),
+                "no_difference": _alike(name, point, reference.point),
+            }
+            for name, point in best.items()
+        },
+        "resolution_percent": 100 * RESOLUTION,
+        "apart": apart(marked),
+        "warnings": sorted(warnings, key=lambda each: each["code"] not in (UNPROVEN, VARIANTS)),
+    }
+
+
+class _Tried(NamedTuple):
+    """What came of all that was asked for. ``sweeps``: by GPU, the reference's variant."""
+
+    sweeps: dict[str, Swept]
+    found: list[Predicted]
+    refused: list[dict[str, Any]]
+    left_out: list[dict[str, Any]]
+
+
+def _tried_shapes(
+    predictor: Predictor, request: SweepRequest, gpus: Sequence[GpuProfile]
+) -> _Tried:
     base = request.launch.launch()
     shapes = list(_shapes(request, base, gpus))
-    sweeps = {gpu.id: _Sweep(predictor, request, gpu) for gpu in gpus}
-    reference = sweeps[gpus[0].id].reference
-    found: list[_Predicted] = []
+    sweeps = {gpu.id: Swept(predictor, request, gpu) for gpu in gpus}
+    found: list[Predicted] = []
     refused: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
     every = request.include_unproven
@@ -148,167 +145,54 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
             else:
                 left_out.append({**shape.answer(), "reason": why.reason, "line": why.line})
     if not found and left_out:
-        found = [reference]  # nothing else is shown to be the same program
+        found = [sweeps[gpus[0].id].reference]  # nothing else is shown to be the same program
     if not found:
         first = f": {refused[0]['reason']}" if refused else ""
         raise LaunchError(f"none of {len(shapes)} shapes can be launched{first}", field="blocks")
-    constraints = Constraints(**request.constraints.model_dump())
-    # On one GPU shapes are ranked whatever answered; between GPUs only what can be compared.
-    marked = [each.marked() for each in found] if len(gpus) > 1 else []
-    whys = incomparable(marked) or [None] * len(found)
-    ranked = [each for each, why in zip(found, whys, strict=True) if why is None]
-    if ranked[0].shape.gpu.id != gpus[0].id and len(gpus) > 1:
-        reference = sweeps[ranked[0].shape.gpu.id].reference
-    points = [each.point for each in ranked]
-    front = _told_apart(pareto(points))
-    best = best_points(points, reference.point.time_seconds, constraints)
-    source = sweeps[gpus[0].id].source
-    on_front = {id(point) for point in front}
-    notes = (each.notes for each in sweeps.values())
-    warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, _later(found))
-    return {
-        "kernel": parts.kernel_name(reference.analysis),
-        "compiled": parts.compiled(source),
-        "models": [each.answer() for each in sweeps.values()],
-        "reference": {**reference.shape.answer(), **reference.absolute()},
-        "points": [
-            {**_point(each, reference, id(each.point) in on_front, constraints), "apart": why}
-            for each, why in zip(found, whys, strict=True)
-        ],
-        "infeasible": refused,
-        "left_out": left_out,
-        "pareto": [point.key.answer() for point in front],
-        "best": {
-            name: {
-                **point.key.answer(),
-                **_saved(point, reference.point),
-                "better": _better(name, point, reference.point),
-            }
-            for name, point in best.items()
-        },
-        "resolution_percent": 100 * RESOLUTION,
-        "apart": apart(marked),
-        "warnings": sorted(warnings, key=lambda each: each["code"] != UNPROVEN),
-    }
+    return _Tried(sweeps, found, refused, left_out)
 
 
-class _Sweep:
-    """The shapes of one GPU: same source, clocks, models and kind of analysis."""
-
-    def __init__(self, predictor: Predictor, request: SweepRequest, gpu: GpuProfile) -> None:
-        self._predictor, self._request, self._gpu = predictor, request, gpu
-        self.source: Source = predictor.sources.read(request, gpu)
-        self._clocks: ClockPair
-        self._clocks, beside = clocks_of(request.clocks, gpu)
-        base = request.launch.launch()
-        own = Shape(gpu, base.grid, base.block, None)
-        self._mode: Mode = request.analysis
-        self.reference = self._at(own, request.analysis)
-        self.notes: tuple[Diagnostic, ...] = (*beside, *self.reference.notes)
-        ran = self.reference.analysis.activity_how == "executed"
-        if request.analysis == "auto" and ran and (quick := self._symbolic(own)) is not None:
-            self._mode, self.reference = "symbolic", quick
-
-    def _symbolic(self, own: Shape) -> _Predicted | None:
-        """The reference worked out symbolically, if that comes to the same."""
+def _tried_variants(
+    predictor: Predictor, request: SweepRequest, gpus: Sequence[GpuProfile]
+) -> _Tried:
+    """Each variant of the source compiled, analysed and predicted; what fails is listed."""
+    tried = _Tried({}, [], [], [])
+    assert request.defines is not None
+    for gpu, variant in product(gpus, variants(request.defines, len(gpus))):
         try:
-            quick = self._at(own, "symbolic")
-        except WattcastError:
-            return None
-        slow = self.reference.point
-        agrees = all(
-            abs(one - other) <= AGREEMENT * other
-            for one, other in (
-                (quick.point.time_seconds, slow.time_seconds),
-                (quick.point.power_watts, slow.power_watts),
-            )
-        )
-        same = quick.analysis.trip_counts == self.reference.analysis.trip_counts
-        return quick if agrees and same else None
+            one = Swept(predictor, _of_variant(request, variant), gpu, variant)
+            counts: Sequence[int | None] = request.registers or [None]
+            for registers in counts:
+                shape = one.reference.shape._replace(registers=registers)
+                tried.found.append(one.reference if registers is None else one.at(shape))
+            tried.sweeps.setdefault(gpu.id, one)
+        except (CompileError, PtxError, KernelError, LaunchError, AnalysisError) as error:
+            told = {"gpu": gpu.id, "grid": [], "block": [], "registers_per_thread": None,
+                    "defines": dict(variant), "reason": error.detail,
+                    "field": error.context.get("field")}  # fmt: skip
+            tried.refused.append(told)
+    if not tried.found:
+        reason = tried.refused[0]["reason"]
+        count = len(tried.refused)
+        raise LaunchError(f"none of {count} variants can be launched: {reason}", field="defines")
+    return tried
 
-    def announced(self, shapes: Sequence[Shape]) -> AbstractContextManager[None]:
-        """Shapes that are predicted inside: what can be worked out for many at once is."""
-        function = self.source.known.module.kernel(self._request.kernel)
-        return parts.announced(self.source, function, map(self._launch, shapes))
 
-    def doubt(self, shape: Shape) -> Doubt | None:
-        """Why a shape may compute something else than the request's launch, by its text."""
-        module = self.source.known.module
-        function = module.kernel(self._request.kernel)
-        base = self._request.launch.launch()
-        other = Launch(shape.grid, shape.block)
-        found = doubt(module, function, base, other, strides=self._request.grid_stride)
-        if found is None and self._more(other) and self._stored is None:
-            return self._may_act(other)  # nothing that is worked out of it could show it
-        return found
-
-    def check(self, shape: Shape) -> None:
-        """Raises LaunchError for a shape that its GPU never launches."""
-        known = self.reference.analysis
-        launch = replace(known.launch, grid=shape.grid, block=shape.block)
-        check_launch(self._gpu, launch, known.static_shared_bytes, shape.registers or 1)
-
-    def idle(self, point: _Predicted) -> Doubt | None:
-        """Why the threads that a shape has besides those of the launch may do something."""
-        launch = point.analysis.launch
-        if not self._more(launch) or _stored(point.analysis) == self._stored:
-            return None
-        return self._may_act(launch)
-
-    def _more(self, launch: Launch) -> bool:
-        strides = self._request.grid_stride
-        return not strides and extra_threads(self._request.launch.launch(), launch)
-
-    @cached_property
-    def _stored(self) -> dict[str, float] | None:
-        return _stored(self.reference.analysis)
-
-    def _may_act(self, launch: Launch) -> Doubt:
-        base = self.reference.analysis
-        more = launch.threads - base.launch.threads
-        needed = [f"argument {need.position}" for need in base.needs if need.assumes == "value"]
-        hint = f" ({', '.join(needed)} was not given)" if needed else ""
-        return Doubt(f"it is not shown that its {more} more threads do nothing{hint}")
-
-    def at(self, shape: Shape) -> _Predicted:
-        """The prediction for a shape. Raises LaunchError and AnalysisError."""
-        return self._at(shape, self._mode)
-
-    def _launch(self, shape: Shape) -> LaunchRequest:
-        changed = {"grid": list(shape.grid), "block": list(shape.block)}
-        return LaunchRequest.model_construct(**{**dict(self._request.launch), **changed})
-
-    def _at(self, shape: Shape, mode: Mode) -> _Predicted:
-        changes: dict[str, Any] = {"launch": self._launch(shape), "analysis": mode}
-        if shape.registers is not None:
-            changes["registers_per_thread"] = shape.registers
-        asked = self._request.model_copy(update=changes)
-        analysis = parts.analysed(self._predictor, asked, self.source, self._gpu, ptxas=True)
-        found = cost(
-            self._predictor,
-            asked,
-            analysis,
-            self._gpu,
-            self._clocks,
-            self._request.power_limit_watts,
-            self._request.board or "",
-        )
-        time, watts, _ = found.told()
-        point = Point(shape, time.estimate.value, watts.value)
-        notes = (*found.notes, *found.power.diagnostics)
-        return _Predicted(shape, analysis, time, found.power, point, notes)
-
-    def answer(self) -> dict[str, Any]:
-        """``wattcast.predictor.messages.sweep.SweepModel``."""
-        card = self.reference.power.card
-        assert card is not None
-        return {
-            "gpu": self._gpu.id,
-            "clocks": self._clocks._asdict(),
-            "model": reference_of(card),
-            "time_model": self.reference.time.family,
-            "analysis": self.reference.analysis.activity_how,
-        }
+def _of_variant(request: SweepRequest, variant: Variant) -> SweepRequest:
+    """The request for one variant: its source and its launch."""
+    assert request.cuda is not None
+    known = {
+        name: value
+        for name, value in (*request.launch.arguments.items(), *variant)
+        if isinstance(value, int | float)
+    }
+    changed = dict(request.launch)
+    for field, formulas in (("grid", request.grid_formula), ("block", request.block_formula)):
+        if formulas is not None:
+            changed[field] = dimensions(field, formulas, known)
+    launch = LaunchRequest.model_construct(**changed)
+    source = with_macros(request.cuda, variant)
+    return request.model_copy(update={"cuda": source, "launch": launch, "defines": None})
 
 
 def _shapes(request: SweepRequest, base: Launch, gpus: Sequence[GpuProfile]) -> Iterator[Shape]:
@@ -354,35 +238,16 @@ def _does_the_work(request: SweepRequest, base: Launch, shape: Shape) -> None:
         )
 
 
-def _stored(analysis: KernelAnalysis) -> dict[str, float] | None:
-    """How often each function's instructions that change memory do, over all threads of the
-    launch; ``None`` where that is not exactly known."""
-    try:
-        result = analysis.symbolic
-    except WattcastError:
-        return None
-    if not (result.complete and result.sampling.exact):
-        return None
-    found = {}
-    for name, counts in result.functions.items():
-        function = analysis.module.function(name)
-        places = [] if function is None else stores(function)
-        if function is None or not counts.counts_known[places].all():
-            return None
-        found[name] = float(counts.active_lanes[places].sum())
-    return found
-
-
-def _spills(each: _Predicted, reference: _Predicted) -> bool:
+def _spills(each: Predicted, reference: Predicted) -> bool:
     """Whether a shape's registers are fewer than the kernel needs on its GPU at the least."""
     if each.shape.registers is None:
         return False
-    known = reference.analysis.static.registers(each.shape.gpu)
+    known = each.analysis.static.registers(each.shape.gpu)
     return each.shape.registers < known.low
 
 
 def _point(
-    each: _Predicted, reference: _Predicted, on_front: bool, constraints: Constraints
+    each: Predicted, reference: Predicted, on_front: bool, constraints: Constraints
 ) -> dict[str, Any]:
     analysis, point = each.analysis, each.point
     return {
@@ -418,13 +283,17 @@ def _told_apart(front: Sequence[Point[Shape]]) -> list[Point[Shape]]:
     return kept
 
 
-def _better(objective: str, point: Point[Shape], reference: Point[Shape]) -> bool:
-    cost = OBJECTIVES[objective]
-    return cost(point) < cost(reference) * (1 - RESOLUTION)
+def _alike(objective: str, point: Point[Shape], reference: Point[Shape]) -> bool:
+    """Whether two points are not told apart by an objective."""
+    cost, times = OBJECTIVES[objective], _TIMES.get(objective, 1)
+    return abs(cost(point) / cost(reference) - 1) <= times * RESOLUTION
 
 
-def _unproven(found: Sequence[_Predicted]) -> list[Diagnostic]:
+def _unproven(found: Sequence[Predicted]) -> list[Diagnostic]:
     """What was asked for although it may be another program."""
+    if any(each.shape.variant != found[0].shape.variant for each in found):
+        detail = "each variant is another program; whether all compute the same is not checked"
+        return [Diagnostic(VARIANTS, detail)]
     doubtful = [each.doubt for each in found if each.doubt is not None]
     if not doubtful:
         return []
@@ -436,7 +305,7 @@ def _unproven(found: Sequence[_Predicted]) -> list[Diagnostic]:
     return [Diagnostic(UNPROVEN, detail, doubtful[0].line)]
 
 
-def _later(found: Sequence[_Predicted]) -> list[Diagnostic]:
+def _later(found: Sequence[Predicted]) -> list[Diagnostic]:
     """Warnings of single shapes, each kind once."""
     first: dict[str, Diagnostic] = {}
     for each in found:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,132 @@ def candidates(
             Configuration(one.parameters, None, None),
             {**request, **one.request(grid, named)},
         )
+
+
+# --- launches ------------------------------------------------------------------------------------
+
+TYPES = {
+    "bool": "u1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv", "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2": "fp8e5",
+    "float8_e5m2fnuz": "fp8e5b16",
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+"""Triton's types by dtype of PyTorch, NumPy or CuPy (``triton._utils.type_canonicalisation_dict``
+of Triton 3.9)."""
+
+LAUNCH_OPTIONS = (*OPTIONS, "grid", "stream", "warmup")
+"""Keywords of a launch that are no arguments of the kernel."""
+
+
+def launched(
+    kernel: Any,
+    gpu: GpuProfile,
+    grid: Grid,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+) -> Iterator[tuple[Configuration, dict[str, Any] | CompileError]]:
+    """What to ask of ``kernel[grid](*arguments, **keywords)``: a configuration with its request, or
+    why Triton does not compile it. One, or all of ``@triton.autotune``.
+
+    Types and alignment are taken as a launch takes them, but pointers to be aligned. Raises
+    LaunchError for arguments that do not fit the kernel, DataError for one of an unknown kind,
+    MissingExtraError without Triton.
+    """
+    configurations: list[Any] = [{}]
+    heuristics: list[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = []
+    inner = kernel
+    while not hasattr(inner, "params"):
+        configurations = list(getattr(inner, "configs", None) or configurations)
+        values = getattr(inner, "values", None)
+        if isinstance(values, Mapping):
+            heuristics.append(values)
+        if not hasattr(inner, "fn"):
+            raise DataError(f"{type(kernel).__name__} is no @triton.jit function")
+        inner = inner.fn
+    named, options = _bound(inner, arguments, keywords)
+    for each in configurations:
+        chosen_options, chosen = _configuration(each)
+        known = {**named, **chosen}
+        for values in heuristics:
+            known |= {name: rule(known) for name, rule in values.items()}
+        types, constants, numbers = _typed(inner, known)
+        given = {**options, **chosen_options, **constants}
+        for one in compile_configurations(inner, gpu, [given], types, {}, numbers):
+            shown = {**chosen, **options, **chosen_options}
+            if isinstance(one, tuple):
+                configuration = Configuration(shown, None, None)
+                yield configuration, CompileError(f"Triton does not compile it: {one[1]}")
+                continue
+            programs = grid({**known, **options}) if callable(grid) else grid
+            hints = {name: value for name, value in numbers.items() if name in one.positions}
+            yield Configuration(one.parameters, None, None), one.request(programs, hints)
+
+
+def _bound(
+    kernel: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments by name with their defaults, and options. Raises LaunchError as Python would
+    refuse the call; constants may still come from a configuration."""
+    names = [each.name for each in kernel.params]
+    options = {name: keywords[name] for name in OPTIONS if keywords.get(name) is not None}
+    if len(arguments) > len(names):
+        raise LaunchError(
+            f"the kernel takes {len(names)} arguments, not {len(arguments)}", field="arguments"
+        )
+    named = dict(zip(names, arguments, strict=False))
+    for name, value in keywords.items():
+        if name in LAUNCH_OPTIONS and name not in names:
+            continue
+        if name not in names:
+            raise LaunchError(f"the kernel has no argument {name}", field="arguments")
+        if name in named:
+            raise LaunchError(f"argument {name} is given twice", field="arguments")
+        named[name] = value
+    for each in kernel.params:
+        if each.name in named:
+            continue
+        if each.has_default:
+            named[each.name] = each.default
+        elif not each.is_constexpr:
+            raise LaunchError(f"argument {each.name} is not given", field="arguments")
+    return named, options
+
+
+def _typed(
+    kernel: Any, known: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
+    """Triton's types, constants, and numbers with hints about arrays, by name."""
+    types: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for each in kernel.params:
+        name = each.name
+        if name not in known:
+            continue
+        value = known[name]
+        if each.is_constexpr or value is None:
+            constants[name] = value
+        elif hasattr(value, "dtype") and getattr(value, "shape", None) is not None:
+            types[name] = "*" + _dtype(name, value)
+            numbers[name] = {"elements": max(1, prod(int(size) for size in value.shape))}
+        elif isinstance(value, bool):
+            types[name], numbers[name] = "u1", int(value)
+        elif isinstance(value, int | float):
+            numbers[name] = value
+        else:
+            raise DataError(
+                f"argument {name} is a {type(value).__name__}: an estimate takes arrays (with "
+                "dtype and shape), numbers and constants"
+            )
+        annotated = getattr(each, "annotation_type", "")
+        if annotated and (name in types or name in numbers):
+            types[name] = annotated
+    return types, constants, numbers
+
+
+def _dtype(name: str, array: Any) -> str:
+    told = str(array.dtype).rpartition(".")[2]
+    if told not in TYPES:
+        raise DataError(f"argument {name} is an array of {told}, which Triton does not know")
+    return TYPES[told]

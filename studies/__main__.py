@@ -24,6 +24,7 @@ STUDIES = {
     "catalogue": ("catalogue.study", "well-known kernels beside published figures"),
     "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
+    "tuning": ("tuning", "measurements that wattcast tune needs, beside Kernel Tuner's strategies"),
     "widths": ("time.widths", "intervals of times on boards never calibrated, from both of these"),
     "advice": ("advice.study", "promises of advice beside kernels changed by hand"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),

@@ -1,14 +1,14 @@
 """Power, time and energy of a CUDA kernel from its PTX or CUDA source, before anyone runs it.
 
     >>> import wattcast
-    >>> answer = wattcast.predict(Path("kernel.ptx"), gpu="tesla-v100", grid=4096, block=256)
+    >>> answer = wattcast.predict("kernel.ptx", gpu="tesla-v100", grid=4096, block=256)
     >>> answer.power.watts, answer.time.seconds, answer.energy.joules
 
     wattcast.features   PTX in, facts out: reader, control flow, execution, schemas, GPU profiles
     wattcast.models     facts in, numbers out: time, power, intervals, explanations, model files
     wattcast.predictor  a request in, an answer out: one file for each use case
     wattcast.training   tables in, models out: cleaning, evaluation, fitting, retraining, measuring
-    wattcast.app        HTTP service, command line, this module's functions (app/python.py)
+    wattcast.app        HTTP service, command line, this module's functions (app/python)
 
 In the repository these folders are at the top and linked from here; the wheel holds them here.
 CONTRIBUTING.md says which file to open for which change.
@@ -27,11 +27,16 @@ if TYPE_CHECKING:
         analyze,
         application,
         compare,
+        dvfs,
+        estimate,
         explain,
         fusion,
+        gpus,
+        hotspots,
         predict,
         predict_many,
         rank_triton,
+        sweep,
         vector,
     )
 
@@ -40,11 +45,16 @@ __all__ = [
     "analyze",
     "application",
     "compare",
+    "dvfs",
+    "estimate",
     "explain",
     "fusion",
+    "gpus",
+    "hotspots",
     "predict",
     "predict_many",
     "rank_triton",
+    "sweep",
     "vector",
 ]
 

@@ -29,7 +29,7 @@ MOST_CODE_FILES = 256
     "/applications",
     response_model=ApplicationAnswer,
     responses=problems.documented(
-        *("bad-request", "too-large", "media-type", "data", "validation", "gpu", "clocks"),
+        *("bad-request", "json", "too-large", "media-type", "data", "validation", "gpu", "clocks"),
         *("model", "busy", "time-limit"),
     ),
     summary="Energy of a whole application from its trace",

@@ -38,7 +38,6 @@ _MEDIA = {
     ".html": "text/html",
     ".js": "text/javascript",
     ".css": "text/css",
-    ".json": "application/json",
     ".svg": "image/svg+xml",
     ".ptx": "text/plain",
 }

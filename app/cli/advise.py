@@ -36,6 +36,8 @@ def _report(out: Console, answer: Answer) -> None:
         gain = each["gain"]
         out.print()
         saved = f"{-gain['energy_percent']:+.1f} % energy, {-gain['time_percent']:+.1f} % time"
+        if each["promise"] == "at_least":
+            saved += ", at least"
         out.print(Text.assemble((each["code"].replace("_", " "), "bold"), f": {saved}"))
         for text in (each["detail"], each["remedy"]):
             line(out, f"  {text}")
@@ -43,4 +45,9 @@ def _report(out: Console, answer: Answer) -> None:
             source = "" if at["source_line"] is None else f" (source line {at['source_line']})"
             told = f"  line {at['line']}{source}: {at['text']}"
             line(out, told)
+        if each["snippet_before"] is not None:
+            for side in ("before", "after"):
+                line(out, f"  {side}:")
+                for code in each[f"snippet_{side}"].splitlines():
+                    line(out, f"    {code}")
     warnings(out, answer["warnings"])

@@ -76,7 +76,10 @@ def app(
     html: Annotated[Path | None, typer.Option(help="HTML report to write.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add up the energy of all kernels in a trace: measured durations, predicted power."""
+    """Add up the energy of all kernels in a trace.
+
+    Durations are those measured in the trace, power is predicted.
+    """
     from wattcast.predictor.messages.application import ApplicationRequest
     from wattcast.predictor.traces import report
     from wattcast.predictor.traces.changes import changes

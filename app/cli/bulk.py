@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import CUDA_SUFFIXES, LaunchOptions, fail
 from wattcast.app.cli.output import predictor
+from wattcast.app.cli.progress import advance, clear
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import WattcastError
@@ -104,9 +105,13 @@ def bulk(
     tasks, rows = _tasks(folder, wanted, tuple(gpu), analysis)
     try:
         with open_engine(dask or Settings().dask, jobs) as engine:
-            found = dict(engine.map(predict_file, tasks))
+            found: dict[int, list[Row]] = {}
+            for at, made in engine.map(predict_file, tasks):
+                found[at] = made
+                advance(len(found), len(tasks))
     except ClusterError as error:
         fail(str(error), Exit.NO_ANSWER)
+    clear()
     rows += [row for at in sorted(found) for row in found[at]]
     _write(rows, out)
     failed = sum("problem" in row for row in rows)

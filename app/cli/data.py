@@ -117,7 +117,7 @@ def check(
 def pack(
     recordings: Annotated[
         list[Path],
-        typer.Argument(metavar="RECORDING...", help="Recordings made by wattcast measure."),
+        typer.Argument(metavar="RECORDING", help="Recordings made by wattcast measure."),
     ],
     to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The data set to write.")],
     attribution: Annotated[str, typer.Option(help="Who is to be credited when the data are used.")],

@@ -51,10 +51,10 @@ class Check:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check the installation: extras, GPU, compilers, models, database, data.
+    """Check the installation, and say how to get what is missing.
 
-    What is missing is shown with the command that brings it. The exit status is 1 if something is
-    broken.
+    Looks at extras, GPU, compilers, models, database, data and service. The exit status is 1 if
+    something is broken; what is only missing keeps it at 0.
     """
     found = [check for part in PARTS for check in _safe(part)]
     show([asdict(check) for check in found], as_json, lambda out, _: _report(out, found))

@@ -62,6 +62,10 @@ PANELS: Mapping[str, Mapping[str, str]] = {
 """Groups of ``wattcast --help``: every command and the module below ``app/cli`` that holds it."""
 
 _MODULES = {name: module for panel in PANELS.values() for name, module in panel.items()}
+_ANSWERING = ("Predict a launch", "Make it cheaper", "Many kernels, and CI")
+"""Groups of commands that compute first and print then: a bar is shown meanwhile. The others say on
+stderr what they are at."""
+
 _FOREIGN = {"train"}
 """Commands whose options argparse reads."""
 
@@ -111,7 +115,15 @@ class _Helpful(TyperCommand):
         _sections(formatter, groups)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        _show_examples(ctx, formatter)
+        show_examples(ctx, formatter)
+
+    def invoke(self, ctx: Any) -> Any:
+        if not any(self.name in PANELS[panel] for panel in _ANSWERING):
+            return super().invoke(ctx)
+        from wattcast.app.cli.progress import working
+
+        with working(str(self.name)):
+            return super().invoke(ctx)
 
 
 class Group(TyperGroup):
@@ -128,7 +140,7 @@ class Group(TyperGroup):
                 yield name, command.get_short_help_str(limit=10_000)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        _show_examples(ctx, formatter)
+        show_examples(ctx, formatter)
 
 
 class Root(Group):
@@ -147,7 +159,7 @@ class Root(Group):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         from wattcast.app.cli.exits import MEANINGS
 
-        _show_examples(ctx, formatter)
+        show_examples(ctx, formatter)
         _sections(
             formatter,
             {"Exit status": [(str(int(status)), told) for status, told in MEANINGS.items()]},
@@ -200,7 +212,8 @@ def _sections(formatter: Any, groups: Mapping[str, list[tuple[str, str]]]) -> No
                 formatter.write_dl(records)
 
 
-def _show_examples(ctx: Any, formatter: Any) -> None:
+def show_examples(ctx: Any, formatter: Any) -> None:
+    """Write a command's examples as a section of its help."""
     lines = examples().get(ctx.command_path.partition(" ")[2], ())
     if lines:
         with formatter.section("Examples"):
@@ -210,12 +223,17 @@ def _show_examples(ctx: Any, formatter: Any) -> None:
 
 
 def _parts(line: str, width: int = 76) -> Iterator[str]:
-    """A command in lines of a terminal, which a shell reads as one."""
-    part = ""
+    """A command in lines of a terminal, which a shell reads as one; options stay with values."""
+    phrases: list[str] = []
     for word in shlex.split(line):
-        quoted = word if word in ("|", ">", ">>", "&&") else shlex.quote(word)
-        if part and len(part) + 1 + len(quoted) > width:
+        if phrases and phrases[-1].startswith("--") and not word.startswith("--"):
+            phrases[-1] += f" {shlex.quote(word)}"
+        else:
+            phrases.append(shlex.quote(word))
+    part = ""
+    for phrase in phrases:
+        if part and len(part) + 1 + len(phrase) > width:
             yield f"{part} \\"
             part = "   "
-        part += f"{' ' if part else ''}{quoted}"
+        part += f"{' ' if part else ''}{phrase}"
     yield part

@@ -22,6 +22,7 @@ import typer
 from typer.models import OptionInfo
 
 from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.progress import clear
 from wattcast.models.power import POWER_FAMILIES
 from wattcast.models.time.registry import DEFAULT, TIME_MODELS
 from wattcast.predictor.messages import CODE_MODELS
@@ -90,12 +91,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP se
 
 def fail(message: str, status: int = Exit.BAD_INPUT) -> NoReturn:
     """One line on stderr, and the end of the program."""
+    clear()
     print(f"wattcast: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
 
 
 def progress(line: str) -> None:
     """A line on stderr about work under way."""
+    clear()
     print(line, file=sys.stderr, flush=True)
 
 

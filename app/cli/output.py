@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wattcast.app.cli.progress import clear
 from wattcast.app.settings import Settings
 from wattcast.models.estimate import quantity
 
@@ -27,6 +28,7 @@ Answer = Mapping[str, Any]
 
 def console() -> Console:
     """Standard output for people."""
+    clear()
     return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
@@ -42,6 +44,7 @@ def predictor(*, registry: bool = True) -> Predictor:
 
 def print_json(value: Any) -> None:
     """An answer as HTTP gives it, indented; NaN and infinities become ``null``."""
+    clear()
     print(json.dumps(json.loads(to_json(value, inf_nan_mode="null")), indent=2))
 
 

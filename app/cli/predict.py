@@ -52,16 +52,7 @@ def predict(
         "details": details,
     }
     answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
-
-    def told(out: Console, answer: Answer) -> None:
-        for number, one in enumerate(answer.get("predictions", [answer])):
-            if number:
-                out.print()
-            prediction(out, one)
-            if details:
-                speed_of_light(out, one)
-
-    show(answer, as_json, told)
+    show(answer, as_json, _predictions)
     if open_:
         _open(body)
 
@@ -73,6 +64,15 @@ def _open(body: Mapping[str, Any]) -> None:
     for link in found:
         inputs.progress(f"page: {link}")
     show_in_browser(found[0])
+
+
+def _predictions(out: Console, answer: Answer) -> None:
+    for number, one in enumerate(answer.get("predictions", [answer])):
+        if number:
+            out.print()
+        prediction(out, one)
+        if (found := one.get("speed_of_light")) is not None:
+            speed_of_light(out, found)
 
 
 def prediction(out: Console, answer: Answer) -> None:

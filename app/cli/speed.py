@@ -14,12 +14,8 @@ BAR = 20
 _MEASURES = {"byte/s": "B/s", "flop/s": "FLOP/s", "operation/s": "op/s", "instruction/s": "inst/s"}
 
 
-def speed_of_light(out: Console, answer: Answer) -> None:
+def speed_of_light(out: Console, found: Answer) -> None:
     """Shares of the units that are used, and the point under the roofline."""
-    found = answer.get("speed_of_light")
-    if found is None:
-        line(out, "speed of light: nothing is known of measured work's units")
-        return
     out.print()
     line(out, f"speed of light: bound by {found['bound'] or 'what this time model does not tell'}")
     table = plain_table("unit", "share", justify="right")
@@ -82,8 +78,10 @@ def resources(out: Console, answer: Answer) -> None:
         shares = {unit: part / answer["cycles"] for unit, part in answer["unit_cycles"].items()}
         table.add_row(*(f"{shares[unit]:.1%}" for unit in units), "share of the time")
         for row in answer[name]["rows"]:
-            place = row["text"] if name == "lines" else row["file"]
-            where = f"{row['line']}: {place}" if name == "lines" else f"{place}:{row['line']}"
+            text = row.get("text") or ""
+            where = f"{row['line']}: {text}"
+            if name == "source_lines":
+                where = f"{row['file']}:{row['line']}  {text}".rstrip()
             table.add_row(*_cells(row["unit_cycles"], units), Text(where.expandtabs()))
         out.print(table)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -48,20 +49,37 @@ def sweep(
             help="Also shapes that are not shown to compute the same: check before you use one.",
         ),
     ] = False,
+    define: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Macro of a .cu with values to try: TILE=8,16,32. Repeatable: all combinations. "
+            "--grid and --block may then be formulas: --block TILE,TILE --grid 'ceil(n/TILE),1'."
+        ),
+    ] = None,
     *,
     constraints: inputs.Constraints,
     models: inputs.PhysicalOptions,
     as_json: inputs.AsJson = False,
 ) -> None:
-    """Predict many launch shapes and GPUs, and pick the best.
+    """Predict many launch shapes, GPUs or variants of the source, and pick the best.
 
-    Tries blocks, grids and register counts. Best by energy, by time and by energy-delay product.
+    Tries blocks, grids, register counts and macros. Best by energy, by time and by energy-delay
+    product. Shapes that are not shown to compute the same are left out.
     """
     from wattcast.predictor.messages.sweep import SweepRequest
     from wattcast.predictor.sweep import sweep as run
 
+    formulas: dict[str, Any] = {}
+    if define:
+        formulas = {
+            "defines": _macros(define),
+            "grid_formula": _formulas(launch.grid),
+            "block_formula": _formulas(launch.block),
+        }
+        launch = replace(launch, grid="1", block="1")
     body: dict[str, Any] = {
         **launch.request(file),
+        **formulas,
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         "blocks": _shapes("--blocks", blocks),
         "grids": _shapes("--grids", grids),
@@ -89,11 +107,41 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
         return [int(number) for number in text.split(",")]
 
 
+def _macros(given: list[str]) -> dict[str, list[int | str]]:
+    """``TILE=8,16,32``: a macro and its values, numbers where they are."""
+    found: dict[str, list[int | str]] = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        with inputs.expected("--define", text, "NAME=VALUE,VALUE, as in TILE=8,16,32"):
+            if not (equals and name.isidentifier() and all(values.split(","))):
+                raise ValueError
+            found[name] = [
+                int(value) if value.lstrip("-").isdecimal() else value
+                for value in values.split(",")
+            ]
+    return found
+
+
+def _formulas(text: str) -> list[str]:
+    """``TILE,2*TILE`` or ``16x16``, taken apart at commas that stand in no parentheses."""
+    if re.fullmatch(r"[0-9x]+", text):
+        return text.split("x")
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
 def report(out: Console, answer: Answer) -> None:
     """What may be another program, the cheapest points beside the reference, the best by each
     objective, the Pareto set, what is left out and what is refused."""
     out.print(Text(answer["kernel"]["demangled"], "bold"))
-    doubts = [each for each in answer["warnings"] if each["code"] == "block_size_in_code"]
+    first = ("block_size_in_code", "variants_not_compared")
+    doubts = [each for each in answer["warnings"] if each["code"] in first]
     warnings(out, doubts)
     base = answer["reference"]
     line(out, f"reference {_named(base)}: {', '.join(costs(base))}")
@@ -116,10 +164,10 @@ def report(out: Console, answer: Answer) -> None:
         line(out, f"and {len(points) - MOST_LINES} more (--json shows all)")
     for name, best in answer["best"].items():
         change = (
-            f"{_named(best)}, {-best['time_saved_percent']:+.1f} % time, "
+            f"no difference (the model tells {answer['resolution_percent']:g} % apart)"
+            if best["no_difference"]
+            else f"{_named(best)}, {-best['time_saved_percent']:+.1f} % time, "
             f"{-best['energy_saved_percent']:+.1f} % energy"
-            if best["better"]
-            else f"no difference (below {answer['resolution_percent']:g} %, the model's resolution)"
         )
         line(out, f"{name.replace('_', ' ')}: {change}")
     line(out, "Pareto set of time and energy: " + ", then ".join(map(_named, answer["pareto"])))
@@ -137,7 +185,9 @@ def report(out: Console, answer: Answer) -> None:
 def _named(shape: Answer) -> str:
     registers = shape["registers_per_thread"]
     capped = "" if registers is None else f", {registers} registers"
-    return f"{shape['gpu']} {_dims(shape['grid'])} blocks of {_dims(shape['block'])}{capped}"
+    macros = ", ".join(f"{name}={value}" for name, value in (shape["defines"] or {}).items())
+    launch = f"{_dims(shape['grid'])} blocks of {_dims(shape['block'])}" if shape["grid"] else ""
+    return " ".join(filter(None, (shape["gpu"], macros and f"{macros}:", launch))) + capped
 
 
 def _dims(sizes: list[int]) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.group import show_examples
 from wattcast.app.cli.inputs import AsJson, fail
 from wattcast.app.cli.output import Answer, line, show
 from wattcast.app.settings import Settings
@@ -24,7 +25,13 @@ def train(context: typer.Context) -> None:
     """Train the power models or search their hyperparameters."""
     from wattcast.training.__main__ import main as run
 
-    raise typer.Exit(run(context.args))
+    try:
+        raise typer.Exit(run(context.args))
+    finally:
+        if {"-h", "--help"} & set(context.args):  # argparse writes the rest of its help
+            formatter = context.make_formatter()
+            show_examples(context, formatter)
+            print(f"\n{formatter.getvalue()}", end="")
 
 
 def calibrate(

@@ -78,7 +78,7 @@ def tune(
     models: inputs.PhysicalOptions,
     as_json: inputs.AsJson = False,
 ) -> None:
-    """Find the best configuration of a tuning space with few measurements.
+    """Find the best tuning configuration with few measurements.
 
     Predicts all configurations, then says which to measure next; with --run it measures them
     itself and stops where one more is not worth it.
@@ -162,7 +162,6 @@ def _measured(
         inputs.fail(
             f"--run: {shlex.join(words)} printed {' '.join(last)!r} last; "
             "expected seconds, or seconds and joules",
-
         )
     return numbers[0], numbers[1] if len(numbers) == 2 else None
 

@@ -31,12 +31,8 @@ def request_of(example: dict[str, Any]) -> dict[str, Any]:
     """The body of ``POST /predict`` that the page sends for it."""
     source = FOLDER.joinpath(example["file"]).read_text(encoding="utf-8")
     language = "ptx" if PurePosixPath(example["file"]).suffix == ".ptx" else "cuda"
-    return {
-        language: source,
-        "gpu": example["gpu"],
-        "launch": example["launch"],
-        "details": True,
-    }
+    launch = {"gpu": example["gpu"], "launch": example["launch"]}
+    return {language: source, **launch, "details": True}
 
 
 def solve(client: httpx.Client, example: dict[str, Any]) -> dict[str, Any]:

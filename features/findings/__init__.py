@@ -4,14 +4,18 @@ tiles       data that the threads of a block read again and again
 rules       accesses that do not coalesce, bank conflicts, local memory, spills, split warps
 arithmetic  double precision between floats, divisions, what loops repeat
 reductions  trees in shared memory: spread threads, steps that shuffles do
+vectors     words that a thread could move four at once
 rewriting   the PTX with a change made
 tensor      pipelines too shallow, tiles too small, sums wider than needed
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
 from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.errors import NONSENSE
 from wattcast.features.findings.arithmetic import (
     constant_division,
     expensive_in_loops,
@@ -29,14 +33,23 @@ from wattcast.features.findings.rules import (
 )
 from wattcast.features.findings.tensor import shallow_pipeline, small_tile, wide_sums
 from wattcast.features.findings.tiles import reread_tiles
+from wattcast.features.findings.vectors import narrow_accesses
 
 __all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
 _DETECTORS = (
     reread_tiles, uncoalesced, bank_conflicts, local_memory, register_spills, fp64_between_fp32,
     constant_division, expensive_in_loops, invariant_loads, reductions, divergent_branches,
-    shallow_pipeline, small_tile, wide_sums,
+    narrow_accesses, shallow_pipeline, small_tile, wide_sums,
 )  # fmt: skip
+
+
+def _told(detect: Callable[[Evidence], Iterable[Finding]], evidence: Evidence) -> list[Finding]:
+    """What a rule finds; nothing in text that makes no sense to it."""
+    try:
+        return list(detect(evidence))
+    except NONSENSE:
+        return []
 
 
 def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:
@@ -47,7 +60,7 @@ def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:
     functions = analysis.counts.functions(analysis.counts.factors())
     events = measure_instructions(analysis.module, functions, analysis.activity)
     evidence = Evidence(analysis, events)
-    found = [finding for detect in _DETECTORS for finding in detect(evidence)]
+    found = [finding for detect in _DETECTORS for finding in _told(detect, evidence)]
     # What is told of a reduction mends the branches in it too.
     trees = {
         at

@@ -164,6 +164,11 @@ def _doubles(one: Instruction) -> tuple[str, ...]:
 # --- divisions of integers ------------------------------------------------------------------------
 
 
+MOST_COPIES, MOST_WRITERS = 8, 3
+"""Steps back from a divisor to what it comes from, and instructions that write one of them: a loop
+counter has two, and hostile text no end of them."""
+
+
 class _Divisor(NamedTuple):
     """What integers are divided by: its ``value`` where the launch tells it, and whether it is
     always a power of two."""
@@ -229,7 +234,10 @@ def _divisor(
     """What a register may hold, from all that write it."""
     if name in seen:  # comes round: as the others say
         return _Divisor(None, True)
-    found = [_written(analysis, one, made, seen | {name}) for one in made.get(name, ())]
+    writers = made.get(name, ())
+    if len(seen) > MOST_COPIES or len(writers) > MOST_WRITERS:
+        return _Divisor(None, False)
+    found = [_written(analysis, one, made, seen | {name}) for one in writers]
     if len(found) == 1:
         return found[0]
     return _Divisor(None, bool(found) and all(each.power for each in found))
@@ -265,8 +273,8 @@ def _written(
         return _Divisor(None, False) if value is None else known(value)
     if facts.entry in ("shl", "shr") and isinstance(first, Register):
         return _Divisor(None, _divisor(analysis, first.name, made, seen).power)
-    if facts.entry == "add" and len(sources) == 2 and sources[0] == sources[1]:
-        assert isinstance(first, Register)
+    twice = facts.entry == "add" and len(sources) == 2 and sources[0] == sources[1]
+    if twice and isinstance(first, Register):
         return _Divisor(None, _divisor(analysis, first.name, made, seen).power)
     return _Divisor(None, False)
 
@@ -310,8 +318,7 @@ def _without_division(
         elif by.power:
             shift = prepared_by(f"bfind.u{bits}", "b32")
             change.replace(one, [f"shr.u{bits} {result}, {dividend}, {shift};"])
-        else:
-            assert by.value is not None
+        elif by.value is not None:
             length = (by.value - 1).bit_length()
             factor = (1 << (bits - 1 + length)) // by.value + 1
             high, quotient = change.new(f"b{bits}"), change.new(f"b{bits}")

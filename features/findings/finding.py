@@ -49,6 +49,7 @@ class Finding:
     ``mended`` is the activity of a launch without it: what changes is counted, not guessed,
     unless ``remedy`` says so. ``extras``: those of the mended launch, where they differ.
     ``ptx``: the module with the change made (``rewriting``); it is analysed in the place of both.
+    ``grid``: blocks of the changed launch, where it has others.
     ``at_least``: part of what is saved is not counted. ``form`` tells apart the snippets of a code.
     """
 
@@ -59,6 +60,7 @@ class Finding:
     mended: Activity | None = None
     extras: Extras | None = None
     ptx: str | None = None
+    grid: int | None = None
     at_least: bool = False
     form: str = ""
 

@@ -201,7 +201,16 @@ def _shuffled(evidence: Evidence, tree: _Tree) -> Finding:
             f"{tree.combines.opcode} {own}, {own}, {other};",
         )
     ]
-    rest = change.new("b32")
+    rest, warp, sums = change.new("b32"), change.new("b32"), change.new("b32")
+    warps = analysis.launch.warps_per_block
+    change.declare(f".shared .align 4 .b8 wattcast_sums[{4 * WARP_SIZE}];")
+    if tree.combines.base in ("add", "xor"):  # of lanes beyond the warps: nothing
+        beyond = [f"mov.{word} {own}, {'0f00000000' if word == 'f32' else 0};"]
+    elif tree.combines.base == "mul":
+        raise NotRewritableError("a product")
+    else:  # the last warp's once more, which changes nothing
+        beyond = [f"ld.shared.{word} {own}, [wattcast_sums+{4 * (warps - 1)}];"]
+    inside_warps = change.new("pred")
     lines = [
         f"mov.u32 {thread}, %tid.x;",
         f"mov.u32 {at}, {variable};",
@@ -210,11 +219,17 @@ def _shuffled(evidence: Evidence, tree: _Tree) -> Finding:
         *rounds,
         f"and.b32 {rest}, {thread}, {WARP_SIZE - 1};",
         f"setp.ne.u32 {lane}, {rest}, 0;",
-        f"@!{lane} st.shared.{word} [{at}], {own};",
+        f"shr.u32 {warp}, {thread}, 5;",
+        f"mov.u32 {sums}, wattcast_sums;",
+        f"mad.lo.u32 {warp}, {warp}, 4, {sums};",
+        f"@!{lane} st.shared.{word} [{warp}], {own};",
         "bar.sync 0;",
         f"setp.ge.u32 {first}, {thread}, {WARP_SIZE};",
         f"@{first} bra $wattcast_reduced;",
-        f"ld.shared.{word} {own}, [{at}];",
+        *beyond,
+        f"setp.lt.u32 {inside_warps}, {thread}, {warps};",
+        f"mad.lo.u32 {sums}, {thread}, 4, {sums};",
+        f"@{inside_warps} ld.shared.{word} {own}, [{sums}];",
         *rounds,
         f"st.shared.{word} [{at}], {own};",
         "bra.uni $wattcast_reduced;",

@@ -127,6 +127,15 @@ class _Alike:
         self.difference = Difference()
 
 
+MOST_TOLD = 3
+"""Kinds of accesses that one finding describes."""
+
+
+def _several(told: list[str]) -> str:
+    more = len(told) - MOST_TOLD
+    return ". ".join(told[:MOST_TOLD]) + (f". {more} more like these" if more > 0 else "")
+
+
 def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
     """Global accesses that touch more sectors than their lanes' bytes fill.
 
@@ -161,7 +170,7 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "uncoalesced_access",
             tuple(alike.places),
-            ". ".join(dict.fromkeys(told)),
+            _several(list(dict.fromkeys(told))),
             "let neighbouring threads access neighbouring elements: change the layout or which "
             "index is threadIdx.x, or go through shared memory",
             alike.difference.applied(evidence.activity),

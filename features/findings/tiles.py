@@ -34,10 +34,12 @@ _AXES = ("x", "y", "z")
 
 
 @dataclass(frozen=True)
-class _Load:
-    """A load in a loop: ``base`` is the pointer's parameter, ``offset`` bytes of the first
-    iteration, ``threads`` and ``blocks`` bytes from one to the next by axis, ``step`` bytes from
-    one iteration to the next."""
+class Load:
+    """A load or store of global memory, in a loop or not.
+
+    ``base`` is the pointer's parameter, ``offset`` bytes of the first iteration, ``threads`` and
+    ``blocks`` bytes from one to the next by axis, ``step`` bytes from one iteration to the next.
+    """
 
     one: Instruction
     base: str
@@ -52,13 +54,13 @@ class _Load:
 class _Tile:
     """Loads of one array that an unrolled loop does at once, ``apart`` bytes one from the next."""
 
-    loads: tuple[_Load, ...]
+    loads: tuple[Load, ...]
     apart: int
     reuse: int
     """Threads of a block that load the same."""
 
     @property
-    def first(self) -> _Load:
+    def first(self) -> Load:
         return self.loads[0]
 
 
@@ -101,7 +103,7 @@ def _tiles(analysis: KernelAnalysis, loop: Loop, block: BasicBlock) -> list[_Til
     facts = [classify(one.opcode) for one in inside]
     if any(of.category in ("barrier", "atomic", "store") for of in facts):
         return []
-    groups: dict[tuple[object, ...], list[_Load]] = {}
+    groups: dict[tuple[object, ...], list[Load]] = {}
     for load in _loads(analysis, loop, inside):
         key = load.base, load.threads, load.blocks, load.step, load.width
         groups.setdefault(key, []).append(load)
@@ -121,29 +123,42 @@ def _tiles(analysis: KernelAnalysis, loop: Loop, block: BasicBlock) -> list[_Til
     return found if len(rounds) == 1 else []
 
 
-def _loads(analysis: KernelAnalysis, loop: Loop, inside: Sequence[Instruction]) -> Iterator[_Load]:
-    """Loads of global memory whose addresses are sums of multiples."""
+def _loads(analysis: KernelAnalysis, loop: Loop, inside: Sequence[Instruction]) -> Iterator[Load]:
+    """Loads of a loop that are done by every thread and see no one's stores."""
+    chosen = [
+        one
+        for one in inside
+        if classify(one.opcode).category == "load"
+        and one.predicate is None
+        and isinstance(one.operands[0], Register)
+        and not {"volatile", "relaxed", "acquire"} & set(one.modifiers)
+    ]
+    yield from summed_accesses(analysis, loop, chosen)
+
+
+def summed_accesses(
+    analysis: KernelAnalysis, loop: Loop | None, chosen: Sequence[Instruction]
+) -> Iterator[Load]:
+    """Those of the accesses ``chosen`` to global memory whose addresses are sums of multiples, of
+    iterations of ``loop`` too."""
     from wattcast.features.symbolic.analyse import Arguments
     from wattcast.features.symbolic.build import scheme
     from wattcast.features.symbolic.sample import Forms
 
     made = scheme(analysis.module, analysis.function)
     forms = Forms(made, analysis.launch, Arguments(made, analysis.launch).constant)
-    by_position = {one.position: one for one in inside}
-    for access in made.accesses[loop.header]:
+    by_position = {one.position: one for one in chosen}
+    for access in (each for block in made.accesses for each in block):
         one = by_position.get(access.position)
-        facts = access.facts
-        if one is None or facts.category != "load" or access.space not in ("global", "generic"):
-            continue
-        if one.predicate is not None or not isinstance(one.operands[0], Register):
+        if one is None or access.space not in ("global", "generic"):
             continue
         try:
-            found = _summed(access.address, forms, loop.index)
+            found = _summed(access.address, forms, -1 if loop is None else loop.index)
         except NONSENSE:
             found = None
-        if found is not None and not {"volatile", "relaxed", "acquire"} & set(one.modifiers):
+        if found is not None:
             base, offset, threads, blocks, step = found
-            yield _Load(one, base, offset + access.offset, threads, blocks, step, access.width)
+            yield Load(one, base, offset + access.offset, threads, blocks, step, access.width)
 
 
 def _summed(
@@ -368,18 +383,15 @@ class _Writer:
         }
         needed: set[int] = set()
         wanted = set(outside)
-        while True:
-            found = {
-                one.position
-                for one in body
-                if one.position not in needed and wanted & set(writes(one))
-            }
-            if not found:
-                break
-            needed |= found
-            for one in body:
-                if one.position in found and one.position not in staged:
-                    wanted |= set(reads(one))
+        grown = True
+        while grown:  # text order makes two passes of it, but for what a round hands to the next
+            grown = False
+            for one in reversed(body):
+                if one.position not in needed and wanted & set(writes(one)):
+                    needed.add(one.position)
+                    grown = True
+                    if one.position not in staged:
+                        wanted |= set(reads(one))
         steps: list[Instruction] = []
         kept: list[Instruction] = []
         for one in body:

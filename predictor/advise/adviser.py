@@ -174,7 +174,11 @@ class Adviser:
                 for name, value in before.items()
                 if value != then[name]
             ]
-            yield self.advice(finding, after, _places(finding, text), changes)
+            request = None
+            if finding.grid is not None:
+                asked = self.request.launch.model_dump(exclude_defaults=True)
+                request = {"launch": {**asked, "grid": [finding.grid]}}
+            yield self.advice(finding, after, _places(finding, text), changes, request)
 
     def _mended(self, finding: Finding) -> tuple[Activity, Outcome] | None:
         """What a finding leaves: counted, or analysed anew where the PTX was changed; ``None``
@@ -188,7 +192,7 @@ class Adviser:
                 "ptx": finding.ptx,
                 "cuda": None,
                 "kernel": self.analysis.function.name,
-                "launch": self._by_position(),
+                "launch": self._by_position(finding.grid),
                 "static_shared_bytes": None,
             }
         )
@@ -200,15 +204,17 @@ class Adviser:
         except WattcastError:
             return None
 
-    def _by_position(self) -> LaunchRequest:
-        """The launch with its arguments by position: PTX has no C names."""
+    def _by_position(self, grid: int | None) -> LaunchRequest:
+        """The launch with its arguments by position, as PTX has no C names, and with so many
+        blocks if any."""
         given = {
             name: PointerArgument.model_validate(parts.members(value, *POINTER))
             if isinstance(value, PointerHint)
             else value
             for name, value in self.analysis.launch.arguments.items()
         }
-        return self.request.launch.model_copy(update={"arguments": given})
+        changed = {"arguments": given} | ({} if grid is None else {"grid": [grid]})
+        return self.request.launch.model_copy(update=changed)
 
     def advice(
         self,

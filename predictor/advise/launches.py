@@ -7,12 +7,12 @@ from typing import Any
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.assembled import assembled
-from wattcast.features.dataflow import computed_from, definitions
+from wattcast.features.dataflow import closure, reads, writes
 from wattcast.features.launch import axes_of, covering_grid, usual_blocks
 from wattcast.features.occupancy import occupancy
-from wattcast.features.ptx.ir import Register, Special
+from wattcast.features.ptx.ir import Instruction, Register, Special
 from wattcast.models.clocks import supported_pairs
-from wattcast.models.time.bottleneck import launch_seconds, regime, resource_seconds
+from wattcast.models.time.registry import DEFAULT, get_time_model
 from wattcast.predictor.advise.adviser import Adviser, Otherwise, Outcome
 from wattcast.predictor.messages import LaunchRequest
 
@@ -71,22 +71,22 @@ def _grid(adviser: Adviser) -> Otherwise | None:
 
 def _strides(analysis: KernelAnalysis) -> bool:
     """Whether a loop steps by something that is computed from the number of blocks."""
-    made = definitions(analysis.function.body.instructions)
-    grid = Special("%nctaid.x")
-    blocks = [block for loop in analysis.loops.loops for block in loop.blocks]
-    for one in (
-        each for block in blocks for each in analysis.cfg.instructions(analysis.cfg.blocks[block])
-    ):
-        if one.base != "add" or one.operands[0] not in one.operands[1:]:
-            continue
-        steps = [
-            each.name
-            for each in one.operands[1:]
-            if isinstance(each, Register) and each != one.operands[0]
-        ]
-        sources = computed_from(steps, made)
-        if any(grid in writer.operands for name in sources for writer in made.get(name, ())):
-            return True
+    grid, instructions = Special("%nctaid.x"), analysis.function.body.instructions
+    users: dict[str, list[Instruction]] = {}
+    for one in instructions:
+        for name in reads(one):
+            users.setdefault(name, []).append(one)
+    known = closure(
+        (name for one in instructions if grid in one.operands for name in writes(one)),
+        lambda name: (written for one in users.get(name, ()) for written in writes(one)),
+    )
+    for block in {block for loop in analysis.loops.loops for block in loop.blocks}:
+        for one in analysis.cfg.instructions(analysis.cfg.blocks[block]):
+            result, *steps = one.operands or (None,)
+            if one.base == "add" and result in steps:
+                steps.remove(result)
+                if any(isinstance(each, Register) and each.name in known for each in steps):
+                    return True
     return False
 
 
@@ -202,8 +202,7 @@ def _clocks(adviser: Adviser) -> Otherwise | None:
         return None
     pair, outcome = best
     longer = 100 * (outcome.seconds / adviser.before.seconds - 1)
-    resources = resource_seconds(activity, adviser.gpu, adviser.clocks, more=adviser.more)
-    bound = regime(resources, launch_seconds(activity, adviser.gpu))
+    bound = get_time_model(DEFAULT).predict(adviser.analysis, adviser.gpu, adviser.clocks).bound
     return Otherwise(
         "lower_clocks",
         f"the launch is bound by {bound}: at {pair.core_mhz:g} instead of "

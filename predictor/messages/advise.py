@@ -79,8 +79,8 @@ class Advice(BaseModel):
         "request."
     )
     request: dict[str, Any] | None = Field(
-        description="Members to change in the request of POST /predict; null where the code is "
-        "changed."
+        description="Members to change in the request of POST /predict; null where the code alone "
+        "is changed."
     )
     changed_ptx: str | None = Field(
         default=None,

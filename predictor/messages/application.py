@@ -149,7 +149,8 @@ class MixClock(BaseModel):
     points: list[ClockPoint]
     best: ClockPoint | None = Field(description="Least energy within the slowdown; null: none.")
     power_limit_watts: float | None = Field(
-        description="A power limit that leaves the mix about this clock: its highest power there."
+        description="A power limit that leaves the mix about this clock: its highest power "
+        "there; null where the board cannot be set to it."
     )
 
 

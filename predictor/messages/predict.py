@@ -35,6 +35,7 @@ _OF_A_KERNEL = (
     "static_shared_bytes",
     "time_model",
     "known",
+    "details",
 )
 
 
@@ -223,7 +224,7 @@ class PredictAnswer(BaseModel):
     warnings: list[shared.WarningLine]
     explanation: ShapExplanation | None = None
     speed_of_light: SpeedOfLight | None = Field(
-        None, description="Where `details` were asked for; null for measured work."
+        None, description="Where `details` were asked for; left out otherwise."
     )
 
 

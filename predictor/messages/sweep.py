@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.dvfs import ConstraintsRequest
 from wattcast.predictor.messages.predict import Apart, Energy, Power, Time
+from wattcast.predictor.variants import MOST_FORMULA
 
 MOST_POINTS = 1024
 """Shapes of one sweep, over all GPUs."""
 
 Shapes = Annotated[list[shared.Dimension | shared.Dimensions], Field(min_length=1)]
+Macro = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+MacroValue = (
+    Annotated[int, Field(strict=True)]
+    | Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:<>()*+ -]{1,100}$")]
+)
+Formulas = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1, max_length=MOST_FORMULA)]],
+    Field(min_length=1, max_length=3),
+]
 RegisterCount = Annotated[int, Field(strict=True, ge=1, le=255)]
 
 
@@ -45,6 +55,27 @@ class SweepRequest(shared.KernelTiming):
         description="Also predict and rank shapes that are not shown to compute what the launch "
         "computes; without it they are listed in `left_out`.",
     )
+    defines: (
+        Annotated[
+            dict[Macro, Annotated[list[MacroValue], Field(min_length=1, max_length=64)]],
+            Field(min_length=1, max_length=16),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="Macros of the CUDA source with the values to try: every combination is "
+        "compiled, analysed and predicted once.",
+        examples=[{"TILE": [8, 16, 32], "UNROLL": [1, 4]}],
+    )
+    grid_formula: Formulas | None = Field(
+        None,
+        description="The grid of each variant, from its macros and from arguments that are "
+        "numbers: whole numbers, names, `+ - * / // %`, parentheses, `ceil`, `min`, `max`.",
+        examples=[["ceil(n / TILE)", "ceil(n / TILE)"]],
+    )
+    block_formula: Formulas | None = Field(
+        None, description="The block of each variant, likewise.", examples=[["TILE", "TILE"]]
+    )
     clocks: shared.Clocks | None = None
     power_limit_watts: shared.PowerLimit = None
     constraints: ConstraintsRequest = ConstraintsRequest()
@@ -59,6 +90,12 @@ class SweepRequest(shared.KernelTiming):
             raise ValueError("give either registers or registers_per_thread")
         if self.grid_stride and self.grids is None:
             raise ValueError("grid_stride needs grids: give both")
+        if self.defines is not None and self.cuda is None:
+            raise ValueError("defines needs cuda: PTX knows no macros any more")
+        if self.defines is not None and (self.blocks is not None or self.grids is not None):
+            raise ValueError("with defines, block_formula and grid_formula give the launches")
+        if self.defines is None and (self.grid_formula or self.block_formula):
+            raise ValueError("grid_formula and block_formula need defines")
         return self
 
 
@@ -70,6 +107,9 @@ class Shape(BaseModel):
     block: list[int]
     registers_per_thread: int | None = Field(
         description="As requested by `registers`; null: the kernel's own count."
+    )
+    defines: dict[str, int | str] | None = Field(
+        description="Values of the macros; null: the source as it is."
     )
 
 
@@ -101,7 +141,8 @@ class SweepPoint(Shape):
 
 
 class InfeasibleShape(Shape):
-    """A shape that cannot be launched, or would not do the work, and why."""
+    """A shape that cannot be launched, or would not do the work, and why. A variant that cannot
+    be compiled has no grid and no block."""
 
     reason: str
     field: str | None
@@ -119,9 +160,9 @@ class BestShape(Shape):
 
     energy_saved_percent: float
     time_saved_percent: float
-    better: bool = Field(
-        description="By more than the model tells apart (`resolution_percent`); false: no "
-        "difference from the reference."
+    no_difference: bool = Field(
+        description="By this objective the model does not tell it from the reference: less than "
+        "`resolution_percent` lies between them, twice that of EDP and three times of ED2P."
     )
 
 
@@ -175,7 +216,7 @@ class SweepAnswer(BaseModel):
     )
     best: BestShapes
     resolution_percent: float = Field(
-        description="Differences below this are not told apart by the model."
+        description="Differences of time or energy below this are not told apart by the model."
     )
     apart: list[Apart] = Field(
         description="GPUs with points that are not to be ranked with the others, and why."

@@ -28,6 +28,7 @@ import numpy as np
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError, ServiceError
 from wattcast.predictor.traces.trace import (
+    MOST_TIME,
     NONE,
     STEP,
     Builder,
@@ -36,6 +37,7 @@ from wattcast.predictor.traces.trace import (
     Kind,
     Ranges,
     Trace,
+    clean,
 )
 
 if TYPE_CHECKING:
@@ -213,7 +215,7 @@ class _Reader:
         for each in found:
             if isinstance(each, dict) and isinstance(each.get("id"), int):
                 sms = each.get("numSms")
-                device = Device(each["id"], str(each.get("name", "")), _whole(sms) or None)
+                device = Device(each["id"], clean(str(each.get("name", ""))), _whole(sms) or None)
                 self._build.devices[each["id"]] = device
 
     def _event(self, event: Mapping[str, Any]) -> None:
@@ -224,7 +226,7 @@ class _Reader:
         length = _nanoseconds(event.get("dur"))
         given = event.get("args")
         told: Mapping[str, Any] = given if isinstance(given, dict) else {}
-        name = str(event.get("name", ""))
+        name = clean(str(event.get("name", "")))
         external = _whole(told.get("External id", told.get("external id")), NONE)
         if category in KERNELS:
             self._launch(category, name, start, length, told, external, event)
@@ -265,7 +267,8 @@ class _Reader:
             _whole(told.get("shared memory")),
         )
         before = len(self._build)
-        where = f"stream {stream}" if not str(stream).startswith("stream") else str(stream)
+        where = clean(str(stream))
+        where = where if where.startswith("stream") else f"stream {where}"
         end = NONE if start is None or length is None else start + length
         self._build.add(kind, start, end, device, where, link)
         if len(self._build) > before:
@@ -328,11 +331,11 @@ def _three(value: Any) -> tuple[int, int, int]:
 def _nanoseconds(value: Any) -> int | None:
     """Microseconds as whole nanoseconds, exactly; ``None`` for what is no number."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value * 1000 if abs(value) < 2**52 else None
+        return value * 1000 if abs(value) < MOST_TIME // 2000 else None
     if not isinstance(value, str):
         return None
     try:
         found = int((Decimal(value) * 1000).to_integral_value())
     except (InvalidOperation, OverflowError, ValueError):
         return None
-    return found if abs(found) < 2**62 else None
+    return found if abs(found) < MOST_TIME // 2 else None

@@ -107,7 +107,9 @@ class BoardPowers:
             found[number] = self._nearest(one, code, found, dict(ordered))
         return found
 
-    def _unknown(self, kind: Kind, why: str = "its code is not known") -> KindPower:
+    def _unknown(self, kind: Kind, why: str = "code that is not known") -> KindPower:
+        if kind.what != "kernel":
+            why = "copies, of which nobody measured what they draw"
         found = unknown_power(
             kind, self.gpu, self.standing_watts, self.idle_watts, self.board_width
         )
@@ -128,7 +130,7 @@ class BoardPowers:
         except WattcastError as error:
             detail = f"{one.kind.name[:100]}: its code in {code.file} is not used: {error}"
             self.notes.append(Diagnostic("code_not_used", detail))
-            return self._unknown(one.kind, "its code could not be analysed")
+            return self._unknown(one.kind, "code that could not be analysed")
 
     def asked(self, kind: Kind, code: Code) -> PredictRequest:
         """The launch as ``POST /predict`` would be asked. Raises ValidationError."""
@@ -204,7 +206,9 @@ class BoardPowers:
         """Of launches of the same kernel that were analysed the one of the nearest size."""
         same = [number for number, power in found.items() if power.code is code]
         if not same:
-            return self._unknown(one.kind, f"only {MOST_ANALYSED} launches are analysed")
+            return self._unknown(
+                one.kind, f"code of which only {MOST_ANALYSED} launches are analysed"
+            )
         mine = log(max(1, prod(one.kind.grid)))
 
         def apart(number: int) -> float:

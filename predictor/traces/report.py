@@ -107,8 +107,7 @@ def to_do(answer: Mapping[str, Any]) -> list[str]:
     lines = [
         f"GPU {one['device']}: at {best['core_mhz']:g} MHz the kernels with code "
         f"({one['covers']:.0%} of the time) need {1 - best['energy']:.1%} less energy and "
-        f"{best['time'] - 1:.1%} more time; a power limit of about "
-        f"{one['power_limit_watts']:.0f} W comes to the same"
+        f"{best['time'] - 1:.1%} more time" + _limit(one["power_limit_watts"])
         for one in answer["clocks"]
         if (best := one["best"]) is not None
     ]
@@ -117,6 +116,10 @@ def to_do(answer: Mapping[str, Any]) -> list[str]:
             saved = one["gain"]["energy_percent"]
             lines.append(f"{row['name'][:80]}: {one['remedy']} ({saved:.0f} % less energy)")
     return lines
+
+
+def _limit(watts: float | None) -> str:
+    return "" if watts is None else f"; a power limit of about {watts:.0f} W comes to the same"
 
 
 def picture(device: Mapping[str, Any]) -> str:

@@ -87,6 +87,15 @@ class Trace:
         return len(self.start)
 
 
+MOST_TIME = 1 << 62
+"""Nanoseconds beyond which a time is none: 146 years."""
+
+
+def clean(name: str) -> str:
+    """A name as it can be written anywhere: no lone surrogates, and not without end."""
+    return name[:MOST_NAME].encode("utf-8", "replace").decode()
+
+
 @dataclass
 class Names:
     """Names as numbers, in the order in which they come."""
@@ -94,7 +103,7 @@ class Names:
     known: dict[str, int] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
-        return self.known.setdefault(name[:MOST_NAME], len(self.known))
+        return self.known.setdefault(clean(name), len(self.known))
 
     def all(self) -> tuple[str, ...]:
         return tuple(self.known)
@@ -182,7 +191,8 @@ class Builder:
     ) -> None:
         """One launch. Times that nobody took are counted and left out (CUPTI: 0, or an end
         before the start)."""
-        if start is None or end < start or start == end == 0:
+        timed = start is not None and -MOST_TIME < start <= end < MOST_TIME
+        if start is None or not timed or start == end == 0:
             self.untimed += 1
             return
         number = self._kinds.setdefault(kind, len(self._kinds))

@@ -232,6 +232,22 @@ extern "C" __global__ void transpose_direct(const float* in, float* out, int n)
     for (int j = 0; j < 32; j += 8) out[x * n + y + j] = in[(y + j) * n + x];
 }
 
+// --- one word a thread; then four -----------------------------------------------------------------
+
+extern "C" __global__ void axpy_words(const float* in, float* out, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2.0f * in[i] + 1.0f;
+}
+
+extern "C" __global__ void axpy_vectors(const float4* in, float4* out, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n / 4) return;
+    float4 x = in[i];
+    out[i] = make_float4(2.0f * x.x + 1.0f, 2.0f * x.y + 1.0f, 2.0f * x.z + 1.0f, 2.0f * x.w + 1.0f);
+}
+
 // --- a loop over the whole array by a few blocks; the change is the launch's ----------------------
 
 extern "C" __global__ void grid_stride(const float* in, float* out, int n)

@@ -1,7 +1,7 @@
 """What advice promises beside the prediction for the kernel changed by hand: ``python -m studies
 advice [--gpus ID ...] [--only NAME ...] [--compile]``.
 
-``pairs.cu`` holds textbook mistakes, each with the kernel after the change that its advice asks for.
+``pairs.cu`` holds textbook mistakes, each with the kernel after the change that advice asks for.
 The first advice for the one promises a time and an energy; the other is predicted like any kernel.
 Nothing is measured here: a promise is right where both predictions of our models agree. No constant
 was fitted to these kernels. ``--compile`` makes the PTX anew (NVRTC, extra ``cuda``).
@@ -106,6 +106,10 @@ PAIRS = (
     Pair(
         "a load in each round", "scale_reloading", "invariant_in_loop", "scale_loaded",
         _launch([256], [256], _3=64), asked=False,
+    ),
+    Pair(
+        "words one by one", "axpy_words", "narrow_accesses", "axpy_vectors",
+        _launch([16384], [256], _2=4194304), {"grid": [4096]}, asked=False,
     ),
     Pair(
         "transpose without a tile", "transpose_direct", "uncoalesced_access", "transpose_padded",

@@ -32,10 +32,10 @@ from wattcast.features.ptx.tokens import Token, tokens
 from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import conformal_factors
+from wattcast.models.scaling import CodeModel
 from wattcast.models.scaling.card import (
     SCHEMAS,
     TOKEN_SCHEMAS,
-    CodeModel,
     ScaledQuantity,
     ScaleWidth,
     ScalingCard,

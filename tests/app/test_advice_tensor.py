@@ -80,8 +80,9 @@ def test_a_small_tile_gains_and_a_large_one_is_left_alone(services: Services) ->
         predict(services, each)["energy"]["joules"]
         for each in (small, gemm("gemm_square.sm_80/4", *shape))
     )
-    # Only loads are taken from the small one; the larger one's blocks also wait in longer turns.
-    assert found["gain"]["joules"] == pytest.approx(now - larger, rel=0.7)
+    # Only loads are taken from the small one: no more is promised than the larger one brings.
+    assert found["promise"] == "at_least"
+    assert 0.3 * (now - larger) < found["gain"]["joules"] <= now - larger
     assert not told(services, gemm("gemm_fp16.sm_80/128x256x64x8x3", *shape), "small_tile")
 
 

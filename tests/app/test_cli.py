@@ -215,11 +215,12 @@ def test_the_python_face(vector_add: str, looping: str) -> None:
 
 def test_help_lists_predict_first_and_each_command_on_one_whole_line(run: Run) -> None:
     out, _ = run("--help")
-    first, *panels = out.partition("Predict a launch:\n")[2].partition("\nExit")[0].split("\n\n")
+    shown = out.partition("Predict a launch:\n")[2].partition("\nExamples")[0]
+    first, *panels = shown.split("\n\n")
     assert re.match(r"  predict +Predict the power, time and energy", first)
     listed = [line for panel in (first, *panels) for line in panel.splitlines() if line[:1] == " "]
     assert len(listed) > 20
     for line in listed:
         assert re.fullmatch(r"  [\w-]+ +[A-Z].*\w\.", line), line
-    for status in (*map(int, Exit),):
+    for status in map(int, Exit):
         assert re.search(rf"^  {status} ", out, re.M)

@@ -351,7 +351,9 @@ def test_details_tell_how_near_each_unit_comes_to_its_peak(
         assert told["roofline"]["points"][0]["precision"] == "fp32"
     work = {"dram_bytes": 1e9, "int_ops": 1e9}
     measured = {"work": work, "gpu": "tesla-v100", "launch": WHOLE, "details": True}
-    assert "speed_of_light" not in client.post("/predict", json=measured).json()
+    refused = client.post("/predict", json=measured)
+    assert refused.status_code == 422
+    assert "details: not allowed with measured work" in refused.text
 
 
 def test_a_measured_time_below_the_peak_makes_no_share_above_1(

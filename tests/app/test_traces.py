@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.generated.traces import (
     CALLED,
@@ -230,6 +233,41 @@ def test_a_gzip_that_unpacks_to_more_than_is_allowed_is_refused(tmp_path: Path) 
     with pytest.raises(ServiceError, match="unpacks to more than 10,000,000") as refused:
         read_trace(path, most_characters=10_000_000)
     assert refused.value.kind == "too-large"
+
+
+_ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.just(2**70), st.just("\ud800"), st.lists(st.integers(), max_size=4),
+    st.dictionaries(
+        st.sampled_from(["device", "correlation", "grid", "block", "stream", "External id",
+                         "shared memory", "registers per thread"]),
+        st.one_of(st.integers(), st.text(max_size=3), st.just(-(2**65)),
+                  st.lists(st.integers(), max_size=4)),
+        max_size=6,
+    ),
+)  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"ph": st.just("X"), "cat": st.sampled_from(["kernel", "cpu_op", "cuda_runtime"])},
+            optional=dict.fromkeys(("name", "ts", "dur", "args", "pid", "tid"), _ODD),
+        ),
+        max_size=5,
+    )
+)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_odd_events_are_left_out_or_told(events: list[dict[str, object]]) -> None:
+    good = {"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "dur": 3, "args": {"device": 0}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.json"
+        path.write_text(json.dumps({"traceEvents": [good, *events]}))
+        trace = read_trace(path)
+    kernels = 1 + sum(event["cat"] == "kernel" for event in events)
+    assert len(trace) + trace.untimed == kernels
+    assert all(name.encode() is not None for name in (*trace.streams, *trace.operators))
+    assert (trace.end >= trace.start).all()
 
 
 def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

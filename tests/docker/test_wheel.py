@@ -46,6 +46,7 @@ def test_a_wheel_from_the_sdist_is_that_of_the_checkout(wheels: dict[str, Path])
 def test_everything_lies_under_one_name(wheels: dict[str, Path], tmp_path: Path) -> None:
     """It answers in a folder with an ``app.py``, ``models/`` and the like of its own."""
     with zipfile.ZipFile(wheels["checkout"]) as wheel:
+        assert "wattcast/py.typed" in wheel.namelist()  # its annotations count for its users
         top = {name.split("/")[0] for name in wheel.namelist()}
         wheel.extractall(tmp_path / "installed")
     assert {name for name in top if not name.endswith(".dist-info")} == {"wattcast"}

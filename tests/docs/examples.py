@@ -7,11 +7,12 @@ A fence ```` ```console ```` holds commands after ``$ `` and what they print. A 
 run in this process by the program's own entry point, so that a page takes seconds. Known are
 ``wattcast``, ``python FILE`` and ``echo $?`` (the status of the command before); ``| head -N``
 shortens an output. The cells of a notebook (``.ipynb``) run one after another, and show what they
-print.
+print and what their last line is worth, as Jupyter does.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -41,15 +42,20 @@ def rendered(page: Path) -> str:
     """The page with the output that its commands have now."""
     with _workplace():
         if page.suffix == ".ipynb":
-            return _notebook(page)
+            with _own_predictor():
+                return _notebook(page)
         return _FENCE.sub(_fence, page.read_text(encoding="utf-8"))
+
+
+def fences(page: Path) -> Iterator[tuple[str, str | None, str]]:
+    """Language, title and text of every fence of a page, in their order."""
+    for found in _FENCE.finditer(page.read_text(encoding="utf-8")):
+        yield found[1], found[2], found[3]
 
 
 def has_examples(page: Path) -> bool:
     """Whether there is anything to run."""
-    return page.suffix == ".ipynb" or any(
-        found[1] == "console" for found in _FENCE.finditer(page.read_text("utf-8"))
-    )
+    return page.suffix == ".ipynb" or any(told == "console" for told, _, _ in fences(page))
 
 
 def _notebook(page: Path) -> str:
@@ -61,11 +67,35 @@ def _notebook(page: Path) -> str:
             continue
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
-            exec(compile("".join(cell["source"]), f"{page.name}[{number}]", "exec"), names)
+            last = _cell("".join(cell["source"]), f"{page.name}[{number}]", names)
         lines = shown.getvalue().splitlines(keepends=True)
         stream = {"name": "stdout", "output_type": "stream", "text": lines}
         cell["outputs"] = [stream] if lines else []
+        if last is not None:
+            display = {"data": _display(last), "metadata": {}, "output_type": "display_data"}
+            cell["outputs"].append(display)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cell(source: str, name: str, names: dict[str, object]) -> object:
+    """Runs a cell; what its last line is worth, if that is an expression."""
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), names)
+    if not isinstance(last, ast.Expr):
+        return None
+    return eval(compile(ast.Expression(last.value), name, "eval"), names)
+
+
+_RICH = {"image/svg+xml": "_repr_svg_", "text/html": "_repr_html_"}
+
+
+def _display(value: object) -> dict[str, list[str]]:
+    """How Jupyter shows a value: by the methods that it has, else as text."""
+    told = {kind: getattr(value, method, lambda: None)() for kind, method in _RICH.items()}
+    texts = {kind: text for kind, text in told.items() if text is not None}
+    texts = texts or {"text/plain": repr(value)}
+    return {kind: text.splitlines(keepends=True) for kind, text in texts.items()}
 
 
 def _fence(found: re.Match[str]) -> str:
@@ -112,7 +142,8 @@ def _run(command: str) -> tuple[int, list[str]]:
                 with patch.object(sys, "argv", [program, *words]):
                     main()
             elif program == "python":
-                _python(Path(words[0]))
+                with _own_predictor():
+                    runpy.run_path(words[0], run_name="__main__")
             else:
                 raise ValueError(f"{program}: examples know wattcast, python and echo $?")
         except SystemExit as ended:
@@ -121,15 +152,16 @@ def _run(command: str) -> tuple[int, list[str]]:
     return int(str(status)), lines[: int(cut[2])] if cut else lines
 
 
-def _python(script: Path) -> None:
-    """A script that finds neither another one's services nor leaves its own behind."""
-    from wattcast.app import python as wattcast_python
+@contextlib.contextmanager
+def _own_predictor() -> Iterator[None]:
+    """Finds no other one's services, and leaves none behind."""
+    from wattcast.app.python.asked import predictor
 
-    wattcast_python._predictor.cache_clear()
+    predictor.cache_clear()
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        yield
     finally:
-        wattcast_python._predictor.cache_clear()
+        predictor.cache_clear()
 
 
 @contextlib.contextmanager

@@ -105,8 +105,9 @@ def test_from_paste_to_a_link_that_says_the_same(
     tab.click("#sweep-result summary:has-text('All shapes')")
     points = swept.value.json()["points"]
     assert tab.locator("#sweep-table tbody tr").count() == len(points) > 8
+    assert "left out" in tab.inner_text("#sweep-left-out-title")
     assert "cannot be launched" in tab.inner_text("#sweep-infeasible-title")
-    tab.click("#sweep-best tbody tr:first-child button")
+    tab.click("#sweep-best tbody button >> nth=0")
     assert tab.input_value("#registers_per_thread") == "32"
     page.check_access("sweep")
     # The link: another session, which knows nothing, sees the same numbers and the same code.
@@ -375,8 +376,9 @@ def test_the_speed_of_light_says_what_binds_and_how_near_the_peaks_it_is(
                 tab.fill("#grid", "128x128")
                 tab.fill("#block", "32x8")
                 page.predict()
+            page.settled()
             tab.wait_for_selector("#speed svg.roofline circle.point")
-            link = f"/?prediction={tab.url.partition('prediction=')[2]}"
+            link = tab.input_value("#share").removeprefix(page.url)
             answer = service.get(f"/predictions/{link.partition('=')[2]}").json()
             told = answer["speed_of_light"]
             assert tab.inner_text("#speed-bound") == "shared-memory bank conflicts"

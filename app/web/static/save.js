@@ -6,7 +6,11 @@ const SVG = "http://www.w3.org/2000/svg";
 /** Pixels of a PNG for each of the page's. */
 const SHARPER = 2;
 /** What a picture leaves out: things to press, and what only screen readers say. */
-const LEFT_OUT = "button, .saves, .visually-hidden, select, .file-label, input[type=file]";
+const LEFT_OUT = "button, .saves, .visually-hidden, select, .file-label, input, [role=status]";
+/** A button that stands for a number, as lines of code do, says something all the same. */
+const isNumber = (node) => node.matches(":is(td, th) button")
+  && /^\d+$/.test([...node.childNodes].map((child) => child.data ?? "").join("").trim());
+const isPressed = (node) => node.matches(LEFT_OUT) && !isNumber(node);
 const SI = { G: 1e9, M: 1e6, k: 1e3, "": 1, m: 1e-3, "µ": 1e-6, n: 1e-9 };
 const UNITS = /^([−+-]?[\d.]+(?:e[+-]?\d+)?) ?([GMkmµn]?)(W|s|J|Js|%)$/;
 
@@ -65,6 +69,16 @@ export function savesOfPlot(box, figure) {
   });
 }
 
+/** The buttons of a picture that is an SVG already; `rows` are its numbers under their titles. */
+export function savesOfSvg(node, title, rows) {
+  return saves(() => title, {
+    PNG: () => png(picture(node)),
+    SVG: () => text(picture(node)),
+    CSV: () => csv(rows),
+    HTML: () => page(title, [picture(node), tableOf(rows)]),
+  });
+}
+
 /** The buttons of a whole view: what stands in it, without its forms. */
 export function savesOfView(view, title) {
   const belongs = `[data-with=${view.id}], #${view.id} .panel:not(form, .empty)`;
@@ -94,7 +108,7 @@ export function rowsOf(made) {
     const column = (named, part) => columnOf(named, lines.slice(1).map((row) => row[at]?.[part] ?? ""));
     const beside = lines.map((row) => row[at]?.[2]).find(Boolean);
     return [column(title, 0), ...(beside ? [column(`${title}, ${beside}`, 1)] : [])];
-  }).filter(([title, ...cells]) => title || cells.some(Boolean));  // a column of buttons says nothing
+  }).filter(([, ...cells]) => cells.some(Boolean));  // bars and buttons say nothing
   return lines.map((_, row) => columns.map((column) => column[row]));
 }
 
@@ -105,7 +119,9 @@ function partsOf(cell) {
   const range = cell.querySelector(".range-text");
   const kept = cell.cloneNode(true);
   for (const field of kept.querySelectorAll("input")) field.replaceWith(field.type === "checkbox" ? "" : field.value);
-  for (const gone of kept.querySelectorAll("button, svg, .visually-hidden, .range-text, .meaning")) gone.remove();
+  for (const gone of kept.querySelectorAll("button, svg, .visually-hidden, .range-text, .meaning"))
+    if (isNumber(gone)) gone.replaceWith(`${gone.lastChild.data} `);
+    else gone.remove();
   return [told(kept), ...(range ? [told(range), range.dataset.title ?? "interval"] : [])];
 }
 
@@ -178,7 +194,10 @@ function copy(given) {
   made.querySelectorAll(".pane").forEach((one, at) => {
     if (panes[at].wholeText) one.replaceWith(el("pre", {}, panes[at].wholeText()));
   });
-  for (const gone of made.querySelectorAll(`${LEFT_OUT}, script, [hidden]`)) gone.remove();
+  for (const gone of made.querySelectorAll(`${LEFT_OUT}, script, [hidden]`)) {
+    if (gone.hidden || isPressed(gone)) gone.remove();
+    else gone.replaceWith(`${gone.lastChild.data} `);
+  }
   for (const link of made.querySelectorAll("[href]")) link.removeAttribute("href");
   for (const one of [made, ...made.querySelectorAll("*")])
     for (const name of ["id", "tabindex", "aria-live"]) one.removeAttribute(name);
@@ -232,7 +251,7 @@ const CLEAR = "rgba(0, 0, 0, 0)";
 
 function paint(node, into) {
   if (node.nodeType === Node.TEXT_NODE) return write(node, into);
-  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return undefined;
+  if (node.nodeType !== Node.ELEMENT_NODE || isPressed(node)) return undefined;
   const looks = getComputedStyle(node);
   const box = node.getBoundingClientRect();
   if (looks.display === "none" || looks.visibility === "hidden") return undefined;

@@ -2,10 +2,11 @@
 
 import { barRow, barTable, logarithmic, part } from "./charts.js";
 import { byId, el, percent, plain, quantity, show, svg, unitFor } from "./dom.js";
+import { savesOfSvg } from "./save.js";
 
 const MEASURES = { "byte/s": "B/s", "flop/s": "FLOP/s", "operation/s": "op/s", "instruction/s": "inst/s" };
 /** The roofline's box, and what the axes leave of it. */
-const [WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM] = [480, 300, 58, 10, 22, 44];
+const [WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM, GAP] = [480, 300, 58, 22, 22, 44, 18];
 
 /** Show the speed of light of an answer in its panel, which is hidden where the answer tells none. */
 export function showSpeed(answer) {
@@ -33,7 +34,10 @@ function unitRow(one, most) {
 }
 
 function roofline({ points, dram_peak: memory }) {
-  return el("div", {}, picture(points, memory), points.map((one) => el("p", { class: "hint" }, sentence(one, memory))));
+  const made = picture(points, memory);
+  const rows = points.map((one) => [named(one), one.intensity ?? "", one.achieved, one.peak, memory]);
+  const titles = ["Arithmetic", "Operations for each byte", "Achieved, 1/s", "Peak, 1/s", "DRAM, B/s"];
+  return el("div", {}, made, savesOfSvg(made, "Roofline", [titles, ...rows]), points.map((one) => el("p", { class: "hint" }, sentence(one, memory))));
 }
 
 const unitOf = (point) => (point.precision === "int" ? "op" : "FLOP");
@@ -57,39 +61,52 @@ const named = (point) => (point.precision === "tensor" ? "Tensor" : point.precis
 function picture(points, memory) {
   const ridges = points.map((one) => one.peak / memory);
   const known = points.map((one) => one.intensity).filter((value) => value);
-  const [least, most] = [Math.min(...known, ...ridges) / 6, Math.max(...known, ...ridges) * 6];
-  const top = Math.max(...points.map((one) => one.peak)) * 3;
-  const bottom = Math.min(...points.map((one) => one.achieved), least * memory) / 2;
-  const [across, up] = [logarithmic(least, most), logarithmic(bottom, top)];
+  const decade = (round, value) => 10 ** round(Math.log10(value));
+  const least = decade(Math.floor, Math.min(...known, ...ridges) / 2);
+  const most = decade(Math.ceil, Math.max(...known, ...ridges) * 2);
+  const highest = Math.max(...points.map((one) => one.peak));
+  const bottom = decade(Math.floor, Math.min(...points.map((one) => one.achieved), least * memory) / 1.5);
+  const ceiling = TOP + GAP * points.length;  // names of the roofs lie over the highest
+  const [across, up] = [logarithmic(least, most), logarithmic(bottom, 1.5 * highest)];
   const x = (value) => LEFT + across(value) * (WIDE - LEFT - RIGHT);
-  const y = (value) => HIGH - BOTTOM - up(value) * (HIGH - TOP - BOTTOM);
+  const y = (value) => HIGH - BOTTOM - up(value) * (HIGH - ceiling - BOTTOM);
   const unit = `${unitOf(points[0])}/s`;
-  const roof = (one, ridge) => [
+  const rank = (one) => points.filter((other) => other.peak < one.peak).length;
+  const below = apart(points.map((one) => y(one.achieved) + 15));
+  const roof = (one, i) => [
     svg("polyline", { class: "roof", points:
-      `${x(least)},${y(least * memory)} ${x(ridge)},${y(one.peak)} ${x(most)},${y(one.peak)}` }),
-    svg("text", { class: "roof-name", x: x(most), y: y(one.peak) - 5, "text-anchor": "end" },
+      `${x(least)},${y(least * memory)} ${x(ridges[i])},${y(one.peak)} ${x(most)},${y(one.peak)}` }),
+    svg("text", { class: "roof-name", x: x(most), y: y(highest) - 5 - GAP * rank(one), "text-anchor": "end" },
       `${named(one)} ${quantity(one.peak, unit)}`)];
-  const point = (one) => {
+  const point = (one, i) => {
     const at = x(one.intensity ?? most);
     const isRight = at > WIDE / 2;
     return [svg("circle", { class: "point", cx: at, cy: y(one.achieved), r: 5 }),
-      svg("text", { class: "point-name", x: at + (isRight ? -9 : 9), y: y(one.achieved) + 15,
+      svg("text", { class: "point-name", x: at + (isRight ? -9 : 9), y: below[i],
         "text-anchor": isRight ? "end" : "start" }, `${named(one)} ${quantity(one.achieved, unit)}`)];
   };
   return svg("svg", { class: "roofline", viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img",
     "aria-label": `Roofline. ${points.map((one) => sentence(one, memory)).join(" ")}` },
     decades(least, most).map((value) => [
-      svg("line", { class: "grid", x1: x(value), x2: x(value), y1: TOP, y2: HIGH - BOTTOM }),
+      svg("line", { class: "grid", x1: x(value), x2: x(value), y1: ceiling, y2: HIGH - BOTTOM }),
       svg("text", { class: "tick", x: x(value), y: HIGH - BOTTOM + 16, "text-anchor": "middle" }, String(value))]),
-    decades(bottom, top).map((value) => [
+    decades(bottom, 1.5 * highest).map((value) => [
       svg("line", { class: "grid", x1: LEFT, x2: WIDE - RIGHT, y1: y(value), y2: y(value) }),
       svg("text", { class: "tick", x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, quantity(value, "").trim())]),
     svg("text", { class: "tick", x: (LEFT + WIDE - RIGHT) / 2, y: HIGH - 8, "text-anchor": "middle" },
       `${unitOf(points[0])} for each byte of device memory`),
     svg("text", { class: "tick", x: 4, y: 13 }, unit),
-    points.map((one, i) => roof(one, ridges[i])),
+    points.map(roof),
     slantName(x, y, least, Math.min(...ridges), memory),
     points.map(point));
+}
+
+/** Heights at least a gap from each other: those that are too near go down. */
+function apart(heights) {
+  const found = heights.slice();
+  const order = heights.map((_, i) => i).sort((a, b) => heights[a] - heights[b]);
+  order.slice(1).forEach((i, at) => (found[i] = Math.max(found[i], found[order[at]] + GAP)));
+  return found;
 }
 
 /** The name of the slanted roof, along it. */

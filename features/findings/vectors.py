@@ -1,0 +1,152 @@
+"""Elementwise kernels that move one word a thread: four at once take a quarter of the instructions
+that load, store and compute indices (CUDA C++ Best Practices Guide; J. Luitjens, Increase
+Performance with Vectorized Memory Access, NVIDIA 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.findings.finding import Evidence, Finding, place
+from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, operands_of
+from wattcast.features.findings.tiles import summed_accesses
+from wattcast.features.isa import classify
+from wattcast.features.ptx.ir import Body, Instruction, Register, Special
+
+WORDS = 4
+"""Words of the widest access: 16 bytes (PTX ISA, vectors of ``ld``)."""
+
+WORD_BYTES = 4
+
+_INDEX = frozenset({"%tid.x", "%ntid.x", "%ctaid.x"})
+_FORBIDDEN = frozenset({"shared", "local", "generic", "const"})
+
+
+def narrow_accesses(evidence: Evidence) -> Iterator[Finding]:
+    """Kernels without loops whose threads load and store neighbouring words of 4 bytes.
+
+    Rewritten, a thread does four neighbours in a quarter of the blocks, and what is computed from
+    loaded words is done four times. Buffers are taken to be aligned to 16 bytes.
+    """
+    analysis = evidence.analysis
+    function, launch = analysis.function, analysis.launch
+    if analysis.loops.loops or launch.blocks % WORDS or launch.block[0] != launch.threads_per_block:
+        return
+    if launch.grid[0] != launch.blocks or not _plain(function.body):
+        return
+    body = function.body
+    moves = _moves(body)
+    known = {load.one.position: load for load in summed_accesses(analysis, None, moves)}
+    step = (WORD_BYTES, 0, 0), (WORD_BYTES * launch.block[0], 0, 0)
+    if not moves or any(
+        one.position not in known
+        or (known[one.position].threads, known[one.position].blocks) != step
+        or known[one.position].width != WORD_BYTES
+        or known[one.position].offset % (WORDS * WORD_BYTES)
+        for one in moves
+    ):
+        return
+    try:
+        ptx = _widened(analysis, moves)
+    except NotRewritableError:
+        return
+    yield Finding(
+        "narrow_accesses",
+        tuple(place(function, one) for one in moves),
+        f"each thread moves words of {WORD_BYTES} bytes by {len(moves)} instructions, side by side "
+        "with its neighbours",
+        f"let a thread load and store {WORDS} neighbours at once (float4, int4), in a quarter of "
+        "the blocks",
+        ptx=ptx,
+        grid=launch.blocks // WORDS,
+    )
+
+
+def _plain(body: Body) -> bool:
+    """Whether a body does nothing that its threads do together, and knows its index alone."""
+    for one in body.instructions:
+        facts = classify(one.opcode)
+        if facts.category in ("barrier", "atomic", "texture", "surface", "copy"):
+            return False
+        if facts.space in _FORBIDDEN or facts.pipe == "tensor" or one.base in ("call", "shfl"):
+            return False
+        special = {each.name for each in one.operands if isinstance(each, Special)}
+        if special - _INDEX or (special and one.base != "mov"):
+            return False
+    return True
+
+
+def _moves(body: Body) -> list[Instruction]:
+    """Loads and stores of global memory."""
+    return [
+        one
+        for one in body.instructions
+        if classify(one.opcode).space == "global" and classify(one.opcode).accesses_memory
+    ]
+
+
+def _widened(analysis: KernelAnalysis, moves: list[Instruction]) -> str:
+    body = analysis.function.body
+    change = Rewriting(analysis.module, analysis.function)
+    copies: list[dict[str, str]] = [{} for _ in range(WORDS)]
+
+    def copied(name: str) -> None:
+        for number, names in enumerate(copies):
+            names[name] = change.new(_type(body, name)) if number else name
+
+    for one in body.instructions:
+        facts = classify(one.opcode)
+        special = next((each.name for each in one.operands if isinstance(each, Special)), "")
+        if special == "%tid.x":
+            result = operands_of(change.text_of(one))[0]
+            change.after(one, [f"shl.b32 {result}, {result}, {WORDS.bit_length() - 1};"])
+        elif special == "%ntid.x":
+            result = operands_of(change.text_of(one))[0]
+            change.replace(one, [f"mov.u32 {result}, {WORDS * analysis.launch.block[0]};"])
+        elif one in moves:
+            _widen(change, one, copies, load=facts.category == "load", copied=copied)
+        elif copies[0].keys() & set(reads(one)):
+            if facts.category == "control" or one.predicate in copies[0]:
+                raise NotRewritableError("loaded words decide the way")
+            for name in writes(one):
+                copied(name)
+            text = change.text_of(one)
+            change.replace(one, [_renamed(one.opcode, text, names) for names in copies])
+    return change.text()
+
+
+def _widen(
+    change: Rewriting,
+    one: Instruction,
+    copies: list[dict[str, str]],
+    *,
+    load: bool,
+    copied: Callable[[str], None],
+) -> None:
+    """A load or store of a vector in the place of one of a word."""
+    head, _, kind = one.opcode.rpartition(".")
+    first, second = operands_of(change.text_of(one))
+    value = first if load else second
+    if not isinstance(one.operands[0 if load else 1], Register) or "v2" in head or "v4" in head:
+        raise NotRewritableError("no register is moved")
+    if load:
+        copied(value)
+    words = ", ".join(names.get(value, value) for names in copies)
+    vector = f"{{{words}}}"
+    parts = (vector, second) if load else (first, vector)
+    change.replace(one, [f"{head}.v{WORDS}.{kind} {', '.join(parts)};"])
+
+
+def _renamed(opcode: str, text: str, names: Mapping[str, str]) -> str:
+    return f"{opcode} {', '.join(names.get(each, each) for each in operands_of(text))};"
+
+
+def _type(body: Body, name: str) -> str:
+    """The declared type of a register."""
+    for each in body.registers:
+        rest = name.removeprefix(each.name)
+        if rest != name and (not rest or rest.isdigit()):
+            return each.type.lstrip(".")
+    raise NotRewritableError(f"{name} is declared nowhere")

@@ -1,0 +1,239 @@
+"""The shapes of a sweep on one GPU: each predicted as ``POST /predict`` would, and what speaks
+against its being the same program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wattcast.features.analysis import KernelAnalysis, Mode
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.invariance import Doubt, doubt, stores
+from wattcast.features.launch import Dim3, Launch
+from wattcast.features.occupancy import check_launch
+from wattcast.features.places import extra_threads
+from wattcast.models.choice import Point
+from wattcast.models.clocks import ClockPair
+from wattcast.models.energy import energy
+from wattcast.models.time.base import TimePrediction
+from wattcast.predictor import parts
+from wattcast.predictor.messages import LaunchRequest
+from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.limits import cost
+from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.trust import trust
+from wattcast.predictor.parts.watts import Watts
+from wattcast.predictor.variants import Variant
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+    from wattcast.predictor.messages.sweep import SweepRequest
+
+AGREEMENT = 0.02
+"""How far the symbolic analysis may lie from the executed one in time and power of the reference
+launch, relative, to stand in for it: far below what tells shapes apart in practice."""
+
+
+class Shape(NamedTuple):
+    """A launch shape on a GPU; ``registers`` is ``None`` where the kernel's own count stands."""
+
+    gpu: GpuProfile
+    grid: Dim3
+    block: Dim3
+    registers: int | None
+    variant: Variant = ()
+
+    def answer(self) -> dict[str, Any]:
+        """``wattcast.predictor.messages.sweep.Shape``."""
+        return {
+            "gpu": self.gpu.id,
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "registers_per_thread": self.registers,
+            "defines": dict(self.variant) or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A shape with its prediction."""
+
+    shape: Shape
+    analysis: KernelAnalysis
+    time: TimePrediction
+    power: Watts
+    point: Point[Shape]
+    notes: tuple[Diagnostic, ...]
+    doubt: Doubt | None = None
+
+    def marked(self) -> dict[str, Any]:
+        """What ``parts.trust`` compares answers by."""
+        estimate, card = self.power.estimate, self.power.card
+        assert estimate is not None
+        assert card is not None
+        trips = parts.facts(self.analysis)["trip_counts"]
+        return {
+            "gpu": self.shape.gpu.id,
+            "trust": trust(estimate.basis, card, (), trips),
+            "model": {"family": card.family, "source": card.source},
+            "power": {"basis": estimate.basis},
+        }
+
+    def absolute(self) -> dict[str, Any]:
+        assert self.power.estimate is not None
+        both = energy(self.power.estimate, self.time, self.shape.gpu)
+        return {
+            "time": parts.estimate(self.time.estimate, "seconds"),
+            "power": parts.estimate(self.power.estimate, "watts"),
+            "energy": parts.estimate(both, "joules"),
+        }
+
+
+class Swept:
+    """The shapes of one GPU: same source, clocks, models and kind of analysis."""
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        request: SweepRequest,
+        gpu: GpuProfile,
+        variant: Variant = (),
+    ) -> None:
+        self._predictor, self._request, self._gpu = predictor, request, gpu
+        self.source: Source = predictor.sources.read(request, gpu)
+        self._clocks: ClockPair
+        self._clocks, beside = clocks_of(request.clocks, gpu)
+        base = request.launch.launch()
+        own = Shape(gpu, base.grid, base.block, None, variant)
+        self._mode: Mode = request.analysis
+        self.reference = self._at(own, request.analysis)
+        self.notes: tuple[Diagnostic, ...] = (*beside, *self.reference.notes)
+        ran = self.reference.analysis.activity_how == "executed"
+        if request.analysis == "auto" and ran and (quick := self._symbolic(own)) is not None:
+            self._mode, self.reference = "symbolic", quick
+
+    def _symbolic(self, own: Shape) -> Predicted | None:
+        """The reference worked out symbolically, if that comes to the same."""
+        try:
+            quick = self._at(own, "symbolic")
+        except WattcastError:
+            return None
+        slow = self.reference.point
+        agrees = all(
+            abs(one - other) <= AGREEMENT * other
+            for one, other in (
+                (quick.point.time_seconds, slow.time_seconds),
+                (quick.point.power_watts, slow.power_watts),
+            )
+        )
+        same = quick.analysis.trip_counts == self.reference.analysis.trip_counts
+        return quick if agrees and same else None
+
+    def announced(self, shapes: Sequence[Shape]) -> AbstractContextManager[None]:
+        """Shapes that are predicted inside: what can be worked out for many at once is."""
+        function = self.source.known.module.kernel(self._request.kernel)
+        return parts.announced(self.source, function, map(self._launch, shapes))
+
+    def doubt(self, shape: Shape) -> Doubt | None:
+        """Why a shape may compute something else than the request's launch, by its text."""
+        module = self.source.known.module
+        function = module.kernel(self._request.kernel)
+        base = self._request.launch.launch()
+        other = Launch(shape.grid, shape.block)
+        found = doubt(module, function, base, other, strides=self._request.grid_stride)
+        if found is None and self._more(other) and self._stored is None:
+            return self._may_act(other)  # nothing that is worked out of it could show it
+        return found
+
+    def check(self, shape: Shape) -> None:
+        """Raises LaunchError for a shape that its GPU never launches."""
+        known = self.reference.analysis
+        launch = replace(known.launch, grid=shape.grid, block=shape.block)
+        check_launch(self._gpu, launch, known.static_shared_bytes, shape.registers or 1)
+
+    def idle(self, point: Predicted) -> Doubt | None:
+        """Why the threads that a shape has besides those of the launch may do something."""
+        launch = point.analysis.launch
+        if not self._more(launch) or _stored(point.analysis) == self._stored:
+            return None
+        return self._may_act(launch)
+
+    def _more(self, launch: Launch) -> bool:
+        strides = self._request.grid_stride
+        return not strides and extra_threads(self._request.launch.launch(), launch)
+
+    @cached_property
+    def _stored(self) -> dict[str, float] | None:
+        return _stored(self.reference.analysis)
+
+    def _may_act(self, launch: Launch) -> Doubt:
+        base = self.reference.analysis
+        more = launch.threads - base.launch.threads
+        needed = [f"argument {need.position}" for need in base.needs if need.assumes == "value"]
+        hint = f" ({', '.join(needed)} was not given)" if needed else ""
+        return Doubt(f"it is not shown that its {more} more threads do nothing{hint}")
+
+    def at(self, shape: Shape) -> Predicted:
+        """The prediction for a shape. Raises LaunchError and AnalysisError."""
+        return self._at(shape, self._mode)
+
+    def _launch(self, shape: Shape) -> LaunchRequest:
+        changed = {"grid": list(shape.grid), "block": list(shape.block)}
+        return LaunchRequest.model_construct(**{**dict(self._request.launch), **changed})
+
+    def _at(self, shape: Shape, mode: Mode) -> Predicted:
+        changes: dict[str, Any] = {"launch": self._launch(shape), "analysis": mode}
+        if shape.registers is not None:
+            changes["registers_per_thread"] = shape.registers
+        asked = self._request.model_copy(update=changes)
+        analysis = parts.analysed(self._predictor, asked, self.source, self._gpu, ptxas=True)
+        found = cost(
+            self._predictor,
+            asked,
+            analysis,
+            self._gpu,
+            self._clocks,
+            self._request.power_limit_watts,
+            self._request.board or "",
+        )
+        time, watts, _ = found.told()
+        point = Point(shape, time.estimate.value, watts.value)
+        notes = (*found.notes, *found.power.diagnostics)
+        return Predicted(shape, analysis, time, found.power, point, notes)
+
+    def answer(self) -> dict[str, Any]:
+        """``wattcast.predictor.messages.sweep.SweepModel``."""
+        card = self.reference.power.card
+        assert card is not None
+        return {
+            "gpu": self._gpu.id,
+            "clocks": self._clocks._asdict(),
+            "model": reference_of(card),
+            "time_model": self.reference.time.family,
+            "analysis": self.reference.analysis.activity_how,
+        }
+
+
+def _stored(analysis: KernelAnalysis) -> dict[str, float] | None:
+    """How often each function's instructions that change memory do, over all threads of the
+    launch; ``None`` where that is not exactly known."""
+    try:
+        result = analysis.symbolic
+    except WattcastError:
+        return None
+    if not (result.complete and result.sampling.exact):
+        return None
+    found = {}
+    for name, counts in result.functions.items():
+        function = analysis.module.function(name)
+        places = [] if function is None else stores(function)
+        if function is None or not counts.counts_known[places].all():
+            return None
+        found[name] = float(counts.active_lanes[places].sum())
+    return found

@@ -1,0 +1,250 @@
+"""Textbook mistakes: the textbook's advice first, and it promises what the change brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from studies.advice.study import PAIRS, PTX, Pair, judge
+from studies.advice.study import main as study
+from tests.app.conftest import settings_at
+from tests.reference.machine import run
+from wattcast.app.services import Services
+from wattcast.features.findings import Finding, find
+from wattcast.predictor import parts
+from wattcast.predictor.advise import advise
+from wattcast.predictor.advise.adviser import snippets
+from wattcast.predictor.messages.advise import Advice, AdviceAnswer
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
+
+TEXT = PTX.read_text(encoding="utf-8")
+
+GPUS = ("tesla-v100", "t4", "a100-sxm4-40gb", "rtx-3090")
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
+    return Services(settings_at(tmp_path_factory.mktemp("pairs")))
+
+
+def pair(name: str) -> Pair:
+    return next(each for each in PAIRS if each.name == name)
+
+
+def asked(kernel: str, gpu: str = "tesla-v100", ptx: str = TEXT, **launch: Any) -> PredictRequest:
+    body = {"ptx": ptx, "kernel": kernel, "gpu": gpu, "launch": launch, "model": "physical"}
+    return PredictRequest.model_validate(body)
+
+
+def codes(services: Services, request: PredictRequest) -> list[str]:
+    found = advise(services, request)
+    AdviceAnswer.model_validate(found)
+    return [each["code"] for each in found["advice"]]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("name", [each.name for each in PAIRS if each.asked])
+def test_the_textbook_advice_comes_first_and_keeps_its_promise(
+    services: Services, name: str, gpu: str
+) -> None:
+    found = judge(services, pair(name), gpu)
+    assert found.first == found.pair.code
+    assert not found.at_least
+    assert found.promised is not None
+    assert found.promised == pytest.approx(found.after, rel=0.15)
+    assert found.promised[1] < found.before[1]
+
+
+def test_a_lower_bound_promises_no_more_than_the_change_brings(services: Services) -> None:
+    found = judge(services, pair("reduction without shuffles"), "tesla-v100")
+    assert found.at_least
+    assert found.promised is not None
+    for before, promised, after in zip(found.before, found.promised, found.after, strict=True):
+        assert after <= promised < before
+
+
+def test_the_study_prints_promise_beside_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert study(["--gpus", "tesla-v100", "--only", "bank", "tiny"]) == 0
+    out = capsys.readouterr().out
+    assert "| bank conflicts | tesla-v100 | bank_conflicts |" in out
+    assert "2 of 2 told first" in out
+
+
+# --- the pairs are what they say -----------------------------------------------------------------
+
+
+def numbers(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Small integers as floats: every sum of them is exact."""
+    return (np.arange(count) * 7 % 11).astype(np.float32)
+
+
+def outputs(
+    kernel: str, grid: tuple[int, ...], block: tuple[int, ...], sizes: list[int], *more: int,
+    ptx: str = TEXT,
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """The last buffer after a launch on the reference interpreter; the others hold numbers."""
+    buffers = [numbers(size) for size in sizes[:-1]] + [np.zeros(sizes[-1], dtype=np.float32)]
+    given = {f"p{n}": each for n, each in enumerate([*buffers, *map(np.int32, more)])}
+    return run(ptx, kernel, grid, block, given).memory[f"p{len(sizes) - 1}"]
+
+
+SMALL: dict[str, tuple[Any, ...]] = {
+    "naive matmul": ((2, 2), (16, 16), [1024, 1024, 1024], 32),
+    "naive matmul, blocks of 32 x 32": ((1, 1), (32, 32), [1024, 1024, 1024], 32),
+    "bank conflicts": ((2, 2), (32, 8), [4096, 4096], 64),
+    "transpose without a tile": ((2, 2), (32, 8), [4096, 4096], 64),
+    "divergent reduction": ((2,), (256,), [512, 2]),
+    "divergent reduction by a mask": ((2,), (256,), [512, 2]),
+    "reduction without shuffles": ((2,), (256,), [512, 2]),
+    "FP64 constant": ((2,), (64,), [100, 100], 100),
+    "modulo indexing": ((2,), (64,), [64, 128], 64, 5),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_both_kernels_of_a_pair_compute_the_same(name: str) -> None:
+    of = pair(name)
+    before, after = (outputs(each, *SMALL[name]) for each in (of.before, of.after))
+    assert before.any()
+    # Single precision rounds what double did not.
+    assert after == pytest.approx(before, rel=1e-5 if name == "FP64 constant" else 0.0)
+
+
+def test_the_other_changed_kernels_compute_the_same() -> None:
+    rows = outputs("copy_by_rows", (3, 4), (32, 8), [2400, 2400], 30, 80)
+    columns = outputs("copy_by_columns", (1, 10), (32, 8), [2400, 2400], 30, 80)
+    assert (rows == columns).all()
+    few, many = (outputs("grid_stride", (each,), (32,), [500, 500], 500) for each in (1, 5))
+    assert (few == many).all()
+    divided = outputs("flip_divided", (4,), (250,), [1000, 1000], 1000)
+    assert (divided == outputs("flip_constant", (4,), (250,), [1000, 1000])).all()
+
+
+def finding(
+    services: Services, name: str, grid: tuple[int, ...], code: str, **given: int
+) -> Finding:
+    of = pair(name)
+    block = SMALL[name][1]
+    arguments = {key[1:]: value for key, value in given.items()}
+    request = asked(of.before, grid=list(grid), block=list(block), arguments=arguments)
+    assert request.gpu is not None
+    gpu = services.gpus.load(request.gpu)
+    analysis = parts.analysed(services, request, services.sources.read(request, gpu), gpu)
+    return next(each for each in find(analysis) if each.code == code)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("naive matmul", {"_3": 32}),
+        ("naive matmul, blocks of 32 x 32", {"_3": 32}),
+        ("FP64 constant", {"_2": 100}),
+        ("modulo indexing", {"_2": 64, "_3": 5}),
+        ("reduction without shuffles", {}),
+    ],
+)
+def test_the_changed_ptx_computes_what_the_kernel_does(
+    services: Services, name: str, given: dict[str, int]
+) -> None:
+    of = pair(name)
+    found = finding(services, name, SMALL[name][0], of.code, **given)
+    assert found.ptx is not None
+    changed = outputs(of.before, *SMALL[name], ptx=found.ptx)
+    tolerance = 1e-5 if name == "FP64 constant" else 0.0
+    assert changed == pytest.approx(outputs(of.before, *SMALL[name]), rel=tolerance)
+
+
+def test_a_promise_is_the_prediction_for_the_changed_ptx(services: Services) -> None:
+    for name in ("naive matmul", "FP64 constant", "divergent reduction"):
+        of = pair(name)
+        request = asked(of.before, **of.launch)
+        (told,) = [e for e in advise(services, request)["advice"] if e["code"] == of.code]
+        again = predict(services, asked(of.before, ptx=told["changed_ptx"], **of.launch))
+        assert again["time"]["seconds"] == pytest.approx(told["after"]["seconds"], rel=1e-9)
+        assert again["energy"]["joules"] == pytest.approx(told["after"]["joules"], rel=1e-9)
+
+
+def test_outcomes_keep_to_the_power_limit(services: Services) -> None:
+    of = pair("divergent reduction")
+    request = asked(of.before, "t4", **of.launch)
+    before = predict(services, request)
+    assert before["clocks"]["core_mhz"] < services.gpus.load("t4").core_mhz  # it is limited
+    found = advise(services, request)
+    assert found["before"]["seconds"] == pytest.approx(before["time"]["seconds"])
+    assert found["before"]["joules"] == pytest.approx(before["energy"]["joules"])
+
+
+# --- what is not told ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "launch", "code"),
+    [
+        ("matmul_tiled", pair("naive matmul").launch, "reread_tiles"),
+        # A block of one row shares nothing that a tile would bring.
+        ("matmul_naive", {**pair("naive matmul").launch, "block": [256, 1]}, "reread_tiles"),
+        ("copy_by_rows", pair("uncoalesced copy").launch, "reread_tiles"),
+        ("transpose_padded", pair("bank conflicts").launch, "bank_conflicts"),
+        ("reduce_sequential", pair("divergent reduction").launch, "divergent_branch"),
+        ("reduce_shuffles", pair("divergent reduction").launch, "shared_reduction"),
+        ("polynomial_float", pair("FP64 constant").launch, "fp64_between_fp32"),
+        ("ring_mask", pair("modulo indexing").launch, "constant_division"),
+        ("grid_stride", {**pair("tiny grid").launch, "grid": [1280]}, "small_grid"),
+        (
+            "scale_loaded",
+            {**pair("a load in each round").launch, "arguments": {"3": 8}},
+            "invariant_in_loop",
+        ),
+    ],
+)
+def test_nothing_is_told_of_a_kernel_that_is_right(
+    services: Services, kernel: str, launch: dict[str, Any], code: str
+) -> None:
+    assert code not in codes(services, asked(kernel, **launch))
+
+
+def test_a_divisor_that_is_no_power_of_two_gets_no_mask(services: Services) -> None:
+    launch = {**pair("modulo indexing").launch, "arguments": {"2": 4095, "3": 64}}
+    found = advise(services, asked("ring_modulo", **launch))["advice"]
+    (told,) = [each for each in found if each["code"] == "constant_division"]
+    assert "4095" in told["detail"]
+    assert "constexpr" in told["remedy"]
+    assert "mul.hi" in told["changed_ptx"]
+
+
+def test_a_divisor_that_nobody_gave_is_not_guessed(services: Services) -> None:
+    launch = {**pair("modulo indexing").launch, "arguments": {"3": 64}}
+    assert "constant_division" not in codes(services, asked("ring_modulo", **launch))
+
+
+# --- snippets ------------------------------------------------------------------------------------
+
+
+def test_every_finding_has_a_snippet_and_every_snippet_a_finding(services: Services) -> None:
+    known = set(Advice.model_fields["code"].annotation.__args__)  # type: ignore[union-attr]
+    shown = {name.partition("-")[0] for name in snippets()}
+    # Of another launch the request itself is shown.
+    assert known - shown == {"occupancy_limiter", "tail_effect", "launch_shape"}
+    assert shown <= known
+    for both in snippets().values():
+        assert set(both) == {"before", "after"}
+        assert both["before"] != both["after"]
+    for each in PAIRS:
+        if each.asked:
+            first = advise(services, asked(each.before, **each.launch))["advice"][0]
+            assert first["snippet_before"]
+            assert first["snippet_after"]
+
+
+def test_cuda_source_is_advised_with_arguments_by_name(services: Services, tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.cuda_nvrtc")
+    source = (PTX.parent / "pairs.cu").read_text(encoding="utf-8")
+    launch = {**pair("FP64 constant").launch, "arguments": {"n": 4194304}}
+    body = {"cuda": source, "kernel": "polynomial_double", "gpu": "tesla-v100", "launch": launch}
+    found = advise(services, PredictRequest.model_validate(body))["advice"][0]
+    assert found["code"] == "fp64_between_fp32"
+    assert found["places"][0]["source_line"] is not None

@@ -1,0 +1,533 @@
+"""``wattcast app``, ``POST /applications`` and ``wattcast.application``: energy from a trace."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wattcast
+from tests.app.conftest import Run, settings_at
+from tests.app.test_problems import problem
+from tests.generated.traces import (
+    Gpu,
+    Launch,
+    Span,
+    kineto,
+    many,
+    nsys,
+    solver,
+    training_step,
+)
+from wattcast.app.services import Services
+from wattcast.features.errors import DataError, GpuError
+from wattcast.features.gpus import load_gpu
+from wattcast.predictor.application import MOST_POINTS, application
+from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
+from wattcast.predictor.traces import read_trace
+from wattcast.predictor.traces.board import Board, shared_board, timeline
+from wattcast.predictor.traces.code import library, plain
+from wattcast.predictor.traces.fatbin import BrokenError, lz4_block
+from wattcast.predictor.traces.trace import Kind
+from wattcast.predictor.traces.unknown import HIGH, LOW, data_type_of, family_of, unknown_power
+
+DEMO = Path(__file__).parents[2] / "app" / "demo"
+SAMPLES = Path(__file__).parents[1] / "fixtures" / "traces"
+TRAINING = SAMPLES / "training_step.pt.trace.json.gz"
+SOLVER = SAMPLES / "solver.sqlite"
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
+    return Services(settings_at(tmp_path_factory.mktemp("application")))
+
+
+def asked(services: Services, path: Path, *code: Path, **options: Any) -> dict[str, Any]:
+    request = ApplicationRequest.model_validate(options)
+    answer = application(services, read_trace(path), request, library(code))
+    ApplicationAnswer.model_validate(answer)
+    return answer
+
+
+def gap_joules(answer: dict[str, Any]) -> float:
+    return sum(device["gaps"]["joules"] for device in answer["devices"])
+
+
+def adds_up(answer: dict[str, Any]) -> None:
+    """Every way of sharing out the energy gives all of it, and loses no launch."""
+    total = answer["energy"]["joules"]
+    for name in ("kernels", "operators", "streams", "steps"):
+        found = sum(row["joules"] for row in answer[name]) + gap_joules(answer)
+        assert found == pytest.approx(total, rel=1e-9), name
+        assert sum(row["launches"] for row in answer[name]) == answer["launches"], name
+    covered = sum(one["joules"] for one in answer["coverage"]) + gap_joules(answer)
+    assert covered == pytest.approx(total, rel=1e-9)
+    assert sum(one["time_share"] for one in answer["coverage"]) == pytest.approx(1.0)
+    boards = sum(device["energy"]["joules"] for device in answer["devices"])
+    assert boards == pytest.approx(total, rel=1e-9)
+    drawn = sum(
+        watts * seconds
+        for device in answer["devices"]
+        for watts, seconds in zip(
+            device["timeline"]["watts"], device["timeline"]["seconds"], strict=True
+        )
+    )
+    assert drawn == pytest.approx(total, rel=1e-9)
+    low, high = answer["energy"]["low"], answer["energy"]["high"]
+    assert 0 < low < total < high
+
+
+# --- kernels that share a board -----------------------------------------------------------------
+
+
+def board_of(
+    launches: Sequence[tuple[int, int, float, float]], idle: float = 40.0, limit: float = 250.0
+) -> Board:
+    """Launches as (start, length, standing watts, moving watts)."""
+    start = np.array([one[0] for one in launches], dtype=np.int64)
+    end = start + np.array([one[1] for one in launches], dtype=np.int64)
+    standing = np.array([one[2] for one in launches])
+    moving = np.array([one[3] for one in launches])
+    ends = np.array([start.min(), end.max()], dtype=np.int64)
+    return shared_board(start, end, standing, moving, idle, limit, ends)
+
+
+def test_a_launch_alone_draws_its_own_power() -> None:
+    board = board_of([(0, 1000, 70.0, 50.0), (3000, 500, 70.0, 100.0)])
+    assert board.joules.tolist() == pytest.approx([120e-6, 85e-6], rel=1e-12)
+    assert board.idle_joules == pytest.approx(40.0 * 2000e-9, rel=1e-12)
+    assert board.shared_seconds == 0.0
+
+
+def test_two_at_once_share_what_the_board_draws_anyway() -> None:
+    board = board_of([(0, 1000, 70.0, 50.0), (0, 1000, 70.0, 30.0)])
+    assert board.watts.tolist() == [150.0]  # not 220
+    assert board.joules.tolist() == pytest.approx([85e-6, 65e-6], rel=1e-12)
+
+
+def test_several_at_once_keep_to_the_limit() -> None:
+    board = board_of([(0, 1000, 70.0, 150.0), (500, 1000, 70.0, 90.0)], limit=250.0)
+    assert board.watts.tolist() == [220.0, 250.0, 160.0]
+    assert board.limited_seconds == pytest.approx(500e-9)
+    # In the 500 ns at the limit, 180 of 240 moving watts are left for both.
+    first = 220e-6 * 0.5 + (35 + 150 * 180 / 240) * 0.5e-6
+    assert board.joules[0] == pytest.approx(first, rel=1e-12)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 100_000),
+            st.integers(0, 20_000),
+            st.floats(0, 80),
+            st.floats(0, 200),
+        ),
+        min_size=1,
+        max_size=60,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_joules_of_launches_and_gaps_are_those_of_the_board(
+    launches: list[tuple[int, int, float, float]],
+) -> None:
+    board = board_of(launches)
+    drawn = float((board.watts * np.diff(board.times)).sum()) * 1e-9
+    assert board.total_joules == pytest.approx(drawn, rel=1e-9, abs=1e-15)
+    assert (board.joules >= -1e-15).all()
+    several = board.active > 1
+    assert (board.watts[several] <= max(250.0, max(one[2] for one in launches)) + 1e-6).all()
+    if len(board.watts):
+        line = timeline(board, 0, 7)
+        assert len(line["watts"]) <= max(7, 0)
+        kept = sum(w * s for w, s in zip(line["watts"], line["seconds"], strict=True))
+        assert kept == pytest.approx(drawn, rel=1e-9, abs=1e-15)
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+def test_sums_of_both_samples_agree(services: Services) -> None:
+    for path in (TRAINING, SOLVER):
+        adds_up(asked(services, path, DEMO))
+        adds_up(asked(services, path))
+
+
+def test_sums_agree_over_many_launches_that_overlap(services: Services, tmp_path: Path) -> None:
+    answer = asked(services, kineto(tmp_path / "t.json", many(20_000)), gpu="v100")
+    adds_up(answer)
+    assert answer["launches"] == 20_000
+    assert answer["devices"][0]["shared_seconds"] > 0
+    assert len(answer["devices"][0]["timeline"]["watts"]) <= MOST_POINTS
+    assert "launches_overlap" in {note["code"] for note in answer["warnings"]}
+
+
+def test_power_of_a_kernel_with_code_is_that_of_a_prediction(
+    services: Services, tmp_path: Path, vector_add: str
+) -> None:
+    """Its size is not known, so its rates are those of the launch as it is predicted."""
+    path = kineto(tmp_path / "t.json", [Launch("vector_add", 10_000, 52_000)])
+    answer = asked(services, path, DEMO)
+    told = predict(
+        services,
+        PredictRequest.model_validate(
+            {
+                "ptx": vector_add,
+                "gpu": "tesla-v100",
+                "registers_per_thread": 16,
+                "launch": {"grid": [4096, 1, 1], "block": [256, 1, 1]},
+            }
+        ),
+    )
+    row = answer["kernels"][0]
+    assert row["how"] == "code"
+    assert row["code"] == "vector_add.ptx"
+    assert row["watts"] == pytest.approx(told["power"]["watts"], rel=1e-12)
+    assert row["joules"] == pytest.approx(row["watts"] * 52e-6, rel=1e-6)
+    assert row["trust"]["mark"] == "guess"
+    assert "assumed" in row["why"]
+    assert row["advice"]
+    assert answer["energy"]["joules"] == pytest.approx(row["joules"], rel=1e-12)
+
+
+def test_gaps_draw_the_idle_power_of_the_board(services: Services, tmp_path: Path) -> None:
+    launches = [Launch("k", 10_000, 50_000), Launch("k", 1_060_000, 50_000)]
+    device = asked(services, kineto(tmp_path / "t.json", launches))["devices"][0]
+    assert device["gaps"]["seconds"] == pytest.approx(1e-3, rel=1e-9)
+    assert device["gaps"]["joules"] == pytest.approx(device["idle_watts"] * 1e-3, rel=1e-9)
+    assert device["gaps"]["high"] == pytest.approx(device["standing_watts"] * 1e-3, rel=1e-9)
+    assert device["idle_watts"] == 37.5  # measured, features/gpus/tesla-v100.toml
+
+
+def test_a_trace_without_any_code_gets_a_wide_answer(services: Services) -> None:
+    answer = asked(services, TRAINING)
+    hows = {one["how"] for one in answer["coverage"]}
+    assert hows == {"name", "copy"}
+    assert answer["trust"]["mark"] == "guess"
+    energy = answer["energy"]
+    assert energy["high"] / energy["low"] > 2
+    for row in answer["kernels"]:
+        assert row["joules"] > 0
+        assert row["low"] < row["joules"] < row["high"]
+        assert row["why"]
+        assert row["family"] is not None
+
+
+def test_errors_of_one_model_do_not_average_out(services: Services, tmp_path: Path) -> None:
+    """A hundred kernels without code are no surer than one: all have the same model."""
+    one = [Launch("k0", 10_000, 1_000_000)]
+    hundred = [Launch(f"k{n}", 10_000 + 10_000 * n, 10_000) for n in range(100)]
+    widths = []
+    for number, launches in enumerate((one, hundred)):
+        energy = asked(services, kineto(tmp_path / f"{number}.json", launches))["energy"]
+        widths.append((energy["high"] / energy["joules"], energy["low"] / energy["joules"]))
+    assert widths[0] == pytest.approx(widths[1], rel=1e-9)
+
+
+def test_the_same_trace_twice_gives_the_same_answer(services: Services) -> None:
+    answers = [json.dumps(asked(services, TRAINING, DEMO)) for _ in range(2)]
+    assert answers[0] == answers[1]
+
+
+def test_two_gpus_are_kept_apart(services: Services, tmp_path: Path) -> None:
+    launches = [Launch("k", 10_000, 100_000), Launch("k", 10_000, 300_000, device=1)]
+    gpus = (Gpu(), Gpu("NVIDIA A40", 84))
+    answer = asked(services, nsys(tmp_path / "t.sqlite", launches, gpus=gpus))
+    adds_up(answer)
+    first, second = answer["devices"]
+    assert (first["gpu"], second["gpu"]) == ("tesla-v100", "a40")
+    assert first["gaps"]["seconds"] == pytest.approx(200e-6)  # it idles while the other runs
+    assert second["gaps"]["seconds"] == 0.0
+    assert {row["device"] for row in answer["kernels"]} == {0, 1}
+    same = asked(services, tmp_path / "t.sqlite", gpus={"1": "v100"})
+    assert same["devices"][1]["gpu"] == "tesla-v100"
+
+
+def test_a_part_of_a_board_negative_gaps_and_missing_clocks_are_told(
+    services: Services, tmp_path: Path
+) -> None:
+    launches = [Launch("k", 10_000, 100_000), Launch("k", 60_000, 100_000)]
+    gpus = (Gpu("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14),)
+    answer = asked(services, nsys(tmp_path / "t.sqlite", launches, gpus=gpus), gpu="a100-sxm4-40gb")
+    adds_up(answer)
+    notes = {note["code"]: note["detail"] for note in answer["warnings"]}
+    assert "14 of 108 multiprocessors" in notes["part_of_a_board"]
+    assert "1 launches begin before" in notes["negative_gaps"]
+    assert "1410" in notes["clocks_assumed"]
+    told = asked(services, tmp_path / "t.sqlite", gpu="a100-sxm4-40gb", clocks={"core_mhz": 1005})
+    assert "clocks_assumed" not in {note["code"] for note in told["warnings"]}
+    assert told["energy"]["joules"] < answer["energy"]["joules"]
+
+
+def test_a_gpu_that_nobody_names_is_asked_for(services: Services, tmp_path: Path) -> None:
+    for name, why in (("", "does not name its GPU 0"), ("Foo 9000", "unknown GPU 'Foo 9000'")):
+        path = kineto(tmp_path / "t.json", [Launch("k", 10, 10)], gpus=(Gpu(name),))
+        with pytest.raises(GpuError, match=why):
+            asked(services, path)
+        assert asked(services, path, gpu="v100")["devices"][0]["gpu"] == "tesla-v100"
+
+
+def test_the_best_clock_of_the_mix_keeps_to_the_slowdown(services: Services) -> None:
+    for most in (1.0, 1.05, 1.5):
+        (mix,) = asked(services, SOLVER, DEMO, most_slowdown=most)["clocks"]
+        assert 0 < mix["covers"] < 1
+        reference = mix["points"][-1]
+        assert (reference["time"], reference["energy"]) == pytest.approx((1.0, 1.0))
+        allowed = [point for point in mix["points"] if point["time"] <= most]
+        least = min(point["energy"] for point in allowed)
+        if mix["best"] is None:
+            assert least == pytest.approx(1.0)
+        else:
+            assert mix["best"]["energy"] == least
+            assert mix["best"]["time"] <= most
+
+
+def test_launches_are_told_by_columns(services: Services) -> None:
+    answer = asked(services, TRAINING, launches=True)
+    columns = answer["launch_columns"]
+    assert {len(column) for column in columns.values()} == {answer["launches"]}
+    by_kernel = np.bincount(columns["kernel"], columns["joules"])
+    assert by_kernel.tolist() == pytest.approx([row["joules"] for row in answer["kernels"]])
+
+
+# --- kernels without code -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "kind"),
+    [
+        ("volta_sgemm_128x64_nn", "matrix product", "fp32"),
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "matrix product", "bf16"),
+        ("void cudnn::detail::dgrad_engine<float, 512, 6>(int)", "convolution", "fp32"),
+        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>", "attention", None),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "communication", "fp32"),
+        ("triton_poi_fused_add_cos_sin_0", "elementwise", None),
+        ("mystery", "other", None),
+    ],
+)
+def test_names_of_libraries_are_read(name: str, family: str, kind: str | None) -> None:
+    assert family_of(name) == family
+    assert data_type_of(name) == kind
+
+
+def test_a_small_launch_draws_less_and_all_lie_within_the_board() -> None:
+    gpu = load_gpu("tesla-v100")
+    watts = []
+    for grid in (1, 40, 4096):
+        kind = Kind("k", "", "kernel", (grid, 1, 1), (256, 1, 1), 0, 0, 0)
+        found = unknown_power(kind, gpu, 70.0, 37.5, 0.0).power
+        assert 37.5 <= found.low < found.value < found.high <= gpu.tdp_watts
+        assert found.low / found.value >= min(LOW, 37.5 / found.value) - 1e-9
+        assert found.high / found.value <= HIGH + 1e-9
+        watts.append(found.value)
+    assert watts == sorted(watts)
+    full = Kind("sgemm", "", "kernel", (4096, 1, 1), (256, 1, 1), 0, 0, 0)
+    product = unknown_power(full, gpu, 70.0, 37.5, 0.0).power
+    assert product.value > watts[-1]
+    assert product.high == gpu.tdp_watts
+    guess = unknown_power(full, gpu, 70.0, 37.5, 0.3).power
+    assert guess.low < product.low
+
+
+# --- code ---------------------------------------------------------------------------------------
+
+PTX = """.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry {name}(.param .u64 p0)
+.reqntid {block}, 1, 1
+{{ ret; }}
+"""
+
+
+def kind_of(name: str, mangled: str = "", block: int = 128, shared: int = 0) -> Kind:
+    return Kind(name, mangled, "kernel", (1, 1, 1), (block, 1, 1), 16, 0, shared)
+
+
+def test_code_is_found_by_every_name(tmp_path: Path) -> None:
+    (tmp_path / "a.ptx").write_text(PTX.format(name="_Z5scaleIfEvPT_i", block=128))
+    found = library([tmp_path])
+    for kind in (
+        kind_of("x", "_Z5scaleIfEvPT_i"),
+        kind_of("_Z5scaleIfEvPT_i"),
+        kind_of("void scale<float>(float*, int)"),
+        kind_of("scale<float>(float *, int)"),
+    ):
+        code = found.find(kind)
+        assert code is not None
+        assert code.kernel == "_Z5scaleIfEvPT_i"
+    assert found.find(kind_of("void scale<double>(double*, int)")) is None
+    assert plain("void f<(int)128, 4u>(int)") == plain("f<(int)128, 4>(int)")
+
+
+def test_of_kernels_with_one_name_that_of_the_launch_is_taken(tmp_path: Path) -> None:
+    """Inductor calls kernels of several graphs alike; Triton's metadata tell them apart."""
+    for folder, block, shared in (("one", 128, 0), ("two", 256, 0), ("three", 128, 4096)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "k.ptx").write_text(PTX.format(name="k", block=block))
+        told = {"name": "k", "num_warps": block // 32, "shared": shared}
+        (tmp_path / folder / "k.json").write_text(json.dumps(told))
+    found = library([tmp_path])
+    for block, shared, folder in ((128, 0, "one"), (256, 0, "two"), (128, 4096, "three")):
+        code = found.find(kind_of("k", block=block, shared=shared))
+        assert code is not None
+        assert code.file == str(Path(folder) / "k.ptx")
+    assert found.find(kind_of("k", block=512, shared=1)) is None
+
+
+@pytest.mark.parametrize("kind", ["plain", "lz4", "zstd"])
+def test_ptx_inside_a_binary_is_found(services: Services, tmp_path: Path, kind: str) -> None:
+    """Containers as ``fatbinary`` of CUDA 13.0 makes them, with --compress-mode none, speed and
+    size, in the middle of a shared library."""
+    container = (SAMPLES / f"vector_add.{kind}.fatbin").read_bytes()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libours.so").write_bytes(b"\x7fELF" + bytes(999) + container + bytes(77))
+    found = library([tmp_path / "lib"])
+    assert not found.skipped
+    code = found.find(kind_of("vector_add"))
+    assert code is not None
+    assert code.file == "libours.so (PTX 1)"
+    path = kineto(tmp_path / "t.json", [Launch("vector_add", 10_000, 52_000)])
+    told = asked(services, path, tmp_path / "lib")["kernels"][0]
+    plain_text = asked(services, path, DEMO)["kernels"][0]
+    assert told["how"] == "code"
+    assert told["watts"] == pytest.approx(plain_text["watts"], rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["lz4", "zstd"])
+def test_a_broken_container_is_told(tmp_path: Path, kind: str) -> None:
+    container = bytearray((SAMPLES / f"vector_add.{kind}.fatbin").read_bytes())
+    container[96:136] = bytes(40)
+    (tmp_path / "broken.so").write_bytes(bytes(container))
+    found = library([tmp_path])
+    assert not found.kernels
+    assert "cannot be unpacked" in found.skipped[0]
+    (tmp_path / "broken.so").write_bytes(bytes(container[:300]))
+    assert not library([tmp_path]).kernels
+
+
+@given(st.binary(max_size=300), st.integers(0, 400))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_a_block_or_are_refused(packed: bytes, size: int) -> None:
+    with suppress(BrokenError):
+        assert len(lz4_block(packed, size)) == size
+
+
+def test_code_that_cannot_be_analysed_is_told_and_the_kernel_answered(
+    services: Services, tmp_path: Path
+) -> None:
+    (tmp_path / "k.ptx").write_text(PTX.format(name="k", block=128).replace("ret;", "ret"))
+    path = kineto(tmp_path / "t.json", [Launch("k", 10_000, 10_000, block=(128, 1, 1))])
+    answer = asked(services, path, tmp_path / "k.ptx")
+    assert answer["kernels"][0]["how"] == "name"
+    assert "code_not_used" in {note["code"] for note in answer["warnings"]}
+    with pytest.raises(DataError, match="no such file"):
+        library([tmp_path / "nowhere"])
+
+
+# --- command line, HTTP, Python -----------------------------------------------------------------
+
+
+def test_the_command_begins_with_coverage_and_writes_reports(run: Run, tmp_path: Path) -> None:
+    table, page = tmp_path / "k.csv", tmp_path / "r.html"
+    out = run(
+        "app", str(TRAINING), "--code", str(DEMO), "--price", "0.3", "--currency", "EUR",
+        "--co2", "400", "--csv", str(table), "--html", str(page),
+    )[0]  # fmt: skip
+    lines = out.splitlines()
+    assert lines[0].startswith("coverage of the time of 22 launches: ")
+    assert "by their code" in lines[0]
+    assert "from launch and name alone" in lines[0]
+    assert any(line.startswith("trust: guess") for line in lines)
+    assert any(" EUR (" in line for line in lines)
+    assert any("g CO2 (" in line for line in lines)
+    answer = json.loads(run("app", str(TRAINING), "--code", str(DEMO), "--json")[0])
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    written = sum(float(row["joules"]) for row in rows)
+    assert written == pytest.approx(answer["energy"]["joules"], rel=1e-9)
+    text = page.read_text()
+    assert "<script" not in text
+    assert "coverage of the time of 22 launches" in text
+    assert "vectorized_elementwise_kernel&lt;4" in text
+
+
+def test_the_command_compares_two_traces(run: Run, tmp_path: Path) -> None:
+    launches, steps = training_step()
+    older = kineto(tmp_path / "old.json", [*launches, Launch("extra", 6_000_000, 500_000)], steps)
+    found = json.loads(run("app", str(TRAINING), "--against", str(older), "--json")[0])["changes"]
+    assert found["kernels"][0]["name"] == "extra"
+    assert found["kernels"][0]["new_joules"] == 0
+    assert found["joules"] == pytest.approx(found["new"]["joules"] - found["old"]["joules"])
+    assert "against the older trace" in run("app", str(TRAINING), "--against", str(older))[0]
+
+
+def test_the_command_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    assert "no member traceEvents" in run("app", str(tmp_path / "x.json"), status=2)[1]
+    assert "No such file" in run("app", str(tmp_path / "none.json"), status=2)[1]
+    assert "unknown GPU" in run("app", str(TRAINING), "--gpu", "nothing", status=2)[1]
+    assert run("app", str(TRAINING), "--gpu", "v100", "--gpu", "a100", status=2)[1]
+
+
+def test_http_answers_as_the_command(client: httpx.Client, run: Run, vector_add: str) -> None:
+    files = [
+        ("file", ("t.json.gz", TRAINING.read_bytes())),
+        ("code", ("vector_add.ptx", vector_add.encode())),
+    ]
+    options = {"grams_co2_per_kwh": 100}
+    answer = client.post("/applications", files=files, data={"options": json.dumps(options)})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    ApplicationAnswer.model_validate(told)
+    adds_up(told)
+    assert told["co2"]["grams"] == pytest.approx(100 * told["kwh"])
+    here = json.loads(run("app", str(TRAINING), "--code", str(DEMO), "--json")[0])
+    assert here["energy"] == told["energy"]
+    assert [row["joules"] for row in here["kernels"]] == [row["joules"] for row in told["kernels"]]
+
+
+def test_http_tells_what_is_wrong(client: httpx.Client) -> None:
+    def posted(content: bytes, name: str = "t.json", options: str = "{}") -> httpx.Response:
+        files = {"file": (name, content)}
+        return client.post("/applications", files=files, data={"options": options})
+
+    cut = problem(posted(TRAINING.read_bytes()[:800], "t.json.gz"), 422, "data")
+    assert "cut off" in cut["detail"]
+    assert problem(posted(b"hello"), 422, "data")
+    assert problem(posted(b"SQLite format 3\0" + bytes(99), "x.sqlite"), 422, "data")
+    assert problem(posted(TRAINING.read_bytes(), options='{"gpu": "nothing"}'), 422, "gpu")
+    assert problem(posted(TRAINING.read_bytes(), options='{"foo": 1}'), 422, "validation")
+    assert problem(posted(TRAINING.read_bytes(), options="["), 400, "json")
+    plain_body = client.post("/applications", json={"file": "x"})
+    assert plain_body.status_code == 422
+
+
+def test_python_answers_as_http(services: Services) -> None:
+    answer = wattcast.application(SOLVER, code=[DEMO], registry=False, grams_co2_per_kwh=50.0)
+    told = asked(services, SOLVER, DEMO)
+    assert answer.energy.joules == told["energy"]["joules"]
+    assert answer.coverage[0].how == "code"
+    assert answer.co2 is not None
+    assert [step.name for step in answer.steps] == [
+        "iteration 0", "iteration 1", "iteration 2", None,
+    ]  # fmt: skip
+
+
+def test_steps_are_those_of_the_solver(services: Services) -> None:
+    launches, steps = solver()
+    answer = asked(services, SOLVER, DEMO)
+    inside = [one for one in launches if one.operator is not None]
+    assert len(inside) == 15
+    assert sum(row["launches"] for row in answer["steps"] if row["name"]) == len(inside)
+    assert {row["name"] for row in answer["steps"]} == {*(step.name for step in steps), None}
+    assert isinstance(steps[0], Span)

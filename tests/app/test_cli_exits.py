@@ -1,0 +1,162 @@
+"""One table of exit statuses, kept by all commands: what each says to the same mistake."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+
+from tests.app.conftest import Run
+from wattcast.app.cli import app
+from wattcast.app.cli.exits import MEANINGS, Exit, status_of
+from wattcast.app.cli.group import PANELS
+from wattcast.features.errors import WattcastError
+
+FILE, NONE = "FILE", "NONE"
+SHAPE = ("--grid", "4096", "--block", "256")
+ON = ("--gpu", "v100")
+KERNEL = {
+    name: (name, FILE, *ON, *SHAPE)
+    for name in (
+        *("predict", "explain", "hotspots", "analyze", "features"),
+        *("advise", "sweep", "dvfs"),
+    )
+}
+"""Commands that take a kernel and a launch, as they are used rightly."""
+
+COMMANDS = {
+    **KERNEL,
+    "diff": ("diff", FILE, FILE, *ON, *SHAPE),
+    "bulk": ("bulk", "FOLDER", *ON, *SHAPE),
+}
+
+
+def words_of(words: tuple[str, ...], tmp_path: Path, vector_add: str) -> list[str]:
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (folder / "k.ptx").write_text(vector_add, "utf-8")
+    stand = {FILE: folder / "k.ptx", NONE: tmp_path / "none.ptx", "FOLDER": folder}
+    return [str(stand.get(word, word)) for word in words]
+
+
+def changed(words: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
+    at = words.index(option) + 1
+    return (*words[:at], value, *words[at + 1 :])
+
+
+MISSING_FILE = {
+    **{name: tuple(NONE if word == FILE else word for word in KERNEL[name]) for name in KERNEL},
+    "diff": ("diff", FILE, NONE, *ON, *SHAPE),
+    "bulk": ("bulk", NONE, *ON, *SHAPE),
+    "counters": ("counters", NONE, *ON),
+    "rank": ("rank", NONE, FILE, *ON, "--problem-size", "64"),
+    "tune": ("tune", NONE, FILE, *ON, "--problem-size", "64"),
+    "app": ("app", NONE, *ON),
+    "cost": ("cost", NONE),
+    "gpus add": ("gpus", "add", NONE),
+    "onboard": ("onboard", "--replay", NONE),
+    "retrain": ("retrain", NONE, *ON),
+    "calibrate": ("calibrate", NONE),
+    "data check": ("data", "check", NONE),
+    "data import": ("data", "import", NONE, "--to", "x.jsonl", "--gpu", "v100"),
+    "data pack": ("data", "pack", NONE, "--to", "x.zip", "--attribution", "us"),
+}
+
+OTHER_ARGUMENTS = {
+    *("schemas", "gpus", "gpus list", "models", "models list", "data", "data fetch", "doctor"),
+    *("serve", "worker", "settings", "keys", "keys create", "keys list", "keys revoke", "audit"),
+    *("measure", "gpus show", "models registry", "models promote", "models rollback"),
+    *("gpus check", "train"),  # a check that fails is status 1; argparse reads what train is given
+}
+"""Commands that read no file of the user's."""
+
+
+@pytest.mark.parametrize("name", MISSING_FILE)
+def test_a_missing_file_is_bad_input(run: Run, tmp_path: Path, vector_add: str, name: str) -> None:
+    _, err = run(*words_of(MISSING_FILE[name], tmp_path, vector_add), status=Exit.BAD_INPUT)
+    assert err.startswith("wattcast: ")
+    assert err.count("\n") == 1
+    assert "none" in err
+
+
+def test_every_command_is_held_to_the_table() -> None:
+    root = get_command(app)
+    known = set()
+    for name in [name for panel in PANELS.values() for name in panel]:
+        below = getattr(root.commands[name], "commands", {})  # type: ignore[attr-defined]
+        known |= {f"{name} {inner}" for inner in below} | ({name} if not below else set())
+    groups = {"gpus", "models", "data", "keys"}
+    assert known == (set(MISSING_FILE) | OTHER_ARGUMENTS) - groups
+
+
+UNKNOWN_GPU = {
+    **{name: changed(words, "--gpu", "nope") for name, words in COMMANDS.items() if name != "bulk"},
+    "counters": ("counters", FILE, "--gpu", "nope"),
+    "gpus show": ("gpus", "show", "nope"),
+    "gpus list": ("gpus", "list", "nope"),
+    "models registry": ("models", "registry", "nope"),
+    "models rollback": ("models", "rollback", "nope"),
+    "retrain": ("retrain", "--gpu", "nope", "--batch", "00000000-0000-0000-0000-000000000000"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN_GPU)
+def test_an_unknown_gpu_is_bad_input(run: Run, tmp_path: Path, vector_add: str, name: str) -> None:
+    _, err = run(*words_of(UNKNOWN_GPU[name], tmp_path, vector_add), status=Exit.BAD_INPUT)
+    assert err.count("\n") == 1
+    assert "nope" in err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--grid", "64x"), ("--grid", "0"), ("--block", "-1"), ("--block", "2048"), ("--grid", "1e9")],
+)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bulk"])
+def test_a_bad_number_is_bad_input(
+    run: Run, tmp_path: Path, vector_add: str, name: str, option: str, value: str
+) -> None:
+    words = words_of(changed(COMMANDS[name], option, value), tmp_path, vector_add)
+    out, err = run(*words, status=Exit.BAD_INPUT)
+    assert out == ""
+    assert err.count("\n") == 1
+    assert option[2:] in err
+
+
+@pytest.mark.parametrize("name", KERNEL)
+def test_no_ptx_and_unknown_options_are_bad_input(run: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "no.ptx"
+    path.write_text("hello", "utf-8")
+    words = [str(path) if word == FILE else word for word in KERNEL[name]]
+    _, err = run(*words, status=Exit.BAD_INPUT)
+    assert "line 1, column 1" in err
+    run(*words, "--no-such-option", status=Exit.BAD_INPUT)
+
+
+def test_what_cannot_be_answered_is_another_status(
+    run: Run, tmp_path: Path, vector_add: str
+) -> None:
+    words = words_of((*KERNEL["dvfs"], "--max-power-watts", "1"), tmp_path, vector_add)
+    _, err = run(*words, status=Exit.NO_ANSWER)
+    assert "constraints" in err or "power" in err
+
+
+def test_a_run_that_works_is_status_zero(run: Run, tmp_path: Path, vector_add: str) -> None:
+    run(*words_of(COMMANDS["bulk"], tmp_path, vector_add), status=Exit.DONE)
+
+
+def slugs(base: type[WattcastError]) -> set[str]:
+    return {base.slug} | {slug for each in base.__subclasses__() for slug in slugs(each)}
+
+
+def test_every_kind_of_error_has_a_status_and_every_status_a_meaning() -> None:
+    from wattcast.app import problems, server  # noqa: F401 - brings errors of its own
+
+    found = {status_of(slug) for slug in slugs(WattcastError)}
+    assert found == {Exit.NO_ANSWER, Exit.BAD_INPUT, Exit.GIVEN_UP}
+    assert set(MEANINGS) == set(Exit)
+    told = get_command(app).get_help(typer.Context(get_command(app), info_name="wattcast"))
+    for status, meaning in MEANINGS.items():
+        assert re.search(rf"^ +{int(status)} +{re.escape(meaning[:40])}", told, re.M)

@@ -1,0 +1,196 @@
+"""Help that can be followed: every command shows examples, and each of them runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+
+from tests.app.conftest import Run
+from wattcast.app.cli import app
+from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.group import PANELS, examples
+from wattcast.features.cuda.toolchain import find_nvrtc
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SCALE = """__global__ void scale(float *data, float factor, int n)
+{
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < n) data[at] = data[at] * factor;
+}
+"""
+
+
+def paths() -> Iterator[str]:
+    """Every command and group below ``wattcast``, and itself."""
+    yield ""
+    root = get_command(app)
+    for name in [name for panel in PANELS.values() for name in panel]:
+        yield name
+        below = root.commands[name]  # type: ignore[attr-defined]
+        yield from (f"{name} {inner}" for inner in getattr(below, "commands", {}))
+
+
+PATHS = tuple(paths())
+
+
+def test_examples_are_of_commands_that_there_are() -> None:
+    assert set(examples()) == set(PATHS)
+    for path, lines in examples().items():
+        assert lines
+        for line in lines:
+            assert line.startswith("wattcast")
+            assert not path or path.split()[0] == shlex.split(line)[1], line
+
+
+def shown(run: Run, path: str) -> list[str]:
+    """The examples in a command's help, each as one line of a shell."""
+    out, _ = run(*path.split(), "--help")
+    section = re.search(r"^Examples:\n((?:  .*\n?)+)", out, re.M)
+    assert section is not None, out
+    return [line.strip() for line in section[1].replace("\\\n", "").splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_help_shows_examples_and_cuts_nothing(run: Run, path: str) -> None:
+    told = shown(run, path)
+    assert [shlex.split(line) for line in told] == [shlex.split(one) for one in examples()[path]]
+    out, _ = run(*path.split(), "--help")
+    assert path == "train" or max(map(len, out.splitlines())) <= 80  # argparse's choices
+    command = get_command(app)
+    for name in path.split():
+        command = command.commands[name]  # type: ignore[attr-defined]
+    for below in getattr(command, "commands", {}).values():
+        sentence = below.help.split("\n\n")[0].split(". ")[0]
+        assert " ".join(sentence.split()) in " ".join(out.split())
+
+
+ELSEWHERE = {
+    "measure": "a GPU to measure",
+    "onboard": "a GPU to measure",
+    "gpus add": "a GPU, or a dump",
+    "data fetch": "the network",
+    "serve": "runs until it is interrupted (tests/e2e/test_serve.py)",
+    "worker": "runs until it is interrupted (tests/e2e)",
+    "train": "minutes; argparse reads its options (tests/training)",
+    "calibrate": "training data (tests/app/test_cli_calibrate.py)",
+    "data check": "training data (tests/app/test_cli_data.py)",
+    "data": "the network, or training data",
+    "data pack": "a recording (tests/app/test_cli_measure.py)",
+}
+"""Commands whose examples are only parsed here, and what running them takes."""
+
+REFUSED = {
+    "models promote": (Exit.NO_ANSWER, "1001"),
+    "models rollback": (Exit.NO_ANSWER, "tesla-k20"),
+    "keys revoke": (Exit.BAD_INPUT, "3f2a9c"),
+    "gpus check": (Exit.NO_ANSWER, "my-gpu.toml"),
+}
+"""What the examples say that name something an empty home does not have."""
+
+LINES = [(path, at) for path in PATHS for at in range(len(examples()[path]))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_add: str) -> Path:
+    """A folder with the files that the examples name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("kernel.ptx", "kernels/one.ptx"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(vector_add, "utf-8")
+    for name in ("kernel.cu", "old.cu"):
+        Path(name).write_text(SCALE, "utf-8")
+    Path("new.cu").write_text(SCALE.replace("* factor", "* factor + 1.0f"), "utf-8")
+    Path("launches.csv").write_text("file,grid,block\none.ptx,4096,256\n", "utf-8")
+    Path("dmon.txt").write_text(
+        "#Entity   SMACT        FP64A        FP32A        DRAMA\nID\n"
+        "GPU 0     0.950        0.000        0.310        0.620\n", "utf-8"
+    )  # fmt: skip
+    kernel = {"launch": {"grid": [4096], "block": [256]}, "launches": 1000}
+    application = {"ptx": vector_add, "gpu": "v100", "kernels": [kernel]}
+    Path("application.json").write_text(json.dumps(application), "utf-8")
+    measured = {
+        str(size): {"block_size_x": size, "time": 2.0 + size / 1e4, "nvml_energy": 0.3}
+        for size in (64, 128, 256)
+    }
+    tuning = {
+        "device_name": "V100",
+        "kernel_name": "vector_add",
+        "problem_size": 1048576,
+        "tune_params_keys": ["block_size_x"],
+        "cache": measured,
+    }
+    Path("tuning.json").write_text(json.dumps(tuning), "utf-8")
+    Path("nvidia-smi.txt").write_bytes((FIXTURES / "dumps" / "nvidia_smi.txt").read_bytes())
+    trace = FIXTURES / "traces" / "training_step.pt.trace.json.gz"
+    Path("trace.json.gz").write_bytes(trace.read_bytes())
+    Path("my-gpu.toml").write_text('id = "my-gpu"\n', "utf-8")
+    table = "ptx,gpu,board,grid,block,core_mhz,power_watts,time_seconds\n"
+    table += "kernel.ptx,v100,lab-7,4096,256,1380,71.3,1.9e-5\n"
+    with zipfile.ZipFile("measured.zip", "w") as packed:
+        packed.writestr("measured.csv", table)
+        packed.writestr("kernel.ptx", vector_add)
+    for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -q -m kernels"):
+        subprocess.run(["git", *words.split()], check=True)
+    return tmp_path
+
+
+@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
+@pytest.mark.parametrize(("path", "at"), LINES)
+def test_every_example_runs(run: Run, folder: Path, path: str, at: int) -> None:
+    line = shown(run, path)[at]
+    words = shlex.split(line)[1:]
+    if path == "train":
+        return
+    parsed(words)
+    if path in ELSEWHERE:
+        return
+    status, said = REFUSED.get(path, (Exit.DONE, ""))
+    if line == "wattcast gpus check":
+        status, said = Exit.DONE, ""
+    out, err = run(*words, status=status)
+    assert said in err
+    assert out or status or path == "audit" or {"--out", "--output"} & set(words)
+    for written in ("why.svg", "table.csv", "imported.jsonl"):
+        assert (folder / written).is_file() == (written in words)
+
+
+def parsed(words: list[str]) -> None:
+    """Whether the command takes these words. Raises typer's usage errors."""
+    command = get_command(app)
+    context = typer.Context(command, info_name="wattcast")
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+        context = typer.Context(command, info_name=name, parent=context)
+    command.make_context(command.name, words, parent=context)
+
+
+def test_completion_knows_commands_options_and_gpus(tmp_path: Path) -> None:
+    def completed(words: str) -> str:
+        given = {
+            **os.environ,
+            "_WATTCAST_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+            "WATTCAST_HOME": str(tmp_path),
+        }
+        code = "from wattcast.app.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False
+        )
+        return done.stdout
+
+    assert {"predict"} == set(completed("wattcast pred").split())
+    assert "--power-limit" in completed("wattcast predict --pow")
+    assert {"rtx-3090", "rtx-3090-ti"} == set(completed("wattcast predict --gpu rtx-3090").split())

@@ -1,0 +1,150 @@
+"""``@wattcast.estimate``: launches of Triton kernels that predict. A stand-in takes the place of
+Triton; where it is installed, the last test asks it."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wattcast
+from tests.app.test_rank_triton import LARGE, SIDE, SMALL, _Parameter, kernel_object
+from wattcast.features.cuda import CompileError
+from wattcast.features.errors import DataError, LaunchError
+
+MATRIX = np.broadcast_to(np.float16(0), (SIDE, SIDE))
+"""Four million numbers in two bytes: only type and shape count."""
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Triton's compiler was given; small tiles are told by their two warps."""
+    found: list[Any] = []
+
+    def compiling(source: Any, target: Any, options: Any) -> Any:
+        found.append((*source[1:], target, options))
+        if options.get("num_warps") == 16:
+            raise RuntimeError("out of registers")
+        return kernel_object(SMALL if options.get("num_warps") == 2 else LARGE)
+
+    compiler, targets = ModuleType("triton.compiler"), ModuleType("triton.backends.compiler")
+    compiler.ASTSource = lambda *given: given  # type: ignore[attr-defined]
+    compiler.compile = compiling  # type: ignore[attr-defined]
+    targets.GPUTarget = lambda *given: given  # type: ignore[attr-defined]
+    for module in (compiler, targets):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return found
+
+
+def gemm() -> SimpleNamespace:
+    """A ``JITFunction``, as far as it matters."""
+    parameters = [_Parameter(name=name) for name in "abcmnk"]
+    parameters += [
+        _Parameter(name="BLOCK_M", is_constexpr=True),
+        _Parameter(name="BLOCK_N", is_constexpr=True),
+        _Parameter(name="RELU", is_constexpr=True, has_default=True, default=False),
+    ]
+    return SimpleNamespace(params=parameters, arg_names=[each.name for each in parameters])
+
+
+def programs(of: Any) -> tuple[int]:
+    return (-(-of["m"] // of["BLOCK_M"]) * -(-of["n"] // of["BLOCK_N"]),)
+
+
+ARGUMENTS = (MATRIX, MATRIX, MATRIX, SIDE, SIDE, SIDE)
+
+
+def test_a_launch_predicts_with_its_own_grid_types_and_numbers(made: list[Any]) -> None:
+    kernel = wattcast.estimate(gpu="a100", registry=False)(gemm())
+    answer = kernel[programs](*ARGUMENTS, BLOCK_M=128, BLOCK_N=128, num_warps=4)
+    ((types, constants, attributes, target, options),) = made
+    assert target == ("cuda", 80, 32)
+    assert options == {"num_warps": 4}
+    assert {types[name] for name in "abc"} == {"*fp16"}
+    assert {types[name] for name in "mnk"} == {"i32"}
+    assert constants == {"BLOCK_M": 128, "BLOCK_N": 128, "RELU": False}
+    assert sorted(attributes) == [(at,) for at in range(6)]  # all of them multiples of 16
+    hints = {**dict.fromkeys("mnk", SIDE), **{name: {"elements": SIDE**2} for name in "abc"}}
+    same = wattcast.predict(
+        kernel_object(LARGE), gpu="a100", grid=256, arguments=hints, registry=False
+    )
+    assert answer.energy == same.energy
+    assert kernel.estimates == [answer]
+    assert answer.configuration is not None
+    assert answer.configuration["BLOCK_M"] == 128
+    assert answer.to_frame()["BLOCK_M"].tolist() == [128]
+    assert "BLOCK_M=128" in answer._repr_html_()
+    assert answer.hotspots(1).joules == same.energy.joules  # type: ignore[union-attr]
+    named = dict(zip("abcmnk", ARGUMENTS, strict=True))
+    again = kernel[(256,)](**named, BLOCK_M=128, BLOCK_N=128, num_warps=4)
+    assert again.energy == answer.energy
+    assert len(kernel.estimates) == 2
+
+
+def test_an_autotuned_kernel_answers_with_the_fastest_configuration(made: list[Any]) -> None:
+    def config(side: int, warps: int) -> SimpleNamespace:
+        return SimpleNamespace(kwargs={"BLOCK_M": side}, num_warps=warps, num_stages=4, num_ctas=1)
+
+    heuristics = SimpleNamespace(fn=gemm(), values={"BLOCK_N": lambda of: of["BLOCK_M"]})
+    tuned = SimpleNamespace(fn=heuristics, configs=[config(32, 2), config(128, 4), config(64, 16)])
+    kernel = wattcast.estimate(gpu="a100", registry=False, clocks={"core_mhz": 1110})(tuned)
+    answer = kernel[programs](*ARGUMENTS)
+    assert [given[1]["BLOCK_N"] for given in made] == [32, 128, 64]
+    (ranking,) = kernel.rankings
+    assert len(ranking["configurations"]) == 2
+    assert "out of registers" in ranking["refused"][0]["reason"]
+    assert answer.clocks.core_mhz == 1110
+    assert answer.time is not None
+    assert answer.time.seconds == ranking["configurations"][0]["seconds"]
+    assert answer.time.seconds < ranking["configurations"][1]["seconds"]
+    assert ranking.to_frame()["rank"].tolist() == [1, 2]
+    assert "BLOCK_M=128" in ranking._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "kind", "message"),
+    [
+        (ARGUMENTS[:5], {}, LaunchError, "argument k is not given"),
+        (ARGUMENTS, {"a": MATRIX}, LaunchError, "argument a is given twice"),
+        (ARGUMENTS, {"beta": 1}, LaunchError, "the kernel has no argument beta"),
+        ((*ARGUMENTS, 1, 2, 3, 4), {}, LaunchError, "takes 9 arguments, not 10"),
+        (("x", *ARGUMENTS[1:]), {}, DataError, "argument a is a str: an estimate takes arrays"),
+        (
+            (np.zeros(2, complex), *ARGUMENTS[1:]), {}, DataError,
+            "argument a is an array of complex128, which Triton does not know",
+        ),
+        (ARGUMENTS, {"BLOCK_M": 64}, DataError, "BLOCK_N is a constant of the kernel"),
+        (ARGUMENTS, {"BLOCK_M": 1, "BLOCK_N": 1, "num_warps": 16}, CompileError, "out of reg"),
+    ],
+)  # fmt: skip
+def test_a_launch_that_python_or_triton_would_refuse_is_refused(
+    made: list[Any], arguments: Any, keywords: Any, kind: type[Exception], message: str
+) -> None:
+    kernel = wattcast.estimate(gpu="a100", registry=False)(gemm())
+    with pytest.raises(kind, match=message):
+        kernel[(256,)](*arguments, **keywords)
+    assert kernel.estimates == []
+
+
+def test_what_is_no_triton_function_is_told() -> None:
+    with pytest.raises(DataError, match=r"function is no @triton.jit function"):
+        wattcast.estimate(gpu="a100")(lambda: None)[(1,)]()
+    with pytest.raises(RuntimeError, match=r"kernel\[grid\]"):
+        wattcast.estimate(gpu="a100")(gemm())()
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_")
+def test_triton_itself_compiles_a_launch() -> None:
+    pytest.importorskip("triton", reason="Triton (the extra triton) is not installed")
+    from tests.fixtures.triton import kernels
+
+    rows, columns = 4096, 1024
+    data = np.broadcast_to(np.float32(0), (rows, columns))
+    softmax = wattcast.estimate(gpu="a100", registry=False)(kernels.softmax)
+    answer = softmax[(rows,)](data, data, columns, BLOCK=1024)
+    assert answer.time is not None
+    least = 2 * 4 * rows * columns / 2.039e12  # read and written once (A100 data sheet)
+    assert least < answer.time.seconds < 3 * least

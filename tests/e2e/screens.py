@@ -1,0 +1,292 @@
+"""Pictures of every tab, in both colour schemes and two widths: ``python -m tests.e2e.screens``.
+
+It writes ``tests/e2e/screens/<view>-<width>-<scheme>.png`` (or into a folder given as argument), at
+half size and with 256 colours: the references that ``test_page_screens.py`` compares with. What the
+page shows is fixed: the same requests, the history's dates and ids, the clock's zone and language.
+Fonts are those that Debian's chromium brings (DejaVu).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from playwright.sync_api import Browser, Route
+
+from tests.app.conftest import settings_at
+from tests.app.live import running
+from tests.e2e.browser import SCHEMES, Watched, chromium, watched
+
+REFERENCES = Path(__file__).with_suffix("")
+WIDTHS = (1440, 390)
+HEIGHT = 900
+CONTEXT = {
+    "locale": "en-GB",
+    "timezone_id": "UTC",
+    "reduced_motion": "reduce",
+    "viewport": {"width": WIDTHS[0], "height": HEIGHT},
+}
+FIXED_ID = "00000000-0000-4000-8000-{:012d}"
+FIXED_TIME = "2026-01-{:02d}T12:00:00+00:00"
+_STEADY_MILLISECONDS = 250
+_MOST_LOOKS = 20
+
+Pixels = NDArray[np.int16]
+
+DIFFERENT = 64
+"""Levels of 255 by which a channel of a pixel must differ to count: more than antialiasing and the
+256 colours of a reference leave at half size, less than a stroke of text that is gone."""
+SQUARE = 24
+"""Side in pixels of the squares that are looked at one by one, at half size."""
+MOST_DIFFERENT = 0.06
+"""Share of such pixels in a square from which on pictures are different: a blur of 0.6 pixels
+leaves 4.5 %, a short line of text that is gone 9 %."""
+MOST_HEIGHT = 0.01
+"""Share by which the height of a page may differ."""
+
+
+def solved(page: Watched) -> None:
+    """The example that the page opens on; its link is fixed."""
+    page.open()
+    page.settled()
+    page.page.evaluate("document.getElementById('share').value = 'https://wattcast.example/'")
+
+
+def swept(page: Watched) -> None:
+    """Of a kernel in PTX, as on all tabs that follow, so that no compiler is needed."""
+    page.predict_example()
+    tab = page.page
+    tab.click("#tab-sweep")
+    tab.click("#sweep-form button[type=submit]")
+    tab.wait_for_selector("#sweep-map .heatmaplayer image", state="attached")
+
+
+def clocked(page: Watched) -> None:
+    tab = page.page
+    given = tab.input_value("#gpu")
+    tab.select_option("#gpu", "gtx-titan-x")  # several memory clocks
+    tab.click("#tab-clocks")
+    tab.click("#clocks-form button[type=submit]")
+    tab.wait_for_selector("#clocks-map .heatmaplayer image", state="attached")
+    tab.wait_for_selector("#clocks-pareto .scatterlayer .trace")
+    tab.select_option("#gpu", given)
+
+
+def compared(page: Watched) -> None:
+    tab = page.page
+    tab.click("#tab-compare")
+    tab.click("#compare-form button[type=submit]")
+    tab.wait_for_selector("#compare-table tbody tr")
+
+
+OLD = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry scale(.param .u64 in, .param .u64 out)
+{
+ .reg .f32 %f<4>;
+ .reg .b32 %r<5>;
+ .reg .b64 %rd<7>;
+ ld.param.u64 %rd1, [in];
+ ld.param.u64 %rd2, [out];
+ mov.u32 %r1, %ctaid.x;
+ mov.u32 %r2, %ntid.x;
+ mov.u32 %r3, %tid.x;
+ mad.lo.s32 %r4, %r1, %r2, %r3;
+ mul.wide.s32 %rd3, %r4, 4;
+ add.s64 %rd4, %rd1, %rd3;
+ add.s64 %rd5, %rd2, %rd3;
+ ld.global.f32 %f1, [%rd4];
+ mul.f32 %f2, %f1, 0f40000000;
+ st.global.f32 [%rd5], %f2;
+ ret;
+}
+"""
+
+
+def changed(page: Watched) -> None:
+    tab = page.page
+    tab.click("#tab-diff")
+    tab.fill("#diff-old", OLD)
+    more = " mul.f32 %f2, %f1, 0f40000000;\n"
+    tab.fill("#diff-new", OLD.replace(more, more + " sqrt.rn.f32 %f2, %f2;\n" * 8))
+    tab.fill("#diff-energy", "+2")
+    tab.click("#diff-form button[type=submit]")
+    tab.wait_for_selector("#diff-tables details")
+
+
+def costed(page: Watched) -> None:
+    tab = page.page
+    tab.click("#tab-cost")
+    tab.click("#cost-add")
+    tab.wait_for_selector("#cost-list tbody tr")
+    tab.click("#cost-form button[type=submit]")
+    tab.wait_for_selector("#cost-table tbody tr")
+
+
+def remembered(page: Watched) -> None:
+    """Two predictions of fixed ids and dates, side by side."""
+    tab = page.page
+    found = httpx.get(f"{page.url}/predictions", params={"limit": 1}).json()[0]
+    answer = httpx.get(f"{page.url}/predictions/{found['id']}").json()
+    less = {**answer, "components": {name: 0.9 * one for name, one in answer["components"].items()}}
+    for part, unit in (("power", "watts"), ("time", "seconds"), ("energy", "joules")):
+        less[part] = {**answer[part], **{x: 0.9 * answer[part][x] for x in (unit, "low", "high")}}
+    answers = {FIXED_ID.format(1): answer, FIXED_ID.format(2): less}
+    rows = [
+        {**found, "id": key, "created": FIXED_TIME.format(at + 1), "grid": [4096 >> at]}
+        | {unit: one[part][unit] for part, unit in
+           (("power", "watts"), ("time", "seconds"), ("energy", "joules"))}
+        for at, (key, one) in enumerate(answers.items())
+    ]  # fmt: skip
+
+    def told(route: Route) -> None:
+        key = route.request.url.partition("?")[0].rpartition("/")[2]
+        body = rows[::-1] if key == "predictions" else answers[key]
+        route.fulfill(content_type="application/json", body=json.dumps(body))
+
+    tab.route("**/predictions?*", told)
+    tab.route(f"**/predictions/{FIXED_ID.format(0)[:24]}*", told)
+    tab.click("#tab-history")
+    for row in (1, 2):
+        tab.check(f"#history-table tbody tr:nth-child({row}) input")
+    tab.click("#history-compare")
+    tab.wait_for_selector("#history-sides table")
+    tab.unroute_all()
+
+
+def trusted(page: Watched) -> None:
+    page.page.click("#tab-accuracy")
+    page.page.wait_for_selector("#accuracy-points .scatterlayer .trace")
+
+
+def measured(page: Watched) -> None:
+    tab = page.page
+    tab.click("#tab-measurements")
+    tab.wait_for_selector("#upload-schema option:nth-child(2)", state="attached")
+    rows = "gpu,kernel,power_watts\nv100,a,120\nno-such-gpu,b,90\n"
+    tab.set_input_files(
+        "#upload-file", {"name": "rows.csv", "mimeType": "text/csv", "buffer": rows.encode()}
+    )
+    tab.wait_for_selector("#upload-check table")
+
+
+def modelled(page: Watched) -> None:
+    page.page.click("#tab-models")
+    page.page.wait_for_selector("#versions tbody tr")
+
+
+VIEWS: dict[str, Callable[[Watched], None]] = {
+    "predict": solved,
+    "sweep": swept,
+    "clocks": clocked,
+    "compare": compared,
+    "diff": changed,
+    "cost": costed,
+    "history": remembered,
+    "accuracy": trusted,
+    "measurements": measured,
+    "models": modelled,
+}
+"""What brings each tab to what is shown, in this order on one page."""
+
+
+def names() -> list[str]:
+    """Names of all pictures."""
+    return [f"{view}-{width}-{scheme}" for view in VIEWS for width in WIDTHS for scheme in SCHEMES]
+
+
+def shots(page: Watched) -> Iterator[tuple[str, Image.Image]]:
+    """Every picture by its name, as it is compared."""
+    for view, bring in VIEWS.items():
+        bring(page)
+        for width in WIDTHS:
+            for scheme in SCHEMES:
+                set_up(page, width, scheme)
+                yield f"{view}-{width}-{scheme}", steady(page)
+        set_up(page, WIDTHS[0], SCHEMES[0])
+
+
+def set_up(page: Watched, width: int, scheme: str) -> None:
+    """The window and colours of a picture."""
+    page.page.set_viewport_size({"width": width, "height": HEIGHT})
+    page.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+
+
+def steady(page: Watched) -> Image.Image:
+    """The whole page, half as large, once it no longer changes."""
+    tab, before = page.page, b""
+    tab.evaluate("document.activeElement?.blur(); scrollTo(0, 0); document.fonts.ready")
+    for _ in range(_MOST_LOOKS):
+        tab.wait_for_timeout(_STEADY_MILLISECONDS)
+        now = tab.screenshot(full_page=True, animations="disabled", caret="hide")
+        if now == before:
+            break
+        before = now
+    return halved(Image.open(io.BytesIO(now)).convert("RGB"))
+
+
+def halved(picture: Image.Image) -> Image.Image:
+    """Half as wide and high: each pixel the mean of four."""
+    return picture.reduce(2)
+
+
+def different(picture: Image.Image, reference: Image.Image) -> str | None:
+    """In what two pictures differ beyond the tolerance; ``None`` where they do not."""
+    (width, height), (wanted, tall) = picture.size, reference.size
+    if width != wanted or abs(height - tall) > MOST_HEIGHT * tall:
+        return f"{width} x {height} pixels instead of {wanted} x {tall}"
+    rows = min(height, tall)
+    a, b = (np.asarray(one.convert("RGB"), dtype=np.int16)[:rows] for one in (picture, reference))
+    counted = np.abs(a - b).max(axis=2) > DIFFERENT
+    padded = np.pad(counted, [(0, -size % SQUARE) for size in counted.shape])
+    down, across = (size // SQUARE for size in padded.shape)
+    shares = padded.reshape(down, SQUARE, across, SQUARE).mean(axis=(1, 3))
+    wrong = np.argwhere(shares > MOST_DIFFERENT)
+    if not len(wrong):
+        return None
+    y, x = wrong[0] * SQUARE * 2
+    return f"{len(wrong)} squares differ, the first at {x}, {y}"
+
+
+def keep(picture: Image.Image, file: Path) -> None:
+    """Write a reference."""
+    # An octree keeps colours that are rare, such as those of a warning; the median cut does not.
+    few = picture.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(file, optimize=True)
+
+
+def opened(browser: Browser, home: Path) -> Iterator[Watched]:
+    """The page of a service of its own."""
+    with (
+        running(settings_at(home, job_workers=0)) as client,
+        watched(browser, client, **CONTEXT) as page,
+    ):
+        yield page
+
+
+def main(arguments: list[str]) -> int:
+    """Write every reference; the exit status."""
+    folder = Path(arguments[0]) if arguments else REFERENCES
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as home, chromium() as browser:
+        for page in opened(browser, Path(home)):
+            for name, picture in shots(page):
+                keep(picture, folder / f"{name}.png")
+                print(folder / f"{name}.png", flush=True)
+    for file in set(folder.glob("*.png")) - {folder / f"{name}.png" for name in names()}:
+        file.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ from rich.table import Table
 from benchmarks import (
     analysis,
     application,
+    cli,
     execution,
     explain,
     install,
@@ -27,6 +28,7 @@ from benchmarks.measure import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "install": install.rows,
+    "cli": cli.rows,
     "analysis": analysis.rows,
     "execution": execution.rows,
     "symbolic": symbolic.rows,

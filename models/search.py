@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -321,26 +322,35 @@ def _learned(at: Floats, residuals: Floats) -> tuple[Kernel, float]:
     By as many of the first measurements as a schedule that grows by a quarter allows: a fit costs
     more than a proposal and changes little between.
     """
+    count = 0
+    if residuals.size >= LEARNED_FROM:
+        count = LEARNED_FROM
+        while math.ceil(count * 1.25) <= residuals.size:
+            count = math.ceil(count * 1.25)
+    return _process(at.shape[1], at[:count].tobytes(), residuals[:count].tobytes())
+
+
+@lru_cache(maxsize=8)
+def _process(dimensions: int, at: bytes, residuals: bytes) -> tuple[Kernel, float]:
+    """``_learned`` of the measurements given, kept: every proposal between two fits asks again."""
     from scipy.stats import median_abs_deviation
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-    reach = np.full(at.shape[1], REACH * math.sqrt(at.shape[1]))
+    reach = np.full(dimensions, REACH * math.sqrt(dimensions))
     first = ConstantKernel(SPREAD**2, (0.01**2, 1.0)) * Matern(reach, (0.1, 20.0), nu=2.5)
-    if residuals.size < LEARNED_FROM:
+    if not residuals:
         return first, OWN**2
-    count = LEARNED_FROM
-    while math.ceil(count * 1.25) <= residuals.size:
-        count = math.ceil(count * 1.25)
-    seen = residuals[:count] - np.median(residuals[:count])
+    places = np.frombuffer(at).reshape(-1, dimensions)
+    seen = np.frombuffer(residuals) - np.median(np.frombuffer(residuals))
     scale = 1.4826 * float(median_abs_deviation(seen)) + NOISE
     process = GaussianProcessRegressor(
         first + WhiteKernel(OWN**2 + NOISE**2, (NOISE**2, 0.2**2)), normalize_y=False
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        process.fit(at[:count], np.clip(seen, -STRANGE * scale, STRANGE * scale))
+        process.fit(places, np.clip(seen, -STRANGE * scale, STRANGE * scale))
     return process.kernel_.k1, float(process.kernel_.k2.noise_level) - NOISE**2
 
 

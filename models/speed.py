@@ -30,7 +30,7 @@ from wattcast.models.time.bottleneck import (
     l1_cycles,
     l2_bytes_per_clock,
 )
-from wattcast.models.time.roofline import FLOPS_PER_FMA, peaks_per_second
+from wattcast.models.time.measured_work import FLOPS_PER_FMA
 from wattcast.models.time.waits import major
 
 Floats = npt.NDArray[np.float64]
@@ -168,19 +168,19 @@ def _peaks(gpu: GpuProfile, clocks: ClockPair) -> dict[Unit, tuple[float, Measur
     """What each unit does in a second at most."""
     sm, hz = gpu.capability, clocks.core_hz
     every = gpu.sm_count * hz
-    flops = peaks_per_second(gpu, clocks.core_mhz)
+    mhz = clocks.core_mhz
     return {
         "dram": (bandwidth_bytes_per_second(gpu, clocks.memory_mhz), "byte/s"),
         "l2": (l2_bytes_per_clock(gpu) * hz, "byte/s"),
         "l1": ((gpu.l1_bytes_per_clock or L1_BYTES_PER_CLOCK) * every, "byte/s"),
         "shared": (sm.shared_bytes_per_clock * every, "byte/s"),
         "issue": (sm.warp_schedulers * every, "instruction/s"),
-        "fp32": (flops["fp32"], "flop/s"),
+        "fp32": (gpu.peak("fp32", mhz), "flop/s"),
         "int": (sm.int_lanes * every, "operation/s"),
-        "fp64": (flops["fp64"], "flop/s"),
-        "fp16": (flops["fp16"], "flop/s"),
+        "fp64": (gpu.peak("fp64", mhz), "flop/s"),
+        "fp16": (gpu.peak("fp16", mhz), "flop/s"),
         "sfu": (sm.sfu_lanes * every, "operation/s"),
-        "tensor": (flops["tensor"], "flop/s"),
+        "tensor": (gpu.peak("tensor_fp16", mhz), "flop/s"),
         "texture": (sm.texture_lanes * every, "operation/s"),
     }
 

@@ -24,7 +24,6 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.energy import energy
 from wattcast.models.estimate import Estimate
 from wattcast.models.power import PHYSICAL
-from wattcast.models.speed import NAMES, speed_of_light
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.beside import beside
 from wattcast.models.time.registry import DEFAULT
@@ -244,6 +243,8 @@ def _speed_of_light(
     analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, duration: TimePrediction
 ) -> dict[str, Any]:
     """``wattcast.predictor.messages.predict.SpeedOfLight``."""
+    from wattcast.models.speed import NAMES, speed_of_light  # only where it is asked for
+
     found = speed_of_light(
         analysis.activity,
         analysis.operations,

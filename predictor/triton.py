@@ -345,7 +345,11 @@ def launched(
                 yield configuration, CompileError(f"Triton does not compile it: {one[1]}")
                 continue
             programs = grid({**known, **options}) if callable(grid) else grid
-            hints = {name: value for name, value in numbers.items() if name in one.positions}
+            hints = {
+                name: int(value) if isinstance(value, bool) else value
+                for name, value in numbers.items()
+                if name in one.positions
+            }
             yield Configuration(one.parameters, None, None), one.request(programs, hints)
 
 
@@ -397,7 +401,7 @@ def _typed(
             types[name] = "*" + _dtype(name, value)
             numbers[name] = {"elements": max(1, prod(int(size) for size in value.shape))}
         elif isinstance(value, bool):
-            types[name], numbers[name] = "u1", int(value)
+            types[name], numbers[name] = "u1", value
         elif isinstance(value, int | float):
             numbers[name] = value
         else:

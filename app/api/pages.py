@@ -38,6 +38,7 @@ _MEDIA = {
     ".html": "text/html",
     ".js": "text/javascript",
     ".css": "text/css",
+    ".json": "application/json",
     ".svg": "image/svg+xml",
     ".ptx": "text/plain",
 }

@@ -139,8 +139,8 @@ def _against(
             line(console(), name)
             _report(answer)
     for name, why in left_out.items() if not as_json else ():
-        parts = (plain(name), plain(why)) if markdown else (name, why)
-        print(": not compared: ".join(parts))
+        named, reason = (plain(name), plain(why)) if markdown else (name, why)
+        print(f"{named}: not compared: {reason}")
     if not passed:
         raise typer.Exit(Exit.EXCEEDED)
 

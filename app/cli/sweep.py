@@ -61,7 +61,7 @@ def sweep(
     models: inputs.PhysicalOptions,
     as_json: inputs.AsJson = False,
 ) -> None:
-    """Predict many launch shapes, GPUs or variants of the source, and pick the best.
+    """Predict launch shapes, GPUs or source variants, and pick the best.
 
     Tries blocks, grids, register counts and macros. Best by energy, by time and by energy-delay
     product. Shapes that are not shown to compute the same are left out.

@@ -4,6 +4,7 @@ configurations of Triton kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -27,6 +28,9 @@ def sweep(
     blocks: Sequence[Dimensions] | None = None,
     grids: Sequence[Dimensions] | None = None,
     registers: Sequence[int] | None = None,
+    defines: Mapping[str, Sequence[int | str]] | None = None,
+    grid_formula: Sequence[str] | None = None,
+    block_formula: Sequence[str] | None = None,
     constraints: Mapping[str, float] | None = None,
     model: ModelChoice = "physical",
     registry: bool = True,
@@ -37,10 +41,12 @@ def sweep(
     reference, and every shape does its work.
 
     ``gpu`` is one or several; ``blocks``, ``grids`` and ``registers`` are what to try (default:
-    common blocks); ``constraints`` are ``max_slowdown``, ``max_power_watts`` and
-    ``deadline_seconds``; ``options`` the other members of the request, such as ``clocks``. Raises
-    as ``predict`` does, ServiceError for too many shapes, and ConstraintError where no shape keeps
-    to the constraints.
+    common blocks). ``defines`` are macros of CUDA source with the values to try, such as
+    ``{"TILE": [8, 16, 32]}``: each combination is compiled, and launched as ``grid_formula`` and
+    ``block_formula`` tell, such as ``["ceil(n / TILE)"]``. ``constraints`` are ``max_slowdown``,
+    ``max_power_watts`` and ``deadline_seconds``; ``options`` the other members of the request, such
+    as ``clocks`` or ``include_unproven``. Raises as ``predict`` does, ServiceError for too many
+    shapes, and ConstraintError where no shape keeps to the constraints.
     """
     from wattcast.app.python.code import request_of
     from wattcast.app.python.many import LaunchSweep
@@ -48,9 +54,13 @@ def sweep(
     from wattcast.predictor.sweep import sweep as swept
 
     one = {"gpu": gpu} if isinstance(gpu, str) else {"gpus": list(gpu)}
+    tried: dict[str, Sequence[Any] | None]
     tried = {"blocks": _shapes(blocks), "grids": _shapes(grids), "registers": registers}
+    tried |= {"grid_formula": grid_formula, "block_formula": block_formula}
+    macros = {name: list(values) for name, values in (defines or {}).items()} or None
     body = {
         **{name: list(given) for name, given in tried.items() if given is not None},
+        "defines": macros,
         **{"constraints": dict(constraints or {}), "model": model, **one, **(options or {})},
         **request_of(ptx, grid, block, **launch),
     }
@@ -130,7 +140,7 @@ def rank_triton(
 
     ``kernels`` is a ``@triton.jit`` or autotuned function, which is compiled for ``gpu`` with each
     of ``configs`` (``triton.Config`` or mappings; default: of ``@triton.autotune``); or compiled
-    kernels, or one of torch's inductor with all that it compiled; or the ``Path`` of a folder as
+    kernels, or one of torch's inductor with all that it compiled; or the path of a folder as
     TRITON_CACHE_DIR, of which ``kernel`` names one. Only the first needs Triton (the extra
     ``triton``), none a GPU. ``grid`` are programs, or a function
     of constants and metadata as Triton's grids are. ``arguments`` are by name (by position
@@ -150,8 +160,8 @@ def rank_triton(
     given = dict(arguments or {})
     if hasattr(kernels, "compile_results"):
         found: Any = inductor_kernels(kernels)
-    elif isinstance(kernels, Path):
-        found = triton.read_cache(kernels, kernel)
+    elif isinstance(kernels, str | PathLike):
+        found = triton.read_cache(Path(kernels).expanduser(), kernel)
     elif isinstance(kernels, Sequence):
         found = [triton.compiled(each) for each in kernels]
     elif hasattr(kernels, "asm"):

@@ -23,7 +23,9 @@ class LaunchSweep(SweepAnswer, Shown):
 
     def rows(self) -> Iterator[Row]:
         """A row for each shape."""
-        return iter(self.model_dump()["points"])
+        for point in self.model_dump()["points"]:
+            macros = point.pop("defines") or {}
+            yield {**macros, **point}
 
     def plot(self) -> Figure:
         """Time against energy, with the Pareto set; as ``Prediction.plot``."""
@@ -47,7 +49,7 @@ class LaunchSweep(SweepAnswer, Shown):
         headings = ["shape", "", "occupancy", "time", "power", "energy", "change"]
         base = told["reference"]
         best = [f"{_words(name)}: {_best(each)}"
-                for name, each in told["best"].items() if each["better"]]  # fmt: skip
+                for name, each in told["best"].items() if not each["no_difference"]]  # fmt: skip
         refused = [f"{_shape(each)}: {each['reason']}"
                    for each in (*told["left_out"], *told["infeasible"])]  # fmt: skip
         return cards.card(
@@ -65,7 +67,9 @@ class LaunchSweep(SweepAnswer, Shown):
 def _shape(of: Row) -> str:
     registers = of.get("registers_per_thread")
     capped = "" if registers is None else f", {registers} registers"
-    return f"{of['gpu']} {cards.dims(of['grid'])} blocks of {cards.dims(of['block'])}{capped}"
+    macros = ", ".join(f"{name}={value}" for name, value in (of["defines"] or {}).items())
+    launch = f"{cards.dims(of['grid'])} blocks of {cards.dims(of['block'])}" if of["grid"] else ""
+    return " ".join(filter(None, (of["gpu"], macros and f"{macros}:", launch))) + capped
 
 
 def _words(name: str) -> str:

@@ -169,7 +169,7 @@ MOST_COPIES, MOST_WRITERS = 8, 3
 counter has two, and hostile text no end of them."""
 
 
-class _Divisor(NamedTuple):
+class Divisor(NamedTuple):
     """What integers are divided by: its ``value`` where the launch tells it, and whether it is
     always a power of two."""
 
@@ -195,7 +195,7 @@ def constant_division(evidence: Evidence) -> Iterator[Finding]:
                 if isinstance(divisor, Register) and events.warp_executions[one.position]:
                     groups.setdefault(divisor.name, []).append(one)
         for name, members in groups.items():
-            by = _divisor(analysis, name, made, frozenset())
+            by = divisor_of(analysis, name, made)
             if not by.power and (by.value is None or by.value < 2):
                 continue
             change = Rewriting(analysis.module, function)
@@ -225,22 +225,22 @@ def constant_division(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _divisor(
+def divisor_of(
     analysis: KernelAnalysis,
     name: str,
     made: Mapping[str, Sequence[Instruction]],
-    seen: frozenset[str],
-) -> _Divisor:
+    seen: frozenset[str] = frozenset(),
+) -> Divisor:
     """What a register may hold, from all that write it."""
     if name in seen:  # comes round: as the others say
-        return _Divisor(None, True)
+        return Divisor(None, True)
     writers = made.get(name, ())
     if len(seen) > MOST_COPIES or len(writers) > MOST_WRITERS:
-        return _Divisor(None, False)
+        return Divisor(None, False)
     found = [_written(analysis, one, made, seen | {name}) for one in writers]
     if len(found) == 1:
         return found[0]
-    return _Divisor(None, bool(found) and all(each.power for each in found))
+    return Divisor(None, bool(found) and all(each.power for each in found))
 
 
 def _written(
@@ -248,16 +248,16 @@ def _written(
     one: Instruction,
     made: Mapping[str, Sequence[Instruction]],
     seen: frozenset[str],
-) -> _Divisor:
+) -> Divisor:
     """What one instruction writes."""
 
-    def known(value: int) -> _Divisor:
-        return _Divisor(value, value > 0 and not value & (value - 1))
+    def known(value: int) -> Divisor:
+        return Divisor(value, value > 0 and not value & (value - 1))
 
     facts, sources = classify(one.opcode), one.operands[1:]
     first = sources[0] if sources else None
     if one.predicate is not None:
-        return _Divisor(None, False)
+        return Divisor(None, False)
     if facts.entry in ("mov", "cvt", "cvta"):
         if isinstance(first, Immediate) and isinstance(first.value, int):
             return known(first.value)
@@ -267,16 +267,16 @@ def _written(
             if shape is not None and axis in ("x", "y", "z"):
                 return known(shape["xyz".index(axis)])
         if isinstance(first, Register):
-            return _divisor(analysis, first.name, made, seen)
+            return divisor_of(analysis, first.name, made, seen)
     if facts.category == "load" and facts.space == "param" and isinstance(first, Address):
         value = _argument(analysis, first)
-        return _Divisor(None, False) if value is None else known(value)
+        return Divisor(None, False) if value is None else known(value)
     if facts.entry in ("shl", "shr") and isinstance(first, Register):
-        return _Divisor(None, _divisor(analysis, first.name, made, seen).power)
+        return Divisor(None, divisor_of(analysis, first.name, made, seen).power)
     twice = facts.entry == "add" and len(sources) == 2 and sources[0] == sources[1]
     if twice and isinstance(first, Register):
-        return _Divisor(None, _divisor(analysis, first.name, made, seen).power)
-    return _Divisor(None, False)
+        return Divisor(None, divisor_of(analysis, first.name, made, seen).power)
+    return Divisor(None, False)
 
 
 def _argument(analysis: KernelAnalysis, address: Address) -> int | None:
@@ -292,7 +292,7 @@ def _argument(analysis: KernelAnalysis, address: Address) -> int | None:
 
 
 def _without_division(
-    change: Rewriting, members: Sequence[Instruction], made: Sequence[Instruction], by: _Divisor
+    change: Rewriting, members: Sequence[Instruction], made: Sequence[Instruction], by: Divisor
 ) -> None:
     """Write a mask and a shift, or a high product, in the place of divisions. What depends on the
     divisor alone goes where that is written. Dividends are taken not to be negative."""
@@ -357,7 +357,7 @@ def expensive_in_loops(evidence: Evidence) -> Iterator[Finding]:
             elif _multiplication(one, changed) is not None:
                 divisor = one.operands[2]
                 name = divisor.name if isinstance(divisor, Register) else str(divisor)
-                by = _divisor(analysis, name, made, frozenset())
+                by = divisor_of(analysis, name, made)
                 integer = kind_of(facts.type) == "int"
                 if not integer or not (by.power or by.value):  # else ``constant_division``
                     repeated.setdefault(f"{integer} {name}", []).append(one)
@@ -379,10 +379,6 @@ def _changed(analysis: KernelAnalysis, loop: Loop) -> set[str]:
     }
 
 
-def _header(loop: Loop) -> str:
-    return loop.label or f"line {loop.line}"
-
-
 def _invariant(evidence: Evidence, loop: Loop, one: Instruction) -> Iterator[Finding]:
     function, trips = evidence.analysis.function, _trips(evidence.analysis, loop)
     if trips <= 1:
@@ -394,7 +390,7 @@ def _invariant(evidence: Evidence, loop: Loop, one: Instruction) -> Iterator[Fin
         "invariant_in_loop",
         (place(function, one),),
         f"{one.opcode} computes the same value in each of {trips:g} iterations of the loop at "
-        f"{_header(loop)}",
+        f"{loop.label or loop.line}",
         "move it before the loop",
         difference.applied(evidence.activity),
     )
@@ -417,8 +413,8 @@ def _repeated(
     return Finding(
         "division_in_loop",
         tuple(place(function, one) for one in members),
-        f"{one.opcode} divides {times:.4g} times (warps) in the loop at {_header(loop)} by a value "
-        "that the loop does not change",
+        f"{one.opcode} divides {times:.4g} times (warps) in the loop at "
+        f"{loop.label or loop.line} by a value that the loop does not change",
         f"compute {'a magic number' if integer else 'its reciprocal'} before the loop and multiply "
         "by it (the last bit may differ for floats)",
         difference.applied(evidence.activity),
@@ -474,7 +470,7 @@ def invariant_loads(evidence: Evidence) -> Iterator[Finding]:
             "invariant_in_loop",
             tuple(place(function, one) for one in found),
             f"{found[0].opcode} loads the same address in each of {trips:g} iterations of the loop "
-            f"at {_header(loop)}: a store in the loop may be to the same place, for all the "
+            f"at {loop.label or loop.line}: a store in it may be to the same place, for all the "
             "compiler knows",
             "load it into a variable before the loop, or declare the pointers __restrict__",
             ptx=change.text(),

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.dataflow import definitions, reads, writes
+from wattcast.features.dataflow import computed_from, definitions, reads, writes
+from wattcast.features.findings.arithmetic import divisor_of
 from wattcast.features.findings.finding import Evidence, Finding, place
 from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, operands_of
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import Loop
-from wattcast.features.ptx.ir import Immediate, Instruction, Register, Special
+from wattcast.features.ptx.ir import Address, Immediate, Instruction, Register, Special
 
 _COMBINED = frozenset({"add", "min", "max", "and", "or", "xor", "mul"})
 
@@ -55,6 +57,7 @@ def reductions(evidence: Evidence) -> Iterator[Finding]:
 def trees(evidence: Evidence) -> Iterator[_Tree]:
     """The reductions of a kernel that run."""
     analysis = evidence.analysis
+    launch = analysis.launch
     made = definitions(analysis.function.body.instructions)
     events = evidence.events[analysis.function.name]
     for loop in analysis.loops.loops:
@@ -68,6 +71,11 @@ def trees(evidence: Evidence) -> Iterator[_Tree]:
         if others or not barrier or len(stores) != 1 or not 1 <= len(loads) <= 2 or loop.children:
             continue
         if not events.warp_executions[stores[0].position]:
+            continue
+        # Halved at each step, fewer lanes add than a block has: a scan's are more.
+        if events.active_lanes[stores[0].position] > launch.blocks * launch.threads_per_block:
+            continue
+        if _read_by_many(analysis, events):
             continue
         loaded = {name for one in loads for name in writes(one)}
         stored = next((o for o in stores[0].operands if isinstance(o, Register)), None)
@@ -84,6 +92,24 @@ def trees(evidence: Evidence) -> Iterator[_Tree]:
         )
         if combines is not None:
             yield _Tree(loop, combines, stores[0], *_chosen_by(analysis, inside, made))
+
+
+def _read_by_many(analysis: KernelAnalysis, events: InstructionEvents) -> bool:
+    """Whether several lanes each read their own word of shared memory outside of loops: more than
+    the one sum is wanted."""
+    made, thread = definitions(analysis.function.body.instructions), Special("%tid.x")
+    members = {one.position for loop in analysis.loops.loops for one in _inside(analysis, loop)}
+    for one in analysis.function.body.instructions:
+        facts, at = classify(one.opcode), one.position
+        if facts.space != "shared" or facts.category != "load" or at in members:
+            continue
+        address = one.operands[-1]
+        base = address.base if isinstance(address, Address) else None
+        if isinstance(base, Register) and events.active_lanes[at] > events.warp_executions[at]:
+            sources = computed_from([base.name], made)
+            if any(thread in one.operands for name in sources for one in made.get(name, ())):
+                return True
+    return False
 
 
 def _inside(analysis: KernelAnalysis, loop: Loop) -> list[Instruction]:
@@ -111,7 +137,8 @@ def _chosen_by(
             continue
         if found.base == "and" and not _is_thread(index, made):
             index, step = step, index
-        if _is_thread(index, made) and step.name in by_name:
+        halves = found.base == "and" or divisor_of(analysis, step.name, made).power
+        if _is_thread(index, made) and step.name in by_name and halves:
             return found, one
     return None, None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -61,27 +61,31 @@ class _Tables(Strict):
 
 
 _FILE = Path(__file__).with_suffix(".toml")
-_TABLES = checked(_Tables, read_toml(_FILE), _FILE.name)
+
+
+@cache
+def _tables() -> _Tables:
+    return checked(_Tables, read_toml(_FILE), _FILE.name)
 
 
 @lru_cache(maxsize=65536)
 def charge(opcode: str) -> Charge | None:
     """Unit, latency key and memory accesses of an opcode; ``None`` if it costs nothing."""
     facts = classify(opcode)
-    if facts.entry in _TABLES.free:
+    if facts.entry in _tables().free:
         return None
     if facts.category in ("load", "store", "atomic", "copy"):
         return _memory_charge(facts)
-    resource = _TABLES.units[facts.pipe]
+    resource = _tables().units[facts.pipe]
     if facts.category == "texture":
         return Charge(resource, GLOBAL_LOAD, measured=False)
     if facts.category == "surface":
         stores = facts.entry != "suld"
         return Charge(resource, GLOBAL_STORE if stores else GLOBAL_LOAD, measured=False)
-    rows = _TABLES.rows["int" if kind_of(facts.type) == "int" else "float"]
-    key = rows.get(facts.entry) or _TABLES.rows["any"].get(facts.entry)
+    rows = _tables().rows["int" if kind_of(facts.type) == "int" else "float"]
+    key = rows.get(facts.entry) or _tables().rows["any"].get(facts.entry)
     if key is None:
-        return Charge(resource, MISC, measured=facts.entry in _TABLES.known_misc)
+        return Charge(resource, MISC, measured=facts.entry in _tables().known_misc)
     return Charge(resource, key, measured=True)
 
 

@@ -50,12 +50,15 @@ def pages() -> dict[str, str]:
 def cli_page() -> str:
     """Every command with its arguments and options, as typer knows them."""
     from wattcast.app.cli import app
+    from wattcast.app.cli.exits import MEANINGS
 
     parts = [
         "# Commands\n",
-        "Exit status: 0 success; 1 no answer (one line on stderr says why); 2 wrong usage; 3 a "
-        "limit of `wattcast diff` is exceeded; 4 the analysis was given up at a time limit. "
-        "`--json` prints what the HTTP service answers.\n",
+        "`--json` prints what the HTTP service answers. `wattcast --install-completion` completes "
+        "commands, options and GPUs in your shell. Every command ends with one of these:\n",
+        table(
+            ("exit status", "meaning"), [(str(int(one)), told) for one, told in MEANINGS.items()]
+        ),
     ]
     root = get_command(app)
     parts += _command("wattcast", root, typer.Context(root, info_name="wattcast"))
@@ -64,6 +67,8 @@ def cli_page() -> str:
 
 def _command(name: str, command: Any, context: typer.Context) -> list[str]:
     """The sections of a command and of those below it."""
+    from wattcast.app.cli.group import examples
+
     usage = command.get_usage(context).removeprefix("Usage: ")
     parts = [f"## {name}\n", f"    {usage}\n", f"{_cell(command.help or '')}\n"]
     records = [
@@ -73,6 +78,8 @@ def _command(name: str, command: Any, context: typer.Context) -> list[str]:
     ]
     if records:
         parts.append(table(("option", "meaning"), records))
+    lines = examples().get(name.partition(" ")[2], ())
+    parts.append("\n".join(("```bash", *lines, "```\n")))
     below = getattr(command, "commands", {})
     for word in sorted(below):
         inner = typer.Context(below[word], info_name=word, parent=context)

@@ -142,6 +142,13 @@ def test_measured_work_has_no_code_to_ask_again(client: httpx.Client) -> None:
     assert next(one for one in listed if one["id"] == made["id"])["kernel"] is None
 
 
+def test_the_packaged_default_has_a_name(client: httpx.Client, vector_add: str) -> None:
+    for gpu in ("tesla-v100", "tesla-k20", "rtx-4090"):
+        told = client.get(f"/models/{gpu}/power/registry").json()["default"]
+        assert predicted(client, vector_add, gpu=gpu)["model"] == told
+    assert client.get("/models/tesla-v100/time/registry").json()["default"] is None
+
+
 def check(client: httpx.Client, table: str) -> httpx.Response:
     files = {"file": ("rows.csv", table.encode())}
     return client.post("/measurements/check", files=files, data={"schema": "activity1"})

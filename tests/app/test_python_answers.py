@@ -170,7 +170,7 @@ def test_a_sweep_answers_as_the_service_and_is_a_table() -> None:
     assert set(table["time_seconds"]) == {point.time.seconds for point in found.points}
     text = shown(found)
     for name, best in found.best:  # what is below the model's resolution is not called better
-        assert (f"{name.replace('_', ' ')}: tesla-v100" in text) == best.better
+        assert (f"{name.replace('_', ' ')}: tesla-v100" in text) != best.no_difference
     assert "blocks of 512" in text
     two = wattcast.sweep(DEMO, **{**LAUNCH, "gpu": ["v100", "p100"]}, blocks=[128])
     assert set(two.to_frame()["gpu"]) == {"tesla-v100", "tesla-p100"}
@@ -273,3 +273,22 @@ def test_shapes_that_change_what_a_kernel_computes_are_left_out_of_a_sweep_with_
     assert "blocks of 32x8: " in text
     assert found.left_out[0].reason in text
     assert "nothing better was found" in text
+
+
+@needs_nvrtc
+def test_macros_of_a_source_are_swept_and_become_columns() -> None:
+    code = """
+    __global__ void fill(float *out, int n) {
+      int at = (blockIdx.x * blockDim.x + threadIdx.x) * PER;
+      for (int i = 0; i < PER; ++i) if (at + i < n) out[at + i] = 1.0f;
+    }
+    """
+    found = wattcast.sweep(
+        code, gpu="v100", grid=1024, block=128, arguments={"n": 1 << 18}, registry=False,
+        cuda=None, defines={"PER": [1, 2, "broken("]}, grid_formula=["ceil(n / (PER * 128))"],
+        block_formula=["128"],
+    )  # fmt: skip
+    table = found.to_frame()
+    assert dict(zip(table["PER"], table["grid"], strict=True)) == {1: "2048", 2: "1024"}
+    assert "tesla-v100 PER=2 1024 blocks of 128" in shown(found)
+    assert "tesla-v100 PER=broken(: " in shown(found)

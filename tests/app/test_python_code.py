@@ -122,6 +122,16 @@ def test_a_triton_kernel_tells_its_launch() -> None:
     assert by_hand.energy == found.energy
 
 
+def test_a_folder_of_kernels_may_be_a_string() -> None:
+    launch: dict[str, Any] = {
+        "gpu": "a100", "grid": programs, "arguments": SIZES, "registry": False,
+    }  # fmt: skip
+    folder = PTX / "gemm_fp16.sm_80"
+    assert wattcast.rank_triton(str(folder), **launch) == wattcast.rank_triton(folder, **launch)
+    with pytest.raises(DataError, match="nowhere holds no compiled Triton kernel"):
+        wattcast.rank_triton("nowhere", **launch)
+
+
 def autotuner(*names: str, launchers: tuple[Any, ...] = ()) -> SimpleNamespace:
     """Inductor's ``CachingAutotuner`` after ``precompile``: a result for each configuration."""
     results = [SimpleNamespace(kernel=kernel_object(name), config=object()) for name in names]

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
+import wattcast
 from tests.app.conftest import Run, settings_at
 from tests.app.test_cuda import needs_compiler
 from wattcast.app.services import Services
@@ -156,3 +157,16 @@ def test_variants_over_http(client: httpx.Client, services: Services) -> None:
     here = asked(services, defines=body["defines"])
     assert answer.json()["points"] == json.loads(json.dumps(here["points"]))
     assert client.post("/sweep", json={**body, "blocks": [64]}).status_code == 422
+
+
+@needs_compiler
+def test_variants_in_python(tmp_path: Path) -> None:
+    file = tmp_path / "tiled.cu"
+    file.write_text(TILED)
+    options = {name: VARIANTS[name] for name in ("grid_formula", "block_formula")}
+    options["defines"] = {"TILE": [16, 32], "PAD": [1]}
+    answer = wattcast.sweep(
+        file, gpu="v100", grid=1, block=1, arguments={"n": 4096}, options=options
+    )
+    assert [point.block[0] for point in answer.points] == [16, 32]
+    assert "TILE=32, PAD=1: 128x128 blocks of 32x32" in answer._repr_html_()

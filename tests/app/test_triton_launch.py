@@ -84,6 +84,17 @@ def test_a_launch_predicts_with_its_own_grid_types_and_numbers(made: list[Any]) 
     assert len(kernel.estimates) == 2
 
 
+def test_arrays_are_known_by_type_and_shape_alone(made: list[Any]) -> None:
+    tensor = SimpleNamespace(dtype="torch.bfloat16", shape=(SIDE, SIDE))  # device="meta"
+    kernel = wattcast.estimate(gpu="a100", registry=False)(gemm())
+    kernel[(256,)](
+        tensor, tensor, tensor, SIDE, 1, True, BLOCK_M=128, BLOCK_N=128, num_warps=4, stream=0
+    )
+    types, constants = made[0][:2]
+    assert [types[name] for name in "abcmk"] == ["*bf16", "*bf16", "*bf16", "i32", "u1"]
+    assert constants["n"] == 1  # a 1 is a constant, as in a launch of Triton
+
+
 def test_an_autotuned_kernel_answers_with_the_fastest_configuration(made: list[Any]) -> None:
     def config(side: int, warps: int) -> SimpleNamespace:
         return SimpleNamespace(kwargs={"BLOCK_M": side}, num_warps=warps, num_stages=4, num_ctas=1)

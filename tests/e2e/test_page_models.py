@@ -197,6 +197,7 @@ def test_a_board_of_ones_own_from_its_measurements_to_its_answers_and_back(
     tab.screenshot(path=tmp_path / "measurements-390.png", full_page=True)
     tab.set_viewport_size({"width": 1280, "height": 900})
     tab.click("#tab-predict")
+    tab.click("#kernel-form summary:has-text('More settings')")
     tab.fill("#board", lab.BOARD)
     page.predict_example()
     assert watts(page) == own

@@ -35,7 +35,7 @@ request, code = ApplicationRequest(gpu="v100"), library([Path(sys.argv[3])])
 answer = application(predictor(registry=False), trace, request, code, tell)
 assert answer["launches"] == int(sys.argv[2])
 assert answer["coverage"][0]["how"] == "code"
-assert answer["coverage"][0]["time_share"] == 1.0
+assert answer["coverage"][0]["time_share"] > 0.999
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 

@@ -403,6 +403,9 @@ def _advice(predictor: Predictor, power: KindPower) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = advise(predictor, power.request)["advice"]
     except WattcastError:
         return []
+    if power.trust["mark"] == "guess":
+        # What is assumed of the arguments goes by the launch: another launch would do other work.
+        found = [one for one in found if "launch" not in (one["request"] or {})]
     return found[:3]
 
 

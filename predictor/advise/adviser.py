@@ -118,6 +118,22 @@ class Adviser:
         self.analysis = self._analysed(request)
         self.more = beside(self.analysis.extras)
         self.before = self.outcome(self.analysis.activity)
+        self.launch = request.launch.model_dump(exclude_defaults=True)
+        if assumed := self._assumed():
+            self.launch["arguments"] = {**self.launch.get("arguments", {}), **assumed}
+
+    def _assumed(self) -> dict[str, int]:
+        """By position, the whole numbers that stand for arguments not given. Another grid keeps
+        them: it would stand for less work otherwise, and seem to save what it leaves out."""
+        from wattcast.features.execution import assumed_integer
+
+        function, launch = self.analysis.function, self.analysis.launch
+        found = {
+            str(place): assumed_integer(function, each.name, launch)
+            for place, each in enumerate(function.parameters)
+            if not {each.name, str(place)} & launch.arguments.keys()
+        }
+        return {place: value for place, value in found.items() if value is not None}
 
     def _analysed(self, request: KernelRequest) -> KernelAnalysis:
         return parts.analysed(self._predictor, request, self._source, self.gpu, ptxas=True)
@@ -176,8 +192,7 @@ class Adviser:
             ]
             request = None
             if finding.grid is not None:
-                asked = self.request.launch.model_dump(exclude_defaults=True)
-                request = {"launch": {**asked, "grid": [finding.grid]}}
+                request = {"launch": {**self.launch, "grid": [finding.grid]}}
             yield self.advice(finding, after, _places(finding, text), changes, request)
 
     def _mended(self, finding: Finding) -> tuple[Activity, Outcome] | None:
@@ -213,6 +228,8 @@ class Adviser:
             else value
             for name, value in self.analysis.launch.arguments.items()
         }
+        if grid is not None:
+            given |= self._assumed()
         changed = {"arguments": given} | ({} if grid is None else {"grid": [grid]})
         return self.request.launch.model_copy(update=changed)
 

@@ -44,7 +44,7 @@ def _grid(adviser: Adviser) -> Otherwise | None:
     if launch.blocks >= room or launch.grid[0] != launch.blocks or not _strides(analysis):
         return None
     best: tuple[Outcome, dict[str, Any]] | None = None
-    asked = adviser.request.launch.model_dump(exclude_defaults=True)
+    asked = adviser.launch
     for each in range(1, resident + 1):
         blocks = each * adviser.gpu.sm_count
         if blocks <= launch.blocks:
@@ -101,7 +101,7 @@ def _shape(adviser: Adviser) -> Otherwise | None:
         if block[0] not in _BLOCKS_TRIED or block == launch.block:
             continue
         shape = {"grid": list(covering_grid(launch, block)), "block": list(block)}
-        other = adviser.request.launch.model_dump(exclude_defaults=True)
+        other = adviser.launch
         found = adviser.asked_again(launch=LaunchRequest.model_validate({**other, **shape}))
         if found is not None and (best is None or found[1].joules < best[0].joules):
             best = found[1], {"launch": {**other, **shape}}, found[0]

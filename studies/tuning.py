@@ -278,7 +278,7 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
     """Print the tables; 2 without data or PTX."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m studies tuning", description=__doc__)
     parser.add_argument("--space", action="append", choices=sorted(spaces()))
     parser.add_argument("--configurations", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=50)

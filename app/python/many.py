@@ -69,7 +69,8 @@ def _shape(of: Row) -> str:
     capped = "" if registers is None else f", {registers} registers"
     macros = ", ".join(f"{name}={value}" for name, value in (of["defines"] or {}).items())
     launch = f"{cards.dims(of['grid'])} blocks of {cards.dims(of['block'])}" if of["grid"] else ""
-    return " ".join(filter(None, (of["gpu"], macros and f"{macros}:", launch))) + capped
+    parted = f"{macros}:" if macros and launch else macros
+    return " ".join(filter(None, (of["gpu"], parted, launch))) + capped
 
 
 def _words(name: str) -> str:

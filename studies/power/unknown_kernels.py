@@ -11,6 +11,7 @@ of name.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -126,6 +127,9 @@ def left_out(
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Print the errors of every choice."""
+    parser = argparse.ArgumentParser(prog="python -m studies unknown-kernels", description=__doc__)
+    parser.parse_args(arguments)
     found = list(rows(data_root()))
     families = len({(row.board, row.family) for row in found})
     print(f"{len(found)} kernels, {families} families on boards, {LEVEL:.0%} of families left out")

@@ -33,7 +33,7 @@ def test_a_key_is_made_listed_and_revoked() -> None:
     assert row["revoked"] is None
     assert token.split("_", 2)[2] not in listed
     assert run("revoke", row["id"])[0] == 0
-    assert run("revoke", row["id"])[0] == 1
+    assert run("revoke", row["id"])[0] == 2
     assert "revoked" in run("list")[1]
     log = CliRunner().invoke(app, ["audit"]).output.splitlines()
     assert [line.split()[2] for line in log] == ["keys.revoke", "keys.create"]
@@ -43,5 +43,5 @@ def test_a_key_is_made_listed_and_revoked() -> None:
 def test_what_makes_no_key() -> None:
     assert run("create", "lab", "--scope", "admin")[0] == 2
     assert run("create", "")[0] == 2
-    assert run("revoke", "nonsense")[0] == 1
+    assert run("revoke", "nonsense")[0] == 2
     assert json.loads(run("list", "--json")[1]) == []

@@ -290,5 +290,5 @@ def test_macros_of_a_source_are_swept_and_become_columns() -> None:
     )  # fmt: skip
     table = found.to_frame()
     assert dict(zip(table["PER"], table["grid"], strict=True)) == {1: "2048", 2: "1024"}
-    assert "tesla-v100 PER=2 1024 blocks of 128" in shown(found)
+    assert "tesla-v100 PER=2: 1024 blocks of 128" in shown(found)
     assert "tesla-v100 PER=broken(: " in shown(found)

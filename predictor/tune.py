@@ -67,8 +67,8 @@ def forecasts(
         if found is None or number == 0:
             fresh = _forecast(predictor, one, request)
             if found is not None and found != fresh:
-                known = {}
-            if kept is not None and (number == 0 or found is None):
+                known, found = {}, None
+            if kept is not None and found is None:
                 _keep(kept, key, fresh, new=number == 0 and not known)
             found = fresh
         yield found
@@ -86,12 +86,18 @@ def _forecast(predictor: Predictor, one: Configuration, request: Mapping[str, An
 
 
 def _known(file: Path) -> dict[str, Forecast]:
-    found = {}
+    """What a file remembers; a last line that was cut short is ended, so that more can follow."""
+    found: dict[str, Forecast] = {}
     if file.is_file():
-        for line in file.read_text(encoding="utf-8").splitlines():
+        text = file.read_text(encoding="utf-8")
+        if text and not text.endswith("\n"):
+            with file.open("a", encoding="utf-8") as out:
+                out.write("\n")
+        for line in text.splitlines():
             try:
                 row = json.loads(line)
-                found[row.pop("key")] = Forecast(**row)
+                key = row.pop("key")
+                found[key] = Forecast(**row)
             except (ValueError, KeyError, TypeError):
                 continue  # a line that was cut short when the run was interrupted
     return found

@@ -59,6 +59,33 @@ SOME = 5
 """Measurements from which one can be called strange."""
 
 
+LEVEL = 1.0
+"""What predictions over clocks may be wrong by all alike, in logarithms: so wide that the first
+measurement tells it, as a common factor says nothing of which pair is best."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockErrors:
+    """What predictions over clocks and power limits alone are wrong by besides, as standard
+    deviations of logarithms: along each logarithm of a clock (``slope``), and in waves (``wave``)
+    that reach so far in it (``reach``)."""
+
+    slope: float
+    wave: float
+    reach: float
+
+    def process(self) -> Kernel:
+        """As a process over logarithms of clocks."""
+        from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern
+
+        slopes = ConstantKernel(self.slope**2) * DotProduct(LEVEL / self.slope)
+        return slopes + ConstantKernel(self.wave**2) * Matern(self.reach, nu=2.5)
+
+
+CLOCKS = ClockErrors(slope=0.19, wave=0.05, reach=0.15)
+"""By maximum likelihood on kernels left out: ``python -m studies tuning-clocks`` prints it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What is known of all configurations; ``gain`` is what measuring each can be expected to save
@@ -76,13 +103,16 @@ class Search:
 
     ``columns``: parameters as numbers, (configurations, parameters); ``predicted``: the objective,
     above 0. ``bounded`` and ``bound``: a second quantity, as predicted, that must stay below a
-    bound (energy under a time bound). Raises DataError for shapes and values that do not fit.
+    bound (energy under a time bound). ``clocks``: where every parameter is a clock or a power
+    limit, how wrong predictions are over them. Raises DataError for shapes and values that do not
+    fit.
     """
 
     columns: Floats
     predicted: Floats
     bounded: Floats | None = None
     bound: float = math.inf
+    clocks: ClockErrors | None = None
     measured: dict[int, list[float]] = field(default_factory=dict)
     measured_bounded: dict[int, list[float]] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
@@ -102,6 +132,13 @@ class Search:
         self._places = np.column_stack(
             [_ranked(column) for column in (*self.columns.T, np.log(self.predicted))]
         )
+        if self.clocks and not (self.columns > 0).all():
+            raise DataError("clocks and power limits must be above 0")
+
+    @property
+    def _inputs(self) -> Floats:
+        """Where each configuration lies for the process."""
+        return np.log(self.columns / self.columns.max(axis=0)) if self.clocks else self._places
 
     def tell(self, index: int, value: float | None, bounded: float | None = None) -> None:
         """A measurement, ``None`` for a run that failed. Raises DataError for what is no number."""
@@ -135,7 +172,7 @@ class Search:
         Empty where all have been measured.
         """
         found: list[int] = []
-        told = Search(self.columns, self.predicted, self.bounded, self.bound)
+        told = Search(self.columns, self.predicted, self.bounded, self.bound, self.clocks)
         told.measured = {index: list(values) for index, values in self.measured.items()}
         told.measured_bounded = {k: list(v) for k, v in self.measured_bounded.items()}
         told.failed = set(self.failed)
@@ -155,7 +192,8 @@ class Search:
         strange = self._strange()
         if left == 0:
             return not self._again(strange)
-        if len(self.measured) < LEARNED_FROM or self._again(strange) or self._best(strange) is None:
+        unknown = len(self.measured) < LEARNED_FROM and not self.clocks
+        if unknown or self._again(strange) or self._best(strange) is None:
             return False
         return float(self._outlook(strange).gain.max()) < gain
 
@@ -196,20 +234,19 @@ class Search:
         """Measured once, or with values that differ, and far from what all others let expect."""
         if len(self.measured) < SOME:
             return set()
-        far = _fitted(self._places, *self._residuals(self.predicted, self.measured)).far
+        far = self._fit(self.predicted, self.measured).far
         return {
             index
             for index, away in zip(self.measured, far, strict=True)
             if away > STRANGE and not _believed(self.measured[index])
         }
 
-    def _residuals(
-        self, predicted: Floats, measured: dict[int, list[float]]
-    ) -> tuple[NDArray[np.intp], Floats, NDArray[np.bool_]]:
+    def _fit(self, predicted: Floats, measured: dict[int, list[float]]) -> _Fit:
         where = np.fromiter(measured, dtype=np.intp, count=len(measured))
         values = np.array([_middle(each) for each in measured.values()], dtype=np.float64)
         believed = np.array([_believed(each) for each in measured.values()], dtype=bool)
-        return where, np.log(values / predicted[where]), believed
+        residuals = np.log(values / predicted[where])
+        return _fitted(self._inputs, where, residuals, believed, self.clocks)
 
     def _outlook(self, strange: set[int]) -> Outlook:
         mean, spread = self._expected(self.predicted, self.measured)
@@ -234,8 +271,7 @@ class Search:
         """Mean and standard deviation of the logarithm of every configuration."""
         if not measured:
             return np.log(predicted), np.full(predicted.size, math.hypot(SPREAD, OWN))
-        fit = _fitted(self._places, *self._residuals(predicted, measured))
-        mean, spread = fit.everywhere(self._places)
+        mean, spread = self._fit(predicted, measured).everywhere(self._inputs)
         return np.log(predicted) + mean, spread
 
     def _runs(self) -> Floats:
@@ -287,7 +323,11 @@ class _Fit:
 
 
 def _fitted(
-    places: Floats, where: NDArray[np.intp], residuals: Floats, believed: NDArray[np.bool_]
+    places: Floats,
+    where: NDArray[np.intp],
+    residuals: Floats,
+    believed: NDArray[np.bool_],
+    clocks: ClockErrors | None,
 ) -> _Fit:
     try:
         from scipy.linalg import cho_solve, cholesky
@@ -295,9 +335,11 @@ def _fitted(
         raise MissingExtraError("scipy", "tune") from error
 
     at = places[where]
-    kernel, own = _learned(at, residuals)
+    kernel, own = (clocks.process(), 0.0) if clocks else _learned(at, residuals)
     noise = own + NOISE**2
     offset = float(np.median(residuals)) * residuals.size / (residuals.size + 1)
+    if clocks:
+        offset = 0.0  # it has a level of its own
     variance = np.full(residuals.size, noise)
     while True:
         covariance = kernel(at) + np.diag(variance)

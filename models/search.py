@@ -138,7 +138,13 @@ class Search:
     @property
     def _inputs(self) -> Floats:
         """Where each configuration lies for the process."""
-        return np.log(self.columns / self.columns.max(axis=0)) if self.clocks else self._places
+        if not self.clocks:
+            return self._places
+        # A limit that does not bind, or a clock above what it allows: predicted as the same run.
+        _, first, which = np.unique(
+            np.log(self.predicted).round(9), return_index=True, return_inverse=True
+        )
+        return np.asarray(np.log(self.columns / self.columns.max(axis=0))[first][which])
 
     def tell(self, index: int, value: float | None, bounded: float | None = None) -> None:
         """A measurement, ``None`` for a run that failed. Raises DataError for what is no number."""

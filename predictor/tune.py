@@ -22,6 +22,9 @@ FIRST = 200
 """Configurations that are predicted before any is chosen by what they tell: above 10 for each of
 the 14 parameters of the largest public space (Loeppky, Sacks, Welch 2009, for such processes)."""
 
+PREDICTIONS = 500
+"""Most predictions before the first measurement: some ten minutes of two cores."""
+
 AT_ONCE = 25
 """Predicted between two looks at what to predict next."""
 
@@ -116,7 +119,7 @@ class Tuning:
         self._known[key] = row
         self._made = None
 
-    def study(self, most: int, gain: float = GAIN) -> None:
+    def study(self, most: int = PREDICTIONS, gain: float = GAIN) -> None:
         """Has up to ``most`` configurations predicted in all, those that matter; fewer where no
         other can be expected to gain ``gain`` of the best."""
         while (left := most - len(self._known)) > 0 and self._open:

@@ -28,7 +28,10 @@ PREDICTIONS = 500
 AT_ONCE = 25
 """Predicted between two looks at what to predict next."""
 
-ROUNDS = 20
+BESIDE = 3
+"""Predicted beside a proposal that was not yet: those that may be proposed next."""
+
+ROUNDS = 10
 """Most looks before a proposal is taken as it is."""
 
 Objective = Literal["time", "energy", "edp"]
@@ -212,7 +215,7 @@ class Tuning:
             if all(place < known for place in places) or self._predict is None:
                 break
             wanted = [self._every[place] for place in places if place >= known]
-            more = [each for each in self.to_predict(AT_ONCE) if each not in wanted]
+            more = [each for each in self.to_predict(BESIDE) if each not in wanted]
             self._have([*wanted, *more])
         return [self._every[place] for place in self.search.propose(count)]
 

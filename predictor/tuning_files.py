@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -16,6 +15,7 @@ from math import prod
 from typing import Any
 
 from wattcast.features.errors import DataError
+from wattcast.predictor.variants import evaluated
 
 Value = int | float | str | bool
 
@@ -192,16 +192,6 @@ def _of_t1(space: Any) -> tuple[dict[str, Any], list[Any]]:
         ) from error
 
 
-_BINARY: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
-_CALLS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "round": round}
-
-
 def _expression(text: str, names: Mapping[str, object]) -> Callable[[Mapping[str, Value]], Any]:
     """A restriction as a function of the parameters, of numbers, comparisons and logic alone."""
     try:
@@ -209,39 +199,19 @@ def _expression(text: str, names: Mapping[str, object]) -> Callable[[Mapping[str
     except (SyntaxError, ValueError, RecursionError) as error:
         raise DataError(f"restriction {text!r}: no expression of Python") from error
 
-    def value(node: ast.AST, row: Mapping[str, Value]) -> Any:
-        match node:
-            case ast.Constant(value=bool() | int() | float() | str() as constant):
-                return constant
-            case ast.Name(id=name) if name in names:
-                return row[name]
-            case ast.Name(id=name):
-                raise DataError(f"restriction {text!r}: {name} is no tunable parameter")
-            case ast.BinOp(left=left, op=how, right=right) if type(how) in _BINARY:
-                return _BINARY[type(how)](value(left, row), value(right, row))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not value(operand, row)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -value(operand, row)
-            case ast.BoolOp(op=ast.And(), values=parts):
-                return all(value(part, row) for part in parts)
-            case ast.BoolOp(op=ast.Or(), values=parts):
-                return any(value(part, row) for part in parts)
-            case ast.Compare(left=left, ops=hows, comparators=others) if all(
-                type(how) in _BINARY for how in hows
-            ):
-                terms = [value(each, row) for each in (left, *others)]
-                pairs = zip(hows, terms, terms[1:], strict=False)
-                return all(_BINARY[type(how)](a, b) for how, a, b in pairs)
-            case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if name in _CALLS:
-                return _CALLS[name](*(value(part, row) for part in parts))
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-                return [value(part, row) for part in parts]
-        raise DataError(f"restriction {text!r}: {ast.unparse(node)} is not understood")
-
     def of(row: Mapping[str, Value]) -> Any:
+        def leaf(node: ast.expr) -> Value:
+            match node:
+                case ast.Constant(value=bool() | int() | float() | str() as constant):
+                    return constant
+                case ast.Name(id=name) if name in names:
+                    return row[name]
+                case ast.Name(id=name):
+                    raise DataError(f"restriction {text!r}: {name} is no tunable parameter")
+            raise DataError(f"restriction {text!r}: {ast.unparse(node)} is not understood")
+
         try:
-            return value(tree, row)
+            return evaluated(tree, leaf)
         except (TypeError, ZeroDivisionError) as error:
             raise DataError(f"restriction {text!r} with {dict(row)}: {error}") from error
 

@@ -15,8 +15,9 @@ from wattcast.features.errors import DataError
 from wattcast.models.search import GAIN
 
 if TYPE_CHECKING:
+    from wattcast.predictor.forecasts import Forecast
     from wattcast.predictor.rank import TuningProblem
-    from wattcast.predictor.tune import Forecast, Objective
+    from wattcast.predictor.tune import Objective
     from wattcast.predictor.tuning_files import Value
 
 _OBJECTIVES: Mapping[str, Objective] = {
@@ -60,7 +61,8 @@ class KernelTunerStrategy:
         from kernel_tuner.strategies.common import CostFunc
         from kernel_tuner.util import StopCriterionReached
 
-        from wattcast.predictor.tune import Tuning, forecasts
+        from wattcast.predictor.forecasts import forecasts
+        from wattcast.predictor.tune import Tuning
         from wattcast.predictor.tuning_files import Configuration
 
         objective = _objective(tuning_options.objective)
@@ -151,7 +153,7 @@ def predicted_best(
     space: Sequence[Forecast], share: float, objective: Objective = "time"
 ) -> Callable[[Mapping[str, Value]], bool]:
     """A restriction for Kernel Tuner: keeps the ``share`` of configurations that are predicted
-    best, and none that cannot be predicted. ``space`` is what ``predictor.tune.forecasts`` makes.
+    best, and none that cannot be predicted. ``space`` is what ``predictor.forecasts`` makes.
 
     Raises DataError for a share outside 0 to 1, and where none can be predicted.
     """

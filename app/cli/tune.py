@@ -83,7 +83,8 @@ def tune(
     Predicts all configurations, then says which to measure next; with --run it measures them
     itself and stops where one more is not worth it.
     """
-    from wattcast.predictor.tune import Objective, Tuning, forecasts
+    from wattcast.predictor.forecasts import forecasts
+    from wattcast.predictor.tune import Objective, Tuning
     from wattcast.predictor.tuning_files import Configuration
 
     if by not in get_args(Objective):

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 from wattcast.app.cli import app
 from wattcast.app.tuners import KernelTunerStrategy, predicted_best
 from wattcast.features.errors import DataError
-from wattcast.predictor import tune
+from wattcast.predictor import forecasts as forecasting
+from wattcast.predictor.forecasts import Forecast, forecasts
 from wattcast.predictor.rank import TuningProblem
-from wattcast.predictor.tune import Forecast, Tuning
+from wattcast.predictor.tune import Tuning
 from wattcast.predictor.tuning_files import read_tuning
 
 KERNEL = """\
@@ -198,7 +199,7 @@ def test_predictions_that_are_kept_are_not_made_again(
         return {"time": {"seconds": 1e-3 * len(made[:1])}, "energy": {"joules": scale}}
 
     scale = 1.0
-    monkeypatch.setattr(tune, "predict", answer)
+    monkeypatch.setattr(forecasting, "predict", answer)
     problem = TuningProblem(
         (SIZE,),
         (("block_size_x", "work"),),
@@ -209,7 +210,7 @@ def test_predictions_that_are_kept_are_not_made_again(
 
     def run() -> tuple[int, list[Forecast]]:
         made.clear()
-        rows = list(tune.forecasts(None, problem, asked, keep))  # type: ignore[arg-type]
+        rows = list(forecasts(None, problem, asked, keep))  # type: ignore[arg-type]
         return len(made), rows
 
     first, rows = run()
@@ -276,11 +277,11 @@ def test_kernel_tuner_takes_it_as_a_strategy(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_kernel_tuner_takes_it_as_a_restriction(tmp_path: Path) -> None:
-    forecasts = [
+    space = [
         Forecast({"block_size_x": block, "work": work}, 1e-4 * work, 1.0)
         for block, work in product(*PARAMETERS.values())
     ]
-    kept = by_kernel_tuner(tmp_path, restrictions=predicted_best(forecasts, 0.5))
+    kept = by_kernel_tuner(tmp_path, restrictions=predicted_best(space, 0.5))
     assert {row["work"] for row in kept} == {1, 2}
     assert len(kept) == 10
 

@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import DataError, ServiceError
 from wattcast.predictor import parts
+from wattcast.predictor.forecasts import Forecast, forecasts
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.tunings import MOST_CONFIGURATIONS, MeasuredRow, TuningsRequest
 from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem, request_of
-from wattcast.predictor.tune import OBJECTIVES, Forecast, Tuning, forecasts
+from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning
 from wattcast.predictor.tune import _key as key_of
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
-MOST_MEASURED = 300
-"""Measured configurations of one request: every proposal solves equations in all of them, for each
-configuration of the space."""
+MOST_MEASURED, MOST_RELATED = 300, 3_000_000
+"""Measured configurations of one request, and those times all of the space: every proposal relates
+each measured one to all. 100 of 20,000 take 3 s of one core, 300 would take 16 s."""
 
 _OF_A_LAUNCH = (
     *("ptx", "cuda", "kernel", "loops", "registers_per_thread", "static_shared_bytes", "analysis"),
@@ -34,8 +35,6 @@ _OF_A_LAUNCH = (
     "board",
 )
 """Members of the request that the prediction of each configuration takes over."""
-
-Place = tuple[tuple[str, str], ...]
 
 
 def tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
@@ -60,43 +59,61 @@ def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
         )
     rows = _predicted(space, request)
     given = list(_measured(request))
-    measured = [one for one in (*found.configurations, *given) if _is_measured(one)]
-    of = [key_of(one.parameters) for one in measured]
-    for key, one in zip(of, measured, strict=True):
+    measured = [
+        (key_of(one.parameters), one)
+        for one in (*found.configurations, *given)
+        if _is_measured(one)
+    ]
+    of = {key for key, _ in measured}
+    for key, one in measured:
         if key not in space:
             raise DataError(f"measured: the space has no configuration {dict(one.parameters)}")
-    if len(set(of)) > MOST_MEASURED:
+    most = min(MOST_MEASURED, MOST_RELATED // len(space))
+    if len(of) > most:
         raise DataError(
-            f"{len(set(of)):,} configurations are measured; at most {MOST_MEASURED} are taken"
+            f"{len(of):,} configurations are measured; at most {most} of so many are taken"
         )
+    every = [one.parameters for one in space.values()]
+    tuning = Tuning(rows.values(), request.objective, request.most_seconds, every)
     problem = _problem(request, found)
-    # What was measured says nothing of the others before it is predicted.
-    order = [key for key in dict.fromkeys((*of, *space)) if key not in rows]
-    fresh = [space[key] for key in order[: request.predictions]]
-    for one in fresh:
-        _check(problem, one)
-    made = list(forecasts(predictor, problem, fresh))
-    rows.update({key_of(row.parameters): row for row in made})
-    refused = sum(row.problem is not None for row in rows.values())
+    made: list[Forecast] = []
+
+    def predict(wanted: Iterable[Mapping[str, Value]]) -> None:
+        left = request.predictions - len(made)
+        chosen = {key_of(one): None for one in wanted}
+        fresh = [space[key] for key in chosen if key not in rows][:left]
+        for one in fresh:
+            _check(problem, one)
+        for row in forecasts(predictor, problem, fresh):
+            tuning.add(row)
+            made.append(row)
+            rows[key_of(row.parameters)] = row
+
+    predict(one.parameters for _, one in measured)
+    if len(rows) < FIRST or not tuning.rows:
+        predict(tuning.to_predict(request.predictions - len(made)))
     stands: dict[str, Any] = {"best": None, "next": [], "finished": False}
-    tuning = None
-    if len(rows) > refused or len(rows) == len(space):
-        ordered = [rows[key] for key in space if key in rows]
-        tuning = Tuning(ordered, request.objective, request.most_seconds)
-        for key, one in zip(of, measured, strict=True):
-            if key in rows:
-                tuning.tell(one.parameters, one.time_seconds, one.energy_joules)
+    enough = len(rows) == len(space)
+    if tuning.rows or enough:
+        for _, one in measured:
+            tuning.tell(one.parameters, one.time_seconds, one.energy_joules)
+        if len(rows) >= FIRST and len(rows) < len(space) and len(made) < request.predictions:
+            more = tuning.to_predict(request.predictions - len(made))
+            predict([*tuning.propose(request.following), *more])
         told = tuning.answer(request.following, request.gain)
         stands = {name: told[name] for name in stands}
-    failed = {key for key, one in zip(of, measured, strict=True) if not one.valid}
-    ran = {key for key, one in zip(of, measured, strict=True) if one.valid}
+        enough = enough or _enough(tuning, len(rows), stands["next"], request.gain)
+    refused = len(rows) - len(tuning.rows)
+    failed = {key for key, one in measured if not one.valid}
+    ran = {key for key, one in measured if one.valid}
     return {
         "gpu": gpu.id,
         "objective": request.objective,
         "unit": OBJECTIVES[request.objective][0],
         "configurations": len(space),
-        "predicted": len(rows) - refused,
+        "predicted": len(tuning.rows),
         "waiting": len(space) - len(rows),
+        "enough": enough,
         "refused": refused,
         "measured": len(ran),
         "failed": len(failed - ran),
@@ -105,6 +122,13 @@ def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
         **stands,
         "columns": _columns(space, rows, tuning, ran, failed) if request.columns else None,
     }
+
+
+def _enough(tuning: Tuning, known: int, following: list[dict[str, Any]], gain: float) -> bool:
+    """Whether what waits would change little: neither proposed nor expected to gain as much."""
+    if known < FIRST or any(row["emulated"] for row in following):
+        return False
+    return bool(tuning.search.promise()[len(tuning.rows) :].max(initial=0.0) < gain)
 
 
 def _space(predictor: Predictor, request: TuningsRequest) -> TuningRun:
@@ -141,10 +165,8 @@ def _check(problem: TuningProblem, one: Configuration) -> None:
         raise DataError(f"configuration {dict(one.parameters)}: {why}") from error
 
 
-def _predicted(
-    space: Mapping[Place, Configuration], request: TuningsRequest
-) -> dict[Place, Forecast]:
-    rows: dict[Place, Forecast] = {}
+def _predicted(space: Mapping[Key, Configuration], request: TuningsRequest) -> dict[Key, Forecast]:
+    rows: dict[Key, Forecast] = {}
     for number, row in enumerate(request.predicted):
         key = key_of(row.configuration)
         if key not in space:
@@ -189,44 +211,40 @@ def _measured_row(one: Configuration) -> dict[str, Any]:
 
 
 def _columns(
-    space: Mapping[Place, Configuration],
-    rows: Mapping[Place, Forecast],
-    tuning: Tuning | None,
-    ran: set[Place],
-    failed: set[Place],
+    space: Mapping[Key, Configuration],
+    rows: Mapping[Key, Forecast],
+    tuning: Tuning,
+    ran: set[Key],
+    failed: set[Key],
 ) -> dict[str, Any]:
     """``TuningColumns``."""
     names = list(next(iter(space.values())).parameters)
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("status", "predicted", "expected", "low", "high", "measured")
-    }
-    parameters: dict[str, list[Value]] = {name: [] for name in names}
-    search = tuning.search if tuning is not None else None
+    parameters = {name: [one.parameters[name] for one in space.values()] for name in names}
+    search = tuning.search if tuning.rows else None
     outlook = search.outlook() if search is not None else None
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     for key, one in space.items():
-        for name in names:
-            parameters[name].append(one.parameters[name])
         row = rows.get(key)
-        place = tuning.place(one.parameters) if tuning is not None and row is not None else None
-        known: dict[str, Any] = {}
+        place = tuning.place(one.parameters) if search is not None else None
+        values: tuple[float | None, ...] = (None,) * 5
         if search is not None and outlook is not None and place is not None:
-            known = {
-                "predicted": float(search.predicted[place]),
-                "expected": float(outlook.value[place]),
-                "low": float(outlook.low[place]),
-                "high": float(outlook.high[place]),
-            }
-            if values := search.measured.get(place):
-                known["measured"] = sorted(values)[len(values) // 2]
+            taken = sorted(search.measured.get(place, ()))
+            values = (
+                *(float(each[place]) for each in (search.predicted, outlook.value)),
+                *(float(each[place]) for each in (outlook.low, outlook.high)),
+                taken[len(taken) // 2] if taken else None,
+            )
         if key in ran:
             status = "measured"
         elif key in failed:
             status = "failed"
         elif row is None:
-            status = "waiting"
+            status = "waiting" if place is None else "emulated"
         else:
             status = "predicted" if row.problem is None else "refused"
-        columns["status"].append(status)
-        for name in ("predicted", "expected", "low", "high", "measured"):
-            columns[name].append(known.get(name))
+        for name, value in zip(_COLUMNS, (status, *values), strict=True):
+            columns[name].append(value)
     return {"parameters": parameters, **columns}
+
+
+_COLUMNS = ("status", "predicted", "expected", "low", "high", "measured")

@@ -131,7 +131,9 @@ class TuningsRequest(shared.TimingChoice, shared.KernelCode):
         default_factory=list[PredictedRow], description="`forecasts` of earlier calls."
     )
     predictions: Annotated[int, Field(strict=True, ge=0, le=MOST_PREDICTIONS)] = Field(
-        8, description="How many more configurations to predict."
+        8,
+        description="How many more configurations to predict: those measured, 200 spread over the "
+        "space, then those that can be expected to gain most.",
     )
     measured: Annotated[list[MeasuredRow], Field(max_length=MOST_CONFIGURATIONS)] = Field(
         default_factory=list[MeasuredRow], description="In the order they were measured."
@@ -167,6 +169,7 @@ class Candidate(BaseModel):
 
     configuration: dict[str, int | float | str | bool]
     predicted: float
+    emulated: bool = Field(description="Not predicted yet: told from those that were.")
     expected: float = Field(description="Median, by the prediction and all measurements.")
     low: float = Field(description="Lower end of its 90 % interval.")
     high: float = Field(description="Upper end of its 90 % interval.")
@@ -175,7 +178,7 @@ class Candidate(BaseModel):
 
 
 Numbers = list[float | None]
-Status = Literal["waiting", "predicted", "refused", "measured", "failed"]
+Status = Literal["waiting", "emulated", "predicted", "refused", "measured", "failed"]
 
 
 class TuningColumns(BaseModel):
@@ -183,7 +186,9 @@ class TuningColumns(BaseModel):
 
     parameters: dict[str, list[int | float | str | bool]]
     status: list[Status]
-    predicted: Numbers = Field(description="Null where it waits or was refused.")
+    predicted: Numbers = Field(
+        description="Null where it waits or was refused; where emulated, told from the others."
+    )
     expected: Numbers
     low: Numbers
     high: Numbers
@@ -198,7 +203,10 @@ class TuningsAnswer(BaseModel):
     unit: Literal["s", "J", "Js"]
     configurations: int = Field(description="Of the space, each once.")
     predicted: int
-    waiting: int = Field(description="Not predicted yet.")
+    waiting: int = Field(description="Not predicted yet; once ten are, told from those.")
+    enough: bool = Field(
+        description="Predicting more is not expected to change what is measured next."
+    )
     refused: int = Field(description="Those that cannot be compiled, launched or predicted.")
     measured: int
     failed: int

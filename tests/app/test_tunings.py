@@ -23,7 +23,9 @@ T1 = {
     },
     "KernelSpecification": {"KernelName": "vector_add", "ProblemSize": [SIZE]},
 }
-T4 = {"results": [{"configuration": {"block_size_x": block}} for block in BLOCKS]}
+T4: dict[str, list[Any]] = {
+    "results": [{"configuration": {"block_size_x": block}} for block in BLOCKS]
+}
 CACHE = {
     "problem_size": SIZE, "tune_params_keys": ["block_size_x"],
     "cache": {str(block): {"block_size_x": block} for block in BLOCKS},
@@ -72,7 +74,8 @@ def test_a_search_step_by_step(client: httpx.Client, body: dict[str, Any]) -> No
     assert once["best"] is None
     columns = once["columns"]
     assert columns["parameters"] == {"block_size_x": BLOCKS}
-    assert columns["predicted"] == [row["seconds"] for row in rows]
+    by_block = {row["configuration"]["block_size_x"]: row["seconds"] for row in rows}
+    assert columns["predicted"] == [by_block[block] for block in BLOCKS]
     assert columns["status"] == ["predicted"] * 4
     first = once["next"][0]
     assert first["predicted"] == min(columns["predicted"])
@@ -121,7 +124,7 @@ def measurement(block: int, taken: float) -> dict[str, Any]:
 def test_a_file_of_measurements_and_rows_count_alike(
     client: httpx.Client, body: dict[str, Any]
 ) -> None:
-    rows = [
+    rows: list[Any] = [
         {"configuration": {"block_size_x": 128}, "seconds": 3e-5, "joules": 0.004, "failed": False},
         {"configuration": {"block_size_x": 64}, "seconds": None, "joules": None, "failed": True},
     ]
@@ -129,7 +132,7 @@ def test_a_file_of_measurements_and_rows_count_alike(
         [
             Configuration(r["configuration"], r["seconds"], r["joules"], not r["failed"])
             for r in rows
-        ]  # type: ignore[arg-type]
+        ]
     )
     by_file = asked(client, body, results=text)
     assert by_file["measurements"] == rows
@@ -277,6 +280,18 @@ def test_what_is_no_request_is_told(
     assert told in refused(client, body, kind, **changes)
 
 
+def test_too_many_measurements_for_the_space_are_refused(
+    client: httpx.Client, body: dict[str, Any]
+) -> None:
+    space = {"block_size_x": [32, 64], "a": [*range(10_000)]}
+    rows = [
+        {"configuration": {"block_size_x": 32, "a": number}, "seconds": 1.0}
+        for number in range(151)
+    ]
+    told = refused(client, body, tune_params=space, measured=rows)
+    assert told == "151 configurations are measured; at most 150 of so many are taken"
+
+
 def test_too_many_measurements_are_refused(client: httpx.Client, body: dict[str, Any]) -> None:
     space = {"block_size_x": [32], "a": [*range(301)]}
     rows = [
@@ -284,14 +299,23 @@ def test_too_many_measurements_are_refused(client: httpx.Client, body: dict[str,
         for number in space["a"]
     ]
     told = refused(client, body, tune_params=space, measured=rows)
-    assert told == "301 configurations are measured; at most 300 are taken"
+    assert told == "301 configurations are measured; at most 300 of so many are taken"
 
 
-def test_a_large_space_is_answered_as_far_as_it_is_predicted(
+def test_a_large_space_is_told_from_what_is_predicted(
     client: httpx.Client, body: dict[str, Any]
 ) -> None:
     space = {"block_size_x": [32, 64, 128, 256], "a": [*range(5000)]}
-    answer = asked(client, body, tune_params=space, predictions=2)
-    assert (answer["configurations"], answer["waiting"]) == (20_000, 19_998)
-    assert len(answer["columns"]["expected"]) == 20_000
-    assert asked(client, body, tune_params=space, predictions=2, columns=False)["columns"] is None
+    few = asked(client, body, tune_params=space, predictions=2)
+    assert (few["configurations"], few["waiting"], few["enough"]) == (20_000, 19_998, False)
+    assert few["columns"]["status"].count("waiting") == 19_998
+    given = {"tune_params": space, "predicted": few["forecasts"]}
+    answer = asked(client, body, **given)
+    assert (answer["predicted"], answer["waiting"]) == (18, 19_982)
+    columns = answer["columns"]
+    assert columns["status"].count("emulated") == 19_982
+    widths: dict[str, list[float]] = {"emulated": [], "predicted": []}
+    for status, low, high in zip(columns["status"], columns["low"], columns["high"], strict=True):
+        widths[status].append(high / low)
+    assert min(widths["emulated"]) > max(widths["predicted"])
+    assert asked(client, body, **given, columns=False)["columns"] is None

@@ -31,7 +31,7 @@ AT_ONCE = 25
 BESIDE = 3
 """Predicted beside a proposal that was not yet: those that may be proposed next."""
 
-ROUNDS = 10
+ROUNDS = 3
 """Most looks before a proposal is taken as it is."""
 
 Objective = Literal["time", "energy", "edp"]

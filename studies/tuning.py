@@ -52,6 +52,8 @@ NEAR = (1.01, 1.05)
 """How near the best is near enough."""
 STRATEGIES = (
     "greedy_ils",
+    "greedy_mls",
+    "ordered_greedy_mls",
     "mls",
     "genetic_algorithm",
     "simulated_annealing",
@@ -60,8 +62,8 @@ STRATEGIES = (
     "firefly_algorithm",
     "dual_annealing",
     "basinhopping",
-    "HybridVNDX",
-    "AdaptiveTabuGreyWolf",
+    "hybrid_vndx",
+    "adaptive_tabu_greywolf",
 )
 """Kernel Tuner's, but for those that need packages of their own or more than a second a step."""
 WHOLE = ("convolution_a100", "convolution_titan_rtx", "dedispersion_a100", "gemm_titan_rtx")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wattcast.app.python.asked import crew as _crew
 from wattcast.app.python.asked import predictor as _predictor
 from wattcast.features.errors import DataError
 from wattcast.models.search import GAIN
@@ -37,7 +38,8 @@ class KernelTunerStrategy:
     ``arguments`` say more of them where that is known (``{"1": {"elements": 4096}}``). ``gain`` is
     the expected gain, as a share, below which it stops; ``strategy_options`` may hold
     ``max_fevals`` and ``time_limit`` as for all strategies. ``keep`` is a file that remembers
-    predictions.
+    predictions, which ``workers`` processes make (default: the cores there are), or those of the
+    Dask scheduler at ``dask``.
 
     Raises DataError for an objective that is no time or energy, and where no configuration can be
     predicted.
@@ -50,9 +52,12 @@ class KernelTunerStrategy:
         arguments: Mapping[str, Any] | None = None,
         gain: float = GAIN,
         keep: Path | None = None,
+        workers: int | None = None,
+        dask: str | None = None,
         registry: bool = True,
         **options: Any,
     ) -> None:
+        self._workers, self._dask = workers, dask
         self._gpu, self._arguments, self._gain = gpu, dict(arguments or {}), gain
         self._keep, self._registry, self._options = keep, registry, options
 
@@ -72,8 +77,9 @@ class KernelTunerStrategy:
         space = [dict(zip(names, row, strict=True)) for row in searchspace.list]
         problem = self._problem(runner, names)
         asked = [Configuration(row, None, None) for row in space]
-        made = forecasts(_predictor(self._registry), problem, asked, self._keep)
-        tuning = Tuning(made, objective)
+        with _crew(self._workers, self._dask, self._registry) as crew:
+            made = forecasts(_predictor(self._registry), problem, asked, self._keep, crew)
+            tuning = Tuning(made, objective)
         cost = CostFunc(searchspace, tuning_options, runner, snap=False)
         try:
             while not tuning.search.finished(self._gain):

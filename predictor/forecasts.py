@@ -253,20 +253,26 @@ def _answered(
     source, requests = task
     found = {}
     for key, request in requests.items():
-        try:
-            predictor = make()
-            if source is not None:
-                gpu = predictor.gpus.load(request["gpu"])
-                predictor.sources.hold(source, gpu.compute_capability)
-            answer = predict(predictor, PredictRequest.model_validate(request))
-            if answer["energy"] is None:
-                raise LaunchError("no model tells its energy", field="gpu")
-            found[key] = Forecast({}, answer["time"]["seconds"], answer["energy"]["joules"])
-        except (WattcastError, ValidationError) as error:
-            if strict and not isinstance(error, _REFUSED):
-                raise
-            found[key] = _refused(error)
+        predictor = make()
+        if source is not None:
+            gpu = predictor.gpus.load(request["gpu"])
+            predictor.sources.hold(source, gpu.compute_capability)
+        found[key] = forecast(predictor, request, strict=strict)
     return found
+
+
+def forecast(predictor: Predictor, request: Mapping[str, Any], *, strict: bool = False) -> Forecast:
+    """One request as predicted, without its parameters. ``strict``: raises what is no fault of one
+    configuration (no such GPU, model, kernel or compiler)."""
+    try:
+        answer = predict(predictor, PredictRequest.model_validate(request))
+        if answer["energy"] is None:
+            raise LaunchError("no model tells its energy", field="gpu")
+    except (WattcastError, ValidationError) as error:
+        if strict and not isinstance(error, _REFUSED):
+            raise
+        return _refused(error)
+    return Forecast({}, answer["time"]["seconds"], answer["energy"]["joules"])
 
 
 def _refused(error: WattcastError | ValidationError) -> Forecast:

@@ -23,6 +23,7 @@ from benchmarks import (
     page,
     service,
     symbolic,
+    tuning,
 )
 from benchmarks.measure import Row
 
@@ -35,6 +36,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "application": application.rows,
     "explain": explain.rows,
     "launches": launches.rows,
+    "tuning": tuning.rows,
     "service": service.rows,
     "page": page.rows,
     "load": load.rows,

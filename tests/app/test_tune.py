@@ -16,9 +16,7 @@ from typer.testing import CliRunner
 from wattcast.app.cli import app
 from wattcast.app.tuners import KernelTunerStrategy, predicted_best
 from wattcast.features.errors import DataError
-from wattcast.predictor import forecasts as forecasting
-from wattcast.predictor.forecasts import Forecast, forecasts
-from wattcast.predictor.rank import TuningProblem
+from wattcast.predictor.forecasts import Forecast
 from wattcast.predictor.tune import Tuning
 from wattcast.predictor.tuning_files import read_tuning
 
@@ -305,43 +303,6 @@ def test_the_order_of_asking_does_not_depend_on_what_is_asked_at_once() -> None:
         for row in board.predict(some):
             tuning.add(row)
     assert found == whole
-
-
-def test_predictions_that_are_kept_are_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-
-    def answer(predictor: object, request: Any) -> dict[str, Any]:
-        made.append(request.kernel)
-        return {"time": {"seconds": 1e-3 * len(made[:1])}, "energy": {"joules": scale}}
-
-    scale = 1.0
-    monkeypatch.setattr(forecasting, "predict", answer)
-    problem = TuningProblem(
-        (SIZE,),
-        (("block_size_x", "work"),),
-        request={"cuda": KERNEL, "kernel": "scale", "gpu": "a100"},
-    )
-    asked = read_tuning(json.dumps(SPACE)).configurations
-    keep = tmp_path / "keep.jsonl"
-
-    def run() -> tuple[int, list[Forecast]]:
-        made.clear()
-        rows = list(forecasts(None, problem, asked, keep))  # type: ignore[arg-type]
-        return len(made), rows
-
-    first, rows = run()
-    assert first == len(asked)
-    assert run() == (1, rows)  # one is made to see whether the others still hold
-    keep.write_text("".join(keep.read_text().splitlines(keepends=True)[:5]) + '{"key": "cut')
-    assert run() == (1 + len(asked) - 5, rows)
-    assert run() == (1, rows)
-    scale = 2.0
-    again, others = run()
-    assert again == len(asked)
-    assert all(row.joules == 2 for row in others)
-    assert run() == (1, others)
 
 
 def measured_everywhere(file: Path) -> None:

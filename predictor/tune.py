@@ -22,10 +22,16 @@ FIRST = 200
 """Configurations that are predicted before any is chosen by what they tell: above 10 for each of
 the 14 parameters of the largest public space (Loeppky, Sacks, Welch 2009, for such processes)."""
 
+PREDICTIONS = 500
+"""Most predictions before the first measurement: some ten minutes of two cores."""
+
 AT_ONCE = 25
 """Predicted between two looks at what to predict next."""
 
-ROUNDS = 20
+BESIDE = 3
+"""Predicted beside a proposal that was not yet: those that may be proposed next."""
+
+ROUNDS = 10
 """Most looks before a proposal is taken as it is."""
 
 Objective = Literal["time", "energy", "edp"]
@@ -116,7 +122,7 @@ class Tuning:
         self._known[key] = row
         self._made = None
 
-    def study(self, most: int, gain: float = GAIN) -> None:
+    def study(self, most: int = PREDICTIONS, gain: float = GAIN) -> None:
         """Has up to ``most`` configurations predicted in all, those that matter; fewer where no
         other can be expected to gain ``gain`` of the best."""
         while (left := most - len(self._known)) > 0 and self._open:
@@ -209,7 +215,7 @@ class Tuning:
             if all(place < known for place in places) or self._predict is None:
                 break
             wanted = [self._every[place] for place in places if place >= known]
-            more = [each for each in self.to_predict(AT_ONCE) if each not in wanted]
+            more = [each for each in self.to_predict(BESIDE) if each not in wanted]
             self._have([*wanted, *more])
         return [self._every[place] for place in self.search.propose(count)]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -17,6 +16,7 @@ from typing import Any
 
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError
+from wattcast.predictor.variants import Rule, rule
 
 Value = int | float | str | bool
 
@@ -222,37 +222,11 @@ def _of_t1(space: Any) -> tuple[dict[str, Any], list[Any]]:
         ) from error
 
 
-def _of_numbers(act: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The same of numbers alone: a text times a number, or a text that is a format, would be as
-    long as somebody likes."""
-
-    def acted(one: Any, other: Any) -> Any:
-        if isinstance(one, int | float) and isinstance(other, int | float):
-            return act(one, other)
-        raise TypeError("numbers are expected")
-
-    return acted
-
-
-_BINARY: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _of_numbers(operator.mul),
-    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: _of_numbers(operator.mod),
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
-_CALLS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "round": round}
-
-
-def _expression(text: str, names: Mapping[str, object]) -> Callable[[Mapping[str, Value]], Any]:
+def _expression(text: str, names: Mapping[str, object]) -> Rule:
     """A restriction as a function of the parameters, of numbers, comparisons and logic alone."""
     shown = text if len(text) <= 200 else f"{text[:200]}..."
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise DataError(f"restriction {shown!r}: no expression of Python") from error
 
-    def read(node: ast.AST) -> Callable[[Mapping[str, Value]], Any]:
+    def leaf(node: ast.expr) -> Rule:
         match node:
             case ast.Constant(value=bool() | int() | float() | str() as constant):
                 return lambda row: constant
@@ -260,44 +234,18 @@ def _expression(text: str, names: Mapping[str, object]) -> Callable[[Mapping[str
                 return lambda row: row[name]
             case ast.Name(id=name):
                 raise DataError(f"restriction {shown!r}: {name} is no tunable parameter")
-            case ast.BinOp(left=left, op=how, right=right) if type(how) in _BINARY:
-                one, other, act = read(left), read(right), _BINARY[type(how)]
-                return lambda row: act(one(row), other(row))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                one = read(operand)
-                return lambda row: not one(row)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                one = read(operand)
-                return lambda row: -one(row)
-            case ast.BoolOp(op=ast.And(), values=parts):
-                each = [read(part) for part in parts]
-                return lambda row: all(part(row) for part in each)
-            case ast.BoolOp(op=ast.Or(), values=parts):
-                each = [read(part) for part in parts]
-                return lambda row: any(part(row) for part in each)
-            case ast.Compare(left=left, ops=hows, comparators=others) if all(
-                type(how) in _BINARY for how in hows
-            ):
-                terms = [read(part) for part in (left, *others)]
-                acts = [_BINARY[type(how)] for how in hows]
-                pairs = list(zip(acts, terms, terms[1:], strict=False))
-                return lambda row: all(act(a(row), b(row)) for act, a, b in pairs)
-            case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if name in _CALLS:
-                call, each = _CALLS[name], [read(part) for part in parts]
-                return lambda row: call(*(part(row) for part in each))
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-                each = [read(part) for part in parts]
-                return lambda row: [part(row) for part in each]
         raise DataError(f"restriction {shown!r}: {ast.unparse(node)} is not understood")
 
     try:
-        rule = read(tree)
+        read = rule(ast.parse(text.strip(), mode="eval").body, leaf)
     except RecursionError as error:
         raise DataError(f"restriction {shown!r} is nested too deeply") from error
+    except (SyntaxError, ValueError) as error:
+        raise DataError(f"restriction {shown!r}: no expression of Python") from error
 
     def of(row: Mapping[str, Value]) -> Any:
         try:
-            return rule(row)
+            return read(row)
         except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise DataError(f"restriction {shown!r} with {dict(row)}: {error}") from error
 

@@ -23,6 +23,7 @@ from benchmarks import (
     page,
     service,
     symbolic,
+    timeline,
 )
 from benchmarks.measure import Row
 
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "launches": launches.rows,
     "service": service.rows,
     "page": page.rows,
+    "timeline": timeline.rows,
     "load": load.rows,
 }
 

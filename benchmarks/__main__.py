@@ -23,6 +23,7 @@ from benchmarks import (
     page,
     service,
     symbolic,
+    timeline,
     tuning,
 )
 from benchmarks.measure import Row
@@ -39,6 +40,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "tuning": tuning.rows,
     "service": service.rows,
     "page": page.rows,
+    "timeline": timeline.rows,
     "load": load.rows,
 }
 

@@ -68,6 +68,7 @@ def application(
     span = (last - origin) * 1e-9
     rows, places = _kernels(predictor, trace, request, found, joules, seconds, below, above, total)
     progress("answered", len(trace))
+    streams = _streams(trace, joules, seconds, total)
     per_second = {name: total[name] / span if span else 0.0 for name in ("joules", "low", "high")}
     return {
         "source": trace.source,
@@ -92,10 +93,12 @@ def application(
         ],
         "kernels": rows,
         "operators": _rows(trace.operators, trace.operator, joules, seconds, total),
-        "streams": _streams(trace, joules, seconds, total),
+        "streams": streams,
         "steps": _rows(trace.steps, trace.step, joules, seconds, total, in_order=True),
         "clocks": [mix for device in found for mix in mixes(device, trace, request)],
-        "launch_columns": _columns(trace, joules, places, origin) if request.launches else None,
+        "launch_columns": _columns(trace, joules, places, streams, origin)
+        if request.launches
+        else None,
         "warnings": parts.plain_warnings(
             trace.notes,
             *(device.powers.notes for device in found),
@@ -382,14 +385,28 @@ def _streams(
     return rows
 
 
-def _columns(trace: Trace, joules: Floats, places: Integers, origin: int) -> dict[str, Any]:
+def _columns(
+    trace: Trace,
+    joules: Floats,
+    places: Integers,
+    streams: Sequence[Mapping[str, Any]],
+    origin: int,
+) -> dict[str, Any]:
+    """Times to the nanosecond, which makes them short as text."""
     ids = np.array([device.id for device in trace.devices])
+    row_of = {(row["device"], row["name"]): at for at, row in enumerate(streams)}
+    rows = np.array(
+        [
+            [row_of.get((device, name), row_of.get((device, REST), NONE)) for name in trace.streams]
+            for device in ids.tolist()
+        ]
+    )
     return {
-        "start_seconds": ((trace.start - origin) * 1e-9).tolist(),
-        "seconds": ((trace.end - trace.start) * 1e-9).tolist(),
+        "start_seconds": np.round((trace.start - origin) * 1e-9, 9).tolist(),
+        "seconds": np.round((trace.end - trace.start) * 1e-9, 9).tolist(),
         "joules": joules.tolist(),
         "device": ids[trace.device].tolist(),
-        "stream": trace.stream.tolist(),
+        "stream": rows[trace.device, trace.stream].tolist(),
         "kernel": places.tolist(),
     }
 

@@ -60,7 +60,8 @@ _DRIVE = """([how, seconds]) => new Promise((resolve) => {
     if (now - begun > 1000 * seconds) {
       pointer("pointerup", 0);
       for (const each of [gaps, window.spent]) each.sort((a, b) => a - b);
-      resolve({rate: 1000 * window.drawn / (now - begun), late: gaps[Math.floor(0.99 * gaps.length)],
+      resolve({rate: 1000 * window.drawn / (now - begun),
+        late: gaps[Math.floor(0.99 * gaps.length)],
         spent: window.spent[window.spent.length >> 1]});
       return;
     }
@@ -103,7 +104,8 @@ def _measured(url: str, trace: Path) -> Iterator[Row]:
         with page.expect_response("**/applications") as answered:
             page.click("#application-form button[type=submit]")
         page.wait_for_selector("#application-view:not(:empty)")
-        yield fact(f"{what}: from file to picture", page.evaluate("performance.now()") - start, "ms")
+        shown = page.evaluate("performance.now()") - start
+        yield fact(f"{what}: from file to picture", shown, "ms")
         told = json.loads(answered.value.body())
         assert len(told["launch_columns"]["start_seconds"]) == LAUNCHES
         sent = int(answered.value.headers["content-length"])

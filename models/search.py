@@ -12,55 +12,33 @@ that were not predicted from those that were, and expected improvement says whic
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.features.errors import DataError, MissingExtraError
-
-if TYPE_CHECKING:
-    from sklearn.gaussian_process.kernels import Kernel
+from wattcast.features.errors import DataError
+from wattcast.models.processes import (
+    LEARNED_FROM,
+    OWN,
+    SOME,
+    SPREAD,
+    STRANGE,
+    ClockErrors,
+    Fit,
+    fitted,
+    ranked,
+)
 
 Floats = NDArray[np.float64]
-
-SPREAD = 0.15
-"""What predictions of one space are wrong by before anything is measured, as a standard deviation
-of logarithms, where neighbours are wrong alike: medians of 2 to 15 % in ``docs/accuracy.md``."""
-
-OWN = 0.05
-"""What each is wrong by on its own, that no neighbour tells; learnt later with the noise."""
-
-NOISE = 0.01
-"""Between two measurements of one configuration, relative: Kernel Tuner's means of 7 to 32 runs on
-boards with fixed clocks."""
-
-REACH = 0.5
-"""How far a measurement tells of others, as a share of each parameter's values; learnt later."""
-
-LEARNED_FROM = 10
-"""Measurements from which spread and reach are learnt instead of assumed; a search does not stop
-before, for until then nobody knows how far the predictions are off."""
-
-STRANGE = 4.0
-"""Standard deviations from what all others let expect: measured once more before it counts."""
 
 AGREE = 0.05
 """Two measurements of one configuration this near are believed, relative."""
 
 GAIN = 0.005
 """Expected gain of one more measurement below which the search stops, relative."""
-
-MOST_LEARNED = 300
-"""Known configurations by which it is learnt how far each tells of others: a fit takes the cube."""
-
-SOME = 5
-"""Measurements from which one can be called strange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +59,9 @@ class Search:
     ``columns``: parameters as numbers, (configurations, parameters); ``predicted``: the objective,
     above 0. ``bounded`` and ``bound``: a second quantity, as predicted, that must stay below a
     bound (energy under a time bound). ``doubt`` and ``bounded_doubt``: standard deviations of the
-    logarithms of predictions that ``emulated`` told, 0 for those that were made. Raises DataError
-    for shapes and values that do not fit.
+    logarithms of predictions that ``emulated`` told, 0 for those that were made. ``clocks``: where
+    every parameter is a clock or a power limit, how wrong predictions are over them. Raises
+    DataError for shapes and values that do not fit.
     """
 
     columns: Floats
@@ -91,6 +70,7 @@ class Search:
     bound: float = math.inf
     doubt: Floats | None = None
     bounded_doubt: Floats | None = None
+    clocks: ClockErrors | None = None
     measured: dict[int, list[float]] = field(default_factory=dict)
     measured_bounded: dict[int, list[float]] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
@@ -108,8 +88,21 @@ class Search:
                 raise DataError("predictions must be finite and above 0")
             setattr(self, name, values)
         self._places = np.column_stack(
-            [_ranked(column) for column in (*self.columns.T, np.log(self.predicted))]
+            [ranked(column) for column in (*self.columns.T, np.log(self.predicted))]
         )
+        if self.clocks and not (self.columns > 0).all():
+            raise DataError("clocks and power limits must be above 0")
+
+    @property
+    def _inputs(self) -> Floats:
+        """Where each configuration lies for the process."""
+        if not self.clocks:
+            return self._places
+        # A limit that does not bind, or a clock above what it allows: predicted as the same run.
+        _, first, which = np.unique(
+            np.log(self.predicted).round(9), return_index=True, return_inverse=True
+        )
+        return np.asarray(np.log(self.columns / self.columns.max(axis=0))[first][which])
 
     def tell(self, index: int, value: float | None, bounded: float | None = None) -> None:
         """A measurement, ``None`` for a run that failed. Raises DataError for what is no number."""
@@ -181,7 +174,8 @@ class Search:
         strange = self._strange()
         if left == 0:
             return not self._again(strange)
-        if len(self.measured) < LEARNED_FROM or self._again(strange) or self._best(strange) is None:
+        unknown = len(self.measured) < LEARNED_FROM and not self.clocks
+        if unknown or self._again(strange) or self._best(strange) is None:
             return False
         return float(self._outlook(strange).gain.max()) < gain
 
@@ -222,21 +216,22 @@ class Search:
         """Measured once, or with values that differ, and far from what all others let expect."""
         if len(self.measured) < SOME:
             return set()
-        far = _fitted(self._places, *self._residuals(self.predicted, self.measured, self.doubt)).far
+        far = self._fit(self.predicted, self.measured, self.doubt).far
         return {
             index
             for index, away in zip(self.measured, far, strict=True)
             if away > STRANGE and not _believed(self.measured[index])
         }
 
-    def _residuals(
+    def _fit(
         self, predicted: Floats, measured: dict[int, list[float]], doubt: Floats | None
-    ) -> tuple[NDArray[np.intp], Floats, NDArray[np.bool_], Floats]:
+    ) -> Fit:
         where = np.fromiter(measured, dtype=np.intp, count=len(measured))
         values = np.array([_middle(each) for each in measured.values()], dtype=np.float64)
         believed = np.array([_believed(each) for each in measured.values()], dtype=bool)
+        residuals = np.log(values / predicted[where])
         doubted = np.zeros(where.size) if doubt is None else doubt[where]
-        return where, np.log(values / predicted[where]), believed, doubted
+        return fitted(self._inputs[where], residuals, believed, doubted, self.clocks)
 
     def _outlook(self, strange: set[int]) -> Outlook:
         mean, spread = self._expected(self.predicted, self.measured, self.doubt)
@@ -264,8 +259,7 @@ class Search:
             return np.log(predicted), np.hypot(
                 np.full(predicted.size, math.hypot(SPREAD, OWN)), more
             )
-        fit = _fitted(self._places, *self._residuals(predicted, measured, doubt))
-        mean, spread = fit.everywhere(self._places)
+        mean, spread = self._fit(predicted, measured, doubt).everywhere(self._inputs)
         return np.log(predicted) + mean, np.hypot(spread, more)
 
     def _runs(self) -> Floats:
@@ -284,61 +278,6 @@ class Search:
         return np.asarray((1 + near["ran"]) / (1 + near["ran"] + near["failed"]))
 
 
-def emulated(columns: Floats, known: Mapping[int, float]) -> tuple[Floats, Floats]:
-    """All configurations from those whose value is known, at least ``LEARNED_FROM``.
-
-    ``columns`` as in ``Search``. Values (medians) and the standard deviations of their logarithms,
-    which are 0 for the known ones, both of shape (configurations,). Raises DataError for fewer.
-    """
-    if len(known) < LEARNED_FROM:
-        raise DataError(
-            f"{len(known)} known configurations: at least {LEARNED_FROM} tell of others"
-        )
-    try:
-        from sklearn.gaussian_process import GaussianProcessRegressor
-    except ImportError as error:
-        raise MissingExtraError("scipy", "tune") from error
-
-    places = np.column_stack([_ranked(column) for column in np.asarray(columns, np.float64).T])
-    where = np.fromiter(known, dtype=np.intp, count=len(known))
-    logs = np.log(np.fromiter(known.values(), dtype=np.float64, count=len(known)))
-    value, doubt = np.empty(places.shape[0]), np.zeros(places.shape[0])
-    value[where] = logs
-    left = np.setdiff1d(np.arange(places.shape[0]), where)
-    if left.size:
-        count = min(MOST_LEARNED, _count_learned(len(known)))
-        kernel = _emulator(places.shape[1], places[where[:count]].tobytes(), logs[:count].tobytes())
-        middle = float(logs[:count].mean())
-        process = GaussianProcessRegressor(kernel, optimizer=None).fit(places[where], logs - middle)
-        value[left], doubt[left] = process.predict(places[left], return_std=True)
-        value[left] += middle
-    return np.exp(value), doubt
-
-
-@lru_cache(maxsize=8)
-def _emulator(dimensions: int, at: bytes, logs: bytes) -> Kernel:
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
-    values = np.frombuffer(logs)
-    spread = float(values.std()) + NOISE
-    reach = np.full(dimensions, REACH * math.sqrt(dimensions))
-    kernel = (
-        ConstantKernel(spread**2, ((0.1 * spread) ** 2, (10 * spread) ** 2))
-        * Matern(reach, (0.05, 100.0), nu=2.5)
-        + WhiteKernel(OWN**2, (NOISE**2 / 100, 0.3**2))
-    )  # fmt: skip
-    return _fitted_kernel(kernel, np.frombuffer(at).reshape(-1, dimensions), values - values.mean())
-
-
-def _fitted_kernel(kernel: Kernel, places: Floats, values: Floats) -> Kernel:
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return GaussianProcessRegressor(kernel).fit(places, values).kernel_
-
-
 def coded(rows: Sequence[Sequence[float | str | bool]]) -> Floats:
     """Parameters as numbers: texts by their order in the alphabet. Shape (rows, parameters)."""
     columns = []
@@ -347,106 +286,6 @@ def coded(rows: Sequence[Sequence[float | str | bool]]) -> Floats:
         numeric = all(isinstance(each, int | float) for each in column)
         columns.append([float(each) if numeric else texts.index(str(each)) for each in column])
     return np.array(columns, dtype=np.float64).T.reshape(len(rows), -1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """Residuals as a Gaussian process; ``far``: standard deviations of each from the others."""
-
-    where: Floats
-    kernel: Kernel
-    own: float
-    offset: float
-    weights: Floats
-    lower: Floats
-    far: Floats
-
-    def everywhere(self, places: Floats) -> tuple[Floats, Floats]:
-        from scipy.linalg import solve_triangular
-
-        across = self.kernel(places, self.where)
-        mean = self.offset + across @ self.weights
-        half = solve_triangular(self.lower, across.T, lower=True)
-        left = self.own + self.kernel.diag(places) - np.einsum("ij,ij->j", half, half)
-        return mean, np.sqrt(np.maximum(left, 1e-8))
-
-
-def _fitted(
-    places: Floats,
-    where: NDArray[np.intp],
-    residuals: Floats,
-    believed: NDArray[np.bool_],
-    doubt: Floats,
-) -> _Fit:
-    try:
-        from scipy.linalg import cho_solve, cholesky
-    except ImportError as error:
-        raise MissingExtraError("scipy", "tune") from error
-
-    at = places[where]
-    kernel, own = _learned(at, residuals)
-    noise = own + NOISE**2
-    offset = float(np.median(residuals)) * residuals.size / (residuals.size + 1)
-    usual = noise + doubt**2
-    variance = usual.copy()
-    while True:
-        covariance = kernel(at) + np.diag(variance)
-        lower = cholesky(covariance, lower=True)
-        weights = cho_solve((lower, True), residuals - offset)
-        inverse = np.diag(cho_solve((lower, True), np.eye(residuals.size)))
-        away = weights / inverse  # of each from what the others say: Rasmussen & Williams, 5.12
-        far = np.abs(away) * np.sqrt(inverse)
-        # One that is far is taken for a slip, the farthest first: it says nothing of the others.
-        apart = np.where(believed | (variance > usual), 0.0, far)
-        worst = int(np.argmax(apart))
-        if residuals.size < SOME or apart[worst] <= STRANGE:
-            break
-        variance[worst] = usual[worst] + away[worst] ** 2
-    slipped = np.where(variance > usual, np.inf, far)
-    return _Fit(at, kernel, own, offset, weights, lower, slipped)
-
-
-def _learned(at: Floats, residuals: Floats) -> tuple[Kernel, float]:
-    """The process, and the variance that is each one's own.
-
-    By as many of the first measurements as a schedule that grows by a quarter allows: a fit costs
-    more than a proposal and changes little between.
-    """
-    count = _count_learned(residuals.size)
-    return _process(at.shape[1], at[:count].tobytes(), residuals[:count].tobytes())
-
-
-def _count_learned(known: int) -> int:
-    count = LEARNED_FROM if known >= LEARNED_FROM else 0
-    while count and math.ceil(count * 1.25) <= known:
-        count = math.ceil(count * 1.25)
-    return count
-
-
-@lru_cache(maxsize=8)
-def _process(dimensions: int, at: bytes, residuals: bytes) -> tuple[Kernel, float]:
-    """``_learned`` of the measurements given, kept: every proposal between two fits asks again."""
-    from scipy.stats import median_abs_deviation
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
-    reach = np.full(dimensions, REACH * math.sqrt(dimensions))
-    first = ConstantKernel(SPREAD**2, (0.01**2, 1.0)) * Matern(reach, (0.1, 20.0), nu=2.5)
-    if not residuals:
-        return first, OWN**2
-    places = np.frombuffer(at).reshape(-1, dimensions)
-    seen = np.frombuffer(residuals) - np.median(np.frombuffer(residuals))
-    scale = 1.4826 * float(median_abs_deviation(seen)) + NOISE
-    kernel = first + WhiteKernel(OWN**2 + NOISE**2, (NOISE**2, 0.2**2))
-    found = _fitted_kernel(kernel, places, np.clip(seen, -STRANGE * scale, STRANGE * scale))
-    return found.k1, float(found.k2.noise_level) - NOISE**2
-
-
-def _ranked(column: Floats) -> Floats:
-    """Values by their place among the different ones, 0 to 1; many different ones by their size."""
-    different, place = np.unique(column, return_inverse=True)
-    if different.size > 32:
-        return np.asarray((column - different[0]) / (different[-1] - different[0]))
-    return np.asarray(place / max(1, different.size - 1), dtype=np.float64)
 
 
 def _rising(values: Floats) -> Floats:

@@ -14,8 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from wattcast.features.errors import DataError
-from wattcast.models.search import GAIN, LEARNED_FROM, Floats, Search, coded, emulated
+from wattcast.models.processes import CLOCKS, LEARNED_FROM, Floats, emulated
+from wattcast.models.search import GAIN, Search, coded
 from wattcast.predictor.forecasts import Forecast
+from wattcast.predictor.rank import SETTINGS
 from wattcast.predictor.tuning_files import Value
 
 FIRST = 200
@@ -151,6 +153,7 @@ class Tuning:
         opened = list(self._open.values()) if told else []
         every = [row.parameters for row in rows] + opened
         names = list(rows[0].parameters)
+        clocks = CLOCKS if SETTINGS.keys() >= set(names) else None
         columns = coded([[parameters[name] for name in names] for parameters in every])
         seconds = np.array([row.seconds for row in rows])
         joules = np.array([row.joules for row in rows])
@@ -163,12 +166,12 @@ class Tuning:
 
         predicted, doubt = whole(aim)
         if self.most_seconds is None:
-            made = Search(columns, predicted, doubt=doubt)
+            made = Search(columns, predicted, doubt=doubt, clocks=clocks)
         else:
             bounded, bounded_doubt = whole(seconds)
             made = Search(
                 columns, predicted, bounded, self.most_seconds,
-                doubt=doubt, bounded_doubt=bounded_doubt,
+                doubt=doubt, bounded_doubt=bounded_doubt, clocks=clocks,
             )  # fmt: skip
         self._places = {_key(parameters): place for place, parameters in enumerate(every)}
         self._every = every

@@ -25,6 +25,10 @@ STUDIES = {
     "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
     "tuning": ("tuning", "measurements that wattcast tune needs, beside Kernel Tuner's strategies"),
+    "tuning-clocks": (
+        "clocks.tuning_clocks",
+        "clocks chosen with at most three measurements, kernels and boards left out",
+    ),
     "widths": ("time.widths", "intervals of times on boards never calibrated, from both of these"),
     "advice": ("advice.study", "promises of advice beside kernels changed by hand"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),

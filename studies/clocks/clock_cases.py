@@ -202,7 +202,8 @@ def _add_code(cases: Sequence[Case]) -> None:
         mine = {case.kernel: case for case in cases if case.campaign == campaign}
         gpu = next(iter(mine.values())).gpu
         rows, table = served_rows(gpu, other_builds=True), read_served_table(gpu)
-        names = {new: old for old, new in DCGM_NAMES.items()} if campaign not in SERVED.values() else {}
+        theirs = DCGM_NAMES if SERVED[campaign] == DCGM else {}
+        names = {new: old for old, new in theirs.items()}
         others = [other for other in fits.tables if other != gpu]
         for program in sorted({row.program for row in table if row.campaign == SERVED[campaign]}):
             at = np.array([(r.program, r.campaign) == (program, SERVED[campaign]) for r in table])
@@ -225,7 +226,9 @@ def _add_code(cases: Sequence[Case]) -> None:
 
 
 def _add_applications(cases: Sequence[Case], fits: Fits) -> None:
-    """The applications of the Titan X, asked as ``studies applications --code`` asks them."""
+    """The applications of the Titan X, asked as ``studies applications --code`` asks them. Their
+    times are of an unknown number of launches: predicted ones are scaled to that at the reference.
+    """
     gpu, pairs = load_gpu(GPU), measured_pairs()
     others = [other for other in fits.tables if other != GPU]
     with tempfile.TemporaryDirectory() as home:
@@ -240,4 +243,6 @@ def _add_applications(cases: Sequence[Case], fits: Fits) -> None:
                 ("elsewhere", parameters_for(gpu, pooled)),
             ):
                 model.parameters = parameters
-                case.told[source] = Told(*asked(predictor, case.kernel, pairs))
+                seconds, watts = asked(predictor, case.kernel, pairs)
+                known = case.measured.seconds[case.reference] / seconds[case.reference]
+                case.told[source] = Told(seconds * known, watts)

@@ -2,7 +2,8 @@
 
 The files lie outside the repository (their licence forbids handing them on), in a folder with
 ``power/raw``, ``power/clean`` and ``power/kernel_names.csv``: ``$WATTCAST_DATA``, else
-``../shared/data`` beside the repository, else ``fetched_data()``. What they mean is ``wattcast.training.data.cleaning``'s.
+``../shared/data`` beside the repository, else ``fetched_data()``. What they mean is
+``wattcast.training.data.cleaning``'s.
 """
 
 from __future__ import annotations

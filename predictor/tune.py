@@ -36,6 +36,9 @@ BESIDE = 3
 ROUNDS = 3
 """Most looks before a proposal is taken as it is."""
 
+ON_DEMAND = 200
+"""Most predictions made for proposals in all; later ones are taken as they are told."""
+
 Objective = Literal["time", "energy", "edp"]
 """Seconds, joules, or joules times seconds."""
 
@@ -79,6 +82,7 @@ class Tuning:
         }
         self._told: list[tuple[Key, float | None, float | None]] = []
         self._made: Search | None = None
+        self._demanded = 0
         if not self._open:
             self._some()
 
@@ -211,15 +215,19 @@ class Tuning:
         return self._places.get(_key(parameters))
 
     def propose(self, count: int = 1) -> list[Mapping[str, Value]]:
-        """Configurations to measure next; where ``predict`` was given, all of them predicted."""
+        """Configurations to measure next; where ``predict`` was given, they are predicted first
+        while ``ON_DEMAND`` lasts."""
         for _ in range(ROUNDS):
             known = len(self.rows)
             places = self.search.propose(count)
             if all(place < known for place in places) or self._predict is None:
                 break
+            if self._demanded >= ON_DEMAND:
+                break
             wanted = [self._every[place] for place in places if place >= known]
             more = [each for each in self.to_predict(BESIDE) if each not in wanted]
             self._have([*wanted, *more])
+            self._demanded += len(wanted) + len(more)
         return [self._every[place] for place in self.search.propose(count)]
 
     def finished(self, gain: float = GAIN) -> bool:

@@ -6,17 +6,24 @@ is imported before it calls.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from wattcast.app.python.asked import crew as _crew
 from wattcast.app.python.asked import predictor as _predictor
-from wattcast.features.errors import DataError
+from wattcast.features.cuda import CompileError
+from wattcast.features.errors import DataError, MissingExtraError, WattcastError
 from wattcast.models.search import GAIN
 
 if TYPE_CHECKING:
+    from wattcast.predictor.forecasts import Forecast
     from wattcast.predictor.rank import TuningProblem
-    from wattcast.predictor.tune import Forecast, Objective
+    from wattcast.predictor.tune import Objective
     from wattcast.predictor.tuning_files import Value
 
 _OBJECTIVES: Mapping[str, Objective] = {
@@ -36,7 +43,8 @@ class KernelTunerStrategy:
     ``arguments`` say more of them where that is known (``{"1": {"elements": 4096}}``). ``gain`` is
     the expected gain, as a share, below which it stops; ``strategy_options`` may hold
     ``max_fevals`` and ``time_limit`` as for all strategies. ``keep`` is a file that remembers
-    predictions.
+    predictions, which ``workers`` processes make (default: the cores there are), or those of the
+    Dask scheduler at ``dask``.
 
     Raises DataError for an objective that is no time or energy, and where no configuration can be
     predicted.
@@ -49,9 +57,12 @@ class KernelTunerStrategy:
         arguments: Mapping[str, Any] | None = None,
         gain: float = GAIN,
         keep: Path | None = None,
+        workers: int | None = None,
+        dask: str | None = None,
         registry: bool = True,
         **options: Any,
     ) -> None:
+        self._workers, self._dask = workers, dask
         self._gpu, self._arguments, self._gain = gpu, dict(arguments or {}), gain
         self._keep, self._registry, self._options = keep, registry, options
 
@@ -60,7 +71,8 @@ class KernelTunerStrategy:
         from kernel_tuner.strategies.common import CostFunc
         from kernel_tuner.util import StopCriterionReached
 
-        from wattcast.predictor.tune import Tuning, forecasts
+        from wattcast.predictor.forecasts import forecasts
+        from wattcast.predictor.tune import Tuning
         from wattcast.predictor.tuning_files import Configuration
 
         objective = _objective(tuning_options.objective)
@@ -70,8 +82,9 @@ class KernelTunerStrategy:
         space = [dict(zip(names, row, strict=True)) for row in searchspace.list]
         problem = self._problem(runner, names)
         asked = [Configuration(row, None, None) for row in space]
-        made = forecasts(_predictor(self._registry), problem, asked, self._keep)
-        tuning = Tuning(made, objective)
+        with _crew(self._workers, self._dask, self._registry) as crew:
+            made = forecasts(_predictor(self._registry), problem, asked, self._keep, crew)
+            tuning = Tuning(made, objective)
         cost = CostFunc(searchspace, tuning_options, runner, snap=False)
         try:
             while not tuning.search.finished(self._gain):
@@ -151,7 +164,7 @@ def predicted_best(
     space: Sequence[Forecast], share: float, objective: Objective = "time"
 ) -> Callable[[Mapping[str, Value]], bool]:
     """A restriction for Kernel Tuner: keeps the ``share`` of configurations that are predicted
-    best, and none that cannot be predicted. ``space`` is what ``predictor.tune.forecasts`` makes.
+    best, and none that cannot be predicted. ``space`` is what ``predictor.forecasts`` makes.
 
     Raises DataError for a share outside 0 to 1, and where none can be predicted.
     """
@@ -167,3 +180,93 @@ def predicted_best(
         return tuning.place(parameters) in kept
 
     return keeps
+
+
+def triton_prune(
+    gpu: str,
+    keep: int | float = 5,
+    *,
+    by: Objective = "time",
+    kernel: Any = None,
+    registry: bool = True,
+    **options: Any,
+) -> Callable[..., list[Any]]:
+    """What ``@triton.autotune`` takes as ``early_config_prune`` in ``prune_configs_by``: compiles
+    every configuration for ``gpu``, which need not be there, and lets those through that are
+    predicted best.
+
+    ``keep`` is how many, or a share of them if it is a ``float`` up to 1, as Triton's ``top_k``.
+    One that cannot be predicted is let through as well, with a warning. Types, sizes and the grid
+    are those of the launch. Triton does not tell the function which kernel it is asked for: it is
+    looked up in the autotuner that calls; pass ``kernel`` to call it otherwise. ``options`` are
+    more fields of a prediction (``clocks``).
+
+    Raises DataError for a ``keep`` that is none; when it is called, for a kernel that is not found,
+    and GpuError for an unknown GPU.
+    """
+    share = isinstance(keep, float)
+    if isinstance(keep, bool) or not (0 < keep <= 1 if share else keep >= 1):
+        raise DataError(f"keep {keep!r}: expected how many, or a share above 0 and up to 1.0")
+
+    def prune(configs: Sequence[Any], named_args: Mapping[str, Any], **given: Any) -> list[Any]:
+        from wattcast.predictor.tune import OBJECTIVES
+
+        tuned = kernel if kernel is not None else _calling_autotuner()
+        while hasattr(tuned, "configs"):  # an autotuner's own
+            tuned = tuned.fn
+        rows = [
+            _triton_forecast(tuned, config, gpu, {**named_args, **given}, registry, options)
+            for config in configs
+        ]
+        told = [row for row in rows if row.problem is not None]
+        if told:
+            warnings.warn(
+                f"{len(told)} of {len(rows)} configurations cannot be predicted and are kept, the "
+                f"first: {told[0].parameters}: {told[0].problem}",
+                stacklevel=2,
+            )
+        value = OBJECTIVES[by][1]
+        known = [at for at, row in enumerate(rows) if row.problem is None]
+        known.sort(key=lambda at: value(rows[at].seconds, rows[at].joules) or 0.0)
+        best = known[: max(1, int(keep * len(known))) if share else int(keep)]
+        return [configs[at] for at in best + [at for at in range(len(rows)) if at not in known]]
+
+    return prune
+
+
+def _calling_autotuner() -> Any:
+    """The autotuner whose ``prune_configs`` is two frames up (triton/runtime/autotuner.py)."""
+    frame = sys._getframe(2)
+    found = frame.f_locals.get("self")
+    if not hasattr(found, "fn"):
+        raise DataError("no autotuner calls this: pass triton_prune(..., kernel=the_kernel)")
+    return found
+
+
+def _triton_forecast(
+    kernel: Any,
+    config: Any,
+    gpu: str,
+    given: Mapping[str, Any],
+    registry: bool,
+    options: Mapping[str, Any],
+) -> Forecast:
+    """The forecast of one configuration. Raises GpuError and MissingExtraError."""
+    from wattcast.predictor.forecasts import Forecast, forecast
+    from wattcast.predictor.triton import launched
+
+    predictor = _predictor(registry)
+    profile = predictor.gpus.load(gpu)
+    # Under heuristics or an autotuner, as a kernel with this configuration alone.
+    alone = SimpleNamespace(fn=kernel, configs=[config])
+    grid = given.get("grid", 1)
+    try:
+        ((configuration, request),) = launched(alone, profile, grid, (), given)
+        if isinstance(request, CompileError):
+            raise request
+    except MissingExtraError:
+        raise
+    except WattcastError as error:
+        return Forecast({"config": str(config)}, problem=error.detail, kind=error.slug)
+    row = forecast(predictor, {**options, "gpu": gpu, **request})
+    return replace(row, parameters=dict(configuration.parameters))

@@ -23,6 +23,8 @@ from benchmarks import (
     page,
     service,
     symbolic,
+    timeline,
+    tuning,
 )
 from benchmarks.measure import Row
 
@@ -35,8 +37,10 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "application": application.rows,
     "explain": explain.rows,
     "launches": launches.rows,
+    "tuning": tuning.rows,
     "service": service.rows,
     "page": page.rows,
+    "timeline": timeline.rows,
     "load": load.rows,
 }
 

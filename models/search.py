@@ -1,89 +1,44 @@
-"""What to measure next in a tuning space whose every configuration has been predicted.
+"""What to measure next in a tuning space that has been predicted.
 
 A Gaussian process over the tunable parameters learns by how much measurements differ from the
 predictions, and expected improvement picks what comes next (Jones, Schonlau, Welch: Efficient
 Global Optimization, 1998; over tuning spaces: Willemsen, van Nieuwpoort, van Werkhoven: Bayesian
 Optimization for auto-tuning GPU kernels, 2021, which has no predictions to start from). All is in
 logarithms: a gain is a share of the best value. The same measurements in the same order give the
-same proposals.
+same proposals. Where predicting all configurations takes too long, another such process tells those
+that were not predicted from those that were, and expected improvement says which to predict next.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.features.errors import DataError, MissingExtraError
-
-if TYPE_CHECKING:
-    from sklearn.gaussian_process.kernels import Kernel
+from wattcast.features.errors import DataError
+from wattcast.models.processes import (
+    LEARNED_FROM,
+    OWN,
+    SOME,
+    SPREAD,
+    STRANGE,
+    ClockErrors,
+    Fit,
+    fitted,
+    ranked,
+)
 
 Floats = NDArray[np.float64]
-
-SPREAD = 0.15
-"""What predictions of one space are wrong by before anything is measured, as a standard deviation
-of logarithms, where neighbours are wrong alike: medians of 2 to 15 % in ``docs/accuracy.md``."""
-
-OWN = 0.05
-"""What each is wrong by on its own, that no neighbour tells; learnt later with the noise."""
-
-NOISE = 0.01
-"""Between two measurements of one configuration, relative: Kernel Tuner's means of 7 to 32 runs on
-boards with fixed clocks."""
-
-REACH = 0.5
-"""How far a measurement tells of others, as a share of each parameter's values; learnt later."""
-
-LEARNED_FROM = 10
-"""Measurements from which spread and reach are learnt instead of assumed; a search does not stop
-before, for until then nobody knows how far the predictions are off."""
-
-STRANGE = 4.0
-"""Standard deviations from what all others let expect: measured once more before it counts."""
 
 AGREE = 0.05
 """Two measurements of one configuration this near are believed, relative."""
 
 GAIN = 0.005
 """Expected gain of one more measurement below which the search stops, relative."""
-
-SOME = 5
-"""Measurements from which one can be called strange."""
-
-
-LEVEL = 1.0
-"""What predictions over clocks may be wrong by all alike, in logarithms: so wide that the first
-measurement tells it, as a common factor says nothing of which pair is best."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockErrors:
-    """What predictions over clocks and power limits alone are wrong by besides, as standard
-    deviations of logarithms: along each logarithm of a clock (``slope``), and in waves (``wave``)
-    that reach so far in it (``reach``)."""
-
-    slope: float
-    wave: float
-    reach: float
-
-    def process(self) -> Kernel:
-        """As a process over logarithms of clocks."""
-        from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern
-
-        slopes = ConstantKernel(self.slope**2) * DotProduct(LEVEL / self.slope)
-        return slopes + ConstantKernel(self.wave**2) * Matern(self.reach, nu=2.5)
-
-
-CLOCKS = ClockErrors(slope=0.19, wave=0.05, reach=0.15)
-"""By maximum likelihood on kernels left out: ``python -m studies tuning-clocks`` prints it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +58,18 @@ class Search:
 
     ``columns``: parameters as numbers, (configurations, parameters); ``predicted``: the objective,
     above 0. ``bounded`` and ``bound``: a second quantity, as predicted, that must stay below a
-    bound (energy under a time bound). ``clocks``: where every parameter is a clock or a power
-    limit, how wrong predictions are over them. Raises DataError for shapes and values that do not
-    fit.
+    bound (energy under a time bound). ``doubt`` and ``bounded_doubt``: standard deviations of the
+    logarithms of predictions that ``emulated`` told, 0 for those that were made. ``clocks``: where
+    every parameter is a clock or a power limit, how wrong predictions are over them. Raises
+    DataError for shapes and values that do not fit.
     """
 
     columns: Floats
     predicted: Floats
     bounded: Floats | None = None
     bound: float = math.inf
+    doubt: Floats | None = None
+    bounded_doubt: Floats | None = None
     clocks: ClockErrors | None = None
     measured: dict[int, list[float]] = field(default_factory=dict)
     measured_bounded: dict[int, list[float]] = field(default_factory=dict)
@@ -130,7 +88,7 @@ class Search:
                 raise DataError("predictions must be finite and above 0")
             setattr(self, name, values)
         self._places = np.column_stack(
-            [_ranked(column) for column in (*self.columns.T, np.log(self.predicted))]
+            [ranked(column) for column in (*self.columns.T, np.log(self.predicted))]
         )
         if self.clocks and not (self.columns > 0).all():
             raise DataError("clocks and power limits must be above 0")
@@ -171,6 +129,22 @@ class Search:
         """What measurements so far let expect of every configuration."""
         return self._outlook(self._strange())
 
+    def promise(self) -> Floats:
+        """What each can be expected to save of the best value measured, or, while there is none,
+        of the least prediction: by doubt alone, as if predictions were the truth."""
+        if self.measured:
+            return self.outlook().gain
+        if self.doubt is None:
+            return np.zeros(self.predicted.size)
+        logs = np.log(self.predicted)
+        gain = np.zeros(logs.size)
+        told = self.doubt > 0
+        gain[told] = _improvement(float(logs[~told].min()), logs[told], self.doubt[told])
+        if self.bounded is not None:
+            bounded, wide = self._expected(self.bounded, {}, self.bounded_doubt)
+            gain *= _below((math.log(self.bound) - bounded) / wide)
+        return gain
+
     def propose(self, count: int = 1) -> list[int]:
         """What to measure next, the most promising first; may name one again that looked strange.
 
@@ -178,10 +152,12 @@ class Search:
         Empty where all have been measured.
         """
         found: list[int] = []
-        told = Search(self.columns, self.predicted, self.bounded, self.bound, self.clocks)
-        told.measured = {index: list(values) for index, values in self.measured.items()}
-        told.measured_bounded = {k: list(v) for k, v in self.measured_bounded.items()}
-        told.failed = set(self.failed)
+        told = replace(
+            self,
+            measured={index: list(values) for index, values in self.measured.items()},
+            measured_bounded={index: list(each) for index, each in self.measured_bounded.items()},
+            failed=set(self.failed),
+        )
         while len(found) < count:
             one, outlook = told._next()
             if one is None or one in found:
@@ -240,29 +216,32 @@ class Search:
         """Measured once, or with values that differ, and far from what all others let expect."""
         if len(self.measured) < SOME:
             return set()
-        far = self._fit(self.predicted, self.measured).far
+        far = self._fit(self.predicted, self.measured, self.doubt).far
         return {
             index
             for index, away in zip(self.measured, far, strict=True)
             if away > STRANGE and not _believed(self.measured[index])
         }
 
-    def _fit(self, predicted: Floats, measured: dict[int, list[float]]) -> _Fit:
+    def _fit(
+        self, predicted: Floats, measured: dict[int, list[float]], doubt: Floats | None
+    ) -> Fit:
         where = np.fromiter(measured, dtype=np.intp, count=len(measured))
         values = np.array([_middle(each) for each in measured.values()], dtype=np.float64)
         believed = np.array([_believed(each) for each in measured.values()], dtype=bool)
         residuals = np.log(values / predicted[where])
-        return _fitted(self._inputs, where, residuals, believed, self.clocks)
+        doubted = np.zeros(where.size) if doubt is None else doubt[where]
+        return fitted(self._inputs[where], residuals, believed, doubted, self.clocks)
 
     def _outlook(self, strange: set[int]) -> Outlook:
-        mean, spread = self._expected(self.predicted, self.measured)
+        mean, spread = self._expected(self.predicted, self.measured, self.doubt)
         best = self._best(strange)
         if best is None:
-            gain = np.full(mean.size, SPREAD)
+            gain = _improvement(float(mean.min()), mean, spread)
         else:
             gain = _improvement(math.log(_middle(self.measured[best])), mean, spread)
         if self.bounded is not None:
-            bounded, wide = self._expected(self.bounded, self.measured_bounded)
+            bounded, wide = self._expected(self.bounded, self.measured_bounded, self.bounded_doubt)
             keeps = _below((math.log(self.bound) - bounded) / wide)
             gain = gain * keeps if best is not None else keeps * (1 + _rising(-mean))
         gain = gain * self._runs()
@@ -272,13 +251,16 @@ class Search:
         return Outlook(np.exp(mean), np.exp(mean - width), np.exp(mean + width), gain)
 
     def _expected(
-        self, predicted: Floats, measured: dict[int, list[float]]
+        self, predicted: Floats, measured: dict[int, list[float]], doubt: Floats | None
     ) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the logarithm of every configuration."""
+        more = 0.0 if doubt is None else doubt
         if not measured:
-            return np.log(predicted), np.full(predicted.size, math.hypot(SPREAD, OWN))
-        mean, spread = self._fit(predicted, measured).everywhere(self._inputs)
-        return np.log(predicted) + mean, spread
+            return np.log(predicted), np.hypot(
+                np.full(predicted.size, math.hypot(SPREAD, OWN)), more
+            )
+        mean, spread = self._fit(predicted, measured, doubt).everywhere(self._inputs)
+        return np.log(predicted) + mean, np.hypot(spread, more)
 
     def _runs(self) -> Floats:
         """Chance that each runs, by what ran and what failed beside it."""
@@ -304,110 +286,6 @@ def coded(rows: Sequence[Sequence[float | str | bool]]) -> Floats:
         numeric = all(isinstance(each, int | float) for each in column)
         columns.append([float(each) if numeric else texts.index(str(each)) for each in column])
     return np.array(columns, dtype=np.float64).T.reshape(len(rows), -1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """Residuals as a Gaussian process; ``far``: standard deviations of each from the others."""
-
-    where: Floats
-    kernel: Kernel
-    own: float
-    offset: float
-    weights: Floats
-    lower: Floats
-    far: Floats
-
-    def everywhere(self, places: Floats) -> tuple[Floats, Floats]:
-        from scipy.linalg import solve_triangular
-
-        across = self.kernel(places, self.where)
-        mean = self.offset + across @ self.weights
-        half = solve_triangular(self.lower, across.T, lower=True)
-        left = self.own + self.kernel.diag(places) - np.einsum("ij,ij->j", half, half)
-        return mean, np.sqrt(np.maximum(left, 1e-8))
-
-
-def _fitted(
-    places: Floats,
-    where: NDArray[np.intp],
-    residuals: Floats,
-    believed: NDArray[np.bool_],
-    clocks: ClockErrors | None,
-) -> _Fit:
-    try:
-        from scipy.linalg import cho_solve, cholesky
-    except ImportError as error:
-        raise MissingExtraError("scipy", "tune") from error
-
-    at = places[where]
-    kernel, own = (clocks.process(), 0.0) if clocks else _learned(at, residuals)
-    noise = own + NOISE**2
-    offset = float(np.median(residuals)) * residuals.size / (residuals.size + 1)
-    if clocks:
-        offset = 0.0  # it has a level of its own
-    variance = np.full(residuals.size, noise)
-    while True:
-        covariance = kernel(at) + np.diag(variance)
-        lower = cholesky(covariance, lower=True)
-        weights = cho_solve((lower, True), residuals - offset)
-        inverse = np.diag(cho_solve((lower, True), np.eye(residuals.size)))
-        away = weights / inverse  # of each from what the others say: Rasmussen & Williams, 5.12
-        far = np.abs(away) * np.sqrt(inverse)
-        # One that is far is taken for a slip, the farthest first: it says nothing of the others.
-        doubt = np.where(believed | (variance > noise), 0.0, far)
-        worst = int(np.argmax(doubt))
-        if residuals.size < SOME or doubt[worst] <= STRANGE:
-            break
-        variance[worst] = noise + away[worst] ** 2
-    slipped = np.where(variance > noise, np.inf, far)
-    return _Fit(at, kernel, own, offset, weights, lower, slipped)
-
-
-def _learned(at: Floats, residuals: Floats) -> tuple[Kernel, float]:
-    """The process, and the variance that is each one's own.
-
-    By as many of the first measurements as a schedule that grows by a quarter allows: a fit costs
-    more than a proposal and changes little between.
-    """
-    count = 0
-    if residuals.size >= LEARNED_FROM:
-        count = LEARNED_FROM
-        while math.ceil(count * 1.25) <= residuals.size:
-            count = math.ceil(count * 1.25)
-    return _process(at.shape[1], at[:count].tobytes(), residuals[:count].tobytes())
-
-
-@lru_cache(maxsize=8)
-def _process(dimensions: int, at: bytes, residuals: bytes) -> tuple[Kernel, float]:
-    """``_learned`` of the measurements given, kept: every proposal between two fits asks again."""
-    from scipy.stats import median_abs_deviation
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
-    reach = np.full(dimensions, REACH * math.sqrt(dimensions))
-    first = ConstantKernel(SPREAD**2, (0.01**2, 1.0)) * Matern(reach, (0.1, 20.0), nu=2.5)
-    if not residuals:
-        return first, OWN**2
-    places = np.frombuffer(at).reshape(-1, dimensions)
-    seen = np.frombuffer(residuals) - np.median(np.frombuffer(residuals))
-    scale = 1.4826 * float(median_abs_deviation(seen)) + NOISE
-    process = GaussianProcessRegressor(
-        first + WhiteKernel(OWN**2 + NOISE**2, (NOISE**2, 0.2**2)), normalize_y=False
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        process.fit(places, np.clip(seen, -STRANGE * scale, STRANGE * scale))
-    return process.kernel_.k1, float(process.kernel_.k2.noise_level) - NOISE**2
-
-
-def _ranked(column: Floats) -> Floats:
-    """Values by their place among the different ones, 0 to 1; many different ones by their size."""
-    different, place = np.unique(column, return_inverse=True)
-    if different.size > 32:
-        return np.asarray((column - different[0]) / (different[-1] - different[0]))
-    return np.asarray(place / max(1, different.size - 1), dtype=np.float64)
 
 
 def _rising(values: Floats) -> Floats:

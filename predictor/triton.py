@@ -178,7 +178,7 @@ def cubin_registers(cubin: bytes) -> int | None:
         for name, _, _, _, _, _, _, info in headers:
             if cubin[text + name : text + name + 6] == b".text.":
                 return int(info) >> 24 or None
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, OverflowError):
         pass
     return None
 

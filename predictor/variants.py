@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import ceil, prod
+from numbers import Real
 from typing import Any
 
 from wattcast.features.errors import LaunchError, ServiceError
@@ -65,12 +66,12 @@ def dimensions(field: str, formulas: Sequence[str], known: Mapping[str, float]) 
 
 
 def _whole(field: str, formula: str, known: Mapping[str, float]) -> int:
-    def leaf(node: ast.expr) -> Fraction:
+    def leaf(node: ast.expr) -> Rule:
         match node:
             case ast.Constant(value=int(number)) if not isinstance(number, bool):
-                return Fraction(number)
+                return lambda row: Fraction(number)
             case ast.Name(id=name) if name in known:
-                return Fraction(known[name])
+                return lambda row: Fraction(row[name])
             case ast.Name(id=name):
                 raise ValueError(f"{name} is no macro and no argument that is a number")
         raise TypeError
@@ -78,7 +79,7 @@ def _whole(field: str, formula: str, known: Mapping[str, float]) -> int:
     try:
         if len(formula) > MOST_FORMULA:
             raise ValueError(f"it has more than {MOST_FORMULA} characters")
-        value = evaluated(ast.parse(formula.strip(), mode="eval").body, leaf)
+        value = rule(ast.parse(formula.strip(), mode="eval").body, leaf)(known)
         if not isinstance(value, Fraction | int) or isinstance(value, bool):
             raise TypeError
         if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MOST_BITS:
@@ -100,9 +101,21 @@ def _whole(field: str, formula: str, known: Mapping[str, float]) -> int:
     return int(value)
 
 
+def _of_numbers(act: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same of numbers alone: a text times a number, or a text that is a format, would be as
+    long as somebody likes."""
+
+    def acted(one: Any, other: Any) -> Any:
+        if isinstance(one, Real) and isinstance(other, Real):
+            return act(one, other)
+        raise TypeError("numbers are expected")
+
+    return acted
+
+
 _BINARY: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _of_numbers(operator.mul),
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: _of_numbers(operator.mod),
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
@@ -111,32 +124,46 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
     "ceil": ceil, "min": min, "max": max, "abs": abs, "round": round
 }  # fmt: skip
 
+Rule = Callable[[Mapping[str, Any]], Any]
+"""What an expression comes to with these values of its names."""
 
-def evaluated(node: ast.expr, leaf: Callable[[ast.expr], Any]) -> Any:
-    """What an expression of Python comes to, of arithmetic, comparisons and logic alone.
+
+def rule(node: ast.expr, leaf: Callable[[ast.expr], Rule]) -> Rule:
+    """An expression of Python as a function of its names, of arithmetic, comparisons and logic
+    alone.
 
     ``leaf`` says what names and constants are, and refuses every other kind of expression. Raises
-    what it raises, TypeError for values that do not go together, and ZeroDivisionError.
+    what it raises; the function raises TypeError for values that do not go together, and
+    ZeroDivisionError.
     """
+
+    def read(node: ast.expr) -> Rule:
+        return rule(node, leaf)
+
     match node:
         case ast.BinOp(left=left, op=how, right=right) if type(how) in _BINARY:
-            return _BINARY[type(how)](evaluated(left, leaf), evaluated(right, leaf))
+            one, other, act = read(left), read(right), _BINARY[type(how)]
+            return lambda row: act(one(row), other(row))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not evaluated(operand, leaf)
+            one = read(operand)
+            return lambda row: not one(row)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -evaluated(operand, leaf)
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(evaluated(part, leaf) for part in parts)
-        case ast.BoolOp(op=ast.Or(), values=parts):
-            return any(evaluated(part, leaf) for part in parts)
+            one = read(operand)
+            return lambda row: -one(row)
+        case ast.BoolOp(op=how, values=parts):
+            each, joined = [read(part) for part in parts], all if type(how) is ast.And else any
+            return lambda row: joined(part(row) for part in each)
         case ast.Compare(left=left, ops=hows, comparators=others) if all(
             type(how) in _BINARY for how in hows
         ):
-            terms = [evaluated(each, leaf) for each in (left, *others)]
-            pairs = zip(hows, terms, terms[1:], strict=False)
-            return all(_BINARY[type(how)](a, b) for how, a, b in pairs)
+            terms = [read(part) for part in (left, *others)]
+            acts = [_BINARY[type(how)] for how in hows]
+            pairs = list(zip(acts, terms, terms[1:], strict=False))
+            return lambda row: all(act(a(row), b(row)) for act, a, b in pairs)
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if name in _CALLS:
-            return _CALLS[name](*(evaluated(part, leaf) for part in parts))
+            call, each = _CALLS[name], [read(part) for part in parts]
+            return lambda row: call(*(part(row) for part in each))
         case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-            return [evaluated(part, leaf) for part in parts]
+            each = [read(part) for part in parts]
+            return lambda row: [part(row) for part in each]
     return leaf(node)

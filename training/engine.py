@@ -1,6 +1,7 @@
-"""Where fits and analyses run: threads of this process, or a Dask cluster.
+"""Where fits and analyses run: threads of this process, other processes, or a Dask cluster.
 
     open_engine()                   threads; the libraries release the interpreter while they fit
+    open_processes(2)               other processes of this machine, for what is Python
     open_engine("tcp://host:8786")  the workers of a Dask scheduler (``WATTCAST_DASK``)
 
 The results are the same bit by bit wherever it is, but for fits spread over several workers.
@@ -10,7 +11,7 @@ Workers run this program's code: a scheduler is to be trusted like a database.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -69,6 +70,53 @@ class InProcess:
 
 
 @dataclass(frozen=True)
+class Processes:
+    """Processes of this machine, ``jobs`` at a time, which ``open_processes`` makes."""
+
+    pool: Executor
+    jobs: int
+
+    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
+        """As ``Engine.map``. Raises ClusterError where a process was ended from outside."""
+        waiting = {self.pool.submit(_Quiet(function), item): at for at, item in enumerate(items)}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        except BrokenExecutor as error:
+            raise ClusterError(
+                "a worker process was ended from outside, perhaps for want of memory; run again, "
+                "with fewer workers"
+            ) from error
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+@contextmanager
+def open_processes(jobs: int) -> Iterator[Processes]:
+    """Processes that start anew when they are first needed: no lock and no connection comes along,
+    and the caller's ``__main__`` is not run again. Raises MissingExtraError without joblib."""
+    try:
+        from joblib.externals.loky import ProcessPoolExecutor
+    except ImportError as error:
+        raise MissingExtraError("joblib", "tune") from error
+    pool = ProcessPoolExecutor(max_workers=jobs)
+    try:
+        yield Processes(pool, jobs)
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+def cores() -> int:
+    """How many processors this process may use, by affinity and control groups."""
+    try:
+        from joblib import cpu_count
+    except ImportError as error:
+        raise MissingExtraError("joblib", "tune") from error
+    return int(cpu_count())
+
+
+@dataclass(frozen=True)
 class OnDask:
     """Workers of a Dask cluster. A worker that dies costs its running tasks, which another one
     then runs; ``client`` belongs to whoever opened it. XGBoost fits on ``spread_rows`` rows or
@@ -76,6 +124,10 @@ class OnDask:
 
     client: distributed.Client
     spread_rows: int = SPREAD_ROWS
+
+    def workers(self) -> int:
+        """Tasks that run at once: threads of all workers."""
+        return max(1, sum(self.client.nthreads().values()))  # type: ignore[no-untyped-call]
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
         """As ``Engine.map``."""

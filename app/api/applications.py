@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-import shutil
+import gzip
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import IO, Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Form, Request, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import Response
 from pydantic import ValidationError
 
 from wattcast.app import problems
+from wattcast.app.api.explain import chosen
 from wattcast.app.api.route import json_response
 from wattcast.app.services import Services, services_of
+from wattcast.app.services.archives import Budget, Limits, archived, copy, members
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.application import application
+from wattcast.predictor.explain.page import POLICY
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
-from wattcast.predictor.traces import read_trace
-from wattcast.predictor.traces.code import Library, add_text
+from wattcast.predictor.traces import read_trace, report
+from wattcast.predictor.traces.changes import changes
+from wattcast.predictor.traces.code import TOLD, Library, add_file, holds_code
+from wattcast.predictor.traces.trace import Trace
 
 router = APIRouter(tags=["prediction"])
 
 MOST_CODE_FILES = 256
+FILES_BESIDE = 8
+"""Files of a cache beside each that is read: Triton writes its stages, inductor its graphs."""
+
+ZIPPED_FROM = 1 << 16
+"""Bytes from which an answer is compressed for callers that read gzip."""
+
+Format = Literal["json", "html", "csv"]
+
+MEDIA: dict[str, str] = {"json": "application/json", "html": "text/html", "csv": "text/csv"}
+
+_FORMATS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {name: {"schema": {"type": "string"}} for name in ("text/html", "text/csv")}}
+}
+_NESTED = (".zip", ".tar", ".tgz", ".gz", ".xz", ".bz2", ".zst")
 
 
 @router.post(
     "/applications",
     response_model=ApplicationAnswer,
-    responses=problems.documented(
+    responses=_FORMATS
+    | problems.documented(
         *("bad-request", "json", "too-large", "media-type", "data", "validation", "gpu", "clocks"),
         *("model", "busy", "time-limit"),
     ),
@@ -44,7 +65,15 @@ async def post_applications(
         ),
     ],
     code: Annotated[
-        list[UploadFile] | None, File(description="PTX of its kernels, any number of files.")
+        list[UploadFile] | None,
+        File(
+            description="Code of its kernels, any number of files: PTX, binaries and shared "
+            "libraries with PTX in them, and zips, tars and gzipped tars of those (Triton's and "
+            "inductor's caches)."
+        ),
+    ] = None,
+    against: Annotated[
+        UploadFile | None, File(description="An older trace: `changes` tells what changed since.")
     ] = None,
     options: Annotated[
         str,
@@ -53,6 +82,13 @@ async def post_applications(
             "`grams_co2_per_kwh`, `most_slowdown`, `advice`, `launches`."
         ),
     ] = "{}",
+    format: Annotated[  # noqa: A002 - the parameter's name
+        Format | None,
+        Query(
+            description="`html`: a report; `csv`: the kernels. Default: from the Accept header, "
+            "else JSON."
+        ),
+    ] = None,
 ) -> Response:
     """Measured durations, predicted power: joules by kernel, operator, stream and step, gaps at
     idle power, the total with its interval. Nothing is stored."""
@@ -61,31 +97,113 @@ async def post_applications(
     except ValidationError as error:
         return problems.from_validation(error.errors(include_url=False))
     services = services_of(request)
-    found = await services.uploads.run(_answered, services, file, code or [], asked)
-    return json_response(found)
+    wanted = format or chosen(request.headers.get("accept"), MEDIA)
+    zips = "gzip" in request.headers.get("accept-encoding", "")
+    return await services.uploads.run(
+        _answered, services, file, code or [], against, asked, wanted, zips
+    )
 
 
 def _answered(
-    services: Services, file: UploadFile, code: list[UploadFile], asked: ApplicationRequest
-) -> dict[str, Any]:
+    services: Services,
+    file: UploadFile,
+    code: Sequence[UploadFile],
+    against: UploadFile | None,
+    asked: ApplicationRequest,
+    wanted: str,
+    zips: bool,
+) -> Response:
     """In a thread. Raises what reading and answering do, and ServiceError ``too-large``."""
+    with tempfile.TemporaryDirectory(prefix="wattcast-trace-") as folder:
+        library = _library(services, code, Path(folder))
+        trace = _trace(services, file, Path(folder) / "trace")
+        answer = application(services, trace, asked, library)
+        if against is not None:
+            trace = _trace(services, against, Path(folder) / "against")
+            plain = asked.model_copy(update={"launches": False, "advice": 0})
+            answer["changes"] = changes(application(services, trace, plain, library), answer)
+    if wanted == "json":
+        made = json_response(answer)
+    elif wanted == "csv":
+        made = Response(report.table(answer), media_type=MEDIA[wanted])
+    else:
+        text = report.page(answer, _name(file, "trace"))
+        headers = {"Content-Security-Policy": POLICY}
+        made = Response(text, media_type=MEDIA[wanted], headers=headers)
+    if zips and len(made.body) >= ZIPPED_FROM:
+        made.body = gzip.compress(made.body, 1)
+        made.headers["Content-Encoding"] = "gzip"
+        made.headers["Content-Length"] = str(len(made.body))
+    made.headers["Vary"] = "Accept, Accept-Encoding"
+    return made
+
+
+def _trace(services: Services, file: UploadFile, path: Path) -> Trace:
+    most = services.settings.max_unpacked_bytes
+    _copied(file.file, path, Budget(most))
+    return read_trace(path, name=_name(file, "trace"), most_characters=most)
+
+
+def _library(services: Services, code: Sequence[UploadFile], folder: Path) -> Library:
+    """All code that came. Raises DataError and ServiceError ``too-large``."""
     if len(code) > MOST_CODE_FILES:
         raise ServiceError("too-large", f"{len(code)} files of code; at most {MOST_CODE_FILES}")
-    most = services.settings.max_ptx_bytes
-    found = Library()
-    for each in code:
-        name = PurePosixPath(each.filename or "code.ptx").name[:100]
-        text = each.file.read(most + 1)
-        if len(text) > most:
-            raise ServiceError(
-                "too-large", f"{name} has more than {most} bytes (WATTCAST_MAX_PTX_BYTES)"
-            )
-        add_text(found, text.decode("utf-8", "replace"), name)
-    name = PurePosixPath(file.filename or "trace").name[:100]
-    with tempfile.TemporaryDirectory(prefix="wattcast-trace-") as folder:
-        path = Path(folder) / "trace"
-        with path.open("wb") as copy:
-            file.file.seek(0)
-            shutil.copyfileobj(file.file, copy, 1 << 20)
-        trace = read_trace(path, name=name, most_characters=services.settings.max_unpacked_bytes)
-    return application(services, trace, asked, found)
+    settings = services.settings
+    most = settings.max_unpacked_bytes
+    limits = Limits(most, settings.max_upload_files, settings.max_ptx_bytes, FILES_BESIDE)
+    found, budget = Library(most_characters=most), Budget(most)
+    for number, each in enumerate(code):
+        name, known = _name(each, "code.ptx"), len(found.kernels)
+        start = each.file.read(4096)
+        own = folder / f"code-{number}"
+        own.mkdir()
+        if (kind := archived(start)) is not None:
+            listed = _unpacked(each.file, kind, limits, budget, own, found)
+        else:
+            listed = [(name, own / ("0.so" if b"\0" in start else "0.ptx"))]
+            _copied(each.file, listed[0][1], budget)
+        for called, path in sorted(listed, key=lambda one: PurePosixPath(one[0])):
+            if path.suffix.lower() == ".ptx" and path.stat().st_size > limits.ptx_bytes:
+                raise ServiceError(
+                    "too-large",
+                    f"{called} has more than {limits.ptx_bytes} bytes (WATTCAST_MAX_PTX_BYTES)",
+                )
+            add_file(found, path, called)
+        if len(found.kernels) == known:
+            found.skipped.append(f"{name}: no PTX of another kernel in it")
+    return found
+
+
+def _unpacked(
+    file: IO[bytes], kind: str, limits: Limits, budget: Budget, folder: Path, found: Library
+) -> list[tuple[str, Path]]:
+    """Names and places of an archive's files that may hold code. Their places are numbers: those
+    of one name, but for its suffix, lie beside each other as Triton's metadata must."""
+
+    def wanted(name: str) -> bool:
+        if name.lower().endswith(_NESTED):
+            found.skipped.append(f"{name}: an archive inside an archive is not looked into")
+            return False
+        return holds_code(name) or name.lower().endswith(TOLD)
+
+    numbers: dict[PurePosixPath, int] = {}
+    listed = []
+    for name, content in members(file, kind, wanted, limits):
+        path = PurePosixPath(name)
+        stem, suffix = (path, ".so") if ".so." in name else (path.with_suffix(""), path.suffix)
+        place = folder / f"{numbers.setdefault(stem, len(numbers))}{suffix}"
+        with place.open("wb") as written:
+            copy(content, written, budget)
+        if holds_code(name):
+            listed.append((name, place))
+    return listed
+
+
+def _copied(file: IO[bytes], path: Path, budget: Budget) -> None:
+    file.seek(0)
+    with path.open("wb") as written:
+        copy(file, written, budget)
+
+
+def _name(file: UploadFile, otherwise: str) -> str:
+    return PurePosixPath(file.filename or otherwise).name[:100]

@@ -108,11 +108,12 @@ def app(
     compared = None
     if against is not None:
         compared = changes(_answer(use, against, request, code or []), answer)
+        answer["changes"] = compared
     for path, made in ((csv, report.table), (html, lambda found: report.page(found, trace.name))):
         if path is not None:
             _write(path, made(answer))
     if as_json:
-        print_json(answer if compared is None else {**answer, "changes": compared})
+        print_json(answer)
         return
     out = console()
     _report(out, answer, top)

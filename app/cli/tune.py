@@ -5,21 +5,24 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.console import Console
-from rich.progress import track
 from rich.text import Text
 
 from wattcast.app.cli import inputs
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import Answer, console, line, plain_table, predictor, print_json
+from wattcast.app.cli.progress import advance
 from wattcast.app.cli.rank import Divisors, problem_of, tuning_file
+from wattcast.app.python.asked import crew
+from wattcast.app.settings import Settings
 from wattcast.models.estimate import quantity
 
 if TYPE_CHECKING:
+    from wattcast.predictor.forecasts import Forecast
     from wattcast.predictor.tune import Tuning
     from wattcast.predictor.tuning_files import Configuration, Value
 
@@ -73,6 +76,13 @@ def tune(
         Path | None,
         typer.Option(help="File that remembers predictions, so that a later call need not wait."),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that compile and predict. Default: the cores."),
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(help="Dask scheduler to predict on. Default: WATTCAST_DASK.")
+    ] = None,
     *,
     code: inputs.CodeOptions,
     models: inputs.PhysicalOptions,
@@ -83,8 +93,10 @@ def tune(
     Predicts all configurations, then says which to measure next; with --run it measures them
     itself and stops where one more is not worth it.
     """
-    from wattcast.predictor.tune import Objective, Tuning, forecasts
+    from wattcast.predictor.forecasts import forecasts
+    from wattcast.predictor.tune import Objective, Tuning
     from wattcast.predictor.tuning_files import Configuration
+    from wattcast.training.engine import ClusterError
 
     if by not in get_args(Objective):
         inputs.fail(f"--by {by!r}: expected time, energy or edp")
@@ -95,9 +107,12 @@ def tune(
     problem = problem_of(found, file, gpu, problem_size, divisors, code, models)
     different = {repr(sorted(one.parameters.items())): one for one in found.configurations}
     wanted = list(different.values())
-    asked = forecasts(predictor(), problem, wanted, keep)
-    shown = track(asked, "Predicting", len(wanted), console=Console(stderr=True), transient=True)
-    tuning = Tuning(shown, by, most_seconds)  # type: ignore[arg-type]
+    try:
+        with crew(workers, dask or Settings().dask) as many:
+            asked = forecasts(predictor(), problem, wanted, keep, many)
+            tuning = Tuning(_shown(asked, len(wanted)), by, most_seconds)  # type: ignore[arg-type]
+    except ClusterError as error:
+        inputs.fail(str(error), Exit.NO_ANSWER)
     measured = [
         one
         for one in found.configurations
@@ -127,6 +142,12 @@ def tune(
         print_json(answer)
     else:
         _report(answer)
+
+
+def _shown(asked: Iterator[Forecast], total: int) -> Iterator[Forecast]:
+    for number, row in enumerate(asked, 1):
+        advance(number, total)
+        yield row
 
 
 def _tell(tuning: Tuning, one: Configuration) -> None:
@@ -188,6 +209,8 @@ def _told(one: Configuration) -> None:
 
 
 def _report(answer: Answer) -> None:
+    from wattcast.predictor.forecasts import failures
+
     out = console()
     unit = answer["unit"]
     told = f"{answer['measured']} of {answer['configurations']} measured"
@@ -197,9 +220,10 @@ def _report(answer: Answer) -> None:
     if (best := answer["best"]) is not None:
         value = quantity(sorted(best["measured"])[len(best["measured"]) // 2], unit)
         line(out, f"best {answer['objective']}: {value} at {_named(best['configuration'])}")
-    if answer["refused"]:
-        first = answer["refused"][0]["problem"]
-        out.print(f"{len(answer['refused'])} refused, the first: {first}", markup=False)
+    for each in failures(answer["refused"]):
+        first = each["first"]
+        told = f"{_named(first['parameters'])}: {first['problem']}"
+        out.print(f"{each['count']} refused ({each['kind']}), the first: {told}", markup=False)
     if answer["finished"]:
         line(out, "one more measurement is not expected to gain enough: stop here")
         return

@@ -3,6 +3,7 @@
 They come with the extra ``cuda`` (``pip install 'wattcast[cuda]'``) and need no GPU:
 
     compile   compile_cuda(source, compute_capability) -> CompiledCuda     NVRTC, else nvcc;
+              compile_all: the sources of one author by one process;
               what the text itself tells: includes that are refused, host code
     ptxas     measure_resources(ptx, entry, compute_capability) -> PtxasReport
     isolation every compiler runs in an empty folder, sees its toolkit and no other file, no network
@@ -13,12 +14,13 @@ from wattcast.features.cuda.compile import (
     CompiledCuda,
     CompileError,
     CompilerMissingError,
+    compile_all,
     compile_cuda,
 )
 from wattcast.features.cuda.ptxas import PtxasReport, measure_resources
 from wattcast.features.cuda.toolchain import find_ptxas
 
 __all__ = [
-    "CompileError", "CompiledCuda", "CompilerMissingError", "PtxasReport", "compile_cuda",
-    "find_ptxas", "measure_resources",
+    "CompileError", "CompiledCuda", "CompilerMissingError", "PtxasReport", "compile_all",
+    "compile_cuda", "find_ptxas", "measure_resources",
 ]  # fmt: skip

@@ -1,13 +1,15 @@
-"""Compile one CUDA file with NVRTC; ``jail.py`` loads this script and then closes the doors.
+"""Compile CUDA files with NVRTC; ``jail.py`` loads this script and then closes the doors.
 
-usage: nvrtc_child.py LIBRARY SOURCE PTX_OUT [OPTION ...]
-Prints the compiler's log; exit code 0 with the PTX written, 1 on compile errors, 2 otherwise.
+usage: nvrtc_child.py LIBRARY SOURCE[,SOURCE...] PTX_OUT [OPTION ...]
+Prints the compiler's log; exit code 0 with the PTX written, 1 on compile errors, 2 otherwise. Of
+several sources, each in a folder of its own, PTX_OUT, ``log`` and ``code`` are written beside each.
 Uses the standard library only, through NVRTC's C interface (NVRTC user guide, section 3).
 """
 
 import ctypes
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 NVRTC_SUCCESS = 0
@@ -21,7 +23,22 @@ def prepare(arguments: list[str]) -> Callable[[], int]:
     # NVRTC opens these by itself later, when their own libraries are out of reach.
     for builtins in Path(library).parent.glob("libnvrtc-builtins.so*"):
         ctypes.CDLL(str(builtins))
-    return lambda: _compile(nvrtc, Path(source), Path(out), options)
+    paths = [Path(each) for each in source.split(",")]
+    if len(paths) > 1:
+        return lambda: _compile_all(nvrtc, paths, out, options)
+    return lambda: _compile(nvrtc, paths[0], Path(out), options)
+
+
+def _compile_all(nvrtc: ctypes.CDLL, sources: list[Path], out: str, options: list[str]) -> int:
+    for source in sources:
+        with (
+            source.with_name("log").open("w", encoding="utf-8") as log,
+            redirect_stdout(log),
+            redirect_stderr(log),
+        ):
+            code = _compile(nvrtc, source, source.with_name(out), options)
+        source.with_name("code").write_text(str(code))
+    return 0
 
 
 def _compile(nvrtc: ctypes.CDLL, source: Path, out: Path, options: list[str]) -> int:
@@ -42,6 +59,7 @@ def _compile(nvrtc: ctypes.CDLL, source: Path, out: Path, options: list[str]) ->
     nvrtc.nvrtcGetProgramLog(program, log)
     print(log.value.decode("utf-8", "replace"))
     if status == NVRTC_ERROR_COMPILATION:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
         return 1
     if status != NVRTC_SUCCESS:
         print(f"NVRTC failed (status {status})", file=sys.stderr)
@@ -49,5 +67,6 @@ def _compile(nvrtc: ctypes.CDLL, source: Path, out: Path, options: list[str]) ->
     nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
     ptx = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetPTX(program, ptx)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     out.write_bytes(ptx.value)
     return 0

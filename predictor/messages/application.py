@@ -156,7 +156,8 @@ class MixClock(BaseModel):
 
 
 class LaunchColumns(BaseModel):
-    """One entry for each launch, in order of start; numbers are places in lists of the answer."""
+    """One entry for each launch, in order of start; ``stream`` and ``kernel`` are places in these
+    lists of the answer."""
 
     start_seconds: list[float]
     seconds: list[float]
@@ -164,6 +165,39 @@ class LaunchColumns(BaseModel):
     device: list[int]
     stream: list[int]
     kernel: list[int]
+
+
+class ChangeSums(BaseModel):
+    """One of two traces as a whole."""
+
+    joules: float
+    seconds: float = Field(description="From the first launch to the end of the last.")
+    launches: int
+    gap_joules: float
+
+
+class ChangeRow(BaseModel):
+    """Launches of one name in both traces; zeros where one has none."""
+
+    name: str | None
+    old_launches: int
+    old_seconds: float
+    old_joules: float
+    new_launches: int
+    new_seconds: float
+    new_joules: float
+    joules: float = Field(description="New less old.")
+
+
+class ApplicationChanges(BaseModel):
+    """What changed since an older trace; differences are new less old."""
+
+    old: ChangeSums
+    new: ChangeSums
+    joules: float
+    seconds: float
+    kernels: list[ChangeRow] = Field(description="By how much their joules changed.")
+    operators: list[ChangeRow]
 
 
 class ApplicationAnswer(BaseModel):
@@ -188,4 +222,7 @@ class ApplicationAnswer(BaseModel):
     steps: list[Row]
     clocks: list[MixClock]
     launch_columns: LaunchColumns | None = None
+    changes: ApplicationChanges | None = Field(
+        None, description="Where an older trace was given as `against`."
+    )
     warnings: list[shared.WarningLine]

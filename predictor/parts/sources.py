@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from sys import getsizeof
 from typing import TYPE_CHECKING
 
-from wattcast.features.cuda import CompiledCuda, CompileError, compile_cuda
+from wattcast.features.cuda import CompiledCuda, CompileError, compile_all, compile_cuda
 from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
 from wattcast.features.errors import ServiceError
@@ -97,7 +98,34 @@ class Sources:
         """Whether compilers may be given sources and PTX: they are isolated, or need not be."""
         return not self._isolation_needed or in_force() is not None
 
+    def compile_all(self, texts: Sequence[str], capability: str) -> list[CudaSource | CompileError]:
+        """Several sources of one author. Raises CompilerMissingError, NotIsolatedError, and
+        ServiceError ``too-large``."""
+        hashes = [self._sha256(text) for text in texts]
+        made = compile_all(texts, _pair(capability), limits=self._limits)
+        return [
+            _with_errors(one) if isinstance(one, CompileError) else CudaSource(text, sha256, one)
+            for text, sha256, one in zip(texts, hashes, made, strict=True)
+        ]
+
+    def hold(self, source: CudaSource, capability: str) -> None:
+        """Keep what another process compiled: ``read`` need not compile it again."""
+        self._compiled.get_or_make((source.sha256, capability), lambda: source)
+
     def _compile(self, text: str, capability: str) -> CudaSource:
+        sha256 = self._sha256(text)
+
+        def make() -> CudaSource:
+            try:
+                made = compile_cuda(text, _pair(capability), limits=self._limits)
+            except CompileError as error:
+                raise _with_errors(error) from None
+            return CudaSource(text, sha256, made)
+
+        return self._compiled.get_or_make((sha256, capability), make)
+
+    def _sha256(self, text: str) -> str:
+        """Of a source that may be compiled."""
         if not self.may_compile:
             raise NotIsolatedError(
                 f"CUDA source is not compiled by this service: {NOT_ISOLATED}, so a source could "
@@ -114,17 +142,12 @@ class Sources:
                 f"the CUDA source has {len(encoded)} bytes; it may have at most "
                 f"{self._most_bytes} (WATTCAST_MAX_CUDA_BYTES)",
             )
-        sha256 = hashlib.sha256(encoded).hexdigest()
+        return hashlib.sha256(encoded).hexdigest()
 
-        def make() -> CudaSource:
-            major, minor = capability.split(".")
-            try:
-                made = compile_cuda(text, (int(major), int(minor)), limits=self._limits)
-            except CompileError as error:
-                raise _with_errors(error) from None
-            return CudaSource(text, sha256, made)
 
-        return self._compiled.get_or_make((sha256, capability), make)
+def _pair(capability: str) -> tuple[int, int]:
+    major, minor = capability.split(".")
+    return int(major), int(minor)
 
 
 def _held_bytes(made: CudaSource) -> int:

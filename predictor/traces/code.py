@@ -7,15 +7,22 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from wattcast.features.errors import DataError
+from wattcast.features.effort import checkpoint
+from wattcast.features.errors import DataError, ServiceError
 from wattcast.features.ptx.demangle import demangle
 from wattcast.predictor.traces.trace import Kind
 from wattcast.predictor.triton import cubin_registers
 
-ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$.]+)", re.MULTILINE)
-FIXED = re.compile(r"^\s*\.(?:reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", re.MULTILINE)
+# In time that grows with the text alone, whatever blanks and words it repeats.
+ENTRY = re.compile(
+    r"^[^\S\n]*(?:\.(?:visible|weak|extern)\s+){0,3}\.entry\s+([\w$.]+)", re.MULTILINE
+)
+_COUNT = r"(\d{1,9})\b"
+FIXED = re.compile(
+    rf"^[^\S\n]*\.reqntid\s+{_COUNT}(?:\s*,\s*{_COUNT})?(?:\s*,\s*{_COUNT})?", re.MULTILINE
+)
 _SPACE = re.compile(r"\s+|\((?:anonymous namespace|unsigned int|bool)\)")
 
 MOST_FILES = 100_000
@@ -24,6 +31,9 @@ MOST_BYTES = 1 << 31
 
 SUFFIXES = (".ptx", ".so", ".cubin", ".fatbin", ".exe", ".dll", ".o", ".a", "")
 """Files that may hold PTX; the empty one: executables."""
+
+TOLD = ".json"
+"""Files beside PTX that tell of it."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +64,13 @@ class Code:
 
 @dataclass
 class Library:
-    """Kernels by every name that a trace may call them."""
+    """Kernels by every name that a trace may call them, of ``most_characters`` of PTX at most."""
 
     kernels: dict[str, list[Code]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     files: int = 0
+    most_characters: int | None = None
+    characters: int = 0
 
     def add(self, code: Code) -> None:
         """One more kernel, under its mangled and its demangled name."""
@@ -78,7 +90,7 @@ class Library:
 def plain(name: str) -> str:
     """A demangled name as tools agree on it: no return type, no blanks, no literal suffixes."""
     text = name.removeprefix("void ")
-    text = re.sub(r"\b(\d+)(?:u|l|ul|ull|U|L)+\b", r"\1", text)
+    text = re.sub(r"\b(\d+)[ulUL]+\b", r"\1", text)
     return _SPACE.sub("", text)
 
 
@@ -90,14 +102,22 @@ def library(folders: Iterable[Path]) -> Library:
             raise DataError(f"{root}: no such file or folder", file=str(root))
         for path in [root] if root.is_file() else _files(root):
             found.files += 1
-            _read(path, path.name if root.is_file() else str(path.relative_to(root)), found)
+            add_file(found, path, path.name if root.is_file() else str(path.relative_to(root)))
     return found
 
 
 def add_text(found: Library, ptx: str, file: str, told: Mapping[str, object] | None = None) -> None:
-    """Every kernel of a PTX text; ``told`` is Triton's metadata."""
+    """Every kernel of a PTX text; ``told`` is Triton's metadata.
+
+    Raises ServiceError ``too-large`` beyond the library's limit.
+    """
+    found.characters += len(ptx)
+    if found.most_characters is not None and found.characters > found.most_characters:
+        why = f"the code has more than {found.most_characters:,} characters of PTX"
+        raise ServiceError("too-large", f"{why} (WATTCAST_MAX_UNPACKED_BYTES)")
     entries = [(match.start(), match[1]) for match in ENTRY.finditer(ptx)]
     for number, (start, name) in enumerate(entries):
+        checkpoint()
         end = entries[number + 1][0] if number + 1 < len(entries) else len(ptx)
         fixed = FIXED.search(ptx, start, end)
         block = None
@@ -117,10 +137,15 @@ def add_text(found: Library, ptx: str, file: str, told: Mapping[str, object] | N
         )
 
 
+def holds_code(name: str) -> bool:
+    """Whether a file of this name may hold PTX."""
+    return PurePath(name).suffix.lower() in SUFFIXES or ".so." in name
+
+
 def _files(root: Path) -> Iterator[Path]:
     count = 0
     for path in sorted(root.rglob("*")):
-        if path.suffix.lower() not in SUFFIXES and ".so." not in path.name:
+        if not holds_code(path.name):
             continue
         if path.is_symlink() or not path.is_file():
             continue
@@ -130,7 +155,10 @@ def _files(root: Path) -> Iterator[Path]:
         yield path
 
 
-def _read(path: Path, name: str, found: Library) -> None:
+def add_file(found: Library, path: Path, name: str) -> None:
+    """Every kernel of a file, told by its suffix, that ``name`` calls it. What cannot be read goes
+    to ``found.skipped``. Raises as ``add_text``."""
+    checkpoint()
     try:
         if path.stat().st_size > MOST_BYTES:
             found.skipped.append(f"{name}: larger than {MOST_BYTES:,} bytes")
@@ -148,12 +176,12 @@ def _read(path: Path, name: str, found: Library) -> None:
 
 def _told(path: Path) -> dict[str, object] | None:
     """Triton's metadata beside a PTX file: ``NAME.json``, and registers of ``NAME.cubin``."""
-    beside = path.with_suffix(".json")
+    beside = path.with_suffix(TOLD)
     if not beside.is_file():
         return None
     try:
         told = json.loads(beside.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(told, dict):
         return None

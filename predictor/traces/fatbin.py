@@ -19,6 +19,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from wattcast.features.effort import checkpoint
+
 MAGIC = bytes.fromhex("50ed55ba")
 _CONTAINER = struct.Struct("<4sHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
@@ -30,6 +32,10 @@ MOST_TEXT = 1 << 27
 
 MOST_ALL = 1 << 29
 """Of all in one file."""
+
+
+CHECKED_EVERY = 1024
+"""Tokens of a block, some hundred microseconds."""
 
 
 class BrokenError(ValueError):
@@ -44,6 +50,7 @@ def embedded(path: Path, skipped: list[str]) -> Iterator[str]:
     total = 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for at, payload, flags, size in _entries(data):
+            checkpoint()
             try:
                 text = _unpacked(payload, flags, size).rstrip(b"\0")
             except ModuleNotFoundError as error:
@@ -106,7 +113,7 @@ def _zstandard(payload: bytes, size: int) -> bytes:
 def lz4_block(packed: bytes, size: int) -> bytes:
     """An LZ4 block of ``size`` bytes (lz4/doc/lz4_Block_format.md). Raises BrokenError."""
     out = bytearray()
-    at, end = 0, len(packed)
+    at, end, turns = 0, len(packed), 0
 
     def length(nibble: int) -> int:
         nonlocal at
@@ -123,6 +130,9 @@ def lz4_block(packed: bytes, size: int) -> bytes:
         return total
 
     while at < end:
+        turns += 1
+        if turns % CHECKED_EVERY == 0:
+            checkpoint()
         token = packed[at]
         at += 1
         literals = length(token >> 4)
@@ -140,8 +150,8 @@ def lz4_block(packed: bytes, size: int) -> bytes:
         if not 0 < back <= len(out) or len(out) + match > size:
             raise BrokenError("a match points outside")
         start = len(out) - back
-        while match > 0:  # a match may overlap itself
-            piece = out[start : start + min(match, back)]
+        while match > 0:  # a match may overlap itself: each turn finds twice as much to copy
+            piece = out[start : start + match]
             out += piece
             match -= len(piece)
     if len(out) != size:

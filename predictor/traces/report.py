@@ -84,6 +84,8 @@ def page(answer: Mapping[str, Any], title: str) -> str:
     for name in ("operators", "streams", "steps"):
         if answer[name]:
             parts += [f"<h2>{name.capitalize()}</h2>", _rows(answer[name][:MOST_ROWS])]
+    if (changed := answer.get("changes")) is not None:
+        parts += ["<h2>Against the older trace</h2>", _changes(changed)]
     advised = [row for row in answer["kernels"] if row["advice"]]
     if advised or any(one["best"] for one in answer["clocks"]):
         parts.append("<h2>What to do</h2><ul>")
@@ -171,6 +173,25 @@ def _kernels(rows: Sequence[Mapping[str, Any]]) -> str:
     return _table(
         ("kernel", "known by", "launches", "time", "energy", "share", "power", "trust"), cells
     )
+
+
+def _changes(found: Mapping[str, Any]) -> str:
+    old, new = found["old"], found["new"]
+    sums = (
+        f"{quantity(old['joules'], 'J')} before, {quantity(new['joules'], 'J')} now; "
+        f"{quantity(old['seconds'], 's')} before, {quantity(new['seconds'], 's')} now."
+    )
+    cells = (
+        (
+            "(none)" if row["name"] is None else row["name"][:160],
+            *(f"{row[f'{side}_launches']:,}" for side in ("old", "new")),
+            *(quantity(row[f"{side}_joules"], "J") for side in ("old", "new")),
+            quantity(row["joules"], "J"),
+        )
+        for row in found["kernels"]
+    )
+    titles = ("kernel", "launches before", "now", "energy before", "now", "change")
+    return f"<p>{escape(sums)}</p>\n{_table(titles, cells)}"
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -38,7 +38,8 @@ from scipy.optimize import minimize
 
 from studies.clocks.clock_cases import SOURCES, Case, Told, all_cases
 from studies.power.physical_rows import Floats
-from wattcast.models.search import NOISE, ClockErrors, Search
+from wattcast.models.processes import NOISE, ClockErrors
+from wattcast.models.search import Search
 from wattcast.training.card_tables import table
 
 Quantity = Callable[[Told], Floats]
@@ -80,7 +81,8 @@ def searched(
         search = Search(case.clocks_mhz, objective.value(told), clocks=clocks)
     else:
         bound = objective.slowdown * float(case.measured.seconds[case.reference])
-        search = Search(case.clocks_mhz, objective.value(told), told.seconds, bound, clocks)
+        aim = objective.value(told)
+        search = Search(case.clocks_mhz, aim, told.seconds, bound, clocks=clocks)
     named: list[int] = []
     for number in range(MOST):
         known = number == 0 and (source == "counters" or objective.slowdown is not None)

@@ -16,6 +16,7 @@ from wattcast.features.analysis import analyse
 from wattcast.features.cuda import (
     CompileError,
     CompilerMissingError,
+    compile_all,
     compile_cuda,
     isolation,
     measure_resources,
@@ -86,6 +87,47 @@ def test_compile_errors_carry_the_compilers_lines():
     assert caught.value.context["line"] == 2
     assert [error["line"] for error in caught.value.context["errors"]] == [2, 3]
     assert "missing" in caught.value.detail
+
+
+@needs_nvrtc
+def test_sources_that_are_compiled_together_are_as_each_alone(monkeypatch: pytest.MonkeyPatch):
+    """Good ones, an error, a warning, host code, a forbidden include, a NUL byte."""
+    sources = [
+        SAXPY,
+        "\nbroken {",
+        SAXPY.replace("int i", "int unused; int i"),
+        HOST,
+        '#include "/etc/passwd"',
+        SAXPY + "\0",
+        SAXPY.replace("saxpy", "axpy"),
+    ]
+
+    def alone(source: str) -> object:
+        try:
+            return compile_cuda(source, (8, 0))
+        except CompileError as error:
+            return error.detail, error.context
+
+    each = [alone(source) for source in sources]
+    together = [
+        (one.detail, one.context) if isinstance(one, CompileError) else one
+        for one in compile_all(sources, (8, 0))
+    ]
+    assert together == each
+    # Where the process ends early, what is left is compiled alone.
+    ran = []
+
+    def ending(command, folder, limits, readable=()):
+        ran.append(command)
+        done = run_limited(command, folder, limits, readable)
+        if "," in command[2]:
+            (folder / "2" / "code").unlink()
+        return done
+
+    monkeypatch.setattr("wattcast.features.cuda.compile.run_limited", ending)
+    good = compile_all([SAXPY] * 4, (8, 0))
+    assert good == [each[0]] * 4
+    assert len(ran) == 3
 
 
 @needs_nvrtc

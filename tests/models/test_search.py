@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattcast.features.errors import DataError
-from wattcast.models.search import CLOCKS, GAIN, LEARNED_FROM, Floats, Search, coded
+from wattcast.models.processes import CLOCKS, LEARNED_FROM
+from wattcast.models.search import GAIN, Floats, Search, coded
 
 ROWS = list(product((16, 32, 64, 128, 256, 512), (1, 2, 4, 8), (1, 2, 3, 4), (False, True)))
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from wattcast.app import metrics
+from wattcast.app.services.archives import Limits
 from wattcast.app.services.measurements.extraction import Extracted, Launch, extract_all
 from wattcast.app.services.measurements.rows import (
     FeatureColumns,
@@ -25,7 +26,7 @@ from wattcast.app.services.measurements.rows import (
     rejections,
 )
 from wattcast.app.services.measurements.tables import RawRow, TableLimits, in_time, read_rows
-from wattcast.app.services.measurements.unpack import Limits, unpacked
+from wattcast.app.services.measurements.unpack import unpacked
 from wattcast.app.store.measurements import (
     Batch,
     Form,

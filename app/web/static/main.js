@@ -1,6 +1,7 @@
 // Starts the page: every view wires itself, then GPUs are listed and the address is followed.
 
 import * as accuracy from "./accuracy.js";
+import * as application from "./application.js";
 import * as clocks from "./clocks.js";
 import * as compare from "./compare.js";
 import * as cost from "./cost.js";
@@ -16,6 +17,7 @@ import * as models from "./models.js";
 import * as predict from "./predict.js";
 import * as sweep from "./sweep.js";
 import * as tabs from "./tabs.js";
+import * as tune from "./tune.js";
 
 const FIRST_GPU = "tesla-v100";
 const COMPARED = ["tesla-p100", "tesla-v100", "quadro-rtx-8000", "gtx-1080-ti", "a100-sxm4-80gb", "h200-sxm5"];
@@ -35,6 +37,7 @@ async function fill() {
   fillChecks(byId("compare-gpus"), found, COMPARED);
   fillChecks(byId("sweep-gpus"), found);
   fillChecks(byId("diff-gpus"), found);
+  fillGpus(byId("application-gpu"), found);
   fillGpus(byId("upload-gpu"), found);
   fillGpus(byId("retrain-gpu"), found);
   models.fill(found, FIRST_GPU);
@@ -43,7 +46,7 @@ async function fill() {
 }
 
 kernel.start(predict.told);
-for (const view of [predict, examples, sweep, clocks, compare, diff, cost, past, accuracy, measurements, models]) view.start();
+for (const view of [predict, examples, sweep, clocks, tune, compare, diff, cost, application, past, accuracy, measurements, models]) view.start();
 keys.start(() => {
   kernel.complain({ message: "" });
   fill();

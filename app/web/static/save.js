@@ -35,7 +35,7 @@ export function saves(name, makers) {
     }, kind, el("span", { class: "visually-hidden" }, ` of ${name()}`))));
 }
 
-const MEDIA = { csv: "text/csv", html: "text/html", svg: "image/svg+xml", png: "image/png" };
+const MEDIA = { csv: "text/csv", html: "text/html", json: "application/json", svg: "image/svg+xml", png: "image/png" };
 
 function keep(file, content) {
   const type = `${MEDIA[file.split(".").pop()]};charset=utf-8`;
@@ -69,13 +69,13 @@ export function savesOfPlot(box, figure) {
   });
 }
 
-/** The buttons of a picture that is an SVG already; `rows` are its numbers under their titles. */
+/** The buttons of a picture that is an SVG already; `rows()` are its numbers under their titles. */
 export function savesOfSvg(node, title, rows) {
   return saves(() => title, {
     PNG: () => png(picture(node)),
     SVG: () => text(picture(node)),
-    CSV: () => csv(rows),
-    HTML: () => page(title, [picture(node), tableOf(rows)]),
+    CSV: () => csv(rows()),
+    HTML: () => page(title, [picture(node), tableOf(rows())]),
   });
 }
 
@@ -175,7 +175,7 @@ const LOOKS = "body{font:16px/1.5 system-ui,sans-serif;margin:2rem;max-width:75r
   + "table{border-collapse:collapse;font-size:.9rem;margin:1rem 0}"
   + "th,td{text-align:left;vertical-align:top;padding:.35rem .75rem .35rem 0;border-bottom:1px solid #d8dfe6}"
   + ".num{text-align:right}caption{text-align:left;color:#53606d}.bar{display:block;width:20rem;height:1.1rem}"
-  + ".code li{white-space:pre;font:13px/1.45 monospace;list-style:none}svg{max-width:100%}";
+  + ".code li{white-space:pre;font:13px/1.45 monospace;list-style:none}svg,img{max-width:100%}";
 
 /** A file that stands by itself: nothing is loaded, nothing runs. Its style is text: the page's
  *  policy holds for documents that it makes, too. */
@@ -190,6 +190,9 @@ function copy(given) {
   const made = given.cloneNode(true);
   const drawn = [...given.querySelectorAll("svg")];
   made.querySelectorAll("svg").forEach((one, at) => one.replaceWith(styled(drawn[at])));
+  const canvases = [...given.querySelectorAll("canvas")];
+  made.querySelectorAll("canvas").forEach((one, at) => one.replaceWith(el("img", {
+    src: canvases[at].toDataURL(), alt: canvases[at].getAttribute("aria-label") })));
   const panes = [...given.querySelectorAll(".pane")];
   made.querySelectorAll(".pane").forEach((one, at) => {
     if (panes[at].wholeText) one.replaceWith(el("pre", {}, panes[at].wholeText()));
@@ -261,6 +264,8 @@ function paint(node, into) {
     one.setAttribute("y", box.top);
     return into.append(one);
   }
+  if (node.matches("canvas")) return into.append(svg("image", {
+    x: box.left, y: box.top, width: box.width, height: box.height, href: node.toDataURL() }));
   if (looks.backgroundColor !== CLEAR) into.append(svg("rect", {
     x: box.left, y: box.top, width: box.width, height: box.height,
     rx: parseFloat(looks.borderTopLeftRadius) || 0, fill: looks.backgroundColor,

@@ -3,7 +3,7 @@
 import { byId } from "./dom.js";
 import { savesOfView } from "./save.js";
 
-const WITHOUT_KERNEL = new Set(["history", "accuracy", "measurements", "models"]);
+const WITHOUT_KERNEL = new Set(["application", "history", "accuracy", "measurements", "models"]);
 const opened = {};
 
 /** What to do each time a view is opened. */

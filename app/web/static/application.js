@@ -1,0 +1,252 @@
+// A whole application from its trace: what its kernels draw, power over time, what to do about it.
+
+import { postForm } from "./api.js";
+import { takesFiles } from "./box.js";
+import { card, estimate, trustLine, warningsBox } from "./cards.js";
+import { bar } from "./charts.js";
+import { announce, byId, el, joules, percent, plain, quantity, say, seconds, show, table, watts } from "./dom.js";
+import { csv, saves } from "./save.js";
+import { whenOpened } from "./tabs.js";
+import { COLOURED, Timeline } from "./timeline.js";
+
+const HOWS = {
+  code: "by their code", "code, other launch": "by their code, launched otherwise",
+  name: "from launch and name alone", copy: "copies",
+};
+const SHOWN_ROWS = 200;
+const LISTED = 50;
+
+/** Files chosen, by the id of their field. */
+const chosen = { trace: [], code: [], against: [] };
+const field = (name) => byId(`application-${name}`);
+const valueOf = (name) => field(name).value.trim();
+
+let asking = null;
+let timeline = null;
+let view = null;
+
+function choose(name, files) {
+  chosen[name] = files;
+  field(`${name}-name`).textContent = files.length > 3
+    ? `${files.length} files` : files.map((file) => file.name).join(", ") || "none";
+}
+
+function options() {
+  const made = { launches: true };
+  if (valueOf("gpu")) made.gpu = valueOf("gpu");
+  if (valueOf("core-mhz")) made.clocks = { core_mhz: Number(valueOf("core-mhz")) };
+  if (valueOf("price") && !valueOf("currency")) throw new Error("Say in which currency the price is.");
+  if (valueOf("price")) made.tariff = { price_per_kwh: Number(valueOf("price")), currency: valueOf("currency") };
+  if (valueOf("carbon")) made.grams_co2_per_kwh = Number(valueOf("carbon"));
+  if (valueOf("slowdown")) made.most_slowdown = Number(valueOf("slowdown"));
+  return made;
+}
+
+async function ask(event) {
+  event.preventDefault();
+  say(field("error"), "");
+  asking?.abort();
+  const own = asking = new AbortController();
+  try {
+    if (!chosen.trace.length) throw new Error("Choose a trace first.");
+    const form = new FormData();
+    form.append("file", chosen.trace[0], chosen.trace[0].name);
+    for (const file of chosen.code) form.append("code", file, file.name);
+    for (const file of chosen.against) form.append("against", file, file.name);
+    form.append("options", JSON.stringify(options()));
+    field("busy").textContent = "reading the trace";
+    const answer = await postForm("/applications", form, own.signal);
+    showAnswer(answer, chosen.trace[0].name);
+    announce(`${answer.launches.toLocaleString()} launches: ${joules(answer.energy.joules)}`);
+  } catch (error) {
+    if (error.name !== "AbortError") say(field("error"), error.message);
+  } finally {
+    if (own === asking) field("busy").textContent = "";
+  }
+}
+
+/** The first line of every report: how the power of the launches' time is known. */
+const covered = (answer) => `Coverage of the time of ${answer.launches.toLocaleString("en")} launches: `
+  + answer.coverage.map((one) => `${(100 * one.time_share).toFixed(1)} % ${HOWS[one.how]}`).join(", ");
+
+function showAnswer(answer, name) {
+  field("result").hidden = false;
+  field("coverage").textContent = covered(answer);
+  showNumbers(answer);
+  showTimeline(answer, name);
+  showToDo(answer);
+  showRows(answer);
+  showChanges(answer.changes);
+  show(field("warnings"), warningsBox(answer.warnings));
+  show(field("saves"), saves(() => `Answer about ${name}`, { JSON: () => JSON.stringify(answer) }));
+}
+
+const between = (part, format) => el("div", { class: "interval" }, `${format(part.low)} to ${format(part.high)}`);
+
+function showNumbers(answer) {
+  const { energy, price, co2 } = answer;
+  const money = (value) => `${plain(value, 4)} ${price.currency}`;
+  const grams = (value) => quantity(value, "g");
+  const rate = (id, title, part, amount, format, hint) => (part ? card(id, title, format(part[amount]), between(part, format))
+    : card(id, title, "not told", el("p", { class: "hint" }, hint)));
+  show(field("numbers"),
+    estimate("application-energy", `Energy of the boards, ${plain(answer.kwh, 4)} kWh`, energy, "joules", joules),
+    card("application-time", "Time", seconds(answer.span_seconds), el("p", { class: "hint" },
+      `${watts(answer.power.watts)} on average`)),
+    rate("application-cost", "Price", price, "amount", money, "It takes a price; none is assumed."),
+    rate("application-co2", "CO2", co2, "grams", grams, "It takes a carbon intensity; none is assumed."));
+  show(field("trust"), trustLine(answer.trust));
+  show(field("boards"), table("GPU boards; gaps are at idle power", [
+    { title: "GPU", head: true, of: (one) => `${one.device}: ${one.gpu}` },
+    { title: "Launches", num: true, of: (one) => one.launches.toLocaleString("en") },
+    { title: "Busy", num: true, of: (one) => percent(one.busy_seconds / (one.span_seconds || 1)) },
+    { title: "Mean power", num: true, of: (one) => watts(one.mean_watts) },
+    { title: "Energy", num: true, of: (one) => joules(one.energy.joules), value: (one) => one.energy.joules, unit: "J" },
+    { title: "In gaps", num: true, of: (one) => joules(one.gaps.joules), value: (one) => one.gaps.joules, unit: "J" },
+  ], answer.devices));
+}
+
+// The timeline
+
+function showTimeline(answer, name) {
+  timeline ??= new Timeline(field("timeline"), showView, (text) => (field("pointed").textContent = text));
+  const names = [...new Set(answer.kernels.map((row) => row.name))].slice(0, COLOURED);
+  const place = new Map(names.map((one, at) => [one, at]));
+  const colourOf = Uint8Array.from(answer.kernels, (row) => place.get(row.name) ?? COLOURED);
+  const swatch = (shade, text) => {
+    const box = el("span", { class: "swatch" });
+    box.style.background = `var(--${shade})`;
+    return el("li", {}, box, text);
+  };
+  show(field("key"), names.map((one, at) => swatch(`link-${at}`, shortened(one))),
+    colourOf.includes(COLOURED) ? swatch("control", "all other kernels") : null);
+  timeline.canvas.setAttribute("aria-label", `Power over time and launches of ${answer.devices.length} GPU, `
+    + `${watts(answer.power.watts)} on average over ${seconds(answer.span_seconds)}; the tables below say the same`);
+  timeline.show(answer, colourOf);
+  const stretches = () => [["GPU", "Start, s", "Time, s", "Power, W", "Busy share"],
+    ...answer.devices.flatMap(({ device, timeline: line }) => line.start_seconds.map((start, at) =>
+      [device, start, line.seconds[at], line.watts[at], line.busy[at]]))];
+  const launches = () => {
+    const all = answer.launch_columns;
+    return [["Start, s", "Time, s", "Energy, J", "GPU", "Stream", "Kernel"], ...all.start_seconds.map((start, at) =>
+      [start, all.seconds[at], all.joules[at], all.device[at], answer.streams[all.stream[at]]?.name, answer.kernels[all.kernel[at]].name])];
+  };
+  show(field("timeline-saves"),
+    saves(() => `Power over time of ${name}`, {
+      PNG: () => new Promise((done) => timeline.canvas.toBlob(done)), CSV: () => csv(stretches()) }),
+    saves(() => `Launches of ${name}`, { CSV: () => csv(launches()) }));
+}
+
+/** What is in view, in words, and in the table if that is open. */
+function showView(now) {
+  view = now;
+  const wide = now.to - now.from;
+  field("view").textContent = `${now.isAll ? "All of it" : `${seconds(now.from)} to ${seconds(now.to)}`}: `
+    + `${now.launches.toLocaleString("en")} launches, ${joules(now.energy)} in ${seconds(wide)}, ${watts(now.energy / wide)} on average.`;
+  if (field("launches").open) listLaunches();
+}
+
+function listLaunches() {
+  const { columns, answer } = timeline;
+  const rows = view.most(LISTED);
+  show(field("launch-table"), table(`Of ${view.launches.toLocaleString("en")} launches in view the ${rows.length} of the most energy`, [
+    { title: "Kernel", head: true, class: "wrap", of: (place) => shortened(answer.kernels[columns.kernel[place]].name) },
+    { title: "GPU", of: (place) => columns.device[place] },
+    { title: "Stream", of: (place) => answer.streams[columns.stream[place]]?.name ?? "others" },
+    { title: "Start", num: true, of: (place) => quantity(columns.start[place], "s", { digits: 6 }), value: (place) => columns.start[place], unit: "s" },
+    { title: "Time", num: true, of: (place) => seconds(columns.lasts[place]), value: (place) => columns.lasts[place], unit: "s" },
+    { title: "Energy", num: true, of: (place) => joules(columns.joules[place]), value: (place) => columns.joules[place], unit: "J" },
+    { title: "Power", num: true, of: (place) => watts(columns.power[place]), value: (place) => columns.power[place], unit: "W" },
+  ], rows));
+}
+
+// What to do, sums, changes
+
+const shortened = (name) => (name.length > 120 ? `${name.slice(0, 117)}...` : name);
+
+function showToDo(answer) {
+  const best = answer.clocks.filter((one) => one.best);
+  const advised = answer.kernels.filter((row) => row.advice.length);
+  field("to-do").hidden = !best.length && !advised.length;
+  show(field("clocks"), best.length ? table("Best core clock within the slowdown, for the kernels that have code", [
+    { title: "Launches", head: true, of: (one) => `GPU ${one.device}, ${one.step ?? "all"}` },
+    { title: "Core clock", num: true, of: (one) => `${plain(one.best.core_mhz, 4)} MHz` },
+    { title: "Energy", num: true, of: (one) => change(one.best.energy - 1) },
+    { title: "Time", num: true, of: (one) => change(one.best.time - 1) },
+    { title: "Power limit", num: true, of: (one) => (one.power_limit_watts === null ? "" : `about ${watts(one.power_limit_watts)}`) },
+    { title: "Time that has code", num: true, of: (one) => percent(one.covers) },
+  ], best) : null);
+  show(field("advice"), advised.map((row) => [
+    el("h3", {}, shortened(row.name)),
+    el("ol", { class: "advice" }, row.advice.map((one) => el("li", {},
+      el("p", {}, el("b", {}, one.remedy), `: ${plain(one.gain.energy_percent)} % less energy, `
+        + `${change(-one.gain.time_percent / 100)} time`),
+      el("p", { class: "hint" }, one.detail))))]));
+}
+
+const change = (share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${percent(Math.abs(share))}`;
+const energyShare = (one) => [percent(one.energy_share), bar(0, one.energy_share)];
+
+function sums(caption, rows, ...more) {
+  const [first, ...others] = more.length ? more : [{ title: "Name", head: true, class: "wrap", of: (one) => shortened(one.name ?? "(none)") }];
+  const cut = rows.length > SHOWN_ROWS ? `; the first ${SHOWN_ROWS} of ${rows.length.toLocaleString("en")}, JSON has all` : "";
+  return rows.length ? table(`${caption}${cut}`, [
+    first,
+    { title: "Launches", num: true, of: (one) => one.launches.toLocaleString("en"), value: (one) => one.launches },
+    { title: "Time", num: true, of: (one) => seconds(one.seconds), value: (one) => one.seconds, unit: "s" },
+    { title: "Energy", num: true, of: (one) => joules(one.joules), value: (one) => one.joules, unit: "J" },
+    { title: "Share of energy", of: energyShare, value: (one) => one.energy_share },
+    ...others,
+  ], rows.slice(0, SHOWN_ROWS)) : null;
+}
+
+function showRows(answer) {
+  show(field("kernels"), sums("By energy", answer.kernels,
+    { title: "Kernel", head: true, class: "wrap", of: (one) => shortened(one.name), value: (one) => one.name },
+    { title: "Between", num: true, of: (one) => `${joules(one.low)} to ${joules(one.high)}`, value: (one) => `${one.low} to ${one.high}`, unit: "J" },
+    { title: "Power", num: true, of: (one) => watts(one.watts), value: (one) => one.watts, unit: "W" },
+    { title: "Known", of: (one) => el("span", { title: one.why }, one.code ? `${one.how}: ${one.code}` : one.how) },
+    { title: "Trust", of: (one) => one.trust.mark },
+    { title: "GPU", of: (one) => one.device }));
+  show(field("operators"), sums("Framework operators, by energy", answer.operators));
+  show(field("streams"), sums("Streams, by energy", answer.streams,
+    { title: "Stream", head: true, of: (one) => one.name ?? "(none)" }, { title: "GPU", of: (one) => one.device }));
+  show(field("steps"), sums("Steps, in their order", answer.steps));
+  for (const name of ["operators", "steps"]) field(`${name}-box`).hidden = !answer[name].some((row) => row.name !== null);
+}
+
+function showChanges(found) {
+  field("changes-panel").hidden = !found;
+  if (!found) return;
+  const pair = (name, format, unit) => ["old", "new"].map((side) => ({
+    title: side === "old" ? `${name} before` : `${name} now`, num: true,
+    of: (one) => format(one[`${side}_${name.toLowerCase() === "energy" ? "joules" : "launches"}`]), unit,
+  }));
+  const rows = (caption, given) => table(caption, [
+    { title: "Name", head: true, class: "wrap", of: (one) => shortened(one.name ?? "(none)") },
+    ...pair("Energy", joules), ...pair("Launches", (value) => value.toLocaleString("en")),
+    { title: "Change", num: true, of: (one) => quantity(one.joules, "J", { sign: true }), value: (one) => one.joules, unit: "J" },
+  ], given);
+  const whole = { name: "All of it, gaps included", joules: found.joules, ...Object.fromEntries(["old", "new"].flatMap((side) =>
+    [[`${side}_joules`, found[side].joules], [`${side}_launches`, found[side].launches]])) };
+  show(field("changes"), el("p", {}, `${joules(found.old.joules)} before, ${joules(found.new.joules)} now; `
+    + `${seconds(found.old.seconds)} before, ${seconds(found.new.seconds)} now.`),
+  rows("Kernels by how much their energy changed", [whole, ...found.kernels]),
+  el("details", {}, el("summary", {}, "Operators"), rows("Operators by how much their energy changed", found.operators)));
+}
+
+export function start() {
+  for (const name of Object.keys(chosen)) {
+    field(name).addEventListener("change", (event) => {
+      if (event.target.files.length || name !== "trace") choose(name, [...event.target.files]);
+    });
+  }
+  takesFiles(field("drop"), (file) => choose("trace", [file]));
+  field("form").addEventListener("submit", ask);
+  field("launches").addEventListener("toggle", () => view && field("launches").open && listLaunches());
+  for (const [name, act] of Object.entries({
+    left: () => timeline.pan(-0.5), right: () => timeline.pan(0.5), in: () => timeline.zoom(0.5),
+    out: () => timeline.zoom(2), all: () => timeline.all(),
+  })) field(`go-${name}`).addEventListener("click", act);
+  whenOpened("application", () => timeline?.redraw());
+}

@@ -30,6 +30,7 @@ from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 from wattcast.predictor.traces.board import Board
 from wattcast.predictor.traces.code import Code, Library
+from wattcast.predictor.traces.scales import Floats, scales, tried
 from wattcast.predictor.traces.trace import Integers, Kind
 from wattcast.predictor.traces.unknown import unknown_power
 
@@ -47,7 +48,8 @@ same kernel take the power of the nearest that was."""
 @dataclass(frozen=True)
 class KindPower:
     """What launches of one kind draw. ``estimate`` is watts if it ran alone; ``standing_watts`` the
-    part of them that a board with clocks up draws anyway."""
+    part of them that a board with clocks up draws anyway; ``scales`` its time and power at
+    ``BoardPowers.tried`` over those at the clocks of the trace."""
 
     how: How
     estimate: Estimate
@@ -58,6 +60,7 @@ class KindPower:
     data_type: str | None = None
     code: Code | None = None
     request: PredictRequest | None = None
+    scales: Floats | None = None
 
 
 class Served(NamedTuple):
@@ -78,6 +81,7 @@ class BoardPowers:
         self.clocks: ClockPair
         self.clocks, notes = clocks_of(request.clocks, gpu)
         self.notes: list[Diagnostic] = list(notes)
+        self.tried = tried(gpu, self.clocks)
         physical = predictor.power.physical(gpu, request.board or "")
         nothing = UnitActivities(*(0.0 for _ in UnitActivities._fields))
         still = predicted_power(physical.parameters, nothing, self.clocks)
@@ -203,6 +207,7 @@ class BoardPowers:
             why,
             code=code,
             request=request,
+            scales=scales(self.predictor, analysis, self.gpu, self.tried),
         )
 
     def _watts(self, analysis: KernelAnalysis, seconds: float | None) -> Watts:
@@ -232,8 +237,9 @@ class BoardPowers:
         wide = Estimate(estimate.value, low, high, estimate.level, estimate.basis)
         why = "its code, launched with another grid"
         return KindPower(
-            "code, other launch", wide, near.standing_watts, near.trust, why, code=code
-        )
+            "code, other launch", wide, near.standing_watts, near.trust, why, code=code,
+            scales=near.scales,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

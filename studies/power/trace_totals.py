@@ -15,8 +15,8 @@ Each power has the half width that is served. ``python -m studies unknown-kernel
 say how those came about; those of boards that are known rest on the very kernels left out here.
 A total's half width joins them (``predictor/traces/totals.py``), so that a share of their squares
 is common to all. Shares compared: 1 (every error alike), 0 (all independent), and the least under
-which each of the OTHER boards holds the level: boards are few and differ. A board that was measured
-is another of its kind: all its powers are off by a common error of ``BOARD_SPREAD``.
+which each of the OTHER boards holds the level: boards are few and differ. A board that is known is
+another one of its kind: all its powers are off by a common error of ``BOARD_SPREAD``.
 
 Also: how much of the errors' variance is the board's, how much each kernel's; mixes of kernels of
 one family; and mixes of which half the kernels have no code. Needs WATTCAST_ACTIVITY as
@@ -250,7 +250,7 @@ def of_model(told: Told, pools: Sequence[Pool]) -> str:
 
 
 def together(pools: Sequence[Pool]) -> str:
-    """Applications of which some kernels have code and others not, by the served shares."""
+    """Applications of which some kernels have code and others not, by ``SHARED``."""
     lines = []
     bare = {pool.board: pool for pool in pools if pool.told == "no code"}
     for code in (pool for pool in pools if pool.told != "no code" and pool.board in bare):

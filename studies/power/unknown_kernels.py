@@ -160,8 +160,8 @@ def full_pipes(root: Path, pipe: str) -> Iterator[Row]:
     if pipe != "sp":
         return
     table = pd.read_csv(root / "modern" / "fma_sweep_power.csv")
-    for board, sweep in table.groupby("gpu"):
-        gpu = load_gpu(str(board))
+    for name in ("a100-sxm4-40gb", "a40"):
+        gpu, sweep = load_gpu(name), table[table.gpu == name]
         stands = known(models, gpu, default_clocks(gpu))
         best = sweep[sweep.gflop_per_second >= BUSY * sweep.gflop_per_second.max()]
         for watts in best.power_watts:
@@ -261,12 +261,12 @@ def products(root: Path, found: Sequence[Row]) -> Iterator[str]:
         ("FP64 pipes full", list(full_pipes(root, "dp"))),
     ):
         rows = Columns(some)
-        each = (
+        medians = (
             f"{board} {quantiles(rows.shares[at], rows.weights[at], [0.5])[0]:.2f}"
             for board in np.unique(rows.boards)
             if (at := rows.boards == board).any()
         )
-        yield f"{what}: share {', '.join(each)}"
+        yield f"{what}: share {', '.join(medians)}"
     rows = Columns([*by_hand, *full])
     # Kernels by hand and full pipes count alike, and so do the boards of each.
     hand = np.arange(len(rows.watts)) < len(by_hand)

@@ -6,6 +6,8 @@ import csv
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
+from math import exp, hypot, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,16 @@ from wattcast.predictor.traces import read_trace
 from wattcast.predictor.traces.board import Board, shared_board, timeline
 from wattcast.predictor.traces.code import library, plain
 from wattcast.predictor.traces.fatbin import BrokenError, lz4_block
+from wattcast.predictor.traces.totals import SHARED
 from wattcast.predictor.traces.trace import Kind
-from wattcast.predictor.traces.unknown import HIGH, LOW, data_type_of, family_of, unknown_power
+from wattcast.predictor.traces.unknown import (
+    HIGH,
+    LOW,
+    PRODUCT_LOW,
+    data_type_of,
+    family_of,
+    unknown_power,
+)
 
 DEMO = Path(__file__).parents[2] / "app" / "demo"
 SAMPLES = Path(__file__).parents[1] / "fixtures" / "traces"
@@ -234,9 +244,51 @@ def test_errors_of_one_model_do_not_average_out(services: Services, tmp_path: Pa
     assert widths[0] == pytest.approx(widths[1], rel=1e-9)
 
 
-def test_the_same_trace_twice_gives_the_same_answer(services: Services) -> None:
-    answers = [json.dumps(asked(services, TRAINING, DEMO)) for _ in range(2)]
-    assert answers[0] == answers[1]
+def named(folder: Path, text: str, count: int) -> Path:
+    """The same code as kernels k0, k1 ..."""
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"k{number}.ptx").write_text(text.replace("vector_add", f"k{number}"))
+    return folder
+
+
+def test_errors_of_kernels_with_code_average_out_as_far_as_was_measured(
+    services: Services, tmp_path: Path, vector_add: str
+) -> None:
+    code = named(tmp_path / "code", vector_add, 9)
+    one = [Launch("k0", 10_000, 90_000), Launch("k0", 100_000, 90_000, (64, 1, 1))]
+    nine = [Launch(f"k{n}", 10_000 + 20_000 * n, 20_000) for n in range(9)]
+    shared = SHARED["code"]
+    halves = []
+    for number, launches in enumerate((one[:1], one, nine)):
+        path = kineto(tmp_path / f"{number}.json", launches)
+        energy = asked(services, path, code)["energy"]
+        halves.append((energy["high"] - energy["joules"]) / energy["joules"])
+    assert halves[2] == pytest.approx(halves[0] * sqrt(shared + (1 - shared) / 9), rel=1e-9)
+    assert halves[1] > 0.9 * halves[0]  # of one kernel all launches err alike
+
+
+def test_a_gpu_has_the_interval_that_its_launches_alone_have(
+    services: Services, tmp_path: Path
+) -> None:
+    launches = [Launch("k", 10_000, 300_000), Launch("volta_sgemm", 10_000, 300_000, device=1)]
+    gpus = (Gpu(), Gpu("NVIDIA A40", 84))
+    both = asked(services, nsys(tmp_path / "t.sqlite", launches, gpus=gpus))
+    halves = []
+    for number, launch in enumerate(launches):
+        path = nsys(tmp_path / f"{number}.sqlite", [launch], gpus=gpus)
+        alone, found = asked(services, path)["energy"], both["devices"][number]["energy"]
+        assert found["joules"] == pytest.approx(alone["joules"], rel=1e-12)
+        assert (found["low"], found["high"]) == pytest.approx((alone["low"], alone["high"]))
+        halves.append(found["high"] - found["joules"])
+    # What was measured of one kind of board errs for other reasons than the guess of another.
+    assert both["energy"]["high"] - both["energy"]["joules"] == pytest.approx(hypot(*halves))
+
+
+def test_the_same_trace_twice_gives_the_same_answer(services: Services, tmp_path: Path) -> None:
+    again = Services(settings_at(tmp_path))
+    answers = [json.dumps(asked(one, TRAINING, DEMO)) for one in (services, services, again)]
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_two_gpus_are_kept_apart(services: Services, tmp_path: Path) -> None:
@@ -300,6 +352,32 @@ def test_the_best_clock_of_the_mix_keeps_to_the_slowdown(services: Services) -> 
             assert mix["best"]["time"] <= most
 
 
+def test_a_clock_is_for_all_kernels_with_code(
+    services: Services, tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches, steps = [], []
+    for number in range(45):
+        at = 1_000_000 + 100_000 * number
+        launches.append(Launch("vector_add", at, 50_000 + 100 * number, (64 + number, 1, 1)))
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "a.ptx").write_text(vector_add)
+    ends = (990_000, 2_000_000, 5_600_000)
+    steps = [Span(f"step {n}", a, b) for n, (a, b) in enumerate(pairwise(ends))]
+    path = kineto(tmp_path / "t.json", launches, steps)
+    whole, *each = asked(services, path, code, most_slowdown=1.5)["clocks"]
+    assert [one["step"] for one in each] == ["step 0", "step 1"]
+    assert whole["covers"] == pytest.approx(1.0)
+    seconds = [sum(row.length for row in launches[:10]), sum(row.length for row in launches[10:])]
+    for place, point in enumerate(whole["points"]):
+        parts = [one["points"][place]["time"] * s for one, s in zip(each, seconds, strict=True)]
+        assert point["time"] == pytest.approx(sum(parts) / sum(seconds), rel=1e-9)
+    assert all(one["power_limit_watts"] for one in (whole, *each) if one["best"])
+    monkeypatch.setattr("wattcast.predictor.traces.mixes.MOST_STEPS", 1)
+    told = asked(services, path, code, most_slowdown=1.5)["clocks"]
+    assert [one["step"] for one in told] == [None, "step 1"]  # the longest
+
+
 def test_launches_are_told_by_columns(services: Services) -> None:
     answer = asked(services, TRAINING, launches=True)
     columns = answer["launch_columns"]
@@ -343,8 +421,23 @@ def test_a_small_launch_draws_less_and_all_lie_within_the_board() -> None:
     product = unknown_power(full, gpu, 70.0, 37.5, 0.0).power
     assert product.value > watts[-1]
     assert product.high == gpu.tdp_watts
+    assert product.low == pytest.approx(PRODUCT_LOW * product.value)
     guess = unknown_power(full, gpu, 70.0, 37.5, 0.3).power
     assert guess.low < product.low
+    small = Kind("sgemm", "", "kernel", (8, 1, 1), (256, 1, 1), 0, 0, 0)
+    few = unknown_power(small, gpu, 70.0, 37.5, 0.0).power
+    assert few.high < 0.6 * gpu.tdp_watts  # eight blocks do not bring it to its limit
+
+
+def test_what_is_told_of_a_board_bounds_a_kernel_without_code() -> None:
+    """A board was measured above its limit; the idle power of one that was not is a guess."""
+    gpu = load_gpu("gtx-980")
+    kind = Kind("sgemm", "", "kernel", (4096, 1, 1), (256, 1, 1), 0, 0, 0)
+    assert unknown_power(kind, gpu, 100.0, 53.0, 0.0, 183.7).power.high == pytest.approx(183.7)
+    tiny = Kind("k", "", "kernel", (1, 1, 1), (32, 1, 1), 0, 0, 0)
+    assert unknown_power(tiny, gpu, 100.0, 53.0, 0.0).power.low == pytest.approx(53.0)
+    guess = unknown_power(tiny, gpu, 100.0, 53.0, 0.3).power
+    assert guess.low == pytest.approx(53.0 * exp(-0.3))
 
 
 # --- code ---------------------------------------------------------------------------------------

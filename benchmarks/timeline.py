@@ -103,7 +103,9 @@ def _measured(url: str, trace: Path) -> Iterator[Row]:
         with page.expect_response("**/applications") as answered:
             page.click("#application-form button[type=submit]")
         page.wait_for_selector("#application-view:not(:empty)")
-        yield fact(f"{what}: from file to picture", page.evaluate("performance.now()") - start, "ms")
+        yield fact(
+            f"{what}: from file to picture", page.evaluate("performance.now()") - start, "ms"
+        )
         told = json.loads(answered.value.body())
         assert len(told["launch_columns"]["start_seconds"]) == LAUNCHES
         sent = int(answered.value.headers["content-length"])

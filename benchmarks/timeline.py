@@ -60,7 +60,8 @@ _DRIVE = """([how, seconds]) => new Promise((resolve) => {
     if (now - begun > 1000 * seconds) {
       pointer("pointerup", 0);
       for (const each of [gaps, window.spent]) each.sort((a, b) => a - b);
-      resolve({rate: 1000 * window.drawn / (now - begun), late: gaps[Math.floor(0.99 * gaps.length)],
+      resolve({rate: 1000 * window.drawn / (now - begun),
+        late: gaps[Math.floor(0.99 * gaps.length)],
         spent: window.spent[window.spent.length >> 1]});
       return;
     }

@@ -133,6 +133,17 @@ def costed(page: Watched) -> None:
     tab.wait_for_selector("#cost-table tbody tr")
 
 
+def traced(page: Watched) -> None:
+    """The sample of the documentation, one of whose kernels has code."""
+    tab, root = page.page, Path(__file__).parents[2]
+    tab.click("#tab-application")
+    trace = root / "tests" / "fixtures" / "traces" / "training_step.pt.trace.json.gz"
+    tab.set_input_files("#application-trace", trace)
+    tab.set_input_files("#application-code", root / "app" / "demo" / "vector_add.ptx")
+    tab.click("#application-form button[type=submit]")
+    tab.wait_for_selector("#application-view:not(:empty)")
+
+
 def remembered(page: Watched) -> None:
     """Two predictions of fixed ids and dates, side by side."""
     tab = page.page
@@ -192,6 +203,7 @@ VIEWS: dict[str, Callable[[Watched], None]] = {
     "compare": compared,
     "diff": changed,
     "cost": costed,
+    "application": traced,
     "history": remembered,
     "accuracy": trusted,
     "measurements": measured,

@@ -13,8 +13,10 @@ const HOWS = {
   code: "by their code", "code, other launch": "by their code, launched otherwise",
   name: "from launch and name alone", copy: "copies",
 };
-const SHOWN_ROWS = 200;
+const SHOWN_ROWS = 50;
 const LISTED = 50;
+/** Of the table of all kernels that is saved. */
+const COLUMNS = ["name", "device", "how", "family", "data_type", "launches", "seconds", "joules", "low", "high", "energy_share", "watts", "why", "code"];
 
 /** Files chosen, by the id of their field. */
 const chosen = { trace: [], code: [], against: [] };
@@ -78,7 +80,8 @@ function showAnswer(answer, name) {
   showRows(answer);
   showChanges(answer.changes);
   show(field("warnings"), warningsBox(answer.warnings));
-  show(field("saves"), saves(() => `Answer about ${name}`, { JSON: () => JSON.stringify(answer) }));
+  show(field("saves"), saves(() => `Answer about ${name}`, {
+    JSON: () => JSON.stringify(answer), CSV: () => csv([COLUMNS, ...answer.kernels.map((row) => COLUMNS.map((column) => row[column]))]) }));
 }
 
 const between = (part, format) => el("div", { class: "interval" }, `${format(part.low)} to ${format(part.high)}`);
@@ -142,7 +145,7 @@ function showView(now) {
   view = now;
   const wide = now.to - now.from;
   field("view").textContent = `${now.isAll ? "All of it" : `${seconds(now.from)} to ${seconds(now.to)}`}: `
-    + `${now.launches.toLocaleString("en")} launches, ${joules(now.energy)} in ${seconds(wide)}, ${watts(now.energy / wide)} on average.`;
+    + `${now.launches.toLocaleString("en")} ${now.launches === 1 ? "launch" : "launches"}, ${joules(now.energy)} in ${seconds(wide)}, ${watts(now.energy / wide)} on average.`;
   if (field("launches").open) listLaunches();
 }
 
@@ -189,7 +192,7 @@ const energyShare = (one) => [percent(one.energy_share), bar(0, one.energy_share
 
 function sums(caption, rows, ...more) {
   const [first, ...others] = more.length ? more : [{ title: "Name", head: true, class: "wrap", of: (one) => shortened(one.name ?? "(none)") }];
-  const cut = rows.length > SHOWN_ROWS ? `; the first ${SHOWN_ROWS} of ${rows.length.toLocaleString("en")}, JSON has all` : "";
+  const cut = rows.length > SHOWN_ROWS ? `; the first ${SHOWN_ROWS} of ${rows.length.toLocaleString("en")}` : "";
   return rows.length ? table(`${caption}${cut}`, [
     first,
     { title: "Launches", num: true, of: (one) => one.launches.toLocaleString("en"), value: (one) => one.launches },

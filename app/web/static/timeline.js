@@ -78,7 +78,8 @@ class Lane {
   }
 }
 
-function bandsOf(answer, columns) {
+/** Each board of an answer with its streams and its power over time. */
+export function bandsOf(answer, columns = columnsOf(answer)) {
   const places = new Map(answer.devices.map((device) => [device.device, []]));
   if (columns) columns.device.forEach((id, place) => places.get(id).push(place));
   return answer.devices.map((device) => {
@@ -360,17 +361,18 @@ export class Timeline {
     const wide = (to - from) / width;
     const x = (time) => Math.max(0, Math.min(width, (time - from) / wide));
     let run = { left: 0, right: 0, shade: 0, level: 0 };
-    /** A box in the colour of a launch; one that goes on where the last one ends is drawn with it. */
+    /** A box in the colour of a launch; merged ones that go on where the last one ends are drawn with it. */
     const box = (one, left, right, level) => {
       const shade = one < 0 ? -1 : colourOf[kernel[one]];
-      if (left <= run.right && shade === run.shade && level === run.level) {
+      if (level < LEVELS && left === run.right && shade === run.shade && level === run.level) {
         run.right = right;
         return;
       }
-      if (run.right > run.left) {
+      const wide = run.right - run.left;
+      if (wide > 0) {
         pen.fillStyle = kernels[run.shade];
         pen.globalAlpha = run.level / LEVELS;
-        pen.fillRect(GUTTER + run.left, top + 1, run.right - run.left, LANE - 3);
+        pen.fillRect(GUTTER + run.left, top + 1, wide > 3 && run.level === LEVELS ? wide - 0.5 : wide, LANE - 3);
       }
       run = { left, right, shade, level };
     };
@@ -386,7 +388,7 @@ export class Timeline {
       const pixel = Math.floor((start[at] - from) / wide);
       const edge = from + (pixel + 1) * wide;
       const next = Math.max(at + 1, above(start, edge, at, stop));
-      box(at, Math.max(0, pixel), pixel + 1, Math.min(LEVELS, 2 + Math.round((LEVELS - 2) * (busy[next] - busy[at]) / wide)));
+      box(at, Math.max(0, pixel), pixel + 1, Math.min(LEVELS - 1, 1 + Math.round((LEVELS - 2) * (busy[next] - busy[at]) / wide)));
       const last = reacher[next - 1];
       if (last >= at && end[last] > edge) box(last, x(start[last]), x(end[last]), LEVELS);
       at = next;

@@ -13,10 +13,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import DataError, ServiceError
+from wattcast.models.search import LEARNED_FROM
 from wattcast.predictor import parts
 from wattcast.predictor.forecasts import Forecast, forecasts
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.messages.tunings import MOST_CONFIGURATIONS, MeasuredRow, TuningsRequest
+from wattcast.predictor.messages.tunings import MOST_CONFIGURATIONS, TuningsRequest
 from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem, request_of
 from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning
 from wattcast.predictor.tune import _key as key_of
@@ -102,6 +103,7 @@ def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
             predict([*tuning.propose(request.following), *more])
         told = tuning.answer(request.following, request.gain)
         stands = {name: told[name] for name in stands}
+        stands["finished"] &= len(rows) == len(space) or len(tuning.rows) >= LEARNED_FROM
         enough = enough or _enough(tuning, len(rows), stands["next"], request.gain)
     refused = len(rows) - len(tuning.rows)
     failed = {key for key, one in measured if not one.valid}
@@ -191,23 +193,16 @@ def _is_measured(one: Configuration) -> bool:
 
 
 def _forecast_row(row: Forecast) -> dict[str, Any]:
-    known = row.problem is None
-    return {
-        "configuration": dict(row.parameters),
-        "seconds": row.seconds if known else None,
-        "joules": row.joules if known else None,
-        "problem": row.problem,
-    }
+    """``PredictedRow``."""
+    known = (row.seconds, row.joules) if row.problem is None else (None, None)
+    told = {"configuration": dict(row.parameters), "problem": row.problem}
+    return {**told, "seconds": known[0], "joules": known[1]}
 
 
 def _measured_row(one: Configuration) -> dict[str, Any]:
-    row = MeasuredRow.model_construct(
-        configuration=dict(one.parameters),
-        seconds=one.time_seconds,
-        joules=one.energy_joules,
-        failed=not one.valid,
-    )
-    return dict(row)
+    """``MeasuredRow``."""
+    told = {"configuration": dict(one.parameters), "failed": not one.valid}
+    return {**told, "seconds": one.time_seconds, "joules": one.energy_joules}
 
 
 def _columns(

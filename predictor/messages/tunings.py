@@ -39,7 +39,7 @@ class TuningLaunch(shared.Message):
 
 
 class PredictedRow(shared.Message):
-    """A configuration as an earlier call predicted it, or the reason why it cannot be."""
+    """A configuration as a call predicted it, or the reason why it cannot be."""
 
     configuration: Parameters
     seconds: Quantity | None = None
@@ -155,15 +155,6 @@ class TuningsRequest(shared.TimingChoice, shared.KernelCode):
         return self
 
 
-class ForecastRow(BaseModel):
-    """A configuration as predicted by this call, or the reason why it cannot be."""
-
-    configuration: dict[str, int | float | str | bool]
-    seconds: float | None
-    joules: float | None
-    problem: str | None
-
-
 class Candidate(BaseModel):
     """A configuration in the unit of the objective."""
 
@@ -210,7 +201,7 @@ class TuningsAnswer(BaseModel):
     refused: int = Field(description="Those that cannot be compiled, launched or predicted.")
     measured: int
     failed: int
-    forecasts: list[ForecastRow] = Field(
+    forecasts: list[PredictedRow] = Field(
         description="Made by this call: add them to `predicted` of the next."
     )
     measurements: list[MeasuredRow] = Field(

@@ -80,6 +80,20 @@ def clocked(page: Watched) -> None:
     tab.select_option("#gpu", given)
 
 
+def tuned(page: Watched) -> None:
+    tab = page.page
+    tab.click("#tab-tune")
+    space = {"block_size_x": [64, 128, 256, 512, 2048], "core_mhz": [1380, 1005]}
+    tab.fill("#tune-space", json.dumps({"tune_params": space, "problem_size": [1 << 20]}))
+    tab.click("#tune-form button[type=submit]")
+    tab.wait_for_selector("#tune-parallel svg .pieces line", state="attached")
+    tab.wait_for_selector("#tune-stop", state="hidden")
+    tab.fill("#tune-next tbody tr:nth-child(1) [name=joules]", "1.1 mJ")
+    tab.click("#tune-take")
+    tab.wait_for_selector("#tune-best .scatterlayer .trace", state="attached")
+    tab.wait_for_selector("#tune-scatter .scatterlayer .trace", state="attached")
+
+
 def compared(page: Watched) -> None:
     tab = page.page
     tab.click("#tab-compare")
@@ -200,6 +214,7 @@ VIEWS: dict[str, Callable[[Watched], None]] = {
     "predict": solved,
     "sweep": swept,
     "clocks": clocked,
+    "tune": tuned,
     "compare": compared,
     "diff": changed,
     "cost": costed,

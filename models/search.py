@@ -1,19 +1,20 @@
-"""What to measure next in a tuning space whose every configuration has been predicted.
+"""What to measure next in a tuning space that has been predicted.
 
 A Gaussian process over the tunable parameters learns by how much measurements differ from the
 predictions, and expected improvement picks what comes next (Jones, Schonlau, Welch: Efficient
 Global Optimization, 1998; over tuning spaces: Willemsen, van Nieuwpoort, van Werkhoven: Bayesian
 Optimization for auto-tuning GPU kernels, 2021, which has no predictions to start from). All is in
 logarithms: a gain is a share of the best value. The same measurements in the same order give the
-same proposals.
+same proposals. Where predicting all configurations takes too long, another such process tells those
+that were not predicted from those that were, and expected improvement says which to predict next.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -55,6 +56,9 @@ AGREE = 0.05
 GAIN = 0.005
 """Expected gain of one more measurement below which the search stops, relative."""
 
+MOST_LEARNED = 300
+"""Known configurations by which it is learnt how far each tells of others: a fit takes the cube."""
+
 SOME = 5
 """Measurements from which one can be called strange."""
 
@@ -76,13 +80,17 @@ class Search:
 
     ``columns``: parameters as numbers, (configurations, parameters); ``predicted``: the objective,
     above 0. ``bounded`` and ``bound``: a second quantity, as predicted, that must stay below a
-    bound (energy under a time bound). Raises DataError for shapes and values that do not fit.
+    bound (energy under a time bound). ``doubt`` and ``bounded_doubt``: standard deviations of the
+    logarithms of predictions that ``emulated`` told, 0 for those that were made. Raises DataError
+    for shapes and values that do not fit.
     """
 
     columns: Floats
     predicted: Floats
     bounded: Floats | None = None
     bound: float = math.inf
+    doubt: Floats | None = None
+    bounded_doubt: Floats | None = None
     measured: dict[int, list[float]] = field(default_factory=dict)
     measured_bounded: dict[int, list[float]] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
@@ -128,6 +136,22 @@ class Search:
         """What measurements so far let expect of every configuration."""
         return self._outlook(self._strange())
 
+    def promise(self) -> Floats:
+        """What each can be expected to save of the best value measured, or, while there is none,
+        of the least prediction: by doubt alone, as if predictions were the truth."""
+        if self.measured:
+            return self.outlook().gain
+        if self.doubt is None:
+            return np.zeros(self.predicted.size)
+        logs = np.log(self.predicted)
+        gain = np.zeros(logs.size)
+        told = self.doubt > 0
+        gain[told] = _improvement(float(logs[~told].min()), logs[told], self.doubt[told])
+        if self.bounded is not None:
+            bounded, wide = self._expected(self.bounded, {}, self.bounded_doubt)
+            gain *= _below((math.log(self.bound) - bounded) / wide)
+        return gain
+
     def propose(self, count: int = 1) -> list[int]:
         """What to measure next, the most promising first; may name one again that looked strange.
 
@@ -135,10 +159,12 @@ class Search:
         Empty where all have been measured.
         """
         found: list[int] = []
-        told = Search(self.columns, self.predicted, self.bounded, self.bound)
-        told.measured = {index: list(values) for index, values in self.measured.items()}
-        told.measured_bounded = {k: list(v) for k, v in self.measured_bounded.items()}
-        told.failed = set(self.failed)
+        told = replace(
+            self,
+            measured={index: list(values) for index, values in self.measured.items()},
+            measured_bounded={index: list(each) for index, each in self.measured_bounded.items()},
+            failed=set(self.failed),
+        )
         while len(found) < count:
             one, outlook = told._next()
             if one is None or one in found:
@@ -196,7 +222,7 @@ class Search:
         """Measured once, or with values that differ, and far from what all others let expect."""
         if len(self.measured) < SOME:
             return set()
-        far = _fitted(self._places, *self._residuals(self.predicted, self.measured)).far
+        far = _fitted(self._places, *self._residuals(self.predicted, self.measured, self.doubt)).far
         return {
             index
             for index, away in zip(self.measured, far, strict=True)
@@ -204,22 +230,23 @@ class Search:
         }
 
     def _residuals(
-        self, predicted: Floats, measured: dict[int, list[float]]
-    ) -> tuple[NDArray[np.intp], Floats, NDArray[np.bool_]]:
+        self, predicted: Floats, measured: dict[int, list[float]], doubt: Floats | None
+    ) -> tuple[NDArray[np.intp], Floats, NDArray[np.bool_], Floats]:
         where = np.fromiter(measured, dtype=np.intp, count=len(measured))
         values = np.array([_middle(each) for each in measured.values()], dtype=np.float64)
         believed = np.array([_believed(each) for each in measured.values()], dtype=bool)
-        return where, np.log(values / predicted[where]), believed
+        doubted = np.zeros(where.size) if doubt is None else doubt[where]
+        return where, np.log(values / predicted[where]), believed, doubted
 
     def _outlook(self, strange: set[int]) -> Outlook:
-        mean, spread = self._expected(self.predicted, self.measured)
+        mean, spread = self._expected(self.predicted, self.measured, self.doubt)
         best = self._best(strange)
         if best is None:
-            gain = np.full(mean.size, SPREAD)
+            gain = _improvement(float(mean.min()), mean, spread)
         else:
             gain = _improvement(math.log(_middle(self.measured[best])), mean, spread)
         if self.bounded is not None:
-            bounded, wide = self._expected(self.bounded, self.measured_bounded)
+            bounded, wide = self._expected(self.bounded, self.measured_bounded, self.bounded_doubt)
             keeps = _below((math.log(self.bound) - bounded) / wide)
             gain = gain * keeps if best is not None else keeps * (1 + _rising(-mean))
         gain = gain * self._runs()
@@ -229,14 +256,17 @@ class Search:
         return Outlook(np.exp(mean), np.exp(mean - width), np.exp(mean + width), gain)
 
     def _expected(
-        self, predicted: Floats, measured: dict[int, list[float]]
+        self, predicted: Floats, measured: dict[int, list[float]], doubt: Floats | None
     ) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the logarithm of every configuration."""
+        more = 0.0 if doubt is None else doubt
         if not measured:
-            return np.log(predicted), np.full(predicted.size, math.hypot(SPREAD, OWN))
-        fit = _fitted(self._places, *self._residuals(predicted, measured))
+            return np.log(predicted), np.hypot(
+                np.full(predicted.size, math.hypot(SPREAD, OWN)), more
+            )
+        fit = _fitted(self._places, *self._residuals(predicted, measured, doubt))
         mean, spread = fit.everywhere(self._places)
-        return np.log(predicted) + mean, spread
+        return np.log(predicted) + mean, np.hypot(spread, more)
 
     def _runs(self) -> Floats:
         """Chance that each runs, by what ran and what failed beside it."""
@@ -252,6 +282,61 @@ class Search:
             for name, which in (("ran", self.measured.keys()), ("failed", self.failed))
         }
         return np.asarray((1 + near["ran"]) / (1 + near["ran"] + near["failed"]))
+
+
+def emulated(columns: Floats, known: Mapping[int, float]) -> tuple[Floats, Floats]:
+    """All configurations from those whose value is known, at least ``LEARNED_FROM``.
+
+    ``columns`` as in ``Search``. Values (medians) and the standard deviations of their logarithms,
+    which are 0 for the known ones, both of shape (configurations,). Raises DataError for fewer.
+    """
+    if len(known) < LEARNED_FROM:
+        raise DataError(
+            f"{len(known)} known configurations: at least {LEARNED_FROM} tell of others"
+        )
+    try:
+        from sklearn.gaussian_process import GaussianProcessRegressor
+    except ImportError as error:
+        raise MissingExtraError("scipy", "tune") from error
+
+    places = np.column_stack([_ranked(column) for column in np.asarray(columns, np.float64).T])
+    where = np.fromiter(known, dtype=np.intp, count=len(known))
+    logs = np.log(np.fromiter(known.values(), dtype=np.float64, count=len(known)))
+    value, doubt = np.empty(places.shape[0]), np.zeros(places.shape[0])
+    value[where] = logs
+    left = np.setdiff1d(np.arange(places.shape[0]), where)
+    if left.size:
+        count = min(MOST_LEARNED, _count_learned(len(known)))
+        kernel = _emulator(places.shape[1], places[where[:count]].tobytes(), logs[:count].tobytes())
+        middle = float(logs[:count].mean())
+        process = GaussianProcessRegressor(kernel, optimizer=None).fit(places[where], logs - middle)
+        value[left], doubt[left] = process.predict(places[left], return_std=True)
+        value[left] += middle
+    return np.exp(value), doubt
+
+
+@lru_cache(maxsize=8)
+def _emulator(dimensions: int, at: bytes, logs: bytes) -> Kernel:
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    values = np.frombuffer(logs)
+    spread = float(values.std()) + NOISE
+    reach = np.full(dimensions, REACH * math.sqrt(dimensions))
+    kernel = (
+        ConstantKernel(spread**2, ((0.1 * spread) ** 2, (10 * spread) ** 2))
+        * Matern(reach, (0.05, 100.0), nu=2.5)
+        + WhiteKernel(OWN**2, (NOISE**2 / 100, 0.3**2))
+    )  # fmt: skip
+    return _fitted_kernel(kernel, np.frombuffer(at).reshape(-1, dimensions), values - values.mean())
+
+
+def _fitted_kernel(kernel: Kernel, places: Floats, values: Floats) -> Kernel:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return GaussianProcessRegressor(kernel).fit(places, values).kernel_
 
 
 def coded(rows: Sequence[Sequence[float | str | bool]]) -> Floats:
@@ -287,7 +372,11 @@ class _Fit:
 
 
 def _fitted(
-    places: Floats, where: NDArray[np.intp], residuals: Floats, believed: NDArray[np.bool_]
+    places: Floats,
+    where: NDArray[np.intp],
+    residuals: Floats,
+    believed: NDArray[np.bool_],
+    doubt: Floats,
 ) -> _Fit:
     try:
         from scipy.linalg import cho_solve, cholesky
@@ -298,7 +387,8 @@ def _fitted(
     kernel, own = _learned(at, residuals)
     noise = own + NOISE**2
     offset = float(np.median(residuals)) * residuals.size / (residuals.size + 1)
-    variance = np.full(residuals.size, noise)
+    usual = noise + doubt**2
+    variance = usual.copy()
     while True:
         covariance = kernel(at) + np.diag(variance)
         lower = cholesky(covariance, lower=True)
@@ -307,12 +397,12 @@ def _fitted(
         away = weights / inverse  # of each from what the others say: Rasmussen & Williams, 5.12
         far = np.abs(away) * np.sqrt(inverse)
         # One that is far is taken for a slip, the farthest first: it says nothing of the others.
-        doubt = np.where(believed | (variance > noise), 0.0, far)
-        worst = int(np.argmax(doubt))
-        if residuals.size < SOME or doubt[worst] <= STRANGE:
+        apart = np.where(believed | (variance > usual), 0.0, far)
+        worst = int(np.argmax(apart))
+        if residuals.size < SOME or apart[worst] <= STRANGE:
             break
-        variance[worst] = noise + away[worst] ** 2
-    slipped = np.where(variance > noise, np.inf, far)
+        variance[worst] = usual[worst] + away[worst] ** 2
+    slipped = np.where(variance > usual, np.inf, far)
     return _Fit(at, kernel, own, offset, weights, lower, slipped)
 
 
@@ -322,20 +412,21 @@ def _learned(at: Floats, residuals: Floats) -> tuple[Kernel, float]:
     By as many of the first measurements as a schedule that grows by a quarter allows: a fit costs
     more than a proposal and changes little between.
     """
-    count = 0
-    if residuals.size >= LEARNED_FROM:
-        count = LEARNED_FROM
-        while math.ceil(count * 1.25) <= residuals.size:
-            count = math.ceil(count * 1.25)
+    count = _count_learned(residuals.size)
     return _process(at.shape[1], at[:count].tobytes(), residuals[:count].tobytes())
+
+
+def _count_learned(known: int) -> int:
+    count = LEARNED_FROM if known >= LEARNED_FROM else 0
+    while count and math.ceil(count * 1.25) <= known:
+        count = math.ceil(count * 1.25)
+    return count
 
 
 @lru_cache(maxsize=8)
 def _process(dimensions: int, at: bytes, residuals: bytes) -> tuple[Kernel, float]:
     """``_learned`` of the measurements given, kept: every proposal between two fits asks again."""
     from scipy.stats import median_abs_deviation
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
     reach = np.full(dimensions, REACH * math.sqrt(dimensions))
@@ -345,13 +436,9 @@ def _process(dimensions: int, at: bytes, residuals: bytes) -> tuple[Kernel, floa
     places = np.frombuffer(at).reshape(-1, dimensions)
     seen = np.frombuffer(residuals) - np.median(np.frombuffer(residuals))
     scale = 1.4826 * float(median_abs_deviation(seen)) + NOISE
-    process = GaussianProcessRegressor(
-        first + WhiteKernel(OWN**2 + NOISE**2, (NOISE**2, 0.2**2)), normalize_y=False
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        process.fit(places, np.clip(seen, -STRANGE * scale, STRANGE * scale))
-    return process.kernel_.k1, float(process.kernel_.k2.noise_level) - NOISE**2
+    kernel = first + WhiteKernel(OWN**2 + NOISE**2, (NOISE**2, 0.2**2))
+    found = _fitted_kernel(kernel, places, np.clip(seen, -STRANGE * scale, STRANGE * scale))
+    return found.k1, float(found.k2.noise_level) - NOISE**2
 
 
 def _ranked(column: Floats) -> Floats:

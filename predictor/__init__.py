@@ -1,6 +1,6 @@
 """What turns a request into watts, seconds and joules: no web framework, no terminal, no database.
 
-    predict, analyze, features, explain, hotspots, advise, sweep, dvfs, compare, cost, rank
+    predict, analyze, features, explain, hotspots, advise, sweep, dvfs, compare, cost, rank, tunings
                   one file for each use case: a function of a ``Predictor`` and a request
     messages/     what goes in and comes out of each, under the same names
     parts/        what they share: code as sent or compiled, analyses kept, models, clocks
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable
+from copy import copy
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from wattcast.predictor.parts.power_models import PowerModels
 from wattcast.predictor.parts.sources import Sources
 from wattcast.predictor.parts.stored import Keeper
 from wattcast.predictor.parts.work import WorkTimeModels
+from wattcast.predictor.tuning_files import TuningRun, held_bytes
 
 
 class Limits(Protocol):
@@ -109,6 +111,13 @@ class Predictor:
         self.analysed: Kept[Hashable, KernelAnalysis] = self.memory.room(
             analysis_bytes, grows=True, rings=RINGS
         )
+        self.spaces: Kept[str, TuningRun] = self.memory.room(held_bytes)
         self.power = PowerModels(settings.home)
         self.work_time = WorkTimeModels(settings.home)
         self.drift = DriftWatch()
+
+    def without_store(self) -> Predictor:
+        """The same, with the same caches, that keeps no prediction."""
+        other = copy(self)
+        other.store = None
+        return other

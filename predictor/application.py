@@ -6,7 +6,6 @@ read the trace -> power of each kind of launch -> launches share their board -> 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import hypot
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import GpuError, WattcastError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.estimate import BASIS_ORDER, Basis
 from wattcast.predictor import parts
 from wattcast.predictor.advise import advise
 from wattcast.predictor.cost import priced
@@ -24,6 +22,7 @@ from wattcast.predictor.traces.code import Library
 from wattcast.predictor.traces.mixes import mixes
 from wattcast.predictor.traces.notes import notes_of
 from wattcast.predictor.traces.powers import BoardPowers, Device, KindPower, Served
+from wattcast.predictor.traces.totals import gaps_of, relative_ends, total_of
 from wattcast.predictor.traces.trace import NONE, Integers, Trace
 
 if TYPE_CHECKING:
@@ -63,9 +62,9 @@ def application(
         joules[device.at] = device.board.joules
     origin, last = int(trace.start.min()), int(trace.end.max())
     seconds = (trace.end - trace.start).astype(np.float64) * 1e-9
-    below, above = _relative_ends(trace, found)
-    gaps = [_gaps(device) for device in found]
-    total = _total(joules, below, above, trace, found, gaps)
+    below, above = relative_ends(trace, found)
+    gaps = [gaps_of(device) for device in found]
+    total = total_of(joules, below, above, trace, found, gaps)
     span = (last - origin) * 1e-9
     rows, places = _kernels(predictor, trace, request, found, joules, seconds, below, above, total)
     progress("answered", len(trace))
@@ -165,80 +164,6 @@ def _gpu(
         raise GpuError(detail, **error.context) from error
 
 
-def _relative_ends(trace: Trace, found: Sequence[Device]) -> tuple[Floats, Floats]:
-    """Ends of each launch's power over its value."""
-    below, above = np.ones(len(trace)), np.ones(len(trace))
-    for device in found:
-        low, high = np.ones(len(trace.kinds)), np.ones(len(trace.kinds))
-        for kind, power in device.kinds.items():
-            value = power.estimate.value
-            low[kind], high[kind] = power.estimate.low / value, power.estimate.high / value
-        below[device.at] = low[trace.kind[device.at]]
-        above[device.at] = high[trace.kind[device.at]]
-    return below, above
-
-
-def _gaps(device: Device) -> dict[str, float]:
-    """Idle power may be that of clocks which have not fallen yet; on a board that nobody measured
-    it is a guess both ways."""
-    board, powers = device.board, device.powers
-    joules, seconds = board.idle_joules, board.idle_seconds
-    least = np.exp(-powers.board_width)
-    return {
-        "seconds": seconds,
-        "joules": joules,
-        "low": joules * float(least),
-        "high": max(joules, powers.standing_watts * seconds / float(least)),
-    }
-
-
-def _total(
-    joules: Floats,
-    below: Floats,
-    above: Floats,
-    trace: Trace,
-    found: Sequence[Device],
-    gaps: Sequence[Mapping[str, float]],
-) -> dict[str, Any]:
-    """Launches whose power one model tells err alike: their ends add up. Launches with code,
-    launches without and gaps err for different reasons: their half widths join as those of
-    independent errors, unless the board itself is a guess that all of them share."""
-    groups: dict[str, list[float]] = {"gaps": [0.0, 0.0, 0.0]}
-    level, bases = 0.9, set[Basis]()
-    for device in found:
-        hows = np.array(
-            [
-                "" if kind not in device.kinds else device.kinds[kind].how.partition(",")[0]
-                for kind in range(len(trace.kinds))
-            ]
-        )[trace.kind[device.at]]
-        mine = joules[device.at]
-        for how, group in (("code", "code"), ("name", "outside"), ("copy", "outside")):
-            part = hows == how
-            if part.any():
-                sums = groups.setdefault(group, [0.0, 0.0, 0.0])
-                sums[0] += float(mine[part].sum())
-                sums[1] += float((mine * (1.0 - below[device.at]))[part].sum())
-                sums[2] += float((mine * (above[device.at] - 1.0))[part].sum())
-        for power in device.kinds.values():
-            level = min(level, power.estimate.level)
-            bases.add(power.estimate.basis)
-    for gap in gaps:
-        groups["gaps"][0] += gap["joules"]
-        groups["gaps"][1] += gap["joules"] - gap["low"]
-        groups["gaps"][2] += gap["high"] - gap["joules"]
-    value = float(joules.sum()) + groups["gaps"][0]
-    guess = any(device.powers.estimated for device in found)
-    joined = (lambda *parts: sum(parts)) if guess else hypot
-    return {
-        "joules": value,
-        "low": max(0.0, value - joined(*(part[1] for part in groups.values()))),
-        "high": value + joined(*(part[2] for part in groups.values())),
-        "level": level,
-        "basis": max(bases, key=BASIS_ORDER.index),
-    }
-
-
 def _trust(
     trace: Trace, found: Sequence[Device], joules: Floats, total: Mapping[str, Any]
 ) -> dict[str, str]:
@@ -306,7 +231,7 @@ def _device_answer(
 ) -> dict[str, Any]:
     board, powers = device.board, device.powers
     told = trace.devices[device.number]
-    own = _total(joules, below, above, trace, [device], [gap])
+    own = total_of(joules, below, above, trace, [device], [gap])
     own["joules"] = board.total_joules
     span = board.span_seconds
     return {

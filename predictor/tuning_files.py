@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ast
 import json
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
+from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError
+from wattcast.predictor.variants import Rule, rule
 
 Value = int | float | str | bool
 
@@ -26,6 +27,9 @@ _ENERGIES = ("energy", "nvml_energy", "ps_energy", "pmt_energy")
 """Names of a measured energy in joules: user metric, NVML, PowerSensor and PMT observers."""
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "J": 1.0, "mJ": 1e-3}
+
+MOST_VALUE = 2**63
+"""Size of a parameter's value: beyond 64 bits no kernel takes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,12 @@ class TuningRun:
     problem_size: tuple[int, ...] | None = None
 
 
+def held_bytes(run: TuningRun) -> int:
+    """About the memory that a run holds: 0.5 kB and 0.1 kB for each parameter of a configuration
+    (tracemalloc, gemm of benchmark_hub: 1.7 kB with 14)."""
+    return len(run.configurations) * (500 + 100 * len(run.configurations[0].parameters))
+
+
 def read_tuning(text: str) -> TuningRun:
     """A T4 results file or a cache file. Raises DataError for what is neither."""
     document = _parsed(text)
@@ -68,11 +78,11 @@ def read_tuning(text: str) -> TuningRun:
 def _parsed(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         # A cache that is still written to lacks its last braces.
         try:
             document = json.loads(text.rstrip().rstrip(",") + "}}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise DataError("expected a JSON object")
@@ -82,6 +92,16 @@ def _parsed(text: str) -> dict[str, Any]:
 def _checked(run: TuningRun) -> TuningRun:
     if not run.configurations:
         raise DataError("the file has no configurations")
+    names = run.configurations[0].parameters.keys()
+    if not names:
+        raise DataError("the file has no tunable parameters")
+    for one in run.configurations:
+        if one.parameters.keys() != names:
+            raise DataError(f"{dict(one.parameters)} has other parameters than {sorted(names)}")
+        for name, value in one.parameters.items():
+            is_number = isinstance(value, int | float) and -MOST_VALUE <= value <= MOST_VALUE
+            if not (is_number or isinstance(value, str)):
+                raise DataError(f"parameter {name!r} is neither a number nor a text: {value!r:.40}")
     return run
 
 
@@ -89,7 +109,8 @@ def _result(number: int, row: Any) -> Configuration:
     if not isinstance(row, Mapping) or not isinstance(row.get("configuration"), Mapping):
         raise DataError(f"results[{number}] has no configuration")
     measured: dict[str, float] = {}
-    for each in row.get("measurements") or ():
+    given = row.get("measurements")
+    for each in given if isinstance(given, list) else ():
         if isinstance(each, Mapping) and isinstance(each.get("name"), str):
             number_ = _number(each.get("value"))
             unit = _UNITS.get(str(each.get("unit") or ""))
@@ -110,7 +131,7 @@ def _cache(document: Mapping[str, Any]) -> TuningRun:
     names: Sequence[str] = document.get("tune_params_keys") or list(
         document.get("tune_params") or ()
     )
-    if not names:
+    if not names or not all(isinstance(name, str) for name in names):
         raise DataError("the cache does not list its tunable parameters (tune_params_keys)")
     found = []
     for key, row in document["cache"].items():
@@ -130,10 +151,14 @@ def _cache(document: Mapping[str, Any]) -> TuningRun:
         found.append(Configuration(parameters, time, energy, valid=not failed))
     return TuningRun(
         tuple(found),
-        kernel=document.get("kernel_name") or None,
-        device=document.get("device_name") or None,
+        kernel=_text(document.get("kernel_name")),
+        device=_text(document.get("device_name")),
         problem_size=_size(document.get("problem_size")),
     )
+
+
+def _text(given: Any) -> str | None:
+    return given if isinstance(given, str) and given else None
 
 
 def _size(given: Any) -> tuple[int, ...] | None:
@@ -154,7 +179,8 @@ def _space(document: Mapping[str, Any]) -> TuningRun:
     kernel, size = document.get("kernel_name"), document.get("problem_size")
     if "ConfigurationSpace" in document:
         parameters, restrictions = _of_t1(document["ConfigurationSpace"])
-        about = document.get("KernelSpecification") or {}
+        about = document.get("KernelSpecification")
+        about = about if isinstance(about, dict) else {}
         kernel, size = about.get("KernelName"), about.get("ProblemSize")
     else:
         parameters, restrictions = document["tune_params"], document.get("restrictions") or []
@@ -168,10 +194,14 @@ def _space(document: Mapping[str, Any]) -> TuningRun:
         raise DataError("restrictions are a list of expressions, such as 'block_size_x <= 1024'")
     rules = [_expression(each, parameters) for each in restrictions]
     every = (dict(zip(parameters, row, strict=True)) for row in product(*parameters.values()))
-    kept = (row for row in every if all(rule(row) for rule in rules))
+    kept = []
+    for row in every:
+        checkpoint()
+        if all(rule(row) for rule in rules):
+            kept.append(Configuration(row, None, None))
     return TuningRun(
-        tuple(Configuration(row, None, None) for row in kept),
-        kernel=kernel or None,
+        tuple(kept),
+        kernel=_text(kernel),
         problem_size=_size(size),
     )
 
@@ -185,65 +215,39 @@ def _of_t1(space: Any) -> tuple[dict[str, Any], list[Any]]:
                 list(ast.literal_eval(values)) if isinstance(values, str) else values
             )
         return parameters, [each["Expression"] for each in space.get("Conditions") or ()]
-    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+    except (KeyError, TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise DataError(
             f"ConfigurationSpace: expected TuningParameters with Name and Values, and Conditions "
             f"with Expression ({error})"
         ) from error
 
 
-_BINARY: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
-_CALLS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "round": round}
-
-
-def _expression(text: str, names: Mapping[str, object]) -> Callable[[Mapping[str, Value]], Any]:
+def _expression(text: str, names: Mapping[str, object]) -> Rule:
     """A restriction as a function of the parameters, of numbers, comparisons and logic alone."""
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise DataError(f"restriction {text!r}: no expression of Python") from error
+    shown = text if len(text) <= 200 else f"{text[:200]}..."
 
-    def value(node: ast.AST, row: Mapping[str, Value]) -> Any:
+    def leaf(node: ast.expr) -> Rule:
         match node:
             case ast.Constant(value=bool() | int() | float() | str() as constant):
-                return constant
+                return lambda row: constant
             case ast.Name(id=name) if name in names:
-                return row[name]
+                return lambda row: row[name]
             case ast.Name(id=name):
-                raise DataError(f"restriction {text!r}: {name} is no tunable parameter")
-            case ast.BinOp(left=left, op=how, right=right) if type(how) in _BINARY:
-                return _BINARY[type(how)](value(left, row), value(right, row))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not value(operand, row)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -value(operand, row)
-            case ast.BoolOp(op=ast.And(), values=parts):
-                return all(value(part, row) for part in parts)
-            case ast.BoolOp(op=ast.Or(), values=parts):
-                return any(value(part, row) for part in parts)
-            case ast.Compare(left=left, ops=hows, comparators=others) if all(
-                type(how) in _BINARY for how in hows
-            ):
-                terms = [value(each, row) for each in (left, *others)]
-                pairs = zip(hows, terms, terms[1:], strict=False)
-                return all(_BINARY[type(how)](a, b) for how, a, b in pairs)
-            case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]) if name in _CALLS:
-                return _CALLS[name](*(value(part, row) for part in parts))
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-                return [value(part, row) for part in parts]
-        raise DataError(f"restriction {text!r}: {ast.unparse(node)} is not understood")
+                raise DataError(f"restriction {shown!r}: {name} is no tunable parameter")
+        raise DataError(f"restriction {shown!r}: {ast.unparse(node)} is not understood")
+
+    try:
+        read = rule(ast.parse(text.strip(), mode="eval").body, leaf)
+    except RecursionError as error:
+        raise DataError(f"restriction {shown!r} is nested too deeply") from error
+    except (SyntaxError, ValueError) as error:
+        raise DataError(f"restriction {shown!r}: no expression of Python") from error
 
     def of(row: Mapping[str, Value]) -> Any:
         try:
-            return value(tree, row)
-        except (TypeError, ZeroDivisionError) as error:
-            raise DataError(f"restriction {text!r} with {dict(row)}: {error}") from error
+            return read(row)
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise DataError(f"restriction {shown!r} with {dict(row)}: {error}") from error
 
     return of
 

@@ -43,6 +43,10 @@ STUDIES = {
         "power.unknown_kernels",
         "power of kernels without code, kernel families left out",
     ),
+    "trace-totals": (
+        "power.trace_totals",
+        "how sure the sum over an application is: random mixes of kernels left out",
+    ),
     "extra-trees": ("power.pooled", "fits the shipped extra trees on rows of several GPUs"),
     "physical-boards": (
         "power.physical_boards",

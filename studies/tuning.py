@@ -1,17 +1,18 @@
 """How many configurations have to be measured before one is near the best: ``wattcast tune``
-beside random search and the strategies that Kernel Tuner ships.
+beside random search and the strategies that Kernel Tuner ships, on whole spaces.
 
-    python -m studies tuning                              200 configurations of every space
-    python -m studies tuning --space NAME --configurations 400 --seeds 50 --write
+    python -m studies tuning --space NAME --compile 'COMMAND {space} {ptx}'
+    python -m studies tuning --kept --write        with the predictions of other revisions too
 
-Spaces are those of ``counters.toml``, each cut to the same seeded configurations as
-``studies counters`` asks: predictions of whole spaces take days of a core. The best is the best of
-the cut. Our search is deterministic; the others run with many seeds on the same measurements, in
-Kernel Tuner's simulation mode, and their medians count. Random search is worked out: of n of which
-k are near, it needs (n + 1) / (k + 1) on average. The ablation is our search without predictions.
+Spaces are those of ``counters.toml`` that were measured on one board alone, with every
+configuration that ran. ``wattcast tune`` predicts a part of each and has more predicted as the
+search goes on; PTX that the folder of public spaces lacks is made by the command. Our search is
+deterministic; the others run with many seeds on the same measurements, in Kernel Tuner's simulation
+mode, and their medians count. Random search is worked out: of n of which k are near, it needs
+(n + 1) / (k + 1) on average. The ablation is our search without predictions.
 
-Constants of the search (``models/search.py``) were chosen on made-up boards. The time model's norm
-from 7.0 on was chosen with these spaces in sight (``studies counters``).
+Constants of the search (``models/search.py``, ``predictor/tune.py``) were chosen on made-up boards.
+The time model's norm from 7.0 on was chosen with these spaces in sight (``studies counters``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -26,18 +29,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.counters import Row, Space, folder, revision, sample, spaces
+from studies.counters import SEED, Row, Space, folder, revision, spaces
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError, WattcastError
 from wattcast.models.search import Search, coded
 from wattcast.predictor import Predictor
+from wattcast.predictor.forecasts import Forecast
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
+from wattcast.predictor.tune import FIRST, PREDICTIONS, Tuning
 from wattcast.training.card_tables import table
 
 Floats = NDArray[np.float64]
@@ -46,8 +51,9 @@ RESULTS = Path(__file__).with_suffix(".json")
 NEAR = (1.01, 1.05)
 """How near the best is near enough."""
 STRATEGIES = (
-    "random_sample",
     "greedy_ils",
+    "greedy_mls",
+    "ordered_greedy_mls",
     "mls",
     "genetic_algorithm",
     "simulated_annealing",
@@ -56,37 +62,52 @@ STRATEGIES = (
     "firefly_algorithm",
     "dual_annealing",
     "basinhopping",
-    "HybridVNDX",
-    "AdaptiveTabuGreyWolf",
+    "hybrid_vndx",
+    "adaptive_tabu_greywolf",
 )
-"""Kernel Tuner's, but for those that need packages of their own or more than a second a step. Some
-need neighbours, and fail on a cut that leaves a configuration without."""
+"""Kernel Tuner's, but for those that need packages of their own or more than a second a step."""
+WHOLE = ("convolution_a100", "convolution_titan_rtx", "dedispersion_a100", "gemm_titan_rtx")
+MOST = 0.1
+"""Share of a space that a strategy may measure."""
+MOST_ABLATED = 300
 
 
-def forecasts(space: Space, rows: Sequence[Row], most: int, *, kept: bool) -> dict[int, float]:
-    """Predicted seconds of the seeded configurations by their place; without those that cannot be
-    predicted. What was predicted before by this revision, or by any if ``kept``, is not predicted
-    again. Raises DataError without the PTX."""
-    seeded, _ = sample(rows, most)
-    file = folder() / f"{space.name}.forecasts.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    known = {
-        row["place"]: row["seconds"]
-        for row in map(json.loads, lines)
-        if kept or row["revision"] == revision()
-    }
-    predictor = Predictor(Settings())
-    with file.open("a", encoding="utf-8") as out:
-        for place in seeded:
-            if place in known or kept:
-                continue
-            ptx = folder() / space.ptx(rows[place])
-            if not ptx.is_file():
-                continue
-            known[place] = _seconds(predictor, space, rows[place], ptx.read_text(encoding="utf-8"))
-            line = {"revision": revision(), "place": place, "seconds": known[place]}
-            out.write(json.dumps(line) + "\n")
-    return {place: known[place] for place in seeded if known.get(place) is not None}
+class Forecasts:
+    """Predicted seconds of a space's configurations, made where they are asked for and kept beside
+    the PTX: of this revision, or of any if ``kept``. ``command`` makes a missing PTX file."""
+
+    def __init__(self, space: Space, rows: Sequence[Row], command: str | None, kept: bool) -> None:
+        self.space, self.rows, self._command = space, rows, command
+        self._file = folder() / f"{space.name}.forecasts.jsonl"
+        lines = self._file.read_text(encoding="utf-8").splitlines() if self._file.is_file() else []
+        self._known: dict[int, float | None] = {
+            row["place"]: row["seconds"]
+            for row in map(json.loads, lines)
+            if kept or row["revision"] == revision()
+        }
+        self._predictor = Predictor(Settings())
+
+    def seconds(self, place: int) -> float | None:
+        """None where it cannot be predicted. Raises DataError without PTX."""
+        if place not in self._known:
+            made = _seconds(self._predictor, self.space, self.rows[place], self._ptx(place))
+            self._known[place] = made
+            with self._file.open("a", encoding="utf-8") as out:
+                row = {"revision": revision(), "place": place, "seconds": made}
+                out.write(json.dumps(row) + "\n")
+        return self._known[place]
+
+    def _ptx(self, place: int) -> str:
+        file = folder() / self.space.ptx(self.rows[place])
+        if not file.is_file() and self._command is not None:
+            words = [
+                each.format(space=self.space.name, ptx=file) for each in shlex.split(self._command)
+            ]
+            file.parent.mkdir(exist_ok=True)
+            subprocess.run(words, check=False)  # noqa: S603  the command of who runs the study
+        if not file.is_file():
+            raise DataError(f"no {file.name}: give --compile")
+        return file.read_text(encoding="utf-8")
 
 
 def _seconds(predictor: Predictor, space: Space, row: Row, ptx: str) -> float | None:
@@ -115,16 +136,65 @@ def needed(measured: Floats, order: Sequence[int]) -> dict[str, int | None]:
     return found
 
 
-def by_search(values: Sequence[Sequence[float]], predicted: Floats, measured: Floats) -> list[int]:
-    """The order in which our search measures, until the best is found or it stops; then the rest
-    of its proposals up to half of the space."""
-    search = Search(coded(values), predicted)
+class Searched(NamedTuple):
+    """Configurations in the order measured, predictions made until then, and how many were
+    measured when it stopped by itself."""
+
+    order: list[int]
+    predictions: int
+    stopped: int | None
+
+
+def by_tuning(
+    parameters: Sequence[Mapping[str, float]],
+    seconds: Callable[[int], float | None],
+    measured: Floats,
+    predictions: int,
+) -> Searched:
+    """``wattcast tune`` until it is within the nearest of ``NEAR``, or has measured ``MOST``. The
+    first that are predicted are those of ``studies counters``."""
+    places = {tuple(row.values()): place for place, row in enumerate(parameters)}
+
+    def made(wanted: Sequence[Mapping[str, Any]]) -> list[Forecast]:
+        found = [(row, seconds(places[tuple(row.values())])) for row in wanted]
+        return [
+            Forecast(row, problem="none") if one is None else Forecast(row, one, 1.0)
+            for row, one in found
+        ]
+
+    first = made(
+        [
+            parameters[place]
+            for place in np.random.default_rng(SEED).permutation(measured.size)[:FIRST]
+        ]
+    )
+    tuning = Tuning(first, "time", None, parameters, made)
+    tuning.study(predictions)
     order: list[int] = []
-    for _ in range(measured.size // 2):
-        proposed = search.propose()
+    stopped = None
+    while len(order) < MOST * measured.size:
+        if stopped is None and tuning.finished():
+            stopped = len(order)
+        proposed = tuning.propose()
         if not proposed:
             break
-        (place,) = proposed
+        place = places[tuple(float(value) for value in proposed[0].values())]
+        tuning.tell(proposed[0], float(measured[place]))
+        if place not in order:
+            order.append(place)
+        if stopped is not None and measured[place] <= measured.min() * NEAR[0]:
+            break
+    return Searched(order, len(tuning.rows), stopped)
+
+
+def by_search(values: Sequence[Sequence[float]], measured: Floats) -> list[int]:
+    """The same search without predictions: all configurations are expected to be alike."""
+    search = Search(coded(values), np.full(measured.size, float(np.median(measured))))
+    order: list[int] = []
+    while len(order) < MOST_ABLATED:
+        (place,) = search.propose() or (None,)
+        if place is None:
+            break
         search.tell(place, float(measured[place]))
         if place not in order:
             order.append(place)
@@ -133,24 +203,10 @@ def by_search(values: Sequence[Sequence[float]], predicted: Floats, measured: Fl
     return order
 
 
-def stopped(
-    values: Sequence[Sequence[float]], predicted: Floats, measured: Floats
-) -> tuple[int, float]:
-    """How many our search measures before it stops by itself, and what it loses of the best."""
-    search = Search(coded(values), predicted)
-    while not search.finished():
-        (place,) = search.propose()
-        search.tell(place, float(measured[place]))
-    best = search.best()
-    assert best is not None
-    return len(search.measured), float(measured[best] / measured.min() - 1)
-
-
 def by_kernel_tuner(
     names: Sequence[str], values: Sequence[Sequence[float]], measured: Floats, seeds: int
 ) -> dict[str, list[list[int]]]:
-    """The orders in which each strategy measures, one for every seed; none of one that needs
-    neighbours of configurations that have none in a cut."""
+    """The orders in which each strategy measures, one for every seed; none of one that fails."""
     from kernel_tuner import interface, tune_kernel
     from kernel_tuner.searchspace import Searchspace
 
@@ -171,7 +227,7 @@ def by_kernel_tuner(
             for strategy, seed in product(STRATEGIES, range(seeds)):
                 if found.get(strategy) == []:
                     continue
-                options = {"max_fevals": measured.size // 2}
+                options = {"max_fevals": int(MOST * measured.size)}
                 with (
                     warnings.catch_warnings(),
                     Path(os.devnull).open("w", encoding="utf-8") as nothing,
@@ -185,7 +241,7 @@ def by_kernel_tuner(
                             strategy=strategy, strategy_options=options,
                         )  # fmt: skip
                     except (TypeError, ValueError, IndexError):
-                        found[strategy] = []  # it walks to neighbours, which a cut has not
+                        found[strategy] = []
                         continue
                 order = dict.fromkeys(
                     places[tuple(int(row[name]) for name in parameters)] for row in results
@@ -224,36 +280,34 @@ def median(orders: Sequence[Sequence[int]], measured: Floats, near: str) -> floa
     return None if middle == float("inf") else middle
 
 
-def study(space: Space, most: int, seeds: int, *, kept: bool) -> dict[str, Any]:
+def study(space: Space, given: argparse.Namespace) -> dict[str, Any]:
     """The figures of one space. Raises DataError without data or PTX."""
     rows = space.rows()
-    predicted_by_place = forecasts(space, rows, most, kept=kept)
-    if len(predicted_by_place) < 20:
-        raise DataError(f"{space.name}: only {len(predicted_by_place)} configurations predicted")
-    chosen = [rows[place] for place in predicted_by_place]
-    names, values = tunables(space, chosen)
-    measured = np.array([float(row["time_seconds"]) for row in chosen])
-    predicted = np.array(list(predicted_by_place.values()))
-    flat = np.full(measured.size, float(np.median(measured)))
-    at, lost = stopped(values, predicted, measured)
-    counts: dict[str, Any] = {}
+    names, values = tunables(space, rows)
+    measured = np.array([float(row["time_seconds"]) for row in rows])
+    made = Forecasts(space, rows, given.compile, given.kept)
+    parameters = [dict(zip(names, row, strict=True)) for row in values]
+    found = by_tuning(parameters, made.seconds, measured, given.predictions)
     near_count = {f"{n - 1:.0%}": int((measured <= measured.min() * n).sum()) for n in NEAR}
-    counts["random, worked out"] = {
-        near: (measured.size + 1) / (k + 1) for near, k in near_count.items()
+    counts: dict[str, Any] = {
+        "random, worked out": {
+            near: (measured.size + 1) / (k + 1) for near, k in near_count.items()
+        },
+        "wattcast tune": needed(measured, found.order),
+        "without predictions": needed(measured, by_search(values, measured)),
     }
-    counts["wattcast tune"] = needed(measured, by_search(values, predicted, measured))
-    counts["without predictions"] = needed(measured, by_search(values, flat, measured))
-    counts["predicted order alone"] = needed(
-        measured, [int(each) for each in np.argsort(predicted, kind="stable")]
-    )
-    for strategy, orders in by_kernel_tuner(names, values, measured, seeds).items():
+    for strategy, orders in by_kernel_tuner(names, values, measured, given.seeds).items():
         counts[strategy] = {near: median(orders, measured, near) for near in near_count}
+    stopped = found.order if found.stopped is None else found.order[: found.stopped]
     return {
-        "revision": "kept" if kept else revision(),
-        "configurations": int(measured.size),
-        "of": len(rows),
-        "seeds": seeds,
-        "stopped": {"measured": at, "lost_percent": round(100 * lost, 2)},
+        "revision": "kept" if given.kept else revision(),
+        "configurations": len(rows),
+        "predictions": found.predictions,
+        "seeds": given.seeds,
+        "stopped": {
+            "measured": found.stopped,
+            "lost_percent": round(100 * float(measured[stopped].min() / measured.min() - 1), 2),
+        },
         "needed": counts,
     }
 
@@ -268,9 +322,9 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         ]
         stop = one["stopped"]
         said.append(
-            f"**{name}**: {one['configurations']} of {one['of']} configurations, "
-            f"{one['seeds']} seeds. `wattcast tune` stops by itself after {stop['measured']} "
-            f"and loses {stop['lost_percent']} %.\n\n"
+            f"**{name}**: {one['configurations']:,} configurations, of which {one['predictions']} "
+            f"were predicted; {one['seeds']} seeds. `wattcast tune` stops by itself after "
+            f"{stop['measured']} and loses {stop['lost_percent']} %.\n\n"
             + table(["measurements needed", "within 1 %", "within 5 %"], rows)
         )
     return "\n\n".join(said)
@@ -279,16 +333,17 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
     """Print the tables; 2 without data or PTX."""
     parser = argparse.ArgumentParser(prog="python -m studies tuning", description=__doc__)
-    parser.add_argument("--space", action="append", choices=sorted(spaces()))
-    parser.add_argument("--configurations", type=int, default=200)
+    parser.add_argument("--space", action="append", choices=WHOLE)
+    parser.add_argument("--predictions", type=int, default=PREDICTIONS)
+    parser.add_argument("--compile", help="makes a missing {ptx} of the {space}, by its file name")
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--kept", action="store_true", help="also predictions of other revisions")
     parser.add_argument("--write", action="store_true", help=f"also {RESULTS.name}")
     given = parser.parse_args(arguments)
     found: dict[str, Any] = {}
-    for name in given.space or spaces():
+    for name in given.space or WHOLE:
         try:
-            found[name] = study(spaces()[name], given.configurations, given.seeds, kept=given.kept)
+            found[name] = study(spaces()[name], given)
         except DataError as error:
             print(f"{name}: {error}", file=sys.stderr)
             if given.space:

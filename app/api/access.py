@@ -59,7 +59,7 @@ LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 PREDICTING = frozenset(
     {
         *("/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost"),
-        *("/compare", "/applications"),
+        *("/compare", "/applications", "/tunings"),
     }
 )
 """Calls that take a body and change nothing."""

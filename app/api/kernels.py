@@ -1,7 +1,8 @@
 """The questions about a kernel that are answered in one go: each is a function of
 ``wattcast.predictor`` with its messages, all under one noun.
 
-    POST /predict /predict/batch /features /analyze /dvfs /sweep /compare /cost: code in the body
+    POST /predict /predict/batch /features /analyze /dvfs /sweep /compare /cost /tunings: code in
+         the body
     GET  /predictions/{prediction_id}/hotspots, .../advice: the code of a prediction kept
 """
 
@@ -29,6 +30,7 @@ from wattcast.predictor import (
     features,
     hotspots,
     sweep,
+    tunings,
 )
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
@@ -40,6 +42,7 @@ from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.hotspots import HotspotsAnswer
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
+from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
 from wattcast.predictor.predict import is_quick, predict
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
@@ -133,6 +136,15 @@ async def post_sweep(request: Request, body: SweepRequest) -> Response:
     the Pareto set, the best by energy, EDP, ED2P, speed and power; shapes that cannot be launched
     with the reason."""
     return await _run(request, sweep.sweep, body)
+
+
+@_post("/tunings", TuningsAnswer, "A step of a search in a tuning space",
+       "analysis", "clocks", "data", "gpu", "model", "busy", "time-limit")  # fmt: skip
+async def post_tunings(request: Request, body: TuningsRequest) -> Response:
+    """Predicts a few more configurations of a space and tells, by all that was predicted and
+    measured, which to measure next and whether that is worth it. The caller keeps what calls
+    answer and sends it with the next one: nothing is stored."""
+    return await _run(request, tunings.tunings, body)
 
 
 @_post("/compare", CompareAnswer, "Compare old and new code",

@@ -47,11 +47,14 @@ def fetch(
     The files carry no licence. Use them for training and evaluation; do not redistribute rows.
     """
     from wattcast.features.errors import WattcastError
-    from wattcast.training.data.datasets import sources
+    from wattcast.training.data.datasets import fetched_data, find_data, sources
     from wattcast.training.data.fetch import fetch as run
 
     wanted = [sources().get(one) for one in ids] if ids else list(sources().file)
-    folder = to or Path(os.environ.get("WATTCAST_DATA") or private_folder(Settings().home) / "data")
+    given = os.environ.get("WATTCAST_DATA")
+    folder = to or (Path(given) if given else fetched_data())
+    if folder == fetched_data():
+        private_folder(Settings().home)
     done: list[dict[str, Any]] = []
     failed = 0
     for source in wanted:
@@ -70,7 +73,7 @@ def fetch(
     else:
         for one in done:
             print(f"{one['id']}: {one['how']}, {one['path']}")
-        if done and os.environ.get("WATTCAST_DATA") != str(folder):
+        if done and find_data() != folder:
             print(f"training looks there with WATTCAST_DATA={folder}")
     if failed:
         raise typer.Exit(Exit.NO_ANSWER)

@@ -140,6 +140,18 @@ class PointerArgument(Message):
         return self
 
 
+SharedBytes = Annotated[Dimension, Field(description="Dynamic shared memory per block.")]
+Arguments = Annotated[
+    dict[str, ArgumentNumber | FiniteNumber | PointerArgument],
+    Field(
+        max_length=4096,
+        description="Kernel arguments by position, PTX parameter name or, for CUDA source, C "
+        "name: numbers, and hints about what a pointer points to.",
+        examples=[{"3": 1048576, "0": {"elements": 1048576, "values": "uniform"}}],
+    ),
+]
+
+
 class LaunchRequest(Message):
     """How the kernel is started; missing dimensions are 1."""
 
@@ -152,14 +164,8 @@ class LaunchRequest(Message):
         "it (`.reqntid`).",
         examples=[[256]],
     )
-    dynamic_shared_bytes: Dimension = Field(0, description="Dynamic shared memory per block.")
-    arguments: dict[str, ArgumentNumber | FiniteNumber | PointerArgument] = Field(
-        default_factory=dict,
-        max_length=4096,
-        description="Kernel arguments by position, PTX parameter name or, for CUDA source, C "
-        "name: numbers, and hints about what a pointer points to.",
-        examples=[{"3": 1048576, "0": {"elements": 1048576, "values": "uniform"}}],
-    )
+    dynamic_shared_bytes: SharedBytes = 0
+    arguments: Arguments = Field(default_factory=dict)
 
     def launch(self) -> Launch:
         """The launch. Raises LaunchError for an impossible dimension."""

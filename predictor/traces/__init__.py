@@ -7,6 +7,7 @@
     unknown    power of kernels without code
     powers     power of every kind of launch on a board
     board      kernels that share a board: joules of each launch, gaps, power over time
+    totals     the sum of all with its interval
     mixes      the best clock for all of them
     report     an answer as a page and as a table; changes: two answers beside each other
 

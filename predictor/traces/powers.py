@@ -115,9 +115,14 @@ class BoardPowers:
         if kind.what != "kernel":
             why = "copies, of which nobody measured what they draw"
         found = unknown_power(
-            kind, self.gpu, self.standing_watts, self.idle_watts, self.board_width
+            kind,
+            self.gpu,
+            self.standing_watts,
+            self.idle_watts,
+            self.board_width,
+            self.limit_watts,
         )
-        estimate = between(found.power, self.idle_watts, self.limit_watts)
+        estimate = found.power
         return KindPower(
             "name" if kind.what == "kernel" else "copy",
             estimate,

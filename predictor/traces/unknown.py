@@ -2,10 +2,12 @@
 
     P = standing + SHARE (limit - standing) min(1, threads / (256 SMs))
 
-``SHARE`` and the interval are those of kernel families left out in turn on nine boards:
-``python -m studies unknown-kernels`` prints them. Families of names (products, elementwise,
+``SHARE`` and the interval are those of kernel families left out in turn on nine boards, each board
+left out too: ``python -m studies unknown-kernels`` prints them. Families of names (elementwise,
 reductions...) did not predict power better than one share for all there, so a name decides only
-where the measurements cannot speak: tuned products of libraries, copies.
+for products of libraries and copies. No product of a library is among the measurements;
+``PRODUCT_SHARE`` is of kernels that stand in for one. Nor do they tell data types apart: kernels
+that keep the FP64 pipes full drew less than those of FP32, but none of them was a product.
 """
 
 from __future__ import annotations
@@ -21,8 +23,15 @@ from wattcast.predictor.traces.trace import Kind
 SHARE = 0.25
 """Median over boards and families of what a kernel moves of what its board may: the same study."""
 
-LOW, HIGH = 0.44, 1.60
-"""Measured over predicted power that held 90 % of left-out families: the same study."""
+LOW, HIGH = 0.42, 1.62
+"""Measured over predicted power that held 90 % of families left out with their boards: the same
+study. Those of eight boards held 90 % of the ninth's, on average (K20 68 %, V100 74 %)."""
+
+PRODUCT_SHARE, PRODUCT_LOW = 0.48, 0.50
+"""The same of what stands in for products of libraries: matrix products and convolutions by hand,
+and kernels that keep the FP32 pipes full, boards left out. The upper end of a product is the
+board's limit, which a large BF16 product reaches on an A100 (He 2024, ``TENSOR_PICOJOULES`` in
+models/power/physical.py)."""
 
 LEVEL = 0.9
 
@@ -85,15 +94,21 @@ def data_type_of(name: str) -> str | None:
 
 
 def unknown_power(
-    kind: Kind, gpu: GpuProfile, standing_watts: float, idle_watts: float, board_width: float
+    kind: Kind,
+    gpu: GpuProfile,
+    standing_watts: float,
+    idle_watts: float,
+    board_width: float,
+    limit_watts: float = 0.0,
 ) -> Unknown:
     """Watts of a launch without code on a board of this kind.
 
-    ``standing_watts`` is what the board draws with its clocks up and nothing to do;
-    ``board_width`` the half width, in logarithms, of what is known of the board itself (0 for one
-    that was measured).
+    ``standing_watts`` is what the board draws with its clocks up and nothing to do, ``limit_watts``
+    the most it was measured at, where that is above its limit; ``board_width`` the half width, in
+    logarithms, of what is known of the board itself (0 for one that was measured).
     """
     limit = gpu.tdp_watts
+    least, highest = idle_watts * exp(-board_width), max(limit, limit_watts)
     basis: Basis = "uncalibrated" if board_width else "extrapolated"
 
     def within(value: float, low: float, high: float) -> Estimate:
@@ -103,8 +118,8 @@ def unknown_power(
         )
         return Estimate(
             value,
-            min(value, max(value * ends[0], idle_watts)),
-            max(value, min(value * ends[1], limit)),
+            min(value, max(value * ends[0], least)),
+            max(value, min(value * ends[1], highest)),
             LEVEL,
             basis,
         )
@@ -124,11 +139,9 @@ def unknown_power(
         return Unknown(within(usual, LOW * usual, HIGH * usual), "copy", None, why)
     family = family_of(kind.name)
     if family in PRODUCTS:
-        # A large BF16 product reaches the limit of an A100 (He 2024, TENSOR_PICOJOULES in
-        # models/power/physical.py); of the kernels measured none was so well tuned.
-        most = standing_watts + full * (limit - standing_watts)
-        value = (usual * most) ** 0.5
-        why = "a library's product: halfway between an ordinary kernel and the limit"
-        return Unknown(within(value, LOW * usual, max(most, HIGH * usual)), family, data_type, why)
+        value = standing_watts + PRODUCT_SHARE * full * (limit - standing_watts)
+        why = "a library's product, of which none was measured: as products by hand and full pipes"
+        high = max(standing_watts + full * (highest - standing_watts), HIGH * value)
+        return Unknown(within(value, PRODUCT_LOW * value, high), family, data_type, why)
     why = f"as kernels that were left out in turn: {full:.0%} of the board has threads"
     return Unknown(within(usual, LOW * usual, HIGH * usual), family, data_type, why)

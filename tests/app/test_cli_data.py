@@ -158,10 +158,20 @@ def test_a_file_is_fetched_once_and_then_known(
 
 
 def test_without_a_folder_it_goes_into_the_home(
-    run: Run, source: SourceFile, upstream: Upstream, tmp_path: Path
+    run: Run,
+    source: SourceFile,
+    upstream: Upstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run("fetch", "--from", upstream.url)
-    assert (tmp_path / "home" / "data" / "power" / "raw" / source.name).is_file()
+    monkeypatch.setattr(datasets, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
+    assert datasets.find_data() is None
+    out, _ = run("fetch", "--from", upstream.url)
+    folder = tmp_path / "home" / "data"
+    assert (folder / "power" / "raw" / source.name).is_file()
+    assert "WATTCAST_DATA" not in out
+    assert datasets.find_data() == folder  # where training looks
+    assert NAME in run("check", status=1)[0]  # the other tables are not there
 
 
 def test_a_broken_download_goes_on_where_it_stopped(

@@ -2,7 +2,7 @@
 
 The files lie outside the repository (their licence forbids handing them on), in a folder with
 ``power/raw``, ``power/clean`` and ``power/kernel_names.csv``: ``$WATTCAST_DATA``, else
-``../shared/data`` beside the repository. What they mean is ``wattcast.training.data.cleaning``'s.
+``../shared/data`` beside the repository, else ``fetched_data()``. What they mean is ``wattcast.training.data.cleaning``'s.
 """
 
 from __future__ import annotations
@@ -115,13 +115,17 @@ def sources() -> Sources:
     return checked(Sources, read_toml(SOURCES_FILE), SOURCES_FILE.name)
 
 
+def fetched_data() -> Path:
+    """Where ``wattcast data fetch`` writes unless told otherwise: ``data`` in WATTCAST_HOME."""
+    return Path(os.environ.get("WATTCAST_HOME") or Path.home() / ".wattcast") / "data"
+
+
 def find_data() -> Path | None:
     """Folder of the data sets, or ``None`` where there is none."""
+    beside = Path(__file__).resolve().parents[2].parent / "shared" / "data"
     given = os.environ.get("WATTCAST_DATA")
-    folder = (
-        Path(given) if given else Path(__file__).resolve().parents[2].parent / "shared" / "data"
-    )
-    return folder if (folder / "power" / "raw").is_dir() else None
+    looked = (Path(given),) if given else (beside, fetched_data())
+    return next((folder for folder in looked if (folder / "power" / "raw").is_dir()), None)
 
 
 def data_root() -> Path:

@@ -204,8 +204,10 @@ def has_base(gpu_id: str, champion: Champion | None) -> bool:
 
     if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:
         return False
-    known = get_schema(SCHEMA).model_fields
-    return find_data() is not None and champion.card.feature_names == known
+    folder, known = find_data(), get_schema(SCHEMA).model_fields
+    # ``wattcast data fetch`` brings the measurements, not the names of their kernels.
+    named = folder is not None and (folder / "power" / "kernel_names.csv").is_file()
+    return named and champion.card.feature_names == known
 
 
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:

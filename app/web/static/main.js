@@ -16,6 +16,7 @@ import * as models from "./models.js";
 import * as predict from "./predict.js";
 import * as sweep from "./sweep.js";
 import * as tabs from "./tabs.js";
+import * as tune from "./tune.js";
 
 const FIRST_GPU = "tesla-v100";
 const COMPARED = ["tesla-p100", "tesla-v100", "quadro-rtx-8000", "gtx-1080-ti", "a100-sxm4-80gb", "h200-sxm5"];
@@ -43,7 +44,7 @@ async function fill() {
 }
 
 kernel.start(predict.told);
-for (const view of [predict, examples, sweep, clocks, compare, diff, cost, past, accuracy, measurements, models]) view.start();
+for (const view of [predict, examples, sweep, clocks, tune, compare, diff, cost, past, accuracy, measurements, models]) view.start();
 keys.start(() => {
   kernel.complain({ message: "" });
   fill();

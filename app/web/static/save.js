@@ -35,7 +35,7 @@ export function saves(name, makers) {
     }, kind, el("span", { class: "visually-hidden" }, ` of ${name()}`))));
 }
 
-const MEDIA = { csv: "text/csv", html: "text/html", svg: "image/svg+xml", png: "image/png" };
+const MEDIA = { csv: "text/csv", html: "text/html", json: "application/json", svg: "image/svg+xml", png: "image/png" };
 
 function keep(file, content) {
   const type = `${MEDIA[file.split(".").pop()]};charset=utf-8`;
@@ -69,13 +69,13 @@ export function savesOfPlot(box, figure) {
   });
 }
 
-/** The buttons of a picture that is an SVG already; `rows` are its numbers under their titles. */
+/** The buttons of a picture that is an SVG already; `rows()` are its numbers under their titles. */
 export function savesOfSvg(node, title, rows) {
   return saves(() => title, {
     PNG: () => png(picture(node)),
     SVG: () => text(picture(node)),
-    CSV: () => csv(rows),
-    HTML: () => page(title, [picture(node), tableOf(rows)]),
+    CSV: () => csv(rows()),
+    HTML: () => page(title, [picture(node), tableOf(rows())]),
   });
 }
 

@@ -37,7 +37,7 @@ function roofline({ points, dram_peak: memory }) {
   const made = picture(points, memory);
   const rows = points.map((one) => [named(one), one.intensity ?? "", one.achieved, one.peak, memory]);
   const titles = ["Arithmetic", "Operations for each byte", "Achieved, 1/s", "Peak, 1/s", "DRAM, B/s"];
-  return el("div", {}, made, savesOfSvg(made, "Roofline", [titles, ...rows]), points.map((one) => el("p", { class: "hint" }, sentence(one, memory))));
+  return el("div", {}, made, savesOfSvg(made, "Roofline", () => [titles, ...rows]), points.map((one) => el("p", { class: "hint" }, sentence(one, memory))));
 }
 
 const unitOf = (point) => (point.precision === "int" ? "op" : "FLOP");

@@ -1,0 +1,222 @@
+"""What goes into ``POST /tunings`` and what comes out: a step of a search in a tuning space."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+
+from wattcast.features.analysis import Mode
+from wattcast.predictor import messages as shared
+
+MOST_CONFIGURATIONS = 20_000
+"""Configurations of one request: the largest space of Kernel Tuner's own benchmarks has 17,956
+that its restrictions allow (gemm, benchmark_hub)."""
+
+MOST_PREDICTIONS = 16
+"""Configurations predicted by one call: 0.2 s each where the source is small and 1.2 s where it is
+a large one (the budget of issue 24) keep it within the 30 s that the service gives a request."""
+
+Value = (
+    Annotated[bool, Field(strict=True)]
+    | shared.ArgumentNumber
+    | shared.FiniteNumber
+    | Annotated[str, StringConstraints(max_length=200)]
+)
+Parameters = Annotated[dict[str, Value], Field(min_length=1, max_length=64)]
+Quantity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Divisors = Annotated[
+    list[Annotated[list[Annotated[str, StringConstraints(max_length=64)]], Field(max_length=16)]],
+    Field(max_length=3),
+]
+
+
+class TuningLaunch(shared.Message):
+    """What every launch of the space has in common; its parameters tell grid and block."""
+
+    dynamic_shared_bytes: shared.SharedBytes = 0
+    arguments: shared.Arguments = Field(default_factory=dict)
+
+
+class PredictedRow(shared.Message):
+    """A configuration as an earlier call predicted it, or the reason why it cannot be."""
+
+    configuration: Parameters
+    seconds: Quantity | None = None
+    joules: Quantity | None = None
+    problem: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> Self:
+        both = self.seconds is not None and self.joules is not None
+        neither = self.seconds is None and self.joules is None
+        if not (both if self.problem is None else neither):
+            raise ValueError("give seconds and joules, or problem")
+        return self
+
+
+class MeasuredRow(shared.Message):
+    """A configuration as it was measured; one measured again has several rows."""
+
+    configuration: Parameters
+    seconds: Quantity | None = None
+    joules: Quantity | None = None
+    failed: bool = Field(False, description="It did not run, or computed something else.")
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if self.failed == (self.seconds is not None or self.joules is not None):
+            raise ValueError("give seconds, joules or both; or failed")
+        return self
+
+
+class TuningsRequest(shared.TimingChoice, shared.KernelCode):
+    """Body of ``POST /tunings``. Tunable parameters are macros of CUDA source; of PTX they choose
+    the launch alone."""
+
+    model_config = shared.examples("TuningsRequest")
+
+    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    launch: TuningLaunch = TuningLaunch()
+    clocks: shared.Clocks | None = Field(
+        None, description="Clocks to predict for, where the space does not tune them."
+    )
+    power_limit_watts: shared.PowerLimit = None
+    model: shared.ModelChoice = "physical"
+    board: shared.Board = None
+    analysis: Mode = "auto"
+    space: str | None = Field(
+        None,
+        min_length=1,
+        description="Text of a file: a space of our own, a T1 definition, T4 results or a cache of "
+        "Kernel Tuner. Measurements in it count. Or give `tune_params`.",
+    )
+    tune_params: (
+        Annotated[
+            dict[str, Annotated[list[Value], Field(min_length=1)]],
+            Field(min_length=1, max_length=64),
+        ]
+        | None
+    ) = Field(
+        None,
+        description="Tunable parameters with their values.",
+        examples=[{"block_size_x": [64, 128, 256], "work": [1, 2, 4]}],
+    )
+    restrictions: Annotated[list[str], Field(max_length=256)] = Field(
+        default_factory=list,
+        description="Expressions that every configuration satisfies, beside `tune_params`.",
+        examples=[["block_size_x * work <= 1024"]],
+    )
+    problem_size: (
+        Annotated[
+            list[Annotated[int, Field(strict=True, ge=1, le=shared.MAX_INTEGER)]],
+            Field(min_length=1, max_length=3),
+        ]
+        | None
+    ) = Field(None, description="Default: as the file tells.")
+    grid_divisors: Divisors | None = Field(
+        None,
+        description="For each axis the parameters (or numbers) by whose product the problem size "
+        "is divided to give the grid. Default: `block_size_x`, `_y` and `_z`.",
+        examples=[[["block_size_x", "work"]]],
+    )
+    objective: Literal["time", "energy", "edp"] = Field("energy", description="Made least.")
+    most_seconds: Quantity | None = Field(None, description="Longest time allowed.")
+    gain: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.005,
+        description="The search is finished where one more measurement is expected to gain less, "
+        "as a share of the best.",
+    )
+    predicted: Annotated[list[PredictedRow], Field(max_length=MOST_CONFIGURATIONS)] = Field(
+        default_factory=list[PredictedRow], description="`forecasts` of earlier calls."
+    )
+    predictions: Annotated[int, Field(strict=True, ge=0, le=MOST_PREDICTIONS)] = Field(
+        8,
+        description="How many more configurations to predict: those measured, 200 spread over the "
+        "space, then those that can be expected to gain most.",
+    )
+    measured: Annotated[list[MeasuredRow], Field(max_length=MOST_CONFIGURATIONS)] = Field(
+        default_factory=list[MeasuredRow], description="In the order they were measured."
+    )
+    results: str | None = Field(
+        None, min_length=1, description="Text of a T4 file, whose measurements count too."
+    )
+    following: Annotated[int, Field(strict=True, ge=1, le=20)] = Field(
+        5, description="How many configurations to propose."
+    )
+    columns: bool = Field(True, description="Whether the answer has `columns`.")
+
+    @model_validator(mode="after")
+    def _one_kind_of_space(self) -> Self:
+        if (self.space is None) == (self.tune_params is None):
+            raise ValueError("give either space or tune_params")
+        if self.restrictions and self.tune_params is None:
+            raise ValueError("restrictions go with tune_params: a file has its own")
+        return self
+
+
+class ForecastRow(BaseModel):
+    """A configuration as predicted by this call, or the reason why it cannot be."""
+
+    configuration: dict[str, int | float | str | bool]
+    seconds: float | None
+    joules: float | None
+    problem: str | None
+
+
+class Candidate(BaseModel):
+    """A configuration in the unit of the objective."""
+
+    configuration: dict[str, int | float | str | bool]
+    predicted: float
+    emulated: bool = Field(description="Not predicted yet: told from those that were.")
+    expected: float = Field(description="Median, by the prediction and all measurements.")
+    low: float = Field(description="Lower end of its 90 % interval.")
+    high: float = Field(description="Upper end of its 90 % interval.")
+    gain: float = Field(description="Expected of measuring it, as a share of the best.")
+    measured: list[float]
+
+
+Numbers = list[float | None]
+Status = Literal["waiting", "emulated", "predicted", "refused", "measured", "failed"]
+
+
+class TuningColumns(BaseModel):
+    """All configurations in the order of the space: one entry each in every list."""
+
+    parameters: dict[str, list[int | float | str | bool]]
+    status: list[Status]
+    predicted: Numbers = Field(
+        description="Null where it waits or was refused; where emulated, told from the others."
+    )
+    expected: Numbers
+    low: Numbers
+    high: Numbers
+    measured: Numbers = Field(description="The median of several.")
+
+
+class TuningsAnswer(BaseModel):
+    """Answer of ``POST /tunings``. Nothing of it is stored."""
+
+    gpu: str
+    objective: Literal["time", "energy", "edp"]
+    unit: Literal["s", "J", "Js"]
+    configurations: int = Field(description="Of the space, each once.")
+    predicted: int
+    waiting: int = Field(description="Not predicted yet; once ten are, told from those.")
+    enough: bool = Field(
+        description="Predicting more is not expected to change what is measured next."
+    )
+    refused: int = Field(description="Those that cannot be compiled, launched or predicted.")
+    measured: int
+    failed: int
+    forecasts: list[ForecastRow] = Field(
+        description="Made by this call: add them to `predicted` of the next."
+    )
+    measurements: list[MeasuredRow] = Field(
+        description="Of `results` and `measured`, as `measured` of the next call takes them."
+    )
+    best: Candidate | None = Field(description="Of those measured; null: none yet.")
+    next: list[Candidate] = Field(description="To be measured next, the most promising first.")
+    finished: bool = Field(description="One more measurement is not expected to gain enough.")
+    columns: TuningColumns | None

@@ -1,0 +1,250 @@
+"""One step of a search in a tuning space, for callers that keep what was found themselves.
+
+The request brings the space, what was predicted and what was measured; a few more configurations
+are predicted, and the answer tells where the search stands. Nothing is remembered between two
+steps but what makes them faster: the same question gets the same answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from wattcast.features.errors import DataError, ServiceError
+from wattcast.predictor import parts
+from wattcast.predictor.forecasts import Forecast, forecasts
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.tunings import MOST_CONFIGURATIONS, MeasuredRow, TuningsRequest
+from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem, request_of
+from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning
+from wattcast.predictor.tune import _key as key_of
+from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+
+MOST_MEASURED, MOST_RELATED = 300, 3_000_000
+"""Measured configurations of one request, and those times all of the space: every proposal relates
+each measured one to all. 100 of 20,000 take 3 s of one core, 300 would take 16 s."""
+
+_OF_A_LAUNCH = (
+    *("ptx", "cuda", "kernel", "loops", "registers_per_thread", "static_shared_bytes", "analysis"),
+    *("analysis_effort", "gpu", "launch", "clocks", "power_limit_watts", "model", "time_model"),
+    "board",
+)
+"""Members of the request that the prediction of each configuration takes over."""
+
+
+def tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
+    """``TuningsAnswer``. A configuration that cannot be compiled or launched is refused in its row.
+
+    Raises DataError for a space, rows or measurements that do not fit, GpuError, KernelError,
+    ModelError, CompilerMissingError and ServiceError for what all configurations share, and
+    GivenUpError where the request's clock runs out.
+    """
+    with parts.asked_seconds(predictor, request):
+        return _tunings(predictor.without_store(), request)
+
+
+def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
+    gpu = predictor.gpus.load(request.gpu)
+    found = _space(predictor, request)
+    space = {key_of(one.parameters): one for one in found.configurations}
+    if len(space) > MOST_CONFIGURATIONS:
+        raise DataError(
+            f"the space has {len(space):,} configurations; at most {MOST_CONFIGURATIONS:,} are "
+            "taken: restrict it"
+        )
+    rows = _predicted(space, request)
+    given = list(_measured(request))
+    measured = [
+        (key_of(one.parameters), one)
+        for one in (*found.configurations, *given)
+        if _is_measured(one)
+    ]
+    of = {key for key, _ in measured}
+    for key, one in measured:
+        if key not in space:
+            raise DataError(f"measured: the space has no configuration {dict(one.parameters)}")
+    most = min(MOST_MEASURED, MOST_RELATED // len(space))
+    if len(of) > most:
+        raise DataError(
+            f"{len(of):,} configurations are measured; at most {most} of so many are taken"
+        )
+    every = [one.parameters for one in space.values()]
+    tuning = Tuning(rows.values(), request.objective, request.most_seconds, every)
+    problem = _problem(request, found)
+    made: list[Forecast] = []
+
+    def predict(wanted: Iterable[Mapping[str, Value]]) -> None:
+        left = request.predictions - len(made)
+        chosen = {key_of(one): None for one in wanted}
+        fresh = [space[key] for key in chosen if key not in rows][:left]
+        for one in fresh:
+            _check(problem, one)
+        for row in forecasts(predictor, problem, fresh):
+            tuning.add(row)
+            made.append(row)
+            rows[key_of(row.parameters)] = row
+
+    predict(one.parameters for _, one in measured)
+    if len(rows) < FIRST or not tuning.rows:
+        predict(tuning.to_predict(request.predictions - len(made)))
+    stands: dict[str, Any] = {"best": None, "next": [], "finished": False}
+    enough = len(rows) == len(space)
+    if tuning.rows or enough:
+        for _, one in measured:
+            tuning.tell(one.parameters, one.time_seconds, one.energy_joules)
+        if len(rows) >= FIRST and len(rows) < len(space) and len(made) < request.predictions:
+            more = tuning.to_predict(request.predictions - len(made))
+            predict([*tuning.propose(request.following), *more])
+        told = tuning.answer(request.following, request.gain)
+        stands = {name: told[name] for name in stands}
+        enough = enough or _enough(tuning, len(rows), stands["next"], request.gain)
+    refused = len(rows) - len(tuning.rows)
+    failed = {key for key, one in measured if not one.valid}
+    ran = {key for key, one in measured if one.valid}
+    return {
+        "gpu": gpu.id,
+        "objective": request.objective,
+        "unit": OBJECTIVES[request.objective][0],
+        "configurations": len(space),
+        "predicted": len(tuning.rows),
+        "waiting": len(space) - len(rows),
+        "enough": enough,
+        "refused": refused,
+        "measured": len(ran),
+        "failed": len(failed - ran),
+        "forecasts": [_forecast_row(row) for row in made],
+        "measurements": [_measured_row(one) for one in given],
+        **stands,
+        "columns": _columns(space, rows, tuning, ran, failed) if request.columns else None,
+    }
+
+
+def _enough(tuning: Tuning, known: int, following: list[dict[str, Any]], gain: float) -> bool:
+    """Whether what waits would change little: neither proposed nor expected to gain as much."""
+    if known < FIRST or any(row["emulated"] for row in following):
+        return False
+    return bool(tuning.search.promise()[len(tuning.rows) :].max(initial=0.0) < gain)
+
+
+def _space(predictor: Predictor, request: TuningsRequest) -> TuningRun:
+    """The space, kept for the next step: large ones take a second to be read."""
+    text = request.space or json.dumps(
+        {"tune_params": request.tune_params, "restrictions": request.restrictions}
+    )
+    key = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return predictor.spaces.get_or_make(key, lambda: read_tuning(text))
+
+
+def _problem(request: TuningsRequest, found: TuningRun) -> TuningProblem:
+    size = tuple(request.problem_size or found.problem_size or ())
+    if not 1 <= len(size) <= 3:
+        raise ServiceError(
+            "validation",
+            "problem_size: the space does not tell it; give 1 to 3 whole numbers",
+            field="problem_size",
+        )
+    divisors = [tuple(names) for names in request.grid_divisors or ()]
+    divisors += [(name,) for name in BLOCK_NAMES[len(divisors) :]]
+    one = request.model_dump(include=set(_OF_A_LAUNCH), exclude_defaults=True)
+    if request.cuda is not None:
+        one["kernel"] = request.kernel or found.kernel
+    return TuningProblem(size, tuple(divisors), request={**one, "model": request.model})
+
+
+def _check(problem: TuningProblem, one: Configuration) -> None:
+    """Raises DataError for a configuration that is no request at all: a block of 'x' threads."""
+    try:
+        PredictRequest.model_validate(request_of(problem, one))
+    except (ValueError, OverflowError) as error:
+        why = str(error).replace("\n", " ")[:300]
+        raise DataError(f"configuration {dict(one.parameters)}: {why}") from error
+
+
+def _predicted(space: Mapping[Key, Configuration], request: TuningsRequest) -> dict[Key, Forecast]:
+    rows: dict[Key, Forecast] = {}
+    for number, row in enumerate(request.predicted):
+        key = key_of(row.configuration)
+        if key not in space:
+            raise DataError(f"predicted[{number}]: the space has no {row.configuration}")
+        if key in rows:
+            raise DataError(f"predicted[{number}]: {row.configuration} was given before")
+        parameters = space[key].parameters
+        rows[key] = Forecast(parameters, row.seconds or 0.0, row.joules or 0.0, row.problem)
+    return rows
+
+
+def _measured(request: TuningsRequest) -> Iterable[Configuration]:
+    """Measurements of the request: those of a file first."""
+    if request.results is not None:
+        yield from filter(_is_measured, read_tuning(request.results).configurations)
+    for row in request.measured:
+        yield Configuration(row.configuration, row.seconds, row.joules, not row.failed)
+
+
+def _is_measured(one: Configuration) -> bool:
+    return not one.valid or one.time_seconds is not None or one.energy_joules is not None
+
+
+def _forecast_row(row: Forecast) -> dict[str, Any]:
+    known = row.problem is None
+    return {
+        "configuration": dict(row.parameters),
+        "seconds": row.seconds if known else None,
+        "joules": row.joules if known else None,
+        "problem": row.problem,
+    }
+
+
+def _measured_row(one: Configuration) -> dict[str, Any]:
+    row = MeasuredRow.model_construct(
+        configuration=dict(one.parameters),
+        seconds=one.time_seconds,
+        joules=one.energy_joules,
+        failed=not one.valid,
+    )
+    return dict(row)
+
+
+def _columns(
+    space: Mapping[Key, Configuration],
+    rows: Mapping[Key, Forecast],
+    tuning: Tuning,
+    ran: set[Key],
+    failed: set[Key],
+) -> dict[str, Any]:
+    """``TuningColumns``."""
+    names = list(next(iter(space.values())).parameters)
+    parameters = {name: [one.parameters[name] for one in space.values()] for name in names}
+    search = tuning.search if tuning.rows else None
+    outlook = search.outlook() if search is not None else None
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    for key, one in space.items():
+        row = rows.get(key)
+        place = tuning.place(one.parameters) if search is not None else None
+        values: tuple[float | None, ...] = (None,) * 5
+        if search is not None and outlook is not None and place is not None:
+            taken = sorted(search.measured.get(place, ()))
+            values = (
+                *(float(each[place]) for each in (search.predicted, outlook.value)),
+                *(float(each[place]) for each in (outlook.low, outlook.high)),
+                taken[len(taken) // 2] if taken else None,
+            )
+        if key in ran:
+            status = "measured"
+        elif key in failed:
+            status = "failed"
+        elif row is None:
+            status = "waiting" if place is None else "emulated"
+        else:
+            status = "predicted" if row.problem is None else "refused"
+        for name, value in zip(_COLUMNS, (status, *values), strict=True):
+            columns[name].append(value)
+    return {"parameters": parameters, **columns}
+
+
+_COLUMNS = ("status", "predicted", "expected", "low", "high", "measured")

@@ -10,6 +10,7 @@ Workers run this program's code: a scheduler is to be trusted like a database.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -100,6 +101,8 @@ def open_processes(jobs: int) -> Iterator[Processes]:
         from joblib.externals.loky import ProcessPoolExecutor
     except ImportError as error:
         raise MissingExtraError("joblib", "tune") from error
+    # A process that has grown makes place for a new one, which is no news.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
     pool = ProcessPoolExecutor(max_workers=jobs)
     try:
         yield Processes(pool, jobs)

@@ -28,6 +28,21 @@ def predictor(registry: bool = True) -> Predictor:
     return alone(Settings(), registry=registry)
 
 
+WORKER_BYTES = 32 * 2**20
+"""What a worker keeps: it is done with a kernel before the next one comes."""
+
+
+@cache
+def _worker(registry: bool) -> Predictor:
+    """The predictor of a worker, which is asked for many kernels, each once."""
+    from wattcast.app.services.models.promoted import alone
+    from wattcast.app.settings import Settings
+
+    settings = Settings()
+    least = min(WORKER_BYTES, settings.cache_bytes)
+    return alone(settings.model_copy(update={"cache_bytes": least}), registry=registry)
+
+
 @contextmanager
 def crew(
     workers: int | None = None, dask: str | None = None, registry: bool = True
@@ -41,7 +56,7 @@ def crew(
     from wattcast.predictor.forecasts import Crew
     from wattcast.training.engine import OnDask, cores, open_engine, open_processes
 
-    make = partial(predictor, registry)
+    make = partial(_worker, registry)
     if dask is None:
         if (count := workers or cores()) == 1:
             yield None

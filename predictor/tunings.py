@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import DataError, ServiceError
-from wattcast.models.search import LEARNED_FROM
+from wattcast.models.processes import LEARNED_FROM
 from wattcast.predictor import parts
 from wattcast.predictor.forecasts import Forecast, forecasts
 from wattcast.predictor.messages.predict import PredictRequest

@@ -2,7 +2,7 @@
 beside random search and the strategies that Kernel Tuner ships, on whole spaces.
 
     python -m studies tuning --space NAME --compile 'COMMAND {space} {ptx}'
-    python -m studies tuning --kept --write        with the predictions of other revisions too
+    python -m studies tuning --kept                with the predictions of other revisions too
 
 Spaces are those of ``counters.toml`` that were measured on one board alone, with every
 configuration that ran. ``wattcast tune`` predicts a part of each and has more predicted as the
@@ -47,7 +47,6 @@ from wattcast.training.card_tables import table
 
 Floats = NDArray[np.float64]
 
-RESULTS = Path(__file__).with_suffix(".json")
 NEAR = (1.01, 1.05)
 """How near the best is near enough."""
 STRATEGIES = (
@@ -338,7 +337,6 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     parser.add_argument("--compile", help="makes a missing {ptx} of the {space}, by its file name")
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--kept", action="store_true", help="also predictions of other revisions")
-    parser.add_argument("--write", action="store_true", help=f"also {RESULTS.name}")
     given = parser.parse_args(arguments)
     found: dict[str, Any] = {}
     for name in given.space or WHOLE:
@@ -348,9 +346,6 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
             print(f"{name}: {error}", file=sys.stderr)
             if given.space:
                 return 2
-    if given.write:
-        before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
-        RESULTS.write_text(json.dumps({**before, **found}, indent=1) + "\n", encoding="utf-8")
     say(report(found))
     return 0
 

@@ -16,6 +16,7 @@ from wattcast.app import problems
 from wattcast.app.api.explain import chosen
 from wattcast.app.api.route import json_response
 from wattcast.app.services import Services, services_of
+from wattcast.app.services.analyses import CALLER
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.application import application
@@ -98,6 +99,7 @@ async def post_applications(
         return problems.from_validation(error.errors(include_url=False))
     services = services_of(request)
     wanted = format or chosen(request.headers.get("accept"), MEDIA)
+    CALLER.set(request.receive)  # who hangs up leaves the place to the next
     zips = "gzip" in request.headers.get("accept-encoding", "")
     return await services.uploads.run(
         _answered, services, file, code or [], against, asked, wanted, zips

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 from rich.text import Text
 
-from wattcast.app.cli import inputs
+from wattcast.app.cli import inputs, runners
 from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.measure import DeviceIndex
 from wattcast.app.cli.output import Answer, console, line, plain_table, predictor, print_json
 from wattcast.app.cli.progress import advance
 from wattcast.app.cli.rank import Divisors, problem_of, tuning_file
@@ -51,7 +51,7 @@ def tune(
     results: Annotated[
         Path | None,
         typer.Option(
-            help="T4 file of measurements: read if it is there, and what --run measures is added."
+            help="T4 file of measurements: read if it is there, and what is measured is added."
         ),
     ] = None,
     run: Annotated[
@@ -64,7 +64,16 @@ def tune(
     run_seconds: Annotated[
         float, typer.Option(min=0.1, help="A run that takes longer has failed.")
     ] = 60,
-    budget: Annotated[int, typer.Option(min=1, help="Most measurements with --run.")] = 50,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="Measure on the GPU of this machine, as `wattcast measure` does."
+        ),
+    ] = False,
+    device: DeviceIndex = None,
+    budget: Annotated[
+        int, typer.Option(min=1, help="Most measurements with --run or --measure.")
+    ] = 50,
     following: Annotated[int, typer.Option("--next", min=1, help="How many to propose.")] = 5,
     gain: Annotated[
         float,
@@ -90,14 +99,15 @@ def tune(
 ) -> None:
     """Find the best tuning configuration with few measurements.
 
-    Predicts all configurations, then says which to measure next; with --run it measures them
-    itself and stops where one more is not worth it.
+    Predicts all configurations, then says which to measure next; with --run or --measure it
+    measures them itself and stops where one more is not worth it.
     """
     from wattcast.predictor.forecasts import forecasts
     from wattcast.predictor.tune import Objective, Tuning
-    from wattcast.predictor.tuning_files import Configuration
     from wattcast.training.engine import ClusterError
 
+    if run is not None and measure:
+        inputs.fail("--run measures by a command, --measure by the GPU here; give one of them")
     if by not in get_args(Objective):
         inputs.fail(f"--by {by!r}: expected time, energy or edp")
     if most_seconds is not None and not most_seconds > 0:
@@ -107,36 +117,29 @@ def tune(
     problem = problem_of(found, file, gpu, problem_size, divisors, code, models)
     different = {repr(sorted(one.parameters.items())): one for one in found.configurations}
     wanted = list(different.values())
-    try:
-        with crew(workers, dask or Settings().dask) as many:
-            asked = forecasts(predictor(), problem, wanted, keep, many)
-            tuning = Tuning(_shown(asked, len(wanted)), by, most_seconds)  # type: ignore[arg-type]
-    except ClusterError as error:
-        inputs.fail(str(error), Exit.NO_ANSWER)
-    measured = [
-        one
-        for one in found.configurations
-        if one.time_seconds is not None or one.energy_joules is not None or not one.valid
-    ]
-    if results is not None and results.exists():
-        measured += tuning_file(results).configurations
-    for one in measured:
-        _tell(tuning, one)
-    if run is not None:
-        added = list(tuning_file(results).configurations) if results and results.exists() else []
-        for _ in range(budget):
-            proposed = tuning.propose()
-            if not proposed or tuning.search.finished(gain):
-                break
-            parameters = proposed[0]
-            seconds, joules = _measured(run, parameters, run_seconds)
-            one = Configuration(dict(parameters), seconds, joules, seconds is not None)
+    with ExitStack() as opened:
+        made = predictor()
+        runner: runners.Runner | None = None if run is None else runners.Command(run, run_seconds)
+        if measure:  # before minutes of predicting rather than after
+            energy = by != "time"
+            runner = opened.enter_context(runners.here(made, problem, device, energy=energy))
+        try:
+            with crew(workers, dask or Settings().dask) as many:
+                rows = _shown(forecasts(made, problem, wanted, keep, many), len(wanted))
+                tuning = Tuning(rows, by, most_seconds)  # type: ignore[arg-type]
+        except ClusterError as error:
+            inputs.fail(str(error), Exit.NO_ANSWER)
+        measured = [
+            one
+            for one in found.configurations
+            if one.time_seconds is not None or one.energy_joules is not None or not one.valid
+        ]
+        if results is not None and results.exists():
+            measured += tuning_file(results).configurations
+        for one in measured:
             _tell(tuning, one)
-            added.append(one)
-            if results is not None:
-                _write(results, added)
-            if not as_json:
-                _told(one)
+        if runner is not None:
+            _search(tuning, runner, results, budget, gain, quiet=as_json)
     answer = tuning.answer(following, gain)
     if as_json:
         print_json(answer)
@@ -156,35 +159,41 @@ def _tell(tuning: Tuning, one: Configuration) -> None:
     tuning.tell(one.parameters, one.time_seconds, one.energy_joules)
 
 
-def _measured(
-    command: str, parameters: Mapping[str, Value], most: float
-) -> tuple[float | None, float | None]:
-    """Seconds and joules that a command printed last; nothing where it failed."""
-    try:
-        words = [each.format_map(dict(parameters)) for each in shlex.split(command)]
-    except (KeyError, ValueError, IndexError) as error:
-        inputs.fail(f"--run {command!r}: {error} is no parameter of the space")
-    try:
-        done = subprocess.run(  # noqa: S603  the command that the user gave
-            words, capture_output=True, text=True, timeout=most, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None, None
-    except OSError as error:
-        inputs.fail(f"--run {words[0]!r}: {error.strerror}")
-    if done.returncode != 0:
-        return None, None
-    last = (done.stdout.strip().splitlines() or [""])[-1].split()
-    try:
-        numbers = [float(each) for each in last]
-    except ValueError:
-        numbers = []
-    if not 1 <= len(numbers) <= 2 or not all(0 < each < float("inf") for each in numbers):
-        inputs.fail(
-            f"--run: {shlex.join(words)} printed {' '.join(last)!r} last; "
-            "expected seconds, or seconds and joules",
-        )
-    return numbers[0], numbers[1] if len(numbers) == 2 else None
+def _search(
+    tuning: Tuning,
+    runner: runners.Runner,
+    results: Path | None,
+    budget: int,
+    gain: float,
+    *,
+    quiet: bool,
+) -> None:
+    """Measure until one more is not worth it; every measurement is written at once."""
+    from wattcast.predictor.tuning_files import Configuration
+    from wattcast.training.measure.device import ContextBrokenError
+
+    added = list(tuning_file(results).configurations) if results and results.exists() else []
+
+    def keep(parameters: Mapping[str, Value], taken: runners.Taken) -> Configuration:
+        good = taken.seconds is not None
+        one = Configuration(dict(parameters), taken.seconds, taken.joules, good)
+        added.append(one)
+        if results is not None:
+            _write(results, added)
+        return one
+
+    for number in range(1, budget + 1):
+        proposed = tuning.propose()
+        if not proposed or tuning.finished(gain):
+            break
+        try:
+            taken = runner.measure(proposed[0])
+        except ContextBrokenError:
+            keep(proposed[0], runners.Taken())  # the next start must not try it again
+            raise
+        _tell(tuning, keep(proposed[0], taken))
+        if not quiet:
+            _told(number, proposed[0], taken, tuning)
 
 
 def _write(file: Path, measured: list[Configuration]) -> None:
@@ -202,10 +211,24 @@ def _named(parameters: Mapping[str, Value]) -> str:
     return ", ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-def _told(one: Configuration) -> None:
-    given = ((one.time_seconds, "s"), (one.energy_joules, "J"))
+def _told(
+    number: int, parameters: Mapping[str, Value], taken: runners.Taken, tuning: Tuning
+) -> None:
+    """One measurement, and where the search stands after it."""
+    given = ((taken.seconds, "s"), (taken.joules, "J"))
     values = ", ".join(quantity(value, unit) for value, unit in given if value is not None)
-    line(console(), f"{_named(one.parameters)}: {values or 'failed'}")
+    told = f"{number}. {_named(parameters)}: {values or 'failed'}"
+    if taken.note is not None:
+        told += f" ({taken.note})"
+    search = tuning.search
+    if (best := search.best()) is not None:
+        told += f"; best {quantity(_middle(search.measured[best]), tuning.unit)}"
+        told += f", one more may gain {float(search.outlook().gain.max()):.1%}"
+    line(console(), told)
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
 def _report(answer: Answer) -> None:
@@ -218,7 +241,7 @@ def _report(answer: Answer) -> None:
         told += f", {answer['failed']} failed"
     line(out, told)
     if (best := answer["best"]) is not None:
-        value = quantity(sorted(best["measured"])[len(best["measured"]) // 2], unit)
+        value = quantity(_middle(best["measured"]), unit)
         line(out, f"best {answer['objective']}: {value} at {_named(best['configuration'])}")
     for each in failures(answer["refused"]):
         first = each["first"]

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import tarfile
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,9 @@ from tests.app.live import running
 from tests.app.test_application import DEMO, PTX, SAMPLES, SOLVER, TRAINING, adds_up, kind_of
 from tests.app.test_problems import problem
 from tests.generated.traces import Launch, kineto, many, training_step
+from wattcast.app.api import applications
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members
+from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError, ServiceError
 from wattcast.predictor.messages.application import ApplicationAnswer
 from wattcast.predictor.traces.code import Library, add_text, plain
@@ -304,6 +307,30 @@ def test_launches_travel_compressed(client: httpx.Client, tmp_path: Path) -> Non
     for stream, joules in zip(columns["stream"], columns["joules"], strict=True):
         by_stream[stream] += joules
     assert by_stream == pytest.approx([row["joules"] for row in told["streams"]], rel=1e-9)
+
+
+def test_reading_ends_when_the_caller_hangs_up(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page asks anew before the old answer is there; one upload is read at a time."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def endless(*given: Any, **named: Any) -> None:
+        begun.set()
+        try:
+            while True:
+                checkpoint()
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(applications, "read_trace", endless)
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/applications", files={"file": ("t.json", b"{}")}, timeout=3)
+        assert begun.wait(30)
+        assert ended.wait(30)
+    assert posted(client).status_code == 200
 
 
 def test_of_kernels_without_facts_the_first_by_name_is_taken() -> None:

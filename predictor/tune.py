@@ -159,7 +159,9 @@ class Tuning:
         opened = list(self._open.values()) if told else []
         every = [row.parameters for row in rows] + opened
         names = list(rows[0].parameters)
-        clocks = CLOCKS if SETTINGS.keys() >= set(names) else None
+        varied = [name for name in names if len({each[name] for each in every}) > 1]
+        clocks = CLOCKS if varied and SETTINGS.keys() >= set(varied) else None
+        names = varied if clocks else names
         columns = coded([[parameters[name] for name in names] for parameters in every])
         seconds = np.array([row.seconds for row in rows])
         joules = np.array([row.joules for row in rows])

@@ -7,6 +7,9 @@ Predictions of a kernel, each of seconds and watts at every pair of its campaign
                but the norms of the time model, chosen with these programs in sight (the study
                ``end-to-end`` chooses them without each)
     elsewhere  the same, the power model fitted on the other boards only, without the program
+    board      code, times by how much the same is off at each pair for the median of the campaign's
+               other kernels, the program family left out. Nothing serves it: it tells what is the
+               board's and not the kernel's
     counters   what ``POST /dvfs`` makes of counters of one run at the reference pair: scales by
                models fitted without the program, times what was measured in that run
     curve      the median of the campaign's other kernels, their program family left out: knows
@@ -72,7 +75,7 @@ SERVED = {
     "wang_dcgm_quadro_rtx_8000": DCGM,
 }
 """Campaigns whose programs are asked with their code, by their names in the activity tables."""
-SOURCES = ("code", "elsewhere", "counters", "curve")
+SOURCES = ("code", "elsewhere", "board", "counters", "curve")
 
 
 class Told(NamedTuple):
@@ -116,6 +119,7 @@ def all_cases(jobs: int = 1) -> list[Case]:
     _add_curves(found)
     _add_counters(found, jobs)
     _add_code(found)
+    _add_board(found)
     return found
 
 
@@ -223,6 +227,24 @@ def _add_code(cases: Sequence[Case]) -> None:
                     dict(zip(pairs, watts[at].tolist(), strict=True)),
                 )
     _add_applications([case for case in cases if case.campaign == TITAN_X], fits)
+
+
+def _add_board(cases: Sequence[Case]) -> None:
+    known = [case for case in cases if "code" in case.told]
+    for case in known:
+        others = [
+            other
+            for other in known
+            if other.campaign == case.campaign and other.group != case.group
+        ]
+        told = []
+        for quantity in Told._fields:
+            off = [
+                np.log(getattr(other.measured, quantity) / getattr(other.told["code"], quantity))
+                for other in others
+            ]
+            told.append(getattr(case.told["code"], quantity) * np.exp(np.median(off, axis=0)))
+        case.told["board"] = Told(*told)
 
 
 def _add_applications(cases: Sequence[Case], fits: Fits) -> None:

@@ -1,12 +1,11 @@
 """Clocks chosen with few measurements: what ``wattcast tune`` loses of the best pair of a kernel.
 
     python -m studies tuning-clocks                  tables as Markdown
-    python -m studies tuning-clocks --write          also ``tuning_clocks.json``
     python -m studies tuning-clocks --keep FILE      predictions remembered there (two minutes)
 
 For each kernel of the frequency campaigns the space is the grid of clocks that was measured.
 Predictions never saw the kernel (``clock_cases.py``: by code, by code on a board nobody measured,
-by counters, and by the median of the other kernels). A search gets one, two or three
+by counters, by the median of the other kernels). A search gets one, two or three
 measurements; the pair it then names has the least measured energy. Spread and reach of its process
 are learnt on the other boards without the kernel's program family (``learnt``), beside those of
 tuning spaces (``as in tuning spaces``).
@@ -28,7 +27,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, astuple
+from functools import partial
 from math import comb
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +44,6 @@ from wattcast.models.search import Search
 from wattcast.training.card_tables import table
 
 Quantity = Callable[[Told], Floats]
-RESULTS = Path(__file__).with_suffix(".json")
 MOST = 3
 NEAR = (0.01, 0.02, 0.05)
 
@@ -109,26 +109,24 @@ def residuals(case: Case, source: str) -> list[tuple[Floats, Floats]]:
 
 
 def learnt(
-    known: Sequence[tuple[Floats, Floats]], first: ClockErrors, steps: int = 300
+    known: Sequence[tuple[Floats, Floats]], first: ClockErrors, steps: int = 80
 ) -> ClockErrors:
     """The errors under which what is known is likeliest, every kernel weighing the same."""
-    start = np.log(astuple(first))
+    by_grid: dict[bytes, tuple[Floats, list[Floats]]] = {}
+    for places, off in known:
+        by_grid.setdefault(places.tobytes(), (places, []))[1].append(off)
 
     def unlikely(logs: Floats) -> float:
         process, total = ClockErrors(*np.exp(logs)).process(), 0.0
-        by_grid: dict[int, Floats] = {}
-        for places, off in known:
-            if id(places) not in by_grid:
-                by_grid[id(places)] = np.linalg.cholesky(
-                    process(places) + NOISE**2 * np.eye(len(places))
-                )
-            lower = by_grid[id(places)]
-            half = np.linalg.solve(lower, off)
-            total += (0.5 * half @ half + np.log(np.diag(lower)).sum()) / len(off)
+        for places, off in by_grid.values():
+            count = len(places)
+            lower = np.linalg.cholesky(process(places) + NOISE**2 * np.eye(count))
+            half = np.linalg.solve(lower, np.transpose(off))
+            total += (0.5 * (half**2).sum() + len(off) * np.log(np.diag(lower)).sum()) / count
         return float(total)
 
-    options = {"maxiter": steps, "xatol": 0.02, "fatol": 1e-3}
-    found = minimize(unlikely, start, method="Nelder-Mead", options=options)
+    options = {"maxiter": steps, "xatol": 0.05, "fatol": 1e-3}
+    found = minimize(unlikely, np.log(astuple(first)), method="Nelder-Mead", options=options)
     return ClockErrors(*(float(f"{value:.3g}") for value in np.exp(found.x)))
 
 
@@ -146,7 +144,7 @@ def left_out(cases: Sequence[Case], source: str) -> dict[tuple[str, str], ClockE
         first = learnt([each for case in others for each in known[id(case)]], FIRST)
         for group in sorted({case.group for case in mine if case.gpu == gpu}):
             kept = [each for case in others if case.group != group for each in known[id(case)]]
-            found[gpu, group] = learnt(kept, first, 40)
+            found[gpu, group] = learnt(kept, first, 12)
     return found
 
 
@@ -205,34 +203,39 @@ def _score(found: Sequence[Sequence[float]]) -> dict[str, float]:
     }
 
 
-def study(cases: Sequence[Case]) -> dict[str, Any]:
+def study(cases: Sequence[Case], jobs: int = 1) -> dict[str, Any]:
     """Scores by objective, source, campaign and way of choosing."""
-    found: dict[str, Any] = {"kernels": {}, "scores": {}, "errors": {}}
-    for source in SOURCES:
-        errors = left_out(cases, source)
-        mine = [case for case in cases if source in case.told]
-        everything = [each for case in mine for each in residuals(case, source)]
-        found["errors"][source] = asdict(learnt(everything, FIRST))
-        named = {
-            (name, how, case.campaign, case.kernel): searched(case, source, objective, clocks)
-            for name, objective in OBJECTIVES.items()
-            for case in mine
-            for how, clocks in (
-                ("as in tuning spaces", None),
-                ("learnt", errors[case.gpu, case.group]),
-            )
-        }
-        found["scores"][source] = {
+    with ProcessPoolExecutor(jobs) as pool:
+        parts = dict(zip(SOURCES, pool.map(partial(_of_source, cases), SOURCES), strict=True))
+    return {
+        name: {source: part[name] for source, part in parts.items()}
+        for name in ("kernels", "errors", "scores")
+    }
+
+
+def _of_source(cases: Sequence[Case], source: str) -> dict[str, Any]:
+    errors = left_out(cases, source)
+    mine = [case for case in cases if source in case.told]
+    everything = [each for case in mine for each in residuals(case, source)]
+    named = {
+        (name, how, case.campaign, case.kernel): searched(case, source, objective, clocks)
+        for name, objective in OBJECTIVES.items()
+        for case in mine
+        for how, clocks in (("learnt", errors[case.gpu, case.group]), ("as in tuning spaces", None))
+        if how == "learnt" or name == "energy"
+    }
+    campaigns = _by_campaign(mine)
+    return {
+        "errors": asdict(learnt(everything, FIRST)),
+        "kernels": {campaign: len(chosen) for campaign, chosen in campaigns.items()},
+        "scores": {
             name: {
                 campaign: _scores(cases, chosen, named, name)
-                for campaign, chosen in _by_campaign(mine).items()
+                for campaign, chosen in campaigns.items()
             }
             for name in OBJECTIVES
-        }
-        found["kernels"][source] = {
-            campaign: len(chosen) for campaign, chosen in _by_campaign(mine).items()
-        }
-    return found
+        },
+    }
 
 
 def _by_campaign(cases: Sequence[Case]) -> dict[str, list[Case]]:
@@ -251,7 +254,7 @@ def _scores(
 ) -> dict[str, dict[str, float]]:
     scores = {}
     objective = OBJECTIVES[name]
-    for how in ("learnt", "as in tuning spaces"):
+    for how in sorted({key[1] for key in named if key[0] == name}, reverse=True):
         for count in range(1, MOST + 1):
             scores[f"{how}, {count}"] = _score(
                 [
@@ -330,11 +333,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="remember predictions there")
-    parser.add_argument("--write", action="store_true", help=f"also {RESULTS.name}")
     options = parser.parse_args(arguments)
-    found = study(kept_cases(options.keep, os.cpu_count() or 1))
-    if options.write:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    jobs = os.cpu_count() or 1
+    found = study(kept_cases(options.keep, jobs), jobs)
     print(report(found))
     return 0
 

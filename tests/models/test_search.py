@@ -212,7 +212,7 @@ def test_clocks_and_power_limits_need_three_measurements(bad: str) -> None:
     """Energy within 2 % of the best of 84 settings, where the numbers of the kernel and the board
     are predicted a tenth to a fifth off, and all energies by a fifth."""
     lost_of, drawn = [], []
-    for seed in range(30):
+    for seed in range(20):
         random = np.random.default_rng(seed)
         share, voltage = random.uniform(0.1, 0.9), random.uniform(0.3, 0.8)
         watts = np.array([40.0, 90.0, 45.0]) * random.uniform(0.7, 1.3, 3)
@@ -234,16 +234,17 @@ def test_clocks_and_power_limits_need_three_measurements(bad: str) -> None:
     assert np.mean(lost_of) < 0.25 * np.mean(drawn)
 
 
-def test_a_common_factor_changes_nothing_over_clocks() -> None:
-    """One measurement of twice what was predicted says that all take twice as much."""
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_one_measurement_over_clocks_moves_all_predictions_alike(factor: float) -> None:
+    """Twice what was predicted at one pair: so it is at the farthest, to a few percent."""
     _, predicted = clocked_board(0.5, (40.0, 90.0, 45.0), 0.5)
-    asked = []
-    for factor in (0.5, 1.0, 2.0):
-        search = Search(coded(CLOCK_ROWS), predicted, clocks=CLOCKS)
+    off = {}
+    for name, clocks in (("clocks", CLOCKS), ("any space", None)):
+        search = Search(coded(CLOCK_ROWS), predicted, clocks=clocks)
         (first,) = search.propose()
         search.tell(first, float(predicted[first]) * factor)
-        asked.append((first, *search.propose()))
-    assert len(set(asked)) == 1
+        off[name] = float(np.abs(np.log(search.outlook().value / (predicted * factor))).max())
+    assert off["clocks"] < 0.06 < off["any space"]
 
 
 def test_clocks_are_above_0() -> None:

@@ -144,7 +144,11 @@ class TuningsRequest(shared.TimingChoice, shared.KernelCode):
     following: Annotated[int, Field(strict=True, ge=1, le=20)] = Field(
         5, description="How many configurations to propose."
     )
-    columns: bool = Field(True, description="Whether the answer has `columns`.")
+    outlook: bool = Field(
+        True,
+        description="Without it, the answer has no `best`, `next` and `columns`: a call that only "
+        "predicts takes less time.",
+    )
 
     @model_validator(mode="after")
     def _one_kind_of_space(self) -> Self:

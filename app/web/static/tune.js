@@ -17,6 +17,8 @@ const FIELDS = ["space", "size", "divisors", "objective", "most", "gain", "limit
 const AT_ONCE = { cuda: 8, ptx: 16 };
 /** Calls between two that tell what is expected, which takes longer. */
 const LOOKED = 4;
+/** Most calls for one proposal: each may bring others that were not predicted. */
+const LOOKS = 10;
 /** Points that are drawn one by one. */
 const FEW = 2000;
 const [LISTED, CELLS, WHOLE] = [200, 60, 40];
@@ -120,7 +122,7 @@ async function run() {
       showProgress(answer);
       if (answer.columns) showFigures();
     }
-    if (!answer.columns) await refresh();
+    await refresh();
     announce("The space is predicted.");
   } catch (error) {
     if (error.name !== "AbortError") say(field("error"), error.message);
@@ -136,9 +138,11 @@ async function run() {
 
 const isDone = (answer) => answer.enough || state.rows.length >= Number(field("limit").value);
 
-/** Ask again about what is kept, a few forecasts more where they matter. */
+/** Ask again about what is kept, until all that is proposed has been predicted, or nearly so. */
 async function refresh(more = {}) {
-  await ask({ predictions: found && !found.waiting ? 0 : 4, ...more });
+  await ask({ predictions: found && !found.waiting ? 0 : 5, ...more });
+  for (let look = 0; look < LOOKS && more.predictions !== 0 && found.next.some((one) => one.emulated); look += 1)
+    await ask({ predictions: 5 });
   showAll();
 }
 
@@ -195,7 +199,7 @@ function showNext() {
   listed = found.next;
   show(field("next"), found.next.length ? table("The most promising first", [
     { title: "Configuration", head: true, class: "wrap", of: (one) => named(one.configuration) },
-    { title: "Expected", num: true, of: (one) => format(one.expected) },
+    { title: "Expected", num: true, of: (one) => `${format(one.expected)}${one.emulated ? " (not predicted)" : ""}` },
     { title: "90 % interval", num: true, of: (one) => `${format(one.low)} to ${format(one.high)}` },
     { title: "Expected gain", num: true, of: (one) => (found.measured ? percent(one.gain, 2) : "–") },
     { title: "Time", of: (one) => input(one, "seconds", "Time") },

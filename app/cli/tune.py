@@ -199,6 +199,8 @@ def _search(
         proposed = tuning.propose()
         if not proposed or tuning.finished(gain):
             break
+        place = tuning.place(proposed[0])
+        expected = None if place is None else float(tuning.search.outlook().value[place])
         try:
             taken = runner.measure(proposed[0])
         except ContextBrokenError:
@@ -206,7 +208,7 @@ def _search(
             raise
         _tell(tuning, keep(proposed[0], taken))
         if not quiet:
-            _told(number, proposed[0], taken, tuning)
+            _told(number, proposed[0], taken, expected, tuning)
 
 
 def _write(file: Path, measured: list[Configuration]) -> None:
@@ -225,18 +227,27 @@ def _named(parameters: Mapping[str, Value]) -> str:
 
 
 def _told(
-    number: int, parameters: Mapping[str, Value], taken: runners.Taken, tuning: Tuning
+    number: int,
+    parameters: Mapping[str, Value],
+    taken: runners.Taken,
+    expected: float | None,
+    tuning: Tuning,
 ) -> None:
-    """One measurement, and where the search stands after it."""
+    """One measurement beside what was expected of it, and where the search stands after it."""
+    from wattcast.models.search import LEARNED_FROM
+
     given = ((taken.seconds, "s"), (taken.joules, "J"))
     values = ", ".join(quantity(value, unit) for value, unit in given if value is not None)
     told = f"{number}. {_named(parameters)}: {values or 'failed'}"
     if taken.note is not None:
         told += f" ({taken.note})"
+    elif expected is not None:
+        told += f" ({quantity(expected, tuning.unit)} expected)"
     search = tuning.search
     if (best := search.best()) is not None:
         told += f"; best {quantity(_middle(search.measured[best]), tuning.unit)}"
-        told += f", one more may gain {float(search.outlook().gain.max()):.1%}"
+        if len(search.measured) >= LEARNED_FROM:  # before, nothing is stopped for it
+            told += f", one more may gain {float(search.outlook().gain.max()):.1%}"
     line(console(), told)
 
 

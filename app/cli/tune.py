@@ -234,7 +234,7 @@ def _told(
     tuning: Tuning,
 ) -> None:
     """One measurement beside what was expected of it, and where the search stands after it."""
-    from wattcast.models.search import LEARNED_FROM
+    from wattcast.models.processes import LEARNED_FROM
 
     given = ((taken.seconds, "s"), (taken.joules, "J"))
     values = ", ".join(quantity(value, unit) for value, unit in given if value is not None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,9 +42,10 @@ class KernelTunerStrategy:
     ``gpu`` is the board that is tuned. Code, launch and tunable parameters are Kernel Tuner's own;
     ``arguments`` say more of them where that is known (``{"1": {"elements": 4096}}``). ``gain`` is
     the expected gain, as a share, below which it stops; ``strategy_options`` may hold
-    ``max_fevals`` and ``time_limit`` as for all strategies. ``keep`` is a file that remembers
-    predictions, which ``workers`` processes make (default: the cores there are), or those of the
-    Dask scheduler at ``dask``.
+    ``max_fevals`` and ``time_limit`` as for all strategies. At most ``predictions`` are made before
+    the first measurement; of a larger space the rest is told from them. ``keep`` is a file that
+    remembers predictions, which ``workers`` processes make (default: the cores there are), or those
+    of the Dask scheduler at ``dask``.
 
     Raises DataError for an objective that is no time or energy, and where no configuration can be
     predicted.
@@ -56,13 +57,14 @@ class KernelTunerStrategy:
         *,
         arguments: Mapping[str, Any] | None = None,
         gain: float = GAIN,
+        predictions: int = 500,
         keep: Path | None = None,
         workers: int | None = None,
         dask: str | None = None,
         registry: bool = True,
         **options: Any,
     ) -> None:
-        self._workers, self._dask = workers, dask
+        self._workers, self._dask, self._predictions = workers, dask, predictions
         self._gpu, self._arguments, self._gain = gpu, dict(arguments or {}), gain
         self._keep, self._registry, self._options = keep, registry, options
 
@@ -81,13 +83,18 @@ class KernelTunerStrategy:
         names = list(searchspace.tune_params)
         space = [dict(zip(names, row, strict=True)) for row in searchspace.list]
         problem = self._problem(runner, names)
-        asked = [Configuration(row, None, None) for row in space]
+
+        def predict(some: Sequence[Mapping[str, Value]]) -> Iterable[Forecast]:
+            asked = [Configuration(row, None, None) for row in some]
+            return forecasts(_predictor(self._registry), problem, asked, self._keep, crew)
+
+        tuning = Tuning((), objective, None, space, predict)
         with _crew(self._workers, self._dask, self._registry) as crew:
-            made = forecasts(_predictor(self._registry), problem, asked, self._keep, crew)
-            tuning = Tuning(made, objective)
+            tuning.study(self._predictions, self._gain)
+        crew = None
         cost = CostFunc(searchspace, tuning_options, runner, snap=False)
         try:
-            while not tuning.search.finished(self._gain):
+            while not tuning.finished(self._gain):
                 proposed = tuning.propose()
                 if not proposed:
                     break

@@ -7,10 +7,12 @@ Times are of the processor, user and system: another load on the machine does no
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.measure import Row, at_most, fact
@@ -77,13 +79,30 @@ def rows() -> Iterator[Row]:
             seconds, memory = _used(READ + ANSWER + USED, path, LAUNCHES, code)
             yield at_most(f"{what}: answered in processor time", seconds, 300.0, "s")
             yield at_most(f"{what}: peak memory", memory, 2048.0, "MiB")
-            launches = int(LAUNCHES * GIGABYTE / size * 1.02)
-            path = write(path, many(launches, KERNELS))
+            launches = LAUNCHES
+            if write is nsys:
+                _filled(path, GIGABYTE)
+            else:
+                launches = int(LAUNCHES * GIGABYTE / size * 1.02)
+                path = write(path, many(launches, KERNELS))
             what = f"{kind} of {path.stat().st_size / GIGABYTE:.2f} GB"
             seconds, memory = _used(READ + USED, path, launches)
             yield fact(f"{what}, {launches:,} launches: read in processor time", seconds, "s")
             yield at_most(f"{what}: peak memory", memory, 2048.0, "MiB")
             path.unlink()
+
+
+def _filled(path: Path, size: int) -> None:
+    """What an export holds beside launches (samples, calls of the system), up to ``size`` bytes."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE COMPOSITE_EVENTS (id INTEGER PRIMARY KEY, payload BLOB)")
+        rows = max(0, size - path.stat().st_size) // 4000 + 1
+        database.execute(
+            "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < ?) "
+            "INSERT INTO COMPOSITE_EVENTS SELECT id, randomblob(4000) FROM n",
+            (rows,),
+        )
+        database.commit()
 
 
 def _used(script: str, *arguments: object) -> tuple[float, float]:

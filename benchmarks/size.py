@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("app", "features", "models", "predictor", "training")
-MOST_LINES = 90_000
-MOST_FILES = 455
+MOST_LINES = 92_500
+MOST_FILES = 462
 LONGEST_FILE = 500
 
 

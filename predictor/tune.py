@@ -129,8 +129,10 @@ class Tuning:
         self._made = None
 
     def study(self, most: int = PREDICTIONS, gain: float = GAIN) -> None:
-        """Has up to ``most`` configurations predicted in all, those that matter; fewer where no
-        other can be expected to gain ``gain`` of the best."""
+        """Has up to ``most`` configurations predicted: all where they are no more, else those that
+        matter; fewer where no other can be expected to gain ``gain`` of the best."""
+        if len(self._known) + len(self._open) <= most:
+            self._have(list(self._open.values()))
         while (left := most - len(self._known)) > 0 and self._open:
             if len(self._known) >= FIRST and self.search.promise()[len(self.rows) :].max() < gain:
                 break

@@ -90,21 +90,31 @@ def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
             made.append(row)
             rows[key_of(row.parameters)] = row
 
+    told_of: list[Configuration] = []
+
+    def tell() -> None:
+        for _, one in measured[len(told_of) :]:
+            tuning.tell(one.parameters, one.time_seconds, one.energy_joules)
+            told_of.append(one)
+
     predict(one.parameters for _, one in measured)
+    known = len(tuning.rows) >= LEARNED_FROM  # so many tell of the others
+    if request.outlook and known and len(rows) < len(space) and len(made) < request.predictions:
+        tell()
+        predict(tuning.propose(request.following))
     if len(rows) < FIRST or not tuning.rows:
         predict(tuning.to_predict(request.predictions - len(made)))
     stands: dict[str, Any] = {"best": None, "next": [], "finished": False}
     enough = len(rows) == len(space)
-    if tuning.rows or enough:
-        for _, one in measured:
-            tuning.tell(one.parameters, one.time_seconds, one.energy_joules)
-        if len(rows) >= FIRST and len(rows) < len(space) and len(made) < request.predictions:
-            more = tuning.to_predict(request.predictions - len(made))
-            predict([*tuning.propose(request.following), *more])
+    many = FIRST <= len(rows) < len(space)
+    if (request.outlook or many) and (tuning.rows or enough):
+        tell()
+        if many and len(made) < request.predictions:
+            predict(tuning.to_predict(request.predictions - len(made)))
         told = tuning.answer(request.following, request.gain)
-        stands = {name: told[name] for name in stands}
+        stands = {name: told[name] for name in stands} if request.outlook else stands
         stands["finished"] &= len(rows) == len(space) or len(tuning.rows) >= LEARNED_FROM
-        enough = enough or _enough(tuning, len(rows), stands["next"], request.gain)
+        enough = enough or _enough(tuning, len(rows), told["next"], request.gain)
     refused = len(rows) - len(tuning.rows)
     failed = {key for key, one in measured if not one.valid}
     ran = {key for key, one in measured if one.valid}
@@ -122,7 +132,7 @@ def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
         "forecasts": [_forecast_row(row) for row in made],
         "measurements": [_measured_row(one) for one in given],
         **stands,
-        "columns": _columns(space, rows, tuning, ran, failed) if request.columns else None,
+        "columns": _columns(space, rows, tuning, ran, failed) if request.outlook else None,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -22,7 +23,7 @@ from wattcast.app.settings import Settings
 from wattcast.models.estimate import quantity
 
 if TYPE_CHECKING:
-    from wattcast.predictor.forecasts import Forecast
+    from wattcast.predictor.forecasts import Crew, Forecast
     from wattcast.predictor.tune import Tuning
     from wattcast.predictor.tuning_files import Configuration, Value
 
@@ -71,6 +72,13 @@ def tune(
         ),
     ] = False,
     device: DeviceIndex = None,
+    predictions: Annotated[
+        int,
+        typer.Option(
+            min=10,
+            help="Most predictions before a measurement; the rest is told from them.",
+        ),
+    ] = 500,
     budget: Annotated[
         int, typer.Option(min=1, help="Most measurements with --run or --measure.")
     ] = 50,
@@ -99,11 +107,12 @@ def tune(
 ) -> None:
     """Find the best tuning configuration with few measurements.
 
-    Predicts all configurations, then says which to measure next; with --run or --measure it
-    measures them itself and stops where one more is not worth it.
+    Predicts all configurations, of a large space those that matter, then says which to measure
+    next; with --run or --measure it measures them itself and stops where one more is not worth it.
     """
     from wattcast.predictor.forecasts import forecasts
     from wattcast.predictor.tune import Objective, Tuning
+    from wattcast.predictor.tuning_files import Configuration
     from wattcast.training.engine import ClusterError
 
     if run is not None and measure:
@@ -116,17 +125,27 @@ def tune(
     divisors = (grid_div_x, grid_div_y, grid_div_z)
     problem = problem_of(found, file, gpu, problem_size, divisors, code, models)
     different = {repr(sorted(one.parameters.items())): one for one in found.configurations}
-    wanted = list(different.values())
     with ExitStack() as opened:
         made = predictor()
         runner: runners.Runner | None = None if run is None else runners.Command(run, run_seconds)
         if measure:  # before minutes of predicting rather than after
             energy = by != "time"
             runner = opened.enter_context(runners.here(made, problem, device, energy=energy))
+        many: Crew | None = None
+        shown = count(1)
+
+        def predict(some: Sequence[Mapping[str, Value]]) -> Iterator[Forecast]:
+            asked = [Configuration(parameters, None, None) for parameters in some]
+            for row in forecasts(made, problem, asked, keep, many):
+                advance(next(shown), min(predictions, len(different)))
+                yield row
+
+        every = [one.parameters for one in different.values()]
+        tuning = Tuning((), by, most_seconds, every, predict)  # type: ignore[arg-type]
         try:
             with crew(workers, dask or Settings().dask) as many:
-                rows = _shown(forecasts(made, problem, wanted, keep, many), len(wanted))
-                tuning = Tuning(rows, by, most_seconds)  # type: ignore[arg-type]
+                tuning.study(predictions, gain)
+            many = None
         except ClusterError as error:
             inputs.fail(str(error), Exit.NO_ANSWER)
         measured = [
@@ -145,12 +164,6 @@ def tune(
         print_json(answer)
     else:
         _report(answer)
-
-
-def _shown(asked: Iterator[Forecast], total: int) -> Iterator[Forecast]:
-    for number, row in enumerate(asked, 1):
-        advance(number, total)
-        yield row
 
 
 def _tell(tuning: Tuning, one: Configuration) -> None:
@@ -186,6 +199,8 @@ def _search(
         proposed = tuning.propose()
         if not proposed or tuning.finished(gain):
             break
+        place = tuning.place(proposed[0])
+        expected = None if place is None else float(tuning.search.outlook().value[place])
         try:
             taken = runner.measure(proposed[0])
         except ContextBrokenError:
@@ -193,7 +208,7 @@ def _search(
             raise
         _tell(tuning, keep(proposed[0], taken))
         if not quiet:
-            _told(number, proposed[0], taken, tuning)
+            _told(number, proposed[0], taken, expected, tuning)
 
 
 def _write(file: Path, measured: list[Configuration]) -> None:
@@ -212,18 +227,27 @@ def _named(parameters: Mapping[str, Value]) -> str:
 
 
 def _told(
-    number: int, parameters: Mapping[str, Value], taken: runners.Taken, tuning: Tuning
+    number: int,
+    parameters: Mapping[str, Value],
+    taken: runners.Taken,
+    expected: float | None,
+    tuning: Tuning,
 ) -> None:
-    """One measurement, and where the search stands after it."""
+    """One measurement beside what was expected of it, and where the search stands after it."""
+    from wattcast.models.processes import LEARNED_FROM
+
     given = ((taken.seconds, "s"), (taken.joules, "J"))
     values = ", ".join(quantity(value, unit) for value, unit in given if value is not None)
     told = f"{number}. {_named(parameters)}: {values or 'failed'}"
     if taken.note is not None:
         told += f" ({taken.note})"
+    elif expected is not None:
+        told += f" ({quantity(expected, tuning.unit)} expected)"
     search = tuning.search
     if (best := search.best()) is not None:
         told += f"; best {quantity(_middle(search.measured[best]), tuning.unit)}"
-        told += f", one more may gain {float(search.outlook().gain.max()):.1%}"
+        if len(search.measured) >= LEARNED_FROM:  # before, nothing is stopped for it
+            told += f", one more may gain {float(search.outlook().gain.max()):.1%}"
     line(console(), told)
 
 
@@ -237,6 +261,8 @@ def _report(answer: Answer) -> None:
     out = console()
     unit = answer["unit"]
     told = f"{answer['measured']} of {answer['configurations']} measured"
+    if (others := answer["configurations"] - answer["predicted"]) > 0:
+        told += f", {answer['predicted']} predicted, {others} told from those"
     if answer["failed"]:
         told += f", {answer['failed']} failed"
     line(out, told)

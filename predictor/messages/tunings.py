@@ -132,8 +132,8 @@ class TuningsRequest(shared.TimingChoice, shared.KernelCode):
     )
     predictions: Annotated[int, Field(strict=True, ge=0, le=MOST_PREDICTIONS)] = Field(
         8,
-        description="How many more configurations to predict: those measured, 200 spread over the "
-        "space, then those that can be expected to gain most.",
+        description="How many more configurations to predict: those measured, those proposed, 200 "
+        "spread over the space, then those that can be expected to gain most.",
     )
     measured: Annotated[list[MeasuredRow], Field(max_length=MOST_CONFIGURATIONS)] = Field(
         default_factory=list[MeasuredRow], description="In the order they were measured."
@@ -144,7 +144,11 @@ class TuningsRequest(shared.TimingChoice, shared.KernelCode):
     following: Annotated[int, Field(strict=True, ge=1, le=20)] = Field(
         5, description="How many configurations to propose."
     )
-    columns: bool = Field(True, description="Whether the answer has `columns`.")
+    outlook: bool = Field(
+        True,
+        description="Without it, the answer has no `best`, `next` and `columns`: a call that only "
+        "predicts takes less time.",
+    )
 
     @model_validator(mode="after")
     def _one_kind_of_space(self) -> Self:

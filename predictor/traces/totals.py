@@ -32,12 +32,12 @@ SHARED: Mapping[Told, float] = {
     "code, board never measured": 1.0,
     "no code": 1.0,
 }
-"""Share of the squared half width: the least at which totals of random mixes of 3 to 50 kernels
-left out held their level on every board (``python -m studies trace-totals``). With code on a board that
-is known 0.05 held 0.94 to 0.99 of the totals of eleven boards, 0 held 0.87 on the worst, and 1 all
-at twice the width. For boards left out 0.45 held 0.92 on average over six boards but 0.72 on one,
-and 1 from 0.88 on: errors are the board's. So they are without code (0.55 of K20's, in logarithms,
-beside 0.23 of a kernel's own)."""
+"""Share of the squared half width: the least at which totals of random mixes of 3 to 50 kernels,
+left out, held their level on every board (``python -m studies trace-totals``). With code on a board
+that is known 0.05 held 0.94 to 0.99 of the totals of eleven boards, 0 held 0.87 on the worst, and 1
+all at twice the width. For boards left out 0.45 held 0.92 on average over six boards but 0.72 on
+one, and 1 from 0.88 on: errors are the board's. So they are without code (0.55 of K20's, in
+logarithms, beside 0.23 of a kernel's own)."""
 
 
 def joined(halves: Floats, shared: float) -> float:

@@ -93,7 +93,8 @@ MOST_TIME = 1 << 62
 
 def clean(name: str) -> str:
     """A name as it can be written anywhere: no lone surrogates, and not without end."""
-    return name[:MOST_NAME].encode("utf-8", "replace").decode()
+    short = name[:MOST_NAME]
+    return short if short.isascii() else short.encode("utf-8", "replace").decode()
 
 
 @dataclass

@@ -318,4 +318,6 @@ def test_a_large_space_is_told_from_what_is_predicted(
     for status, low, high in zip(columns["status"], columns["low"], columns["high"], strict=True):
         widths[status].append(high / low)
     assert min(widths["emulated"]) > max(widths["predicted"])
-    assert asked(client, body, **given, columns=False)["columns"] is None
+    brief = asked(client, body, **given, outlook=False)
+    assert brief["forecasts"] == answer["forecasts"]
+    assert (brief["columns"], brief["next"], brief["best"]) == (None, [], None)

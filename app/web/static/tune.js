@@ -15,7 +15,11 @@ const KEPT = "wattcast.tune";
 const FIELDS = ["space", "size", "divisors", "objective", "most", "gain", "limit"];
 /** Predicted by one call; fewer where the service takes too long for so many. */
 const AT_ONCE = { cuda: 8, ptx: 16 };
-/** Configurations up to which everything is drawn anew after each call. */
+/** Calls between two that tell what is expected, which takes longer. */
+const LOOKED = 4;
+/** Most calls for one proposal: each may bring others that were not predicted. */
+const LOOKS = 10;
+/** Points that are drawn one by one. */
 const FEW = 2000;
 const [LISTED, CELLS, WHOLE] = [200, 60, 40];
 const OBJECTIVES = {
@@ -29,6 +33,8 @@ let state = null;
 /** The latest answer that had columns. */
 let found = null;
 let running = null;
+/** Proposals that have a line to type in. */
+let listed = [];
 let ranges = [];
 
 const field = (name) => byId(`tune-${name}`);
@@ -105,8 +111,8 @@ async function run() {
     while (!answer || !isDone(answer)) {
       try {
         const left = Math.max(0, Number(field("limit").value) - state.rows.length);
-        const columns = !answer || answer.configurations <= FEW || calls % 8 === 0;
-        answer = await ask({ predictions: Math.min(count, left), columns }, running.signal);
+        const outlook = calls % LOOKED === 0;
+        answer = await ask({ predictions: Math.min(count, left), outlook }, running.signal);
       } catch (error) {
         if (error.slug !== "time-limit" || count === 1) throw error;
         count = Math.floor(count / 2);
@@ -114,9 +120,9 @@ async function run() {
       }
       calls += 1;
       showProgress(answer);
-      if (answer.columns) showAll();
+      if (answer.columns) showFigures();
     }
-    if (!answer.columns) await refresh();
+    await refresh();
     announce("The space is predicted.");
   } catch (error) {
     if (error.name !== "AbortError") say(field("error"), error.message);
@@ -125,15 +131,18 @@ async function run() {
     running = null;
     field("stop").hidden = true;
     field("progress").hidden = true;
+    if (found) showAll();
     showButtons();
   }
 }
 
 const isDone = (answer) => answer.enough || state.rows.length >= Number(field("limit").value);
 
-/** Ask again about what is kept, a few forecasts more where they matter. */
+/** Ask again about what is kept, until all that is proposed has been predicted, or nearly so. */
 async function refresh(more = {}) {
-  await ask({ predictions: found && !found.waiting ? 0 : 4, ...more });
+  await ask({ predictions: found && !found.waiting ? 0 : 5, ...more });
+  for (let look = 0; look < LOOKS && more.predictions !== 0 && found.next.some((one) => one.emulated); look += 1)
+    await ask({ predictions: 5 });
   showAll();
 }
 
@@ -146,21 +155,26 @@ function showProgress(answer) {
 
 function showButtons() {
   field("clear").hidden = !state;
-  field("on").hidden = !state || running !== null || Boolean(found && isDone(found));
+  field("on").hidden = !state?.rows.length || running !== null || Boolean(found && isDone(found));
 }
 
-function showAll() {
+/** Not the tables: somebody may be typing there. */
+function showFigures() {
   field("result").hidden = false;
   const { problem } = state;
   field("about").textContent = `${problem.kernel ?? (problem.cuda ? "CUDA source" : "PTX")} on ${found.gpu}. `
     + "The search is kept in this tab until it is closed, with its code; the service keeps nothing of it.";
   showNumbers();
-  showNext();
-  showMeasured();
   showScatter();
   showParallel();
-  showTables();
   showButtons();
+}
+
+function showAll() {
+  showFigures();
+  showNext();
+  showMeasured();
+  showTables();
 }
 
 function showNumbers() {
@@ -182,9 +196,10 @@ function showNext() {
   const input = (one, name, title) => el("input", {
     class: "count", name, "aria-label": `${title} of ${named(one.configuration)}`, placeholder: title, autocomplete: "off",
   });
+  listed = found.next;
   show(field("next"), found.next.length ? table("The most promising first", [
     { title: "Configuration", head: true, class: "wrap", of: (one) => named(one.configuration) },
-    { title: "Expected", num: true, of: (one) => format(one.expected) },
+    { title: "Expected", num: true, of: (one) => `${format(one.expected)}${one.emulated ? " (not predicted)" : ""}` },
     { title: "90 % interval", num: true, of: (one) => `${format(one.low)} to ${format(one.high)}` },
     { title: "Expected gain", num: true, of: (one) => (found.measured ? percent(one.gain, 2) : "–") },
     { title: "Time", of: (one) => input(one, "seconds", "Time") },
@@ -207,9 +222,9 @@ async function take(event) {
     const rows = [...field("next").querySelectorAll("tbody tr")].flatMap((line, at) => {
       const [seconds, joules] = ["seconds", "joules"].map((name) => line.querySelector(`[name=${name}]`).value.trim());
       const failed = line.querySelector("[name=failed]").checked;
-      if (failed) return [{ configuration: found.next[at].configuration, failed }];
+      if (failed) return [{ configuration: listed[at].configuration, failed }];
       if (!seconds && !joules) return [];
-      return [{ configuration: found.next[at].configuration, ...(seconds && { seconds: parsed(seconds, "s") }), ...(joules && { joules: parsed(joules, "J") }) }];
+      return [{ configuration: listed[at].configuration, ...(seconds && { seconds: parsed(seconds, "s") }), ...(joules && { joules: parsed(joules, "J") }) }];
     });
     if (!rows.length) throw new Error("Enter a time, an energy or a failure first.");
     await refresh({ measured: [...state.measured, ...rows] });

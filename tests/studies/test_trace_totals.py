@@ -9,7 +9,7 @@ import pytest
 
 from studies.power.trace_totals import Pool, components, held, least_share, mixes
 from studies.power.unknown_kernels import Row, by_boards, left_out
-from wattcast.predictor.traces.totals import half_width, joined
+from wattcast.predictor.traces.totals import Told, half_width, joined
 
 KERNELS = 40
 
@@ -74,11 +74,15 @@ def test_half_widths_are_joined_as_worked_out_by_hand() -> None:
     assert joined(np.array([3.0, 4.0]), 0.0) == pytest.approx(5.0)
     assert joined(np.array([3.0, 4.0]), 1.0) == pytest.approx(7.0)
     assert joined(np.array([3.0, 4.0]), 0.5) == pytest.approx(sqrt(37.0))
-    two = {("a", "code"): {"k": np.array([3.0, 1.0])}, ("b", "code"): {"k": np.array([4.0, 2.0])}}
+    Own = dict[tuple[str, Told], dict[str, np.ndarray]]
+    two: Own = {
+        ("a", "code"): {"k": np.array([3.0, 1.0])},
+        ("b", "code"): {"k": np.array([4.0, 2.0])},
+    }
     assert half_width(two, {}, (), 0) == pytest.approx(5.0)
     assert half_width(two, {"a": np.array([0.0, 2.0])}, (), 1) == pytest.approx(3.0)
     # A board that is a guess: gaps and kernels without code are off together.
-    bare = {("a", "no code"): {"k": np.array([3.0, 3.0]), "l": np.array([1.0, 1.0])}}
+    bare: Own = {("a", "no code"): {"k": np.array([3.0, 3.0]), "l": np.array([1.0, 1.0])}}
     assert half_width(bare, {"a": np.array([2.0, 2.0])}, ("a",), 0) == pytest.approx(6.0)
     assert half_width(bare, {"a": np.array([3.0, 3.0])}, (), 0) == pytest.approx(5.0)
 

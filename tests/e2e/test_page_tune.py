@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from tests.app.test_cuda import needs_compiler
 from tests.app.test_tune import KERNEL, SIZE, SPACE
-from tests.e2e.browser import SCHEMES, Watched, needs_chromium
+from tests.e2e.browser import PATIENCE_MILLISECONDS, SCHEMES, Watched, needs_chromium
 from wattcast.predictor.tuning_files import read_tuning, t4_text
 
 pytestmark = needs_chromium
@@ -38,7 +38,7 @@ def give(page: Watched, space: dict[str, Any]) -> Page:
 
 def predict(tab: Page) -> None:
     tab.click("#tune-form button[type=submit]")
-    expect(tab.locator("#tune-stop")).to_be_hidden()
+    expect(tab.locator("#tune-stop")).to_be_hidden(timeout=3 * PATIENCE_MILLISECONDS)
     drawn(tab)
 
 
@@ -235,6 +235,7 @@ def test_variants_of_a_source(page: Watched) -> None:
     page.check_quiet()
 
 
+@pytest.mark.slow
 def test_twenty_thousand_configurations_stay_fluid(page: Watched) -> None:
     page.open()
     space = {"tune_params": {n: [*range(10)] for n in "abcd"}, "problem_size": [SIZE]}

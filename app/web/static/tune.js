@@ -18,7 +18,7 @@ const AT_ONCE = { cuda: 8, ptx: 16 };
 /** Calls between two that tell what is expected, which takes longer. */
 const LOOKED = 4;
 /** Most calls for one proposal: each may bring others that were not predicted. */
-const LOOKS = 10;
+const LOOKS = 3;
 /** Points that are drawn one by one. */
 const FEW = 2000;
 const [LISTED, CELLS, WHOLE] = [200, 60, 40];

@@ -243,7 +243,8 @@ def test_twenty_thousand_configurations_stay_fluid(page: Watched) -> None:
     tab = give(page, space)
     tab.fill("#tune-limit", "16")
     predict(tab)
-    assert "16 of 20000" in tab.inner_text("#tune-count .value")
+    told = tab.inner_text("#tune-count .value")  # and what is proposed
+    assert 16 <= int(told.removesuffix(" of 20000")) <= 31
     assert tab.locator("#tune-parallel svg .pieces line").count() < 2000
     marks = tab.evaluate("document.querySelector('#tune-scatter').data.map((one) => one.x.length)")
     assert sum(marks) < 4000

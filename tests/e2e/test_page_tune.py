@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, expect
 
 from tests.app.test_cuda import needs_compiler
 from tests.app.test_tune import KERNEL, SIZE, SPACE
@@ -115,10 +115,12 @@ def test_a_reload_keeps_the_work_and_a_file_brings_measurements(page: Watched) -
     tab = give(page, OWN)
     predict(tab)
     asked: list[dict[str, Any]] = []
-    tab.on(
-        "request",
-        lambda request: asked.append(request.post_data_json) if "/tunings" in request.url else None,
-    )
+
+    def seen(request: Request) -> None:
+        if "/tunings" in request.url:
+            asked.append(request.post_data_json)
+
+    tab.on("request", seen)
     first = proposed(tab)
     text = t4_text(read_tuning(json.dumps({"results": [
         {"configuration": {"block_size_x": 256, "core_mhz": 1005},
@@ -238,8 +240,8 @@ def test_variants_of_a_source(page: Watched) -> None:
 @pytest.mark.slow
 def test_twenty_thousand_configurations_stay_fluid(page: Watched) -> None:
     page.open()
-    space = {"tune_params": {n: [*range(10)] for n in "abcd"}, "problem_size": [SIZE]}
-    space["tune_params"]["block_size_x"] = [64, 128]
+    values = {**{name: [*range(10)] for name in "abcd"}, "block_size_x": [64, 128]}
+    space = {"tune_params": values, "problem_size": [SIZE]}
     tab = give(page, space)
     tab.fill("#tune-limit", "16")
     predict(tab)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, expect
 
 from tests.app.test_cuda import needs_compiler
 from tests.app.test_tune import KERNEL, SIZE, SPACE
-from tests.e2e.browser import SCHEMES, Watched, needs_chromium
+from tests.e2e.browser import PATIENCE_MILLISECONDS, SCHEMES, Watched, needs_chromium
 from wattcast.predictor.tuning_files import read_tuning, t4_text
 
 pytestmark = needs_chromium
@@ -38,7 +38,7 @@ def give(page: Watched, space: dict[str, Any]) -> Page:
 
 def predict(tab: Page) -> None:
     tab.click("#tune-form button[type=submit]")
-    expect(tab.locator("#tune-stop")).to_be_hidden()
+    expect(tab.locator("#tune-stop")).to_be_hidden(timeout=3 * PATIENCE_MILLISECONDS)
     drawn(tab)
 
 
@@ -88,7 +88,8 @@ def test_what_is_measured_changes_what_comes_next(page: Watched, visits: int) ->
     named = [", ".join(f"{n}={v}" for n, v in one.parameters.items()) for one in run.configurations]
     assert named == before[:2]
     first, second = run.configurations
-    assert (first.time_seconds, first.energy_joules) == (pytest.approx(310e-6), 0.04)
+    assert first.time_seconds == pytest.approx(310e-6)
+    assert first.energy_joules == 0.04
     assert not second.valid
     assert json.loads(text) == json.loads(t4_text(run.configurations))
     # The figures show the three kinds, and every configuration can be saved.
@@ -114,11 +115,13 @@ def test_a_reload_keeps_the_work_and_a_file_brings_measurements(page: Watched) -
     page.open()
     tab = give(page, OWN)
     predict(tab)
-    asked: list[dict[str, Any]] = []
-    tab.on(
-        "request",
-        lambda request: asked.append(request.post_data_json) if "/tunings" in request.url else None,
-    )
+    asked: list[Any] = []
+
+    def seen(request: Request) -> None:
+        if "/tunings" in request.url:
+            asked.append(request.post_data_json)
+
+    tab.on("request", seen)
     first = proposed(tab)
     text = t4_text(read_tuning(json.dumps({"results": [
         {"configuration": {"block_size_x": 256, "core_mhz": 1005},
@@ -235,14 +238,16 @@ def test_variants_of_a_source(page: Watched) -> None:
     page.check_quiet()
 
 
+@pytest.mark.slow
 def test_twenty_thousand_configurations_stay_fluid(page: Watched) -> None:
     page.open()
-    space = {"tune_params": {n: [*range(10)] for n in "abcd"}, "problem_size": [SIZE]}
-    space["tune_params"]["block_size_x"] = [64, 128]
+    values = {**{name: [*range(10)] for name in "abcd"}, "block_size_x": [64, 128]}
+    space = {"tune_params": values, "problem_size": [SIZE]}
     tab = give(page, space)
     tab.fill("#tune-limit", "16")
     predict(tab)
-    assert "16 of 20000" in tab.inner_text("#tune-count .value")
+    told = tab.inner_text("#tune-count .value")  # and what is proposed
+    assert 16 <= int(told.removesuffix(" of 20000")) <= 31
     assert tab.locator("#tune-parallel svg .pieces line").count() < 2000
     marks = tab.evaluate("document.querySelector('#tune-scatter').data.map((one) => one.x.length)")
     assert sum(marks) < 4000

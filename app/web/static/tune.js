@@ -18,7 +18,7 @@ const AT_ONCE = { cuda: 8, ptx: 16 };
 /** Calls between two that tell what is expected, which takes longer. */
 const LOOKED = 4;
 /** Most calls for one proposal: each may bring others that were not predicted. */
-const LOOKS = 10;
+const LOOKS = 3;
 /** Points that are drawn one by one. */
 const FEW = 2000;
 const [LISTED, CELLS, WHOLE] = [200, 60, 40];
@@ -140,9 +140,12 @@ const isDone = (answer) => answer.enough || state.rows.length >= Number(field("l
 
 /** Ask again about what is kept, until all that is proposed has been predicted, or nearly so. */
 async function refresh(more = {}) {
-  await ask({ predictions: found && !found.waiting ? 0 : 5, ...more });
-  for (let look = 0; look < LOOKS && more.predictions !== 0 && found.next.some((one) => one.emulated); look += 1)
-    await ask({ predictions: 5 });
+  await ask({ predictions: 0, ...more });
+  for (let look = 0; look < LOOKS && more.predictions !== 0; look += 1) {
+    const predictions = found.next.filter((one) => one.emulated).length;
+    if (!predictions) break;
+    await ask({ predictions });
+  }
   showAll();
 }
 

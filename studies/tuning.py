@@ -69,6 +69,8 @@ WHOLE = ("convolution_a100", "convolution_titan_rtx", "dedispersion_a100", "gemm
 MOST = 0.1
 """Share of a space that a strategy may measure."""
 MOST_ABLATED = 300
+MOST_WATCHED = 100
+"""Measurements after which a search that has found the best is not asked whether it stops."""
 
 
 class Forecasts:
@@ -181,7 +183,8 @@ def by_tuning(
         tuning.tell(proposed[0], float(measured[place]))
         if place not in order:
             order.append(place)
-        if stopped is not None and measured[place] <= measured.min() * NEAR[0]:
+        near = measured[order].min() <= measured.min() * NEAR[0]
+        if near and (stopped is not None or len(order) >= MOST_WATCHED):
             break
     return Searched(order, len(tuning.rows), stopped)
 
@@ -323,7 +326,7 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         said.append(
             f"**{name}**: {one['configurations']:,} configurations, of which {one['predictions']} "
             f"were predicted; {one['seeds']} seeds. `wattcast tune` stops by itself after "
-            f"{stop['measured']} and loses {stop['lost_percent']} %.\n\n"
+            f"{stop['measured'] or 'more than it took'} and loses {stop['lost_percent']} %.\n\n"
             + table(["measurements needed", "within 1 %", "within 5 %"], rows)
         )
     return "\n\n".join(said)

@@ -74,11 +74,11 @@ class Tuning:
         self.unit, self._value = OBJECTIVES[objective]
         self.most_seconds = most_seconds
         self._predict = predict
-        self._known = {_key(row.parameters): row for row in rows}
+        self._known = {key_of(row.parameters): row for row in rows}
         self._open = {
             key: parameters
             for parameters in unpredicted
-            if (key := _key(parameters)) not in self._known
+            if (key := key_of(parameters)) not in self._known
         }
         self._told: list[tuple[Key, float | None, float | None]] = []
         self._made: Search | None = None
@@ -122,7 +122,7 @@ class Tuning:
 
     def add(self, row: Forecast) -> None:
         """One more was predicted. Raises DataError for one that the space lacks."""
-        key = _key(row.parameters)
+        key = key_of(row.parameters)
         if key not in self._known and self._open.pop(key, None) is None:
             raise DataError(f"the space has no configuration {dict(row.parameters)}")
         self._known[key] = row
@@ -181,7 +181,7 @@ class Tuning:
                 columns, predicted, bounded, self.most_seconds,
                 doubt=doubt, bounded_doubt=bounded_doubt, clocks=clocks,
             )  # fmt: skip
-        self._places = {_key(parameters): place for place, parameters in enumerate(every)}
+        self._places = {key_of(parameters): place for place, parameters in enumerate(every)}
         self._every = every
         for key, took, used in self._told:
             if key in self._places:
@@ -193,7 +193,7 @@ class Tuning:
     ) -> None:
         """A measurement; without any quantity, a run that failed. Raises DataError for a
         configuration that the space lacks, or that lacks a quantity the objective needs."""
-        key = _key(parameters)
+        key = key_of(parameters)
         if key not in self._known and key not in self._open:
             raise DataError(f"the space has no configuration {dict(parameters)}")
         failed = seconds is None and joules is None
@@ -216,7 +216,7 @@ class Tuning:
     def place(self, parameters: Mapping[str, Value]) -> int | None:
         """Number of a configuration in ``search``, if it is one of it."""
         _ = self.search
-        return self._places.get(_key(parameters))
+        return self._places.get(key_of(parameters))
 
     def propose(self, count: int = 1) -> list[Mapping[str, Value]]:
         """Configurations to measure next; where ``predict`` was given, they are predicted first
@@ -275,8 +275,8 @@ class Tuning:
 Key = tuple[tuple[str, str], ...]
 
 
-def _key(parameters: Mapping[str, Value]) -> Key:
-    # Files write 32 and 32.0, true and 1 for the same value.
+def key_of(parameters: Mapping[str, Value]) -> Key:
+    """What tells configurations apart: files write 32 and 32.0, true and 1 for the same value."""
     return tuple(
         sorted(
             (name, value if isinstance(value, str) else repr(float(value)))

@@ -19,8 +19,7 @@ from wattcast.predictor.forecasts import Forecast, forecasts
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.tunings import MOST_CONFIGURATIONS, TuningsRequest
 from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem, request_of
-from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning
-from wattcast.predictor.tune import _key as key_of
+from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning, key_of
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning
 
 if TYPE_CHECKING:

@@ -77,6 +77,9 @@ NOTIF_RECV, NOTIF_SEND, NOTIF_CONTINUE = 0xC0502100, 0xC0182101, 1
 NOTIFICATION = struct.Struct("=QIIiIQ6Q")
 REPLY = struct.Struct("=QqiI")
 
+LOOK_MILLISECONDS = 1000
+"""Between two looks at whether we were told to end while nobody asks for a path."""
+
 Policy = dict[str, Any]
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -276,8 +279,10 @@ def _answer_paths(listener: int, policy: Policy) -> None:
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     while True:
-        ((_, events),) = poll.poll() or ((0, 0),)
-        if not events & select.POLLIN:
+        ready = poll.poll(LOOK_MILLISECONDS)  # a signal just before it would wait for its end
+        if not ready:
+            continue
+        if not ready[0][1] & select.POLLIN:
             return
         asked = bytearray(NOTIFICATION.size)
         try:
@@ -343,7 +348,16 @@ def _ended(run: Callable[[], int]) -> NoReturn:
 
 
 def _waited(child: int, policy: Policy) -> int:
-    _, status, used = os.wait4(child, 0)
+    """Wait for its end, or for the end of whoever started us, which must not be missed between two
+    calls: sigwait(3) loses neither."""
+    ends = {signal.SIGCHLD, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    while True:
+        ended, status, used = os.wait4(child, os.WNOHANG)
+        if ended:
+            break
+        if signal.sigwait(ends) == signal.SIGTERM:
+            os.killpg(0, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(status)
     spent = used.ru_utime + used.ru_stime
     # The first process of a namespace does not hear SIGXCPU, only what follows.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -235,6 +236,20 @@ def test_an_isolation_that_fails_runs_nothing(tmp_path: Path, mode: Mode) -> Non
         patch.setattr(isolation, "filter_tables", dict)
         done = isolation._run(command, tmp_path, isolation.Limits(), (), mode)
     assert (done.code, done.stdout) == (125, "")
+
+
+def test_a_word_that_comes_just_before_the_wait_is_not_lost() -> None:
+    """As when the service is killed between the launcher's last look and its wait."""
+    script = """
+import os, signal, time
+from wattcast.features.cuda import jail
+child = jail._child(lambda: time.sleep(600))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.kill(os.getpid(), signal.SIGTERM)
+jail._waited(child, {})
+"""
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, start_new_session=True)
+    assert done.returncode == -signal.SIGKILL
 
 
 def test_a_compiler_ends_with_whoever_started_it(tmp_path: Path, mode: Mode) -> None:

@@ -101,6 +101,22 @@ def test_a_command_measures_until_it_is_not_worth_it(
 
 
 @pytest.mark.slow
+def test_of_a_large_space_a_part_is_predicted(files: tuple[Path, Path], tmp_path: Path) -> None:
+    keep = tmp_path / "kept.jsonl"
+    words = ("--predictions", "10", "--by", "time", "--keep", str(keep), "--next", "2")
+    answer = asked(files, *words)
+    assert answer["configurations"] == 19
+    assert 10 <= answer["predicted"] < 19
+    assert len(keep.read_text(encoding="utf-8").splitlines()) == answer["predicted"]
+    assert not any(row["emulated"] for row in answer["next"])
+    shown = CliRunner().invoke(
+        app,
+        ["tune", *map(str, files), "--gpu", "a100", "--grid-div-x", "block_size_x,work", *words],
+    )
+    assert f"{answer['predicted']} predicted, " in shown.stdout
+    assert asked(files, *words) == answer
+
+
 def test_energy_under_a_bound_of_time_and_clocks_as_dimensions(
     files: tuple[Path, Path],
 ) -> None:

@@ -29,6 +29,9 @@ MOST_MEASURED, MOST_RELATED = 300, 3_000_000
 """Measured configurations of one request, and those times all of the space: every proposal relates
 each measured one to all. 100 of 20,000 take 3 s of one core, 300 would take 16 s."""
 
+MOST_CELLS = 400_000
+"""Configurations times parameters of one request: each is some 300 bytes while it is answered."""
+
 _OF_A_LAUNCH = (
     *("ptx", "cuda", "kernel", "loops", "registers_per_thread", "static_shared_bytes", "analysis"),
     *("analysis_effort", "gpu", "launch", "clocks", "power_limit_watts", "model", "time_model"),
@@ -51,12 +54,14 @@ def tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
 def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
     gpu = predictor.gpus.load(request.gpu)
     found = _space(predictor, request)
-    space = {key_of(one.parameters): one for one in found.configurations}
-    if len(space) > MOST_CONFIGURATIONS:
+    count, wide = len(found.configurations), len(found.configurations[0].parameters)
+    most = min(MOST_CONFIGURATIONS, MOST_CELLS // wide)
+    if count > most:
         raise DataError(
-            f"the space has {len(space):,} configurations; at most {MOST_CONFIGURATIONS:,} are "
+            f"the space has {count:,} configurations of {wide} parameters; at most {most:,} are "
             "taken: restrict it"
         )
+    space = {key_of(one.parameters): one for one in found.configurations}
     rows = _predicted(space, request)
     given = list(_measured(request))
     measured = [

@@ -119,10 +119,10 @@ def test_formulas_come_to_whole_numbers(formula: str, value: int) -> None:
 
 @pytest.mark.parametrize(
     ("formula", "told"),
-    [("N/48", "not whole"), ("M", "M is no macro"), ("N - N", "not 1 or more"), ("N/0", "by 0"),
-     ("N**N", "are read"), ("__import__('os')", "are read"), ("N.real", "are read"),
-     ("(" * 150, "no formula"), ("N*" * 60 + "N", "too large"), ("1" * 201, "200 characters"),
-     ("", "no formula"), ("1.5", "are read")],
+    [("N/48", "not whole"), ("M", "M is no macro"), ("N - N", "not 1 or more"), ("N/0", "by zero"),
+     ("N**N", "not understood"), ("__import__('os')", "not understood"), ("N.real", "understood"),
+     ("(" * 150, "no expression"), ("N*" * 60 + "N", "too large"), ("1" * 201, "200 characters"),
+     ("", "no expression"), ("1.5", "no whole number"), ("N > 3", "no number")],
 )  # fmt: skip
 def test_what_is_no_formula_says_why(formula: str, told: str) -> None:
     with pytest.raises(LaunchError, match=told):

@@ -291,15 +291,21 @@ def _kernels(
     rows = []
     left = request.advice
     keys = list(names)
+    kinds_of: list[list[int]] = [[] for _ in keys]
+    lasted = {}
+    for device in found:
+        mine, times = trace.kind[device.at], seconds[device.at]
+        sums = np.bincount(mine, times, minlength=len(trace.kinds)).tolist()
+        lasted[device.number] = device, sums
+        for kind in device.kinds:
+            kinds_of[row_of[device.number, kind]].append(kind)
     for number in order.tolist():
         at, name = keys[number]
-        device = next(one for one in found if one.number == at)
-        mine = [kind for kind in device.kinds if row_of[at, kind] == number]
-        each = np.bincount(trace.kind[device.at], seconds[device.at], minlength=len(trace.kinds))
-        main = max(mine, key=lambda kind: (float(each[kind]), -kind))
+        (device, each), mine = lasted[at], kinds_of[number]
+        main = max(mine, key=lambda kind: (each[kind], -kind))
         power = device.kinds[main]
         lasting = float(columns["seconds"][number])
-        watts = [device.kinds[kind].estimate.value * float(each[kind]) for kind in mine]
+        watts = [device.kinds[kind].estimate.value * each[kind] for kind in mine]
         advised: list[dict[str, Any]] = []
         if left > 0 and power.request is not None:
             left -= 1

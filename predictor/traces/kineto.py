@@ -28,6 +28,7 @@ import numpy as np
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError, ServiceError
 from wattcast.predictor.traces.trace import (
+    MOST_SIZE,
     MOST_TIME,
     NONE,
     STEP,
@@ -38,14 +39,16 @@ from wattcast.predictor.traces.trace import (
     Ranges,
     Trace,
     clean,
+    whole,
 )
 
 if TYPE_CHECKING:
     from wattcast.predictor.traces import Progress
 
-CHUNK = 1 << 22
-MOST_VALUE = 1 << 26
-"""Characters of one event, or of one member beside them."""
+CHUNK = 1 << 20
+MOST_VALUE = 1 << 22
+"""Characters of one event, or of one member beside them: as Python's objects some 100 MB at worst.
+The largest events of PyTorch hold a call stack, some 100 kB."""
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _DECODER = JSONDecoder(parse_float=str)
@@ -144,6 +147,8 @@ class _Window:
             else:
                 if end == len(self._text) and self._more():
                     continue  # a number may go on
+                if end - self._at > MOST_VALUE:
+                    raise self.wrong(f"a value is longer than {MOST_VALUE:,} characters")
                 self._at = end
                 return found
 
@@ -215,10 +220,11 @@ class _Reader:
 
     def _devices(self, found: list[Any]) -> None:
         for each in found:
-            if isinstance(each, dict) and isinstance(each.get("id"), int):
-                sms = each.get("numSms")
-                device = Device(each["id"], clean(str(each.get("name", ""))), _whole(sms) or None)
-                self._build.devices[each["id"]] = device
+            number = whole(each.get("id"), NONE) if isinstance(each, dict) else NONE
+            if number != NONE:
+                sms = whole(each.get("numSms"), 0, MOST_SIZE) or None
+                name = clean(str(each.get("name", "")))
+                self._build.devices[number] = Device(number, name, sms)
 
     def _event(self, event: Mapping[str, Any]) -> None:
         category = str(event.get("cat", "")).lower()
@@ -229,7 +235,7 @@ class _Reader:
         given = event.get("args")
         told: Mapping[str, Any] = given if isinstance(given, dict) else {}
         name = clean(str(event.get("name", "")))
-        external = _whole(told.get("External id", told.get("external id")), NONE)
+        external = whole(told.get("External id", told.get("external id")), NONE)
         if category in KERNELS:
             self._launch(category, name, start, length, told, external, event)
             return
@@ -237,7 +243,7 @@ class _Reader:
             return
         thread = (event.get("pid"), event.get("tid"))
         if category in CALLS:
-            link = _whole(told.get("correlation"), NONE)
+            link = whole(told.get("correlation"), NONE)
             self._calls.add(str(thread), start, start + length, "", link)
         elif STEP.match(name):
             self._steps.append((start, start + length, name))
@@ -254,9 +260,9 @@ class _Reader:
         external: int,
         event: Mapping[str, Any],
     ) -> None:
-        device = _whole(told.get("device", event.get("pid")))
+        device = whole(told.get("device", event.get("pid")))
         stream = told.get("stream", event.get("tid"))
-        link = _whole(told.get("correlation"), NONE)
+        link = whole(told.get("correlation"), NONE)
         what: Any = KERNELS[category]
         kind = Kind(
             name or "unnamed kernel",
@@ -264,9 +270,9 @@ class _Reader:
             what,
             _three(told.get("grid")),
             _three(told.get("block")),
-            _whole(told.get("registers per thread")),
+            whole(told.get("registers per thread"), 0, MOST_SIZE),
             0,
-            _whole(told.get("shared memory")),
+            whole(told.get("shared memory"), 0, MOST_SIZE),
         )
         before = len(self._build)
         where = clean(str(stream))
@@ -310,23 +316,9 @@ def _looked_up(wanted: Integers, keys: Integers) -> tuple[np.ndarray[Any, Any], 
     return met, order[at[met]]
 
 
-def _whole(value: Any, otherwise: int = 0) -> int:
-    """A number that is whole, or a text of one (Kineto writes some ids as text)."""
-    if isinstance(value, bool):
-        return otherwise
-    if isinstance(value, int):
-        return value if -(2**62) < value < 2**62 else otherwise
-    if isinstance(value, str):
-        try:
-            return int(float(value)) if value else otherwise
-        except (ValueError, OverflowError):
-            return otherwise
-    return otherwise
-
-
 def _three(value: Any) -> tuple[int, int, int]:
-    given = [_whole(each) for each in value] if isinstance(value, list) else []
-    padded = (*given[:3], *(1 for _ in range(3 - len(given[:3])))) if given else (0, 0, 0)
+    given = [whole(each, 0, MOST_SIZE) for each in value[:3]] if isinstance(value, list) else []
+    padded = (*given, *(1 for _ in range(3 - len(given)))) if given else (0, 0, 0)
     return padded[0], padded[1], padded[2]
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError
 from wattcast.predictor.traces.trace import (
+    MOST_SIZE,
     NONE,
     STEP,
     Builder,
@@ -28,6 +29,7 @@ from wattcast.predictor.traces.trace import (
     Kind,
     Ranges,
     Trace,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -152,16 +154,16 @@ class _Export:
         boards: dict[int, Device] = {}
         if "TARGET_INFO_GPU" in self._tables:
             for number, name, sms in self._rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
-                at = _number(number)
-                boards[at] = Device(at, str(name or ""), _number(sms) or None)
+                at = whole(number)
+                boards[at] = Device(at, str(name or ""), whole(sms) or None)
         found: dict[tuple[int, int | None], Device] = {(at, None): b for at, b in boards.items()}
         if "TARGET_INFO_CUDA_DEVICE" in self._tables:
             wanted = ("gpuId", "cudaId", "pid", "numMultiprocessors")
             for gpu, cuda, pid, sms in self._rows("TARGET_INFO_CUDA_DEVICE", wanted):
-                board = boards.get(_number(gpu, NONE))
+                board = boards.get(whole(gpu, NONE))
                 if board is not None:
-                    mine = _number(sms) or board.sm_count
-                    found[_number(cuda), _number(pid)] = Device(board.id, board.name, mine)
+                    mine = whole(sms) or board.sm_count
+                    found[whole(cuda), whole(pid)] = Device(board.id, board.name, mine)
         return found
 
     def _launches(
@@ -181,22 +183,22 @@ class _Export:
                 self._progress("launches", len(build))
             start, end, device, context, stream, link, process = row[:7]
             pid = _pid(process)
-            number = _number(device)
+            number = whole(device)
             known = gpus.get((number, pid)) or gpus.get((number, None)) or Device(number)
             build.devices.setdefault(known.id, known)
-            where = f"stream {_number(stream)}"
-            if _number(context, 1) != 1:
-                where = f"context {_number(context)} {where}"
+            where = f"stream {whole(stream)}"
+            if whole(context, 1) != 1:
+                where = f"context {whole(context)} {where}"
             kind = self._kind(table, row[7:])
             joined = _link(process, link)
-            build.add(kind, _number(start), _number(end, -1), known.id, where, joined)
+            build.add(kind, whole(start), whole(end, -1), known.id, where, joined)
 
     def _kind(self, table: str, more: tuple[object, ...]) -> Kind:
         if table != KERNEL:
-            name = f"Memcpy {COPIES.get(_number(more[0]), 'other')}" if more else "Memset"
+            name = f"Memcpy {COPIES.get(whole(more[0]), 'other')}" if more else "Memset"
             return Kind(name, "", "copy" if more else "set", (0, 0, 0), (0, 0, 0), 0, 0, 0)
         name = self._string(more[0]) or self._string(more[2])
-        sizes = [_number(each) for each in more[3:]]
+        sizes = [whole(each, 0, MOST_SIZE) for each in more[3:]]
         return Kind(
             name or "unnamed kernel",
             self._string(more[1]),
@@ -214,8 +216,8 @@ class _Export:
         if RUNTIME in self._tables:
             wanted = ("start", "end", "globalTid", "correlationId")
             for start, end, thread, link in self._rows(RUNTIME, wanted):
-                tid = _number(thread)
-                calls.add(tid, _number(start), _number(end), "", _link(tid & PROCESS, link))
+                tid = whole(thread)
+                calls.add(tid, whole(start), whole(end), "", _link(tid & PROCESS, link))
         return calls, calls.column("key")
 
     def _ranges(self) -> tuple[Ranges, list[tuple[int, int, str]]]:
@@ -227,10 +229,10 @@ class _Export:
                     continue
                 name = str(text) if text is not None else self._string(text_id)
                 if STEP.match(name):
-                    steps.append((_number(start), _number(end), name))
+                    steps.append((whole(start), whole(end), name))
                 elif event == PUSH_POP:
                     plain = OPERATION.sub("", name) or "unnamed range"
-                    ranges.add(_number(thread), _number(start), _number(end), plain)
+                    ranges.add(whole(thread), whole(start), whole(end), plain)
         return ranges, steps
 
     def _operators(
@@ -252,10 +254,6 @@ class _Export:
         )
         operator[met] = numbers[found]
         return operator, launched
-
-
-def _number(value: object, otherwise: int = 0) -> int:
-    return int(value) if isinstance(value, int | float) else otherwise
 
 
 def _pid(process: object) -> int | None:

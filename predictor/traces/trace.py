@@ -91,6 +91,27 @@ MOST_TIME = 1 << 62
 """Nanoseconds beyond which a time is none: 146 years."""
 
 
+MOST_NUMBER = 1 << 62
+"""Size of any number of a trace: what its columns hold."""
+
+MOST_SIZE = 1 << 31
+"""Size of a grid's or a block's side, of registers and of bytes of shared memory."""
+
+
+def whole(value: object, otherwise: int = 0, most: int = MOST_NUMBER) -> int:
+    """A field of a trace as a whole number, or as a text of one (Kineto writes some ids so);
+    ``otherwise`` for anything else, and for what is ``most`` or larger."""
+    if isinstance(value, str | float):
+        try:
+            number = float(value)
+            value = int(number) if abs(number) < most else None
+        except ValueError:
+            return otherwise
+    if not isinstance(value, int) or isinstance(value, bool):
+        return otherwise
+    return value if -most < value < most else otherwise
+
+
 def clean(name: str) -> str:
     """A name as it can be written anywhere: no lone surrogates, and not without end."""
     short = name[:MOST_NAME]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from math import exp, hypot, sqrt
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
@@ -645,3 +647,34 @@ def test_steps_are_those_of_the_solver(services: Services) -> None:
     assert sum(row["launches"] for row in answer["steps"] if row["name"]) == len(inside)
     assert {row["name"] for row in answer["steps"]} == {*(step.name for step in steps), None}
     assert isinstance(steps[0], Span)
+
+
+def test_many_names_take_time_by_their_number(services: Services, tmp_path: Path) -> None:
+    """Distinct kernels of a trace were looked through once for each of them."""
+
+    def calls(count: int) -> int:
+        events = [
+            {"ph": "X", "cat": "kernel", "name": f"kernel_{n}", "ts": 20 * n, "dur": 12,
+             "args": {"device": 0, "stream": 7, "grid": [64, 1, 1], "block": [256, 1, 1]}}
+            for n in range(count)
+        ]  # fmt: skip
+        path = tmp_path / "t.json"
+        path.write_text(json.dumps({"traceEvents": events}))
+        trace = read_trace(path)
+        asked = ApplicationRequest(gpu="a100")
+        made = 0
+
+        def line(frame: FrameType, event: str, arg: object) -> Any:
+            nonlocal made
+            made += event == "line"
+            return line
+
+        sys.settrace(line)
+        try:
+            assert len(application(services, trace, asked)["kernels"]) == count
+        finally:
+            sys.settrace(None)
+        return made
+
+    calls(10)
+    assert calls(800) < 6 * calls(200)

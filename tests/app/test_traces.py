@@ -6,6 +6,7 @@ import gzip
 import json
 import sqlite3
 import tempfile
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -292,3 +293,44 @@ def test_the_samples_of_the_documentation_are_what_the_generator_makes(tmp_path:
     )
     assert told(kept) == told(made)
     assert np.array_equal(kept.start, made.start)
+
+
+def _events(**args: object) -> bytes:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "pid": 0, "tid": 7,
+             "args": args}  # fmt: skip
+    return json.dumps({"traceEvents": [event]}).encode()
+
+
+@pytest.mark.parametrize("value", ["1e300", 1e300, "inf", "nan", 10**30, "9" * 400, True, [], {}])
+@pytest.mark.parametrize("name", ["correlation", "External id", "device", "grid", "shared memory"])
+def test_numbers_beyond_what_columns_hold_are_none(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(_events(**{name: [value] * 3 if name == "grid" else value}))
+    (kind,) = read_trace(path).kinds
+    assert kind.grid == (0, 0, 0)
+    assert kind.dynamic_shared_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b'{"traceEvents": [{"ph": "X", "args": "' + b"x" * (9 << 20) + b'"}]}',
+        b'{"traceEvents": [{"ph": "X", "args": [' + b"[]," * (3 << 20) + b"1]}]}",
+        b'{"traceEvents": [{"ph": "X", "args": ' + b'{"a":' * (2 << 20),
+        b'{"other": "' + b"\\u0041" * (2 << 20) + b'"}',
+        b'{"traceEvents": [' + b"9" * (9 << 20) + b"]}",
+    ],
+    ids=["text", "lists", "deep", "member", "digits"],
+)
+def test_a_value_that_is_no_event_is_not_held(tmp_path: Path, bomb: bytes) -> None:
+    """64 MB of one value took 1.85 GB."""
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(bomb, 1))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"longer than|not a trace"):
+        read_trace(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 250e6

@@ -294,9 +294,8 @@ def _kernels(
     kinds_of: list[list[int]] = [[] for _ in keys]
     lasted = {}
     for device in found:
-        mine, times = trace.kind[device.at], seconds[device.at]
-        sums = np.bincount(mine, times, minlength=len(trace.kinds)).tolist()
-        lasted[device.number] = device, sums
+        times = np.bincount(trace.kind[device.at], seconds[device.at], minlength=len(trace.kinds))
+        lasted[device.number] = device, times.tolist()
         for kind in device.kinds:
             kinds_of[row_of[device.number, kind]].append(kind)
     for number in order.tolist():

@@ -7,11 +7,13 @@ import ctypes
 import faulthandler
 import gc
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from types import FrameType
 from typing import Any
@@ -53,6 +55,25 @@ GRACE_SECONDS = 3
 END_SECONDS = 9.0
 """When a service that was told to end is ended at once, whatever it is doing: requests get
 ``GRACE_SECONDS``, what is queued is written, and each thread a moment to come to a checkpoint."""
+
+
+KILL_SECONDS = 9.5
+"""When it is killed, where no thread of Python's got to run since the signal."""
+
+_WATCH = """
+import os, signal, sys, time
+for each in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(each, signal.SIG_IGN)
+while told := os.read(0, 64):
+    if {signal.SIGINT, signal.SIGTERM} & set(told):
+        until, service = time.monotonic() + float(sys.argv[1]), int(sys.argv[2])
+        while os.getppid() == service:
+            time.sleep(0.1)
+            if time.monotonic() > until:
+                os.kill(service, signal.SIGKILL)
+"""
+"""Reads what C's handler of signals writes, which needs no interpreter: that may be held for
+minutes by one call that nobody foresaw."""
 
 
 class ServeError(WattcastError):
@@ -100,6 +121,24 @@ def configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 class _Server(uvicorn.Server):
     """Ends within ``END_SECONDS`` of a signal, even where a thread holds the interpreter."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        told, tells = os.pipe()
+        watch = [sys.executable, "-I", "-S", "-c", _WATCH, str(KILL_SECONDS), str(os.getpid())]
+        # It ends with this process, whose end of the pipe is the only one.
+        subprocess.Popen(watch, stdin=told, start_new_session=True)  # noqa: S603 - fixed words
+        os.close(told)
+        os.set_blocking(tells, False)
+        self._tells = tells
+        with super().capture_signals():
+            yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # In the place of the event loop's own, which looks for signals when a timer goes off:
+        # uvicorn has one every 0.1 s.
+        signal.set_wakeup_fd(self._tells, warn_on_full_buffer=False)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # A thread of C that needs no interpreter: it writes where all threads are, and exits.

@@ -10,11 +10,10 @@ from typing import IO, Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import Response
-from pydantic import ValidationError
 
 from wattcast.app import problems
 from wattcast.app.api.explain import chosen
-from wattcast.app.api.route import json_response
+from wattcast.app.api.route import json_response, message
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members
@@ -93,10 +92,9 @@ async def post_applications(
 ) -> Response:
     """Measured durations, predicted power: joules by kernel, operator, stream and step, gaps at
     idle power, the total with its interval. Nothing is stored."""
-    try:
-        asked = ApplicationRequest.model_validate_json(options)
-    except ValidationError as error:
-        return problems.from_validation(error.errors(include_url=False))
+    asked = await message(ApplicationRequest, options)
+    if isinstance(asked, Response):
+        return asked
     services = services_of(request)
     wanted = format or chosen(request.headers.get("accept"), MEDIA)
     CALLER.set(request.receive)  # who hangs up leaves the place to the next

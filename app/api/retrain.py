@@ -14,7 +14,7 @@ from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.jobs import job_answer
 from wattcast.app.api.measurements import READING
-from wattcast.app.api.route import json_response
+from wattcast.app.api.route import json_response, message
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.measurements.rows import Label
 from wattcast.app.services.measurements.upload import UploadOptions
@@ -93,7 +93,10 @@ async def post_retrain(
             async with request.form(max_files=1, max_fields=1100) as form:
                 asked = await _uploaded(services, form, actor)
         else:
-            asked = RetrainRequest.model_validate_json(await request.body())
+            read = await message(RetrainRequest, await request.body())
+            if isinstance(read, Response):
+                return read
+            asked = read
     except ValidationError as error:
         return problems.from_validation(error.errors(include_url=False))
     if asked.dry_run:

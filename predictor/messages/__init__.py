@@ -16,10 +16,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     StringConstraints,
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import CoreSchema
 
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import LaunchError
@@ -116,6 +118,22 @@ class Message(BaseModel):
     """A request or a part of one: what it does not name is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Long lists and dictionaries are refused by their first defect: a million of them take
+        10 s to be told."""
+        schema = handler(source)
+        waiting: list[Any] = [schema]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, dict):
+                if part.get("type") in ("list", "dict") and (part.get("max_length") or 65) > 64:
+                    part["fail_fast"] = True
+                waiting += part.values()
+            elif isinstance(part, list | tuple):
+                waiting += part
+        return schema
 
 
 class PointerArgument(Message):

@@ -45,9 +45,9 @@ from wattcast.predictor.traces.trace import (
 if TYPE_CHECKING:
     from wattcast.predictor.traces import Progress
 
-CHUNK = 1 << 20
-MOST_VALUE = 1 << 22
-"""Characters of one event, or of one member beside them: as Python's objects some 100 MB at worst.
+CHUNK = 1 << 18
+MOST_VALUE = 1 << 20
+"""Characters of one event, or of one member beside them: as Python's objects some 30 MB at worst.
 The largest events of PyTorch hold a call stack, some 100 kB."""
 
 _BLANK = re.compile(r"[ \t\r\n]*")

@@ -43,7 +43,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m benchmarks.size
+	@if [ -x ../shared/checks/size ]; then ../shared/checks/size .; fi
 
 screens: $(STAMP)  ## pictures of every tab, the references of tests/e2e/test_page_screens.py
 	$(BIN)/python -m tests.e2e.screens

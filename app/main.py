@@ -71,7 +71,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     problems.install(app)
     load = app.state.load = Load(settings)
     app.add_middleware(Access, settings=settings, load=load)
-    app.add_middleware(Guard, settings=settings, load=load)  # added last, so outermost
+    app.add_middleware(Guard, settings=settings)  # added last, so outermost
     # The busiest first: routes are tried in order.
     for router in (
         kernels.router,

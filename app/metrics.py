@@ -49,6 +49,7 @@ from wattcast.app.store.jobs import JobFigures, job_figures
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
+    from wattcast.predictor.messages.predict import PredictAnswer
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 """Ours alone: the client library's default one belongs to whoever imports us."""
@@ -118,11 +119,10 @@ def _prediction(gpu: str, basis: str) -> Any:
     return PREDICTIONS.labels(gpu, basis)
 
 
-def predicted(answers: Iterable[dict[str, Any]]) -> None:
-    """Count predictions (``wattcast.predictor.messages.predict.PredictAnswer`` as plain data)."""
+def predicted(answers: Iterable[PredictAnswer]) -> None:
+    """Count predictions."""
     for answer in answers:
-        power = answer.get("power")
-        _prediction(answer["gpu"], "none" if power is None else power["basis"]).inc()
+        _prediction(answer.gpu, "none" if answer.power is None else answer.power.basis).inc()
 
 
 class _Found(Collector):

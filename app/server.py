@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import gc
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from wattcast.app import connections, logs
+from wattcast.app import logs
 from wattcast.app.main import create_app
 from wattcast.app.services import Services
 from wattcast.app.settings import Settings
@@ -48,6 +49,13 @@ HEAPS = 2
 """Heaps that threads allocate from: what one leaves free another can use."""
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h of glibc
+
+MOST_HEAD_BYTES = 64 * 1024
+"""Most bytes of a request's head, and of its trailers; common servers take 8 to 64 KiB."""
+
+RESERVED_FILES = 128
+"""Open files that are left to the database, uploads and models, of those the system allows; with
+more connections than that requests are answered 503."""
 
 GRACE_SECONDS = 3
 """How long requests under way may still be answered once the service is told to end."""
@@ -105,12 +113,18 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How uvicorn serves ``app``: over connections with limits, without WebSockets."""
+def configuration(app: FastAPI) -> uvicorn.Config:
+    """How uvicorn serves ``app``, without WebSockets. Whoever holds connections without asking for
+    anything is a reverse proxy's to end (docker/haproxy.cfg)."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    endless = files == resource.RLIM_INFINITY
     return uvicorn.Config(
         app,
-        http=connections.protocol(settings),
+        http="h11",  # httptools bounds no head
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+        limit_concurrency=None if endless else max(2, files - RESERVED_FILES),
         ws="none",
+        proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,  # uvicorn's own: whom it believes
         log_config=None,
         access_log=False,
         lifespan="on",
@@ -159,7 +173,7 @@ def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -
     gc.set_threshold(*COLLECT_AFTER)
     _return_memory()
     with listen(settings.host, settings.port) as sock:
-        server = _Server(configuration(create_app(settings, Services.open(settings)), settings))
+        server = _Server(configuration(create_app(settings, Services.open(settings))))
         failure: list[Exception] = []
 
         def watch() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +14,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from wattcast.features.checked import read_toml
-from wattcast.features.effort import DEFAULT_EFFORT, DEFAULT_LIMITS, SizeLimits
+from wattcast.features.effort import DEFAULT_EFFORT
 
 MEBIBYTE = 1024 * 1024
 
@@ -34,7 +33,7 @@ class Settings(BaseSettings):
     Raises pydantic.ValidationError naming the variable whose value does not fit.
     """
 
-    model_config = SettingsConfigDict(env_prefix="WATTCAST_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="WATTCAST_", extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
@@ -45,66 +44,36 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
     api_keys: Literal["auto", "required", "off"] = "auto"
-    key_cache_seconds: float = Field(default=5.0, ge=0)
     requests_per_second: float | None = Field(default=None, ge=0)
-    requests_burst: int = Field(default=200, ge=1)
-    requests_at_once: int = Field(default=512, ge=1)
     requests_at_once_per_caller: int = Field(default=64, ge=1)
-    event_streams_per_caller: int = Field(default=16, ge=1)
-    slow_bodies_per_caller: int = Field(default=16, ge=1)
-    connections_per_address: int = Field(default=512, ge=1)
-    failed_key_seconds: float = Field(default=8.0, ge=0)
-    header_seconds: float = Field(default=10.0, gt=0)
-    body_seconds: float = Field(default=60.0, gt=0)
     access_log: bool = True
     max_body_bytes: int = Field(default=16 * MEBIBYTE, ge=1)
     max_ptx_bytes: int = Field(default=16 * MEBIBYTE, ge=1)
-    max_line_characters: int = Field(default=DEFAULT_LIMITS.max_line_characters, ge=1)
-    max_statement_characters: int = Field(default=DEFAULT_LIMITS.max_statement_characters, ge=1)
-    max_kernel_instructions: int = Field(default=DEFAULT_LIMITS.max_kernel_instructions, ge=1)
-    max_kernel_labels: int = Field(default=DEFAULT_LIMITS.max_kernel_labels, ge=1)
-    max_kernel_blocks: int = Field(default=DEFAULT_LIMITS.max_kernel_blocks, ge=1)
-    max_kernel_edges: int = Field(default=DEFAULT_LIMITS.max_kernel_edges, ge=1)
-    max_loop_nesting: int = Field(default=DEFAULT_LIMITS.max_loop_nesting, ge=1)
-    max_kernel_liveness: int = Field(default=DEFAULT_LIMITS.max_kernel_liveness, ge=1)
-    max_module_symbols: int = Field(default=DEFAULT_LIMITS.max_module_symbols, ge=1)
-    max_cuda_bytes: int = Field(default=MEBIBYTE, ge=1)
     compile_seconds: float = Field(default=20.0, gt=0)
-    compile_memory_bytes: int = Field(default=4096 * MEBIBYTE, ge=1)
     unsafe_compile: bool = False
     ptxas: Literal["auto", "off"] = "auto"
     max_upload_bytes: int = Field(default=256 * MEBIBYTE, ge=1)
     max_unpacked_bytes: int = Field(default=1024 * MEBIBYTE, ge=1)
     max_upload_rows: int = Field(default=100_000, ge=1)
     max_upload_files: int = Field(default=2_000, ge=1)
-    uploads_at_once: int = Field(default=1, ge=1, le=64)
     upload_readers: Literal["processes", "threads"] = "processes"
-    waiting_uploads: int = Field(default=64, ge=0)
     upload_seconds: float = Field(default=300.0, gt=0)
-    parquet_memory_bytes: int = Field(default=2048 * MEBIBYTE, ge=1)
-    max_gpus: int = Field(default=16, ge=1)
     analyses_at_once: int = Field(default=2, ge=1, le=256)
     waiting_analyses: int = Field(default=128, ge=0)
     analysis_seconds: float = Field(default=30.0, gt=0)
     analysis_effort: int = Field(default=DEFAULT_EFFORT, ge=1)
     max_analysis_effort: int = Field(default=10 * DEFAULT_EFFORT, ge=1)
     cache_bytes: int = Field(default=256 * MEBIBYTE, ge=0)
-    store_queue_rows: int = Field(default=10_000, ge=1)
     answer_first: bool = False
     job_workers: int = Field(default=1, ge=0, le=16)
     job_lease_seconds: float = Field(default=30.0, gt=0)
     job_attempts: int = Field(default=5, ge=1)
     job_seconds: float = Field(default=3600.0, gt=0)
     job_threads: int = Field(default=2, ge=1, le=256)
-    job_poll_seconds: float = Field(default=0.5, gt=0)
     job_priority: Literal["low", "idle"] = "low"
-    registry_poll_seconds: float = Field(default=0.5, gt=0)
     registry: Literal["auto", "off"] = "auto"
     artifacts_url: str | None = None
     dask: str | None = None
-    dask_rows: int = Field(default=500_000, ge=1)
-    gate_alpha: float = Field(default=0.025, gt=0, lt=1)
-    gate_old_margin: float = Field(default=0.02, ge=0)
 
     @property
     def keys_required(self) -> bool:
@@ -112,11 +81,6 @@ class Settings(BaseSettings):
         if self.api_keys == "auto":
             return not is_loopback(self.host)
         return self.api_keys == "required"
-
-    @property
-    def size_limits(self) -> SizeLimits:
-        """How large a PTX text and a kernel may be."""
-        return SizeLimits(**{one.name: getattr(self, one.name) for one in fields(SizeLimits)})
 
     def environment(self) -> dict[str, str]:
         """These settings as variables for a process of one's own; holds the database's password."""

@@ -21,6 +21,7 @@ from benchmarks import (
     launches,
     load,
     page,
+    path,
     service,
     symbolic,
     timeline,
@@ -29,6 +30,7 @@ from benchmarks import (
 from benchmarks.measure import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "path": path.rows,
     "install": install.rows,
     "cli": cli.rows,
     "analysis": analysis.rows,

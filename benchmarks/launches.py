@@ -89,7 +89,7 @@ def _batch(body: dict[str, Any], count: int) -> float:
 def _new_launches(ptx: str, count: int = 200) -> float:
     """Median seconds of a prediction by the default models, PTX known, each launch new."""
     from wattcast.predictor.messages.predict import PredictRequest
-    from wattcast.predictor.predict import predict
+    from wattcast.predictor.predict import predict_one
 
     services = _services()
     body: dict[str, Any] = {"ptx": ptx, "gpu": "tesla-v100"}
@@ -97,19 +97,19 @@ def _new_launches(ptx: str, count: int = 200) -> float:
         PredictRequest.model_validate({**body, "launch": {"grid": [64 + number], "block": [256]}})
         for number in itertools.count()
     )
-    return median_seconds(lambda: predict(services, next(waiting)), count)
+    return median_seconds(lambda: predict_one(services, next(waiting)), count)
 
 
 def _in_depth(ptx: str) -> Iterator[Row]:
     from wattcast.predictor.advise import advise
     from wattcast.predictor.hotspots import hotspots_of
     from wattcast.predictor.messages.predict import PredictRequest
-    from wattcast.predictor.predict import predict
+    from wattcast.predictor.predict import predict_one
 
     services = _services()
     body = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [4096], "block": [256]}}
     request = PredictRequest.model_validate({**body, "model": "physical"})
-    answer = predict(services, request)
+    answer = predict_one(services, request)
     hot = median_seconds(lambda: hotspots_of(services, request, answer), 20)
     yield fact("hotspots of a launch that has been predicted", hot * 1e3, "ms")
     advise(services, request)

@@ -292,7 +292,7 @@ class KernelAnalysis:
 
     @cached_property
     def extras(self) -> Extras:
-        """What the launch does besides: tensor work by kind, atomics, synchronisation."""
+        """What the launch does besides: tensor work by kind, atomics."""
         counts, factors = self.counts, self._factors
         return measure_extras(
             self.module, counts.functions(factors), self.launch, counts.atomics(factors),

@@ -1,7 +1,11 @@
-"""Data files of the package, checked by pydantic: what every TOML table here has in common."""
+"""Data that is checked as it is read: the package's own tables (by pydantic), and the fields of
+files that others send, each of which comes in by ``whole``, ``real`` or ``text``."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +18,91 @@ from wattcast.features.errors import DataError
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, strict=True)]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+MOST_WHOLE = 1 << 62
+"""Size of any whole number of a file: what columns of 64 bits hold."""
+
+MOST_REAL = 1e19
+"""Size of any other number: 1e20 is what tuners write where there is none (Kernel Tuner)."""
+
+MOST_TEXT = 4096
+"""Characters of a name that are kept."""
+
+MOST_VALUES = 1_000_000
+"""Values of one JSON text: as objects of Python or of its parser they take some 300 bytes each."""
+
+
+def whole(value: object, otherwise: int = 0, most: int = MOST_WHOLE) -> int:
+    """A field as a whole number, also from a text of one; ``otherwise`` for anything else, and for
+    what is ``most`` or larger."""
+    if isinstance(value, str | float):
+        try:
+            number = float(value)
+            value = int(number) if abs(number) < most else None
+        except ValueError:
+            return otherwise
+    if not isinstance(value, int) or isinstance(value, bool):
+        return otherwise
+    return value if -most < value < most else otherwise
+
+
+def real(value: object, least: float = 0.0, most: float = MOST_REAL) -> float | None:
+    """A field as a number above ``least`` and below ``most``; ``None`` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if least < value < most and math.isfinite(value) else None
+
+
+def text(value: object, most: int = MOST_TEXT) -> str:
+    """A field as a text of at most so many characters that can be written anywhere (no lone
+    surrogates); empty for what is neither a text nor a whole number."""
+    if isinstance(value, int):
+        return str(whole(value))
+    if not isinstance(value, str):
+        return ""
+    short = value[:most]
+    return short if short.isascii() else short.encode("utf-8", "replace").decode()
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def harmless(cell: str) -> str:
+    """A cell of a table that a spreadsheet shows and does not execute.
+
+    One that begins with one of ``= + - @`` is taken for a formula; an apostrophe before it makes it
+    text (OWASP, "CSV Injection"). Control characters become blanks: ``csv`` leaves a carriage
+    return as it is, which ends a row.
+    """
+    plain = _CONTROL.sub(" ", cell)
+    return f"'{plain}" if plain.lstrip()[:1] in ("=", "+", "-", "@") else plain
+
+
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_STRING_BYTES = re.compile(_STRING.pattern.encode(), re.DOTALL)
+
+
+def many_values(given: str | bytes) -> bool:
+    """Whether a JSON text has more than ``MOST_VALUES`` values, told before it is parsed."""
+    if len(given) <= MOST_VALUES:
+        return False
+    if isinstance(given, bytes):
+        bare = _STRING_BYTES.sub(b"", given)
+        return sum(map(bare.count, (b",", b"[", b"{"))) > MOST_VALUES
+    plain = _STRING.sub("", given)
+    return sum(map(plain.count, ",[{")) > MOST_VALUES
+
+
+def json_value(given: str, file: str = "") -> Any:
+    """What a JSON text of others holds. Raises DataError for what is none, for more than
+    ``MOST_VALUES`` values and for what is nested too deep."""
+    name = f"{file}: " if file else ""
+    if many_values(given):
+        raise DataError(f"{name}more than {MOST_VALUES:,} values", file=file)
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{name}not JSON: {error}", file=file) from error
 
 
 class Frozen(BaseModel):

@@ -8,7 +8,7 @@ launch has to tell of the same one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,19 +16,15 @@ import numpy.typing as npt
 
 from wattcast.features.activity.cases import (
     Floats,
-    ScaledCounts,
-    ScaledTraffic,
     loop_factors,
-    scaled_atomics,
     traffic_factors,
 )
-from wattcast.features.activity.counts import Counted, body_of
-from wattcast.features.activity.extras import Atomics, AtomicUse
-from wattcast.features.activity.memory import Traffic
+from wattcast.features.activity.counts import body_of
 from wattcast.features.activity.waiting import waits_for_memory
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
-from wattcast.features.dataflow import flow
+from wattcast.features.counts import Atomics, AtomicUse, Counts, Traffic
+from wattcast.features.dataflow import flow, writers_of
 from wattcast.features.errors import WattcastError
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
@@ -46,7 +42,6 @@ from wattcast.features.runs import Runs, executed_trips
 from wattcast.features.trips import How, TripCount
 
 if TYPE_CHECKING:
-    from wattcast.features.execution import ExecutionResult
     from wattcast.features.symbolic import SymbolicResult
     from wattcast.features.values import Node
 
@@ -203,9 +198,9 @@ class LaunchCounts:
         except WattcastError:
             return None
 
-    def functions(self, factors: Floats | None) -> Mapping[str, Counted]:
+    def functions(self, factors: Floats | None) -> Mapping[str, Counts]:
         """Counts by function name."""
-        found: Mapping[str, Counted] = (
+        found: Mapping[str, Counts] = (
             self.runs.executed.functions if self.executed else self.runs.symbolic.functions
         )
         if self.executed and not self.runs.executed.sampling.completed:
@@ -213,16 +208,16 @@ class LaunchCounts:
         if factors is None:
             return found
         name = self.function.name
-        return {**found, name: ScaledCounts(found[name], factors)}
+        return {**found, name: found[name].times(factors)}
 
-    def _completed(self, name: str, counts: Counted) -> Counted:
+    def _completed(self, name: str, counts: Counts) -> Counts:
         """Counts of a called function that the budget cut, as symbols know them exactly."""
         symbolic = self._symbolic()
         known = symbolic.functions.get(name) if symbolic is not None else None
         if name == self.function.name or known is None:
             return counts
         exact = known.counts_known & (counts.warp_executions > 0)
-        return ScaledCounts(counts, _ratio(known.warp_executions, counts.warp_executions, exact))
+        return counts.times(_ratio(known.warp_executions, counts.warp_executions, exact))
 
     def traffic(self, factors: Floats | None) -> Traffic:
         """Traffic of global memory."""
@@ -230,40 +225,32 @@ class LaunchCounts:
         if factors is None:
             return found
         own = self.functions(None)[self.function.name]
-        return ScaledTraffic(found, traffic_factors(self.function.body, own, factors))
+        return found.times(*traffic_factors(self.function.body, own, factors))
 
     def atomics(self, factors: Floats | None) -> Atomics:
         """Atomic operations."""
         found = (
-            executed_atomics(self.module, self.runs.executed)
+            _told_uniform(self.module, self.runs.executed.atomics)
             if self.executed
             else symbolic_atomics(self.module, self.function, self.runs.symbolic)
         )
-        return found if factors is None else scaled_atomics(found, self.function.name, factors)
+        return found if factors is None else found.times(self.function.name, factors)
 
 
-# --- the atomics of a launch, from either analysis: ``wattcast.features.activity.extras.Atomics
+# --- the atomics of a launch, from either analysis: ``wattcast.features.counts.Atomics
 
 
 _CHANGING = frozenset({"special", "unknown", "phi", "join", "exit"})
 """Values that are not the same in all threads and all iterations, or may not be."""
 
 
-def executed_atomics(module: Module, result: ExecutionResult) -> Atomics:
-    """The atomics that sampled blocks ran."""
-    uses = []
-    for one in result.atomics.sites:
-        owner = module.function(one.function)
-        place = owner.body.instructions[one.position].location if owner else None
-        uses.append(
-            AtomicUse(
-                one.function, one.position, one.line, place.line if place else None, one.opcode,
-                one.space, one.requests, one.operations, one.passes, one.hottest_operations,
-                one.hottest_requests, owner is not None and _uniform(owner.body, one.position),
-            )
-        )  # fmt: skip
-    facts = result.atomics
-    return Atomics(tuple(uses), facts.hottest_operations, facts.hottest_requests)
+def _told_uniform(module: Module, found: Atomics) -> Atomics:
+    """The atomics that sampled blocks ran, and of which the code tells that lanes meet."""
+    uses = (
+        replace(use, uniform=_uniform(body_of(module, use.function), use.position))
+        for use in found.uses
+    )
+    return replace(found, uses=tuple(uses))
 
 
 def symbolic_atomics(module: Module, function: Function, result: SymbolicResult) -> Atomics:
@@ -323,7 +310,7 @@ def _use(
 
 def _uniform(body: Body, position: int) -> bool:
     """Whether the address of an atomic follows from parameters and the block alone."""
-    writers = _writers(body)
+    writers = writers_of(body)
     reads = flow(body).reads
     base = next((o.base for o in body.instructions[position].operands if isinstance(o, Address)), 0)
     waiting = [base.name] if isinstance(base, Register) else []
@@ -341,15 +328,6 @@ def _uniform(body: Body, position: int) -> bool:
             waiting += [name for name in reads[at] if name not in seen]
             seen.update(reads[at])
     return True
-
-
-@attached
-def _writers(body: Body) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for at, names in enumerate(flow(body).writes):
-        for name in names:
-            found.setdefault(name, []).append(at)
-    return found
 
 
 def _fixed_addresses(module: Module, function: Function) -> dict[int, tuple[Node, int]]:

@@ -118,6 +118,16 @@ def flow(body: ir.Body) -> Flow:
     return Flow(tuple(map(reads, body.instructions)), tuple(map(writes, body.instructions)))
 
 
+@attached
+def writers_of(body: ir.Body) -> dict[str, list[int]]:
+    """Positions that write each register."""
+    found: dict[str, list[int]] = {}
+    for position, names in enumerate(flow(body).writes):
+        for name in names:
+            found.setdefault(name, []).append(position)
+    return found
+
+
 def _written_operands(instruction: ir.Instruction) -> bool:
     """Whether the first operand is written; no other ever is."""
     operands = instruction.operands

@@ -14,7 +14,7 @@ from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
 from wattcast.features.dataflow import definitions, flow
 from wattcast.features.loops import Loop, LoopForest, exits, natural_loops
-from wattcast.features.ptx.ir import Address, Function, Instruction, Symbol
+from wattcast.features.ptx.ir import Address, Function, Instruction, Symbol, place_of
 
 MOST_FOLLOWED = 4096
 """Registers followed for one origin; beyond, everything may decide."""
@@ -22,7 +22,8 @@ MOST_FOLLOWED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """``arguments``: parameters whose value counts; ``data``: parameters whose memory does.
+    """``arguments``: parameters whose value counts; ``data``: parameters whose memory does, and
+    ``variables`` of the module whose contents do.
 
     ``loaded``: it rests on data, of those parameters or of memory that nobody names.
     """
@@ -30,6 +31,7 @@ class Origin:
     arguments: frozenset[str] = frozenset()
     data: frozenset[str] = frozenset()
     loaded: bool = False
+    variables: frozenset[str] = frozenset()
 
 
 class Guard(NamedTuple):
@@ -63,6 +65,7 @@ class Deciding:
     def _origin(self, names: tuple[str, ...]) -> Origin:
         arguments: set[str] = set()
         data: set[str] = set()
+        variables: set[str] = set()
         loaded = False
         seen = {(name, False) for name in names}
         waiting = list(seen)
@@ -78,12 +81,14 @@ class Deciding:
                     continue
                 read = one.base in ("ld", "ldu", "atom", "tex", "tld4", "suld")
                 loaded |= read
+                if behind or read:
+                    variables.update(_symbols(one))
                 for other in self._reads[one.position]:
                     state = (other, behind or read)
                     if state not in seen and len(seen) < MOST_FOLLOWED:
                         seen.add(state)
                         waiting.append(state)
-        return Origin(frozenset(arguments - data), frozenset(data), loaded)
+        return Origin(frozenset(arguments - data), frozenset(data), loaded, frozenset(variables))
 
     def exits(self, loop: Loop) -> tuple[Instruction, ...]:
         """Conditional branches that leave a loop."""
@@ -141,14 +146,18 @@ class Deciding:
         return False
 
 
+def _symbols(one: Instruction) -> set[str]:
+    """Variables that an instruction names."""
+    named = (each.base if isinstance(each, Address) else each for each in one.operands)
+    return {each.name for each in named if isinstance(each, Symbol)}
+
+
 def _parameter(one: Instruction) -> str | None:
     """The parameter that an instruction reads."""
     if not one.opcode.startswith("ld.param") or len(one.operands) < 2:
         return None
-    place = one.operands[1]
-    if isinstance(place, Address) and isinstance(place.base, Symbol):
-        return place.base.name
-    return None
+    place = place_of(one.operands[1])
+    return place[0] if place else None
 
 
 @attached

@@ -90,7 +90,6 @@ class SizeLimits:
     The defaults let through what compilers make (the largest kernels of CUTLASS, Triton and
     PyTorch have some 10^4 instructions, 10^3 blocks and ten loops inside each other) and keep one
     analysis within some 300 MB and ten seconds of one core (tests/app/test_hostile_ptx.py).
-    Field names are those of the settings (``WATTCAST_MAX_KERNEL_BLOCKS``...).
     """
 
     max_line_characters: int = 4_000_000
@@ -111,10 +110,7 @@ class SizeLimits:
         """
         most: int = getattr(self, name)
         if found > most:
-            setting = f"WATTCAST_{name.upper()}"
-            raise TooComplexError(
-                f"line {line}: more than {most:,} {what} ({setting})", limit=setting, line=line
-            )
+            raise TooComplexError(f"line {line}: more than {most:,} {what}", limit=name, line=line)
 
 
 DEFAULT_LIMITS = SizeLimits()

@@ -11,6 +11,7 @@
     +-- TooComplexError      a kernel beyond a limit of size (limit, line)
     +-- GivenUpError         work that took longer than its request allows
     +-- ModelError           no such model, or an artifact that fails its checks
+    +-- ModelConfigError     a language model's config that cannot be forecast (field)
     +-- ConstraintError      constraints that no operating point keeps to
     +-- DataError            a defect in a data set (file, row, column)
     +-- ServiceError         a limit or state of the service (kind)
@@ -116,6 +117,12 @@ class ConstraintError(WattcastError):
     """Constraints that no operating point keeps to."""
 
     slug = "constraints"
+
+
+class ModelConfigError(WattcastError):
+    """A language model's configuration that cannot be forecast; ``field`` names the part."""
+
+    slug = "model-config"
 
 
 class DataError(WattcastError):

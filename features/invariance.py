@@ -181,7 +181,7 @@ class _Check:
         """Why a block of other threads may matter to an instruction."""
         named = {o.name for operand in one.operands for o in ir.parts(operand)
                  if isinstance(o, ir.Symbol)}  # fmt: skip
-        named |= {_symbol(operand) or "" for operand in one.operands}  # fmt: skip
+        named |= {place[0] for place in map(ir.place_of, one.operands) if place}
         if "shared" in one.opcode or not shared.isdisjoint(named):
             told = "the threads of a block share memory"
         elif one.opcode.startswith("bar.warp.sync") or one.base in _COLLECTIVE:
@@ -288,12 +288,10 @@ class _Check:
         """The value of an integer operation that polynomials can follow; ``None`` for others."""
         base, kinds = one.base, one.modifiers
         if base == "ld" and "param" in kinds:
-            place = one.operands[1]
+            place = ir.place_of(one.operands[1])
             single = not isinstance(one.operands[0], ir.Vector)
-            base_name = _symbol(place) if single else None
-            if base_name in self._arguments and isinstance(place, ir.Address):
-                where = getattr(place.base, "offset", 0) + place.offset
-                return Value.of((f"{base_name}+{where}",))
+            if place is not None and single and place[0] in self._arguments:
+                return Value.of((f"{place[0]}+{place[1]}",))
             return CLEAN
         if base not in _FOLLOWED or not kinds or kinds[-1] not in _INTEGERS:
             return None
@@ -419,12 +417,6 @@ _FOLLOWED = {
     "and": _Check._rest,
     "rem": _Check._rest,
 }
-
-
-def _symbol(operand: ir.Operand) -> str | None:
-    """The name that an address is counted from."""
-    inside = operand.base if isinstance(operand, ir.Address) else None
-    return inside.name if isinstance(inside, ir.Symbol) else None
 
 
 def stores(function: ir.Function) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from types import MappingProxyType
+from typing import Literal
 
 from wattcast.features.errors import LaunchError
 
@@ -28,12 +29,16 @@ class PointerHint:
 
 Argument = int | float | PointerHint
 
+L2State = Literal["warm", "cold"]
+"""What L2 holds when a launch starts: what an equal launch left there, or nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Grid and block in blocks and threads, shared memory in bytes.
 
-    ``arguments`` are addressed by position (``"3"``) or PTX parameter name.
+    ``arguments`` are addressed by position (``"3"``) or PTX parameter name. ``l2`` is the state of
+    the L2 cache when the launch starts.
     Raises LaunchError for a dimension below 1, more than three dimensions, or negative
     shared memory. Limits that depend on the GPU are checked by ``wattcast.features.occupancy``.
     """
@@ -42,6 +47,7 @@ class Launch:
     block: Dim3
     dynamic_shared_bytes: int = 0
     arguments: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
+    l2: L2State = "warm"
 
     def __post_init__(self) -> None:
         for name, dims in (("grid", self.grid), ("block", self.block)):

@@ -13,16 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.attached import attached
-from wattcast.features.dataflow import flow
+from wattcast.features.counts import Counts
+from wattcast.features.dataflow import flow, writers_of
 from wattcast.features.effort import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
-from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Register, Special
+from wattcast.features.ptx.ir import (
+    Address,
+    Body,
+    Immediate,
+    Instruction,
+    Operand,
+    Register,
+    Special,
+    Symbol,
+)
 from wattcast.features.wide_loads import joined_loads
 
 Floats = npt.NDArray[np.float64]
@@ -51,22 +61,15 @@ class MachineCode(NamedTuple):
     issued_with: Integers
     divisions: Integers
 
-    def issued(self, counts: Executed) -> tuple[Floats, Floats]:
+    def issued(self, counts: Counts) -> tuple[Floats, Floats]:
         """Machine instructions by position, and by position and pipe, of what was executed."""
         times = np.asarray(counts.warp_executions, dtype=np.float64)[self.issued_with]
         instructions, pipes = times * self.instructions, times[:, None] * self.pipes
-        long = getattr(counts, "constant_transactions", None)
-        if long is not None and self.divisions.size:
+        long = counts.constant_transactions
+        if self.divisions.size:
             instructions[self.divisions] += LONG_DIVISION * long[self.divisions]
             pipes[self.divisions] += np.outer(long[self.divisions], _LONG_DIVISION_PIPES)
         return instructions, pipes
-
-
-class Executed(Protocol):
-    """Counts by instruction position; an execution also has ``constant_transactions``."""
-
-    @property
-    def warp_executions(self) -> Floats: ...
 
 
 # How the long sequences split; the rest of a sequence goes to the main pipe. A reciprocal seed
@@ -154,6 +157,46 @@ _ROUNDED = (".rn", ".rz", ".rm", ".rp", ".rna")
 _MOST_INPUTS = 3  # of LOP3 and IADD3 (CUDA Binary Utilities, instruction sets from Maxwell on)
 
 
+SCALES = (4, 8, 16)
+"""What an access of shared memory multiplies its index by itself (LDS [R0.X4+0x100], machine code
+of ptxas 12.9 for sm_75 and sm_80)."""
+
+_NARROWED = frozenset({"add", "sub", "mul", "mad", "shl", "cvt", "cvta", "mov", "and", "or"})
+
+
+@attached
+def shared_offsets(body: Body) -> frozenset[str]:
+    """Registers of 64 bits from which nothing but addresses of shared memory is computed: ptxas
+    computes them in 32 bits. CUDA 12 writes all addresses in 64."""
+    wide = {each.name for each in body.registers if each.type in ("b64", "u64", "s64")}
+    known = flow(body)
+    uses: dict[str, list[Instruction]] = {}
+    for one, names in zip(body.instructions, known.reads, strict=True):
+        for name in names:
+            if name in wide or name.rstrip("0123456789") in wide:
+                uses.setdefault(name, []).append(one)
+
+    def stays(name: str, one: Instruction, found: set[str]) -> bool:
+        facts = classify(one.opcode)
+        if facts.accesses_memory:
+            inside = (o.base.name for o in one.operands if type(o) is Address
+                      and type(o.base) is Register)  # fmt: skip
+            stored = any(type(o) is Register and o.name == name for o in one.operands)
+            return facts.space == "shared" and name in inside and not stored
+        return facts.entry in _NARROWED and found.issuperset(known.writes[one.position])
+
+    found = set(uses)
+    waiting = list(found)
+    while waiting:
+        checkpoint()
+        name = waiting.pop()
+        if name in found and not all(stays(name, one, found) for one in uses[name]):
+            found.discard(name)
+            for writer in writers_of(body).get(name, ()):
+                waiting += [other for other in known.reads[writer] if other in found]
+    return frozenset(found)
+
+
 class _Fusion:
     """Which instructions of a body disappear into their users."""
 
@@ -178,6 +221,16 @@ class _Fusion:
         self._labels = {label.name: label.target for label in body.labels}
         self._uses = uses
         self._writers = writers
+        self._narrowed = shared_offsets(body)
+        self._symbols = {  # registers that hold the address of a variable
+            one.operands[0].name
+            for one in body.instructions
+            if one.base == "mov"
+            and len(one.operands) == 2
+            and type(one.operands[0]) is Register
+            and type(one.operands[1]) is Symbol
+            and writers.get(one.operands[0].name) == 1
+        }
 
     def code(self) -> MachineCode:
         body = self._body
@@ -186,6 +239,7 @@ class _Fusion:
             "sub": self._add, "and": self._logic, "or": self._logic, "xor": self._logic,
             "not": self._logic, "neg": self._sign, "abs": self._sign, "ld": self._load,
             "mov": self._move, "bra": self._branch, "shf": self._rotation,
+            "cvt": self._widen, "cvta": self._widen,
         }  # fmt: skip
         for one, facts in zip(body.instructions, self._facts, strict=True):
             checkpoint()
@@ -274,7 +328,36 @@ class _Fusion:
 
     def _is(self, at: int, entries: tuple[str, ...], bits: int, kind: str = "int") -> bool:
         facts = self._facts[at]
-        return facts.entry in entries and facts.bits == bits and kind_of(facts.type) == kind
+        same = self._bits(at) == bits
+        return facts.entry in entries and same and kind_of(facts.type) == kind
+
+    def _bits(self, at: int) -> int:
+        """Of the type of an instruction, 32 where only the address of shared memory is computed."""
+        return 32 if self._is_narrowed(self._body.instructions[at]) else self._facts[at].bits
+
+    def _in_address(self, one: Instruction, steps: int = 4) -> bool:
+        """Whether an addition, narrowed, goes into the accesses of shared memory themselves: of a
+        variable's address or a number, with users that are such accesses."""
+        if one.base != "add" or not steps or not self._is_narrowed(one):
+            return False
+        fixed = (type(o) is Immediate or self._is_symbol(o) for o in one.operands[1:])
+        users = self._users(one) if any(fixed) else []
+        return bool(users) and all(
+            self._addresses(at, one) or self._in_address(self._body.instructions[at], steps - 1)
+            for at in users
+        )
+
+    def _is_symbol(self, operand: Operand) -> bool:
+        return type(operand) is Register and operand.name in self._symbols
+
+    def _scales(self, one: Instruction, factor: float) -> bool:
+        """Whether a product or shift of an index is part of the addresses that it goes into."""
+        users = self._users(one) if factor in SCALES else []
+        return bool(users) and all(
+            self._in_address(self._body.instructions[at])
+            and any(map(self._is_symbol, self._body.instructions[at].operands))
+            for at in users
+        )
 
     # --- rules ---
 
@@ -295,7 +378,13 @@ class _Fusion:
 
             self._absorb(one, self._into(one, sums))
         elif ".wide" in opcode:
-            users = self._into(one, lambda at: self._is(at, ("add",), 2 * facts.bits))
+            bits = 32 if self._is_narrowed(one) else 2 * facts.bits
+
+            def multiplies(at: int) -> bool:
+                inside = self._in_address(self._body.instructions[at])
+                return not inside and self._is(at, ("add",), bits)
+
+            users = self._into(one, multiplies)
             if self._absorb(one, users):
                 for at in users:
                     self._weights[at] = 1.0
@@ -311,7 +400,11 @@ class _Fusion:
         if self._rotated(one, facts):
             return
         if facts.entry == "shl":
-            self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), facts.bits)))
+            if self._scales(one, 2.0 ** one.operands[2].value if one.operands[2].value < 8 else 0):
+                self._gone[one.position] = True
+                return
+            bits = self._bits(one.position)
+            self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), bits)))
 
     def _rotated(self, one: Instruction, facts: OpcodeFacts) -> bool:
         """A shift that is half of a rotation goes into the instruction that joins the halves."""
@@ -355,14 +448,18 @@ class _Fusion:
         if kind_of(facts.type) != "int":
             return
         at = one.position
+        if self._in_address(one):
+            self._gone[at] = True
+            return
+        bits = self._bits(at)
         if facts.bits == 64 and at not in self._weights:
-            self._weights[at] = 2.0
+            self._weights[at] = bits / 32
         if facts.entry == "add" and type(one.operands[-1]) is Immediate:
             users = self._users(one)
             if users and all(self._addresses(user, one) for user in users):
                 self._gone[at] = True  # the constant goes into the accesses' own offset
                 return
-        if facts.bits == 32 and not self._full[at] and len(self._users(one)) == 1:
+        if bits == 32 and not self._full[at] and len(self._users(one)) == 1:
             self._absorb(one, self._into(one, lambda user: self._is(user, ("add", "sub"), 32)))
 
     def _addresses(self, user: int, one: Instruction) -> bool:
@@ -412,10 +509,21 @@ class _Fusion:
             if type(address) is Address and type(address.base) is not Register:
                 self._gone[one.position] = True
 
+    def _is_narrowed(self, one: Instruction) -> bool:
+        first = next(iter(one.operands), None)
+        return type(first) is Register and first.name in self._narrowed
+
+    def _widen(self, one: Instruction, facts: OpcodeFacts) -> None:
+        """Nothing widens an offset into shared memory, which has 32 bits."""
+        if self._is_narrowed(one):
+            self._gone[one.position] = True
+
     def _move(self, one: Instruction, facts: OpcodeFacts) -> None:
         """Special registers are read by an instruction of their own; the launch's shape lies in
         constant memory, which mostly is an operand of its users."""
         source = one.operands[-1]
+        if type(source) is Symbol and self._is_narrowed(one):
+            self._gone[one.position] = True
         if type(source) is Special:
             shape = source.name.startswith(("%ntid", "%nctaid"))
             self._weights[one.position] = LAUNCH_SHAPE if shape else 1.0

@@ -10,7 +10,6 @@ later): global memory moves in 32-byte sectors; shared memory has 32 banks, 4 by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -286,29 +285,3 @@ def slot_sectors(keys: Integers, slot: int) -> Integers:
     """The sector numbers of one block slot, sorted, from sorted footprint keys."""
     low, high = np.searchsorted(keys, [slot << KEY_BITS, (slot + 1) << KEY_BITS])
     return keys[low:high] & ((1 << KEY_BITS) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """Sectors that neighbouring blocks have in common, as a share of one block's footprint.
-
-    ``x`` and ``y`` are means over the sampled neighbour pairs; ``None`` where no pair exists.
-    """
-
-    x: float | None
-    y: float | None
-
-
-def overlap(keys: Integers, pairs: list[tuple[int, int]]) -> float | None:
-    """Mean share of a block's distinct sectors that its neighbour touches too.
-
-    ``pairs`` are block slots; ``None`` if there are none or nothing was touched.
-    """
-    shares = []
-    for left, right in pairs:
-        ours, theirs = slot_sectors(keys, left), slot_sectors(keys, right)
-        size = (ours.size + theirs.size) / 2
-        if size:
-            common = np.intersect1d(ours, theirs, assume_unique=True).size
-            shares.append(common / size)
-    return float(np.mean(shares)) if shares else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +14,15 @@ import numpy as np
 
 from wattcast.features.activity.counts import Access
 from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.counts import Traffic
 from wattcast.features.deciding import deciding
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import NONSENSE, AnalysisError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
-from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
+from wattcast.features.launch import Launch, PointerHint, in_rows
 from wattcast.features.loops import Loop, LoopForest
-from wattcast.features.ptx.ir import Function, Instruction, Module
-from wattcast.features.reuse import Stream
+from wattcast.features.ptx.ir import Function, Instruction, Module, filled_by_host
 from wattcast.features.together import announced
 from wattcast.features.trips import How, TripCount, resolve_trips
 
@@ -95,7 +95,7 @@ class Runs:
             return self._prefer_symbols and knowable(self._module, self._function)
 
     @cached_property
-    def traffic(self) -> SymbolicTraffic:
+    def traffic(self) -> Traffic:
         """Global memory by symbols (functions that the kernel calls are not followed)."""
         from wattcast.features.symbolic.footprints import streams
 
@@ -104,14 +104,15 @@ class Runs:
         )
         loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
         stores = sum(s.store_sectors + s.atomic_sectors for s in found)
-        return SymbolicTraffic(
+        return Traffic(
             loads,
             stores,
-            found,
+            sum(stream.distinct_sectors for stream in found),
             self._launch.blocks,
             requests,
-            exact,
+            found,
             in_rows(self._launch, self._row).grid,
+            exact,
         )
 
     @cached_property
@@ -131,7 +132,9 @@ class Runs:
         try:
             with _degrading("symbolic"):
                 made = scheme(self._module, self._function)
-                return Forms(made, self._launch, Arguments(made, self._launch).constant)
+                return Forms(
+                    made, self._launch, Arguments(made, self._launch, self._module).constant
+                )
         except AnalysisError:
             return None
 
@@ -198,14 +201,18 @@ class Runs:
     def made_up(self, loop: int) -> bool:
         """Whether data that nobody described decide a loop of the kernel: trips found by running
         it on made-up data are no knowledge."""
-        origin = deciding(self._function).loops[loop]
-        described = set()
+        origin, given = deciding(self._function).loops[loop], self._launch.arguments
+        hosted = [variable.name for variable in filled_by_host(self._module)]
+        hints = {name: given.get(name) for name in hosted}
         for index, parameter in enumerate(self._function.parameters):
-            given = self._launch.arguments
-            hint = given.get(parameter.name, given.get(str(index)))
-            if isinstance(hint, PointerHint) and hint != PointerHint(hint.elements):
-                described.add(parameter.name)
-        return origin.loaded and not (origin.data and origin.data <= described)
+            hints[parameter.name] = given.get(parameter.name, given.get(str(index)))
+        described = {
+            name
+            for name, hint in hints.items()
+            if isinstance(hint, PointerHint) and hint != PointerHint(hint.elements)
+        }
+        data = origin.data | origin.variables.intersection(hosted)
+        return origin.loaded and not (data and data <= described)
 
     def _missing(self, loop: int) -> bool:
         """Whether an argument that nobody gave decides a loop."""
@@ -307,28 +314,6 @@ def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
     latches = {latch for latch, _ in loop.back_edges}
     leaves = any(after not in loop.blocks for after in cfg.blocks[loop.header].successors)
     return leaves and loop.header not in latches
-
-
-@dataclass(frozen=True, slots=True)
-class SymbolicTraffic:
-    """Global memory as the symbolic analysis sees it.
-
-    Loads and stores both hold the sectors of atomics, which move there and back.
-    """
-
-    load_sectors: float
-    store_sectors: float
-    streams: tuple[Stream, ...]
-    busy_blocks: float
-    requests_per_block: float = 1.0
-    exact: bool = False
-    """Every address is a sum of multiples: what is touched again follows from its form."""
-    grid: Dim3 | None = None
-
-    @property
-    def footprint_sectors(self) -> float:
-        """Distinct sectors of the launch."""
-        return sum(stream.distinct_sectors for stream in self.streams)
 
 
 REUSE_UNKNOWN = Diagnostic(

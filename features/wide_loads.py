@@ -1,10 +1,10 @@
-"""Loads from shared memory that ptxas joins into wider ones.
+"""Loads from shared and constant memory that ptxas joins into wider ones.
 
 Loads of one basic block that read neighbouring words through the same register, with no store and
 no barrier between them, become one load of 8 or 16 bytes where the address is known to be aligned.
 ptxas places the variables itself, so it aligns them as it likes (machine code of ptxas 12.9 for
 sm_80: all of the fixture ``wide_shared`` and of tiled matrix products; it knows nothing of
-neighbours through different registers).
+neighbours through different registers). Loads from constant memory become 8 bytes at most (LDC.64).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ Floats = npt.NDArray[np.float64]
 WIDEST = 16
 """Bytes of the widest access of a lane (PTX ISA, vectors of ``ld``)."""
 
+WIDEST_OF = {"shared": WIDEST, "const": 8}
+"""The same of the machine's loads, by space."""
+
 LEAST_OF_FOUR = 3
 """Words of four that are loaded by one wide load; two of four stay two loads."""
 
@@ -48,15 +51,16 @@ def joined_loads(body: Body) -> Joined:
     size = len(body.instructions)
     found = Joined(np.ones(size), np.zeros(size, dtype=np.int64))
     aligned = _Alignment(body)
-    for open_loads in _spans(body):
+    spans = ((space, span) for space in WIDEST_OF for span in _spans(body, space))
+    for space, open_loads in spans:
         for base, loads in open_loads.items():
-            for width, group in _groups(loads, aligned.of(base)):
+            for width, group in _groups(loads, aligned.of(base), WIDEST_OF[space]):
                 found.loads[group] = len(group)
                 found.bytes[group] = width
     return found
 
 
-def _spans(body: Body) -> Iterator[dict[str, dict[int, tuple[int, int]]]]:
+def _spans(body: Body, space: str) -> Iterator[dict[str, dict[int, tuple[int, int]]]]:
     """Loads that nothing keeps apart: by register, offset to bytes and position."""
     written = flow(body).writes
     for block in build_cfg(body).blocks:
@@ -66,7 +70,7 @@ def _spans(body: Body) -> Iterator[dict[str, dict[int, tuple[int, int]]]]:
             if _parts(one, facts):
                 yield span
                 span = {}
-            where = _narrow_load(one, facts)
+            where = _narrow_load(one, facts, space)
             if where is not None:
                 base, offset = where
                 size = facts.bytes_per_lane
@@ -82,11 +86,11 @@ def _parts(one: Instruction, facts: OpcodeFacts) -> bool:
     return stores or facts.entry in _FENCES
 
 
-def _narrow_load(one: Instruction, facts: OpcodeFacts) -> tuple[str, int] | None:
+def _narrow_load(one: Instruction, facts: OpcodeFacts, space: str) -> tuple[str, int] | None:
     """Register and offset of a load that can be part of a wide one."""
-    if facts.entry != "ld" or facts.space != "shared" or one.predicate is not None:
+    if facts.entry != "ld" or facts.space != space or one.predicate is not None:
         return None
-    if ".volatile" in one.opcode or not 4 <= facts.bytes_per_lane < WIDEST:
+    if ".volatile" in one.opcode or not 4 <= facts.bytes_per_lane < WIDEST_OF[space]:
         return None
     address = one.operands[-1]
     if type(address) is not Address:
@@ -94,11 +98,13 @@ def _narrow_load(one: Instruction, facts: OpcodeFacts) -> tuple[str, int] | None
     return (address.base.name, address.offset) if type(address.base) is Register else None
 
 
-def _groups(loads: dict[int, tuple[int, int]], aligned: int) -> Iterator[tuple[int, list[int]]]:
+def _groups(
+    loads: dict[int, tuple[int, int]], aligned: int, widest: int
+) -> Iterator[tuple[int, list[int]]]:
     """Bytes of a wide load and the positions it serves: the widest first."""
     left = dict(loads)
     for width in (WIDEST, WIDEST // 2):
-        if aligned < width:
+        if min(aligned, widest) < width:
             continue
         for offset in sorted(left):
             if offset not in left:

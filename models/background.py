@@ -6,8 +6,6 @@ to be handed on, so no row of it is stored.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
@@ -68,9 +66,9 @@ class Background(Frozen):
         return np.array(self.points, dtype=np.float32)
 
 
-def read_background(path: Path) -> Background:
-    """Read ``background.json``. Raises ModelError if it does not validate."""
+def read_background(content: bytes) -> Background:
+    """Read a ``background.json``. Raises ModelError if it does not validate."""
     try:
-        return Background.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise ModelError(f"background statistics {path.name}: {error}") from error
+        return Background.model_validate_json(content)
+    except ValidationError as error:
+        raise ModelError(f"background statistics {BACKGROUND_NAME}: {error}") from error

@@ -7,6 +7,7 @@ vectors it was not trained on.
     Card               what the card of any target holds
     +-- ModelCard      target power
     +-- TimeCard       target time (models/time/calibration.py)
+    +-- ScalingCard    target scaling over clocks (models/papers/scaling/card.py)
 """
 
 from __future__ import annotations
@@ -264,6 +265,83 @@ class ModelCard(Card):
             if (scores.table, scores.protocol) == (table, protocol):
                 return scores
         raise ModelError(f"the card has no {protocol} scores {table.replace('_', ' ')}")
+
+
+ScalingProtocol = Literal["leave_programs_out", "micro_to_real"]
+ScaledQuantity = Literal["time", "power", "energy"]
+
+
+class ScalingTrainingFacts(TrainingSize):
+    """What a scaling model was fitted on, and what cleaning left out or noted, rule by rule."""
+
+    pairs: int = Field(ge=1)
+    dropped: dict[str, int]
+    noted: dict[str, int]
+
+
+class ScalingErrors(CardPart):
+    """Errors of a scale: mean and median in points (hundredths), share within ten points."""
+
+    mean_points: float = Field(ge=0)
+    median_points: float = Field(ge=0)
+    mape_percent: float = Field(ge=0)
+    close_percent: float = Field(ge=0, le=100)
+
+
+class ScalingScores(CardPart):
+    """Errors on kernels left out, beside the mean curve's, which knows no kernel.
+
+    ``reference_mhz`` is the pair (core, memory) that the scales are against.
+    """
+
+    protocol: ScalingProtocol
+    quantity: ScaledQuantity
+    reference_mhz: tuple[float, float]
+    kernels: int = Field(ge=1)
+    model: ScalingErrors
+    mean_curve: ScalingErrors
+
+
+class ScalingChoice(CardPart):
+    """Energy saved at the pair of least predicted energy, in percent of that at the reference."""
+
+    protocol: ScalingProtocol
+    saved_percent: float
+    mean_curve_saved_percent: float
+    oracle_percent: float
+    hypervolume_ratio: float = Field(gt=0, le=1)
+
+
+class ScaleWidth(CardPart):
+    """Interval of a scale: ``[low_factor, high_factor]`` times the predicted one."""
+
+    low_factor: float = Field(gt=0, le=1)
+    high_factor: float = Field(ge=1)
+
+
+class ScalingIntervals(CardPart):
+    """Widths at a nominal ``level``, from kernels left out; ``None`` where nothing was scored."""
+
+    level: float = Field(gt=0, lt=1)
+    time: ScaleWidth | None
+    power: ScaleWidth | None
+
+
+class ScalingCard(Card):
+    """Card of a scaling model. ``corrects_sha256``: for trees, the ``model.json`` under them."""
+
+    target: Literal["scaling"]
+    training: ScalingTrainingFacts
+    scores: tuple[ScalingScores, ...]
+    intervals: ScalingIntervals
+    choice: tuple[ScalingChoice, ...]
+    corrects_sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _of_its_family(self) -> ScalingCard:
+        if (self.family == "catboost") != (self.corrects_sha256 is not None):
+            raise ValueError("trees name the physical model they correct, and only they do")
+        return self
 
 
 def _text(data: dict[str, Any]) -> str:

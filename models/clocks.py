@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import GpuProfile
+
+CodeModel = Literal["sequence", "tokens"]
+"""Families that scale over clocks from code alone (``models/papers/scaling/code.py``)."""
 
 
 class ClockPair(NamedTuple):

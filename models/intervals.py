@@ -419,20 +419,3 @@ def calibrate(
         unseen_kernel=unseen.model_copy(update={"coverage": unseen_coverage}),
         extrapolated=extrapolated,
     )
-
-
-def measure_coverage(
-    protocol: str, measured: Floats, low: Floats, high: Floats, groups: ArrayLike, level: float
-) -> Coverage:
-    """Empirical coverage, width and interval score of intervals ``[low, high]``, each ``[n]``."""
-    inside = (measured >= low) & (measured <= high)
-    _, index = np.unique(np.asarray(groups), return_inverse=True)
-    per_group = np.bincount(index, weights=inside) / np.bincount(index)
-    missed = np.maximum(low - measured, 0) + np.maximum(measured - high, 0)
-    return Coverage(
-        protocol=protocol,
-        rows=float(np.mean(inside)),
-        kernels=float(np.mean(per_group)),
-        mean_width_watts=float(np.mean(high - low)),
-        interval_score_watts=float(np.mean(high - low + 2 / (1 - level) * missed)),
-    )

@@ -75,7 +75,8 @@ class ClockErrors:
 
 
 CLOCKS = ClockErrors(slope=0.19, wave=0.052, reach=0.21)
-"""By maximum likelihood on 73 kernels left out, predicted from code: ``studies tuning-clocks``."""
+"""By maximum likelihood on 73 kernels left out, predicted from code: study
+``tuning-clocks`` of revision 5da0e32."""
 
 
 @dataclass(frozen=True, slots=True)

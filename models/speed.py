@@ -21,7 +21,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
-from wattcast.models.time.beside import Beside, tensor_rate
+from wattcast.models.time.beside import Beside, major, tensor_rate
 from wattcast.models.time.bottleneck import (
     L1_BYTES_PER_CLOCK,
     MULTIPLY_INSTRUCTIONS,
@@ -31,7 +31,6 @@ from wattcast.models.time.bottleneck import (
     l2_bytes_per_clock,
 )
 from wattcast.models.time.measured_work import FLOPS_PER_FMA
-from wattcast.models.time.waits import major
 
 Floats = npt.NDArray[np.float64]
 

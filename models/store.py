@@ -5,6 +5,9 @@ An artifact is a folder with a card and exactly the files the card names::
     <root>/<gpu>/<target>/<family>-<schema>-<source>/<version>/
         card.json  model.ubj | model.cbm  model.onnx  background.json
 
+A file may lie there compressed, with ``.gz`` or ``.xz`` after its name; the card's checksum is that
+of its content. ``compress`` writes the large ones of the package so. ``Artifact.read`` reads all.
+
 A store opens the artifacts of one target; power is the default, ``kind`` names another's card.
 Roots are ordered: the packaged ``models/artifacts`` first, then what users trained
 (``$WATTCAST_HOME/artifacts``); a later root wins over an earlier one.
@@ -12,10 +15,14 @@ Roots are ordered: the packaged ``models/artifacts`` first, then what users trai
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import lzma
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
@@ -26,6 +33,11 @@ AnyCard = TypeVar("AnyCard", bound=Card, default=ModelCard)
 Cards = list[AnyCard]  # the method ``list`` below hides the builtin inside its class
 PACKAGED_ARTIFACTS = Path(__file__).parent / "artifacts"
 """Read-only artifacts of the package."""
+COMPRESSED = ".gz"
+_OPENERS: dict[str, Any] = {COMPRESSED: gzip.open, ".xz": lzma.open}
+COMPRESSED_FROM_BYTES = 900_000
+MOST_BYTES = 1 << 28
+"""Of one file; the largest that is packaged has 4 MB. gzip grows a small file 1000 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +48,13 @@ class Artifact(Generic[AnyCard]):
     folder: Path
     members: tuple[Artifact[AnyCard], ...] = ()
 
-    def file(self, name: str) -> Path:
-        """Path of a file the card names. Raises ModelError for any other."""
+    def read(self, name: str) -> bytes:
+        """Content of a file the card names. Raises ModelError for any other, and for one that
+        is missing, no plain file, or not what it was."""
+        label = _label(self.folder)
         if name not in self.card.files:
-            raise ModelError(f"{_label(self.folder)} has no file {name!r}")
-        return self.folder / name
+            raise ModelError(f"{label} has no file {name!r}")
+        return _content(self.folder, name, self.card.files[name], label)
 
 
 def schema_hash(schema_id: str) -> str:
@@ -175,16 +189,44 @@ class ArtifactStore(Generic[AnyCard]):
 
 
 def _check_files(card: Card, folder: Path, label: str) -> None:
+    known = {CARD_NAME, *card.files, *(name + end for name in card.files for end in _OPENERS)}
     for path in sorted(folder.iterdir()):
-        if path.name != CARD_NAME and path.name not in card.files:
+        if path.name not in known:
             raise ModelError(f"{label}: file {path.name!r} is not in the card")
     for name, expected in card.files.items():
-        path = folder / name
-        # A link could lead out of the root; artifacts are plain files.
-        if path.is_symlink() or not path.is_file():
-            raise ModelError(f"{label}: file {name!r} is missing or no plain file")
-        if sha256_of(path) != expected:
-            raise ModelError(f"{label}: file {name!r} does not match the checksum in its card")
+        _content(folder, name, expected, label)
+
+
+def _content(folder: Path, name: str, expected: str, label: str) -> bytes:
+    """What a file holds whose checksum must be ``expected``."""
+    path = folder / name
+    packed = {folder / (name + end): opener for end, opener in _OPENERS.items()}
+    there = [each for each in (path, *packed) if each.exists() or each.is_symlink()]
+    # A link could lead out of the root; artifacts are plain files.
+    if not there or any(each.is_symlink() or not each.is_file() for each in there):
+        raise ModelError(f"{label}: file {name!r} is missing or no plain file")
+    if len(there) > 1:
+        raise ModelError(f"{label}: file {name!r} is there twice, plain and compressed")
+    try:
+        with packed.get(there[0], open)(there[0], "rb") as file:
+            content: bytes = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ModelError(f"{label}: file {name!r} cannot be read: {error}") from error
+    if len(content) > MOST_BYTES:
+        raise ModelError(f"{label}: file {name!r} holds more than {MOST_BYTES} bytes")
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise ModelError(f"{label}: file {name!r} does not match the checksum in its card")
+    return content
+
+
+def compress(root: Path) -> None:
+    """Compress the ONNX files of at least ``COMPRESSED_FROM_BYTES`` of the artifacts below
+    ``root``, where they are. The same content gives the same bytes."""
+    for path in sorted(root.glob("*/*/*/*/*.onnx")):
+        if path.stat().st_size >= COMPRESSED_FROM_BYTES:
+            content = gzip.compress(path.read_bytes(), 9, mtime=0)
+            path.with_name(path.name + COMPRESSED).write_bytes(content)
+            path.unlink()
 
 
 def _label(folder: Path) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,14 +36,13 @@ class TreeModel:
         self._family = artifact.card.family
         if self._family not in NATIVE_NAMES:
             raise ModelError(f"{self._family!r} is not a family of boosted trees")
-        self._onnx_file = artifact.file(ONNX_NAME)
-        self._native_file = artifact.file(NATIVE_NAMES[self._family])
+        self._read = artifact.read
         self._features = len(artifact.card.features)
 
     @cached_property
     def session(self) -> onnxruntime.InferenceSession:
         """The ONNX session, made now if it is not there yet."""
-        session = open_session(self._onnx_file)
+        session = open_session(self._read(ONNX_NAME))
         width = session.get_inputs()[0].shape[-1]
         if width != self._features:
             raise ModelError(f"{ONNX_NAME} takes {width} features, its card {self._features}")
@@ -63,11 +61,12 @@ class TreeModel:
     @cached_property
     def native(self) -> _Xgboost | _Catboost:
         """The library's own model: ``score(vectors)`` and ``shap(vectors)``."""
-        return (_Catboost if self._family == "catboost" else _Xgboost)(self._native_file)
+        content = self._read(NATIVE_NAMES[self._family])
+        return (_Catboost if self._family == "catboost" else _Xgboost)(content)
 
 
-def open_session(file: Path) -> onnxruntime.InferenceSession:
-    """An ONNX session of one thread. Raises ModelError for a file that does not load."""
+def open_session(content: bytes) -> onnxruntime.InferenceSession:
+    """An ONNX session of one thread. Raises ModelError for a model that does not load."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -78,17 +77,17 @@ def open_session(file: Path) -> onnxruntime.InferenceSession:
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 3  # errors only; warnings go to stderr unasked
     try:
-        return ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's own errors share no base class
-        raise ModelError(f"{file.name} does not load: {error}") from error
+        raise ModelError(f"{ONNX_NAME} does not load: {error}") from error
 
 
 class _Xgboost:
-    def __init__(self, file: Path) -> None:
+    def __init__(self, content: bytes) -> None:
         import xgboost
 
         self._xgboost = xgboost
-        self._booster = xgboost.Booster(params={"nthread": 1}, model_file=str(file))
+        self._booster = xgboost.Booster({"nthread": 1}, model_file=bytearray(content))
 
     def score(self, vectors: Float32s) -> Float64s:
         return np.asarray(self._booster.predict(self._matrix(vectors)), dtype=np.float64)
@@ -102,12 +101,12 @@ class _Xgboost:
 
 
 class _Catboost:
-    def __init__(self, file: Path) -> None:
+    def __init__(self, content: bytes) -> None:
         import catboost
 
         self._catboost = catboost
         self._model = catboost.CatBoostRegressor()
-        self._model.load_model(str(file))
+        self._model.load_model(blob=content)
 
     def score(self, vectors: Float32s) -> Float64s:
         return np.asarray(self._model.predict(vectors, thread_count=1), dtype=np.float64)

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.effort import SizeLimits
 from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
 from wattcast.features.held import analysis_bytes
+from wattcast.models.operators import Operators
+from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.predictor.parts.drift import DriftWatch
 from wattcast.predictor.parts.kept import Kept, Memory
 from wattcast.predictor.parts.modules import RINGS, ModuleCache
@@ -36,20 +37,13 @@ class Limits(Protocol):
     ``wattcast.app.settings.Settings`` describes each and says its default."""
 
     home: Path
-    max_gpus: int
     max_ptx_bytes: int
-    max_cuda_bytes: int
     cache_bytes: int
     compile_seconds: float
-    compile_memory_bytes: int
     analysis_effort: int
     max_analysis_effort: int
     analysis_seconds: float
     unsafe_compile: bool
-
-    @property
-    def size_limits(self) -> SizeLimits:
-        """How large a kernel may be."""
 
     @property
     def ptxas(self) -> str:
@@ -106,7 +100,7 @@ class Predictor:
         self.store = store
         self.gpus = Gpus(settings.home)
         self.memory = memory or Memory(settings.cache_bytes)
-        self.modules = ModuleCache(self.memory, settings.max_ptx_bytes, settings.size_limits)
+        self.modules = ModuleCache(self.memory, settings.max_ptx_bytes)
         self.sources = Sources(settings, self.modules, self.memory, own=own)
         self.analysed: Kept[Hashable, KernelAnalysis] = self.memory.room(
             analysis_bytes, grows=True, rings=RINGS
@@ -114,6 +108,7 @@ class Predictor:
         self.spaces: Kept[str, TuningRun] = self.memory.room(held_bytes)
         self.power = PowerModels(settings.home)
         self.work_time = WorkTimeModels(settings.home)
+        self.operators = Operators((PACKAGED_ARTIFACTS, settings.home / "artifacts"))
         self.drift = DriftWatch()
 
     def without_store(self) -> Predictor:

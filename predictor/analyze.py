@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattcast.features.activity import LineActivity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.launch import PointerHint
 from wattcast.features.schemas import activity_schema
 from wattcast.predictor import parts
-from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.messages.analyze import (
+    AnalyzeAnswer,
+    AnalyzedAccess,
+    AnalyzedArgument,
+    AnalyzedBlock,
+    AnalyzedLaunch,
+    AnalyzedLine,
+    AnalyzedLoop,
+    AnalyzedOccupancy,
+    AnalyzeRequest,
+    ObservedTrips,
+    Quantity,
+    Sampling,
+)
 from wattcast.predictor.parts.arguments import c_names, described
 from wattcast.predictor.parts.sources import Source
 
@@ -25,8 +38,8 @@ MOST_ROWS = 2000
 
 
 @parts.within_asked_seconds
-def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
-    """``AnalyzeAnswer``.
+def analyze(predictor: Predictor, request: AnalyzeRequest) -> AnalyzeAnswer:
+    """Loops, accesses, mix, occupancy, registers and activity of a launch.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, and
     ServiceError for limits.
@@ -34,45 +47,44 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
     gpu = predictor.gpus.load(request.gpu)
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
-    facts = parts.facts(analysis)
     activity = analysis.activity.values()
     executed = analysis.executed if analysis.activity_how == "executed" else None
     accesses, lines = analysis.accesses, analysis.lines
     mix = sorted(analysis.mix.items(), key=lambda item: -item[1])
-    return {
-        "gpu": gpu.id,
-        "kernel": parts.kernel_name(analysis),
-        "compiled": parts.compiled(source),
-        "launch": _launch(analysis, source),
-        "how": analysis.activity_how,
-        "occupancy": {
-            **facts["occupancy"],
-            "limits": dict(analysis.occupancy.limits),
-            "waves": analysis.waves,
-        },
-        "registers": facts["registers"],
-        "loops": _loops(analysis, facts["trip_counts"]),
-        "mix": dict(mix),
-        "blocks": _blocks(analysis),
-        "accesses": [asdict(access) for access in accesses[:MOST_ROWS]],
-        "activity": [
-            {
-                "name": field.name,
-                "value": activity[field.name],
+    return AnalyzeAnswer(
+        gpu=gpu.id,
+        kernel=parts.kernel_name(analysis.function),
+        compiled=parts.compiled(source),
+        launch=_launch(analysis, source),
+        how=analysis.activity_how,
+        occupancy=AnalyzedOccupancy(
+            **parts.occupancy(analysis).data(),
+            limits={str(name): blocks for name, blocks in analysis.occupancy.limits.items()},
+            waves=analysis.waves,
+        ),
+        registers=parts.registers(analysis),
+        loops=_loops(analysis),
+        mix=dict(mix),
+        blocks=_blocks(analysis),
+        accesses=[AnalyzedAccess(**asdict(access)) for access in accesses[:MOST_ROWS]],
+        activity=[
+            Quantity(
+                name=field.name,
+                value=activity[field.name],
                 **parts.members(field, "unit", "description"),
-            }
+            )
             for field in activity_schema().fields
         ],
-        "lines": [_line(line, source) for line in lines[:MOST_ROWS]],
-        "sampling": None
+        lines=[_line(line, source) for line in lines[:MOST_ROWS]],
+        sampling=None
         if executed is None
-        else {
-            "sampled_blocks": len(executed.sampling.plan.blocks),
+        else Sampling(
+            sampled_blocks=len(executed.sampling.plan.blocks),
             **parts.members(executed.sampling, *_SAMPLING),
-        },
-        "needs": parts.needs(source, analysis),
-        "coverage": asdict(analysis.coverage),
-        "warnings": parts.warnings(
+        ),
+        needs=parts.needs(source, analysis),
+        coverage=parts.coverage(analysis),
+        warnings=parts.warnings(
             source,
             analysis,
             analysis.activity_diagnostics,
@@ -80,61 +92,63 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
             parts.left_out("blocks", len(analysis.cfg.blocks), MOST_ROWS),
             parts.left_out("lines", len(lines), MOST_ROWS),
         ),
-    }
+    )
 
 
-def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
+def _launch(analysis: KernelAnalysis, source: Source) -> AnalyzedLaunch:
     launch, function = analysis.launch, analysis.function
     parameters = described(function, c_names(function, source.kernels))
     given = {
         position: asdict(value) if isinstance(value, PointerHint) else value
         for position, value in launch.arguments.items()
     }
-    return {
-        "grid": list(launch.grid),
-        "block": list(launch.block),
+    return AnalyzedLaunch(
+        grid=list(launch.grid),
+        block=list(launch.block),
         **parts.members(launch, "blocks", "threads", "warps_per_block", "dynamic_shared_bytes"),
-        "static_shared_bytes": analysis.static_shared_bytes,
-        "arguments": [
-            {**parameter, "given": given.get(str(parameter["position"]))}
+        static_shared_bytes=analysis.static_shared_bytes,
+        arguments=[
+            AnalyzedArgument(**parameter.data(), given=given.get(str(parameter.position)))
             for parameter in parameters
         ],
-    }
+    )
 
 
-def _blocks(analysis: KernelAnalysis) -> list[dict[str, Any]]:
+def _blocks(analysis: KernelAnalysis) -> list[AnalyzedBlock]:
     """Basic blocks with what bounds their own speed: how long their chain of dependences is."""
     body = analysis.function.body
     return [
-        {
-            "block": chain.block,
-            "label": block.label,
-            "line": body.instructions[block.start].line,
+        AnalyzedBlock(
+            block=chain.block,
+            label=block.label,
+            line=body.instructions[block.start].line,
             **parts.members(chain, "instructions", "longest_chain", "ilp"),
-        }
+        )
         for block, chain in zip(analysis.cfg.blocks, analysis.chains, strict=True)
         if chain.instructions
     ][:MOST_ROWS]
 
 
-def _line(line: LineActivity, source: Source) -> dict[str, Any]:
+def _line(line: LineActivity, source: Source) -> AnalyzedLine:
     """A source line; of what was compiled here, a header is told by its name alone."""
     row = asdict(line)
     if source.cuda is not None and line.file is not None:
         row["file"] = PurePath(line.file).name
-    return row
+    return AnalyzedLine(**row)
 
 
-def _loops(analysis: KernelAnalysis, trips: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _loops(analysis: KernelAnalysis) -> list[AnalyzedLoop]:
     """Trip counts with each loop's depth and, where it was executed, what was seen of it."""
-    observed: dict[int, dict[str, Any]] = {}
+    observed: dict[int, ObservedTrips] = {}
     if analysis.activity_how == "executed":
         observed = {
-            seen.loop: parts.members(seen, "mean", "lowest", "highest", "entries", "extrapolated")
+            seen.loop: ObservedTrips(
+                **parts.members(seen, "mean", "lowest", "highest", "entries", "extrapolated")
+            )
             for seen in analysis.executed.loops
             if seen.function == analysis.function.name
         }
     return [
-        {**trip, "depth": loop.depth, "observed": observed.get(loop.index)}
-        for loop, trip in zip(analysis.loops.loops, trips, strict=True)
+        AnalyzedLoop(**trip.data(), depth=loop.depth, observed=observed.get(loop.index))
+        for loop, trip in zip(analysis.loops.loops, parts.trip_counts(analysis), strict=True)
     ]

@@ -6,7 +6,7 @@ read the trace -> power of each kind of launch -> launches share their board -> 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,20 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.predictor import parts
 from wattcast.predictor.advise import advise
 from wattcast.predictor.cost import priced
+from wattcast.predictor.messages import Energy, Power
+from wattcast.predictor.messages.advise import Advice
+from wattcast.predictor.messages.application import (
+    ApplicationAnswer,
+    Covered,
+    DeviceAnswer,
+    Gaps,
+    How,
+    KernelRow,
+    LaunchColumns,
+    Row,
+    StreamRow,
+)
+from wattcast.predictor.messages.predict import Trust
 from wattcast.predictor.parts.trust import ORDER
 from wattcast.predictor.traces.board import shared_board, timeline
 from wattcast.predictor.traces.code import Library
@@ -43,6 +57,9 @@ SURE = 0.9
 
 REST = "all others"
 
+ROW_FIELDS = set(KernelRow.model_fields)
+"""What every row gives."""
+
 
 def application(
     predictor: Predictor,
@@ -50,8 +67,8 @@ def application(
     request: ApplicationRequest,
     code: Library | None = None,
     progress: Progress = lambda what, done: None,
-) -> dict[str, Any]:
-    """``ApplicationAnswer``. The same trace, code and request give the same answer.
+) -> ApplicationAnswer:
+    """The energy of all launches of a trace. The same trace, code and request give the same answer.
 
     Raises GpuError where a GPU is neither given nor known by its name in the trace, ClockError for
     clocks it does not run at, and ModelError.
@@ -69,42 +86,42 @@ def application(
     rows, places = _kernels(predictor, trace, request, found, joules, seconds, below, above, total)
     progress("answered", len(trace))
     streams = _streams(trace, joules, seconds, total)
-    per_second = {name: total[name] / span if span else 0.0 for name in ("joules", "low", "high")}
-    return {
-        "source": trace.source,
-        "launches": len(trace),
-        "untimed": trace.untimed,
-        "coverage": _coverage(trace, found, joules, seconds),
-        "energy": total,
-        "power": {
-            "watts": per_second["joules"],
-            "low": per_second["low"],
-            "high": per_second["high"],
-            "level": total["level"],
-            "basis": total["basis"],
-        },
-        "span_seconds": span,
+    per_second = [each / span if span else 0.0 for each in (total.joules, total.low, total.high)]
+    return ApplicationAnswer(
+        source=trace.source,
+        launches=len(trace),
+        untimed=trace.untimed,
+        coverage=_coverage(trace, found, joules, seconds),
+        energy=total,
+        power=Power(
+            watts=per_second[0],
+            low=per_second[1],
+            high=per_second[2],
+            level=total.level,
+            basis=total.basis,
+        ),
+        span_seconds=span,
         **priced(total, request.tariff, request.grams_co2_per_kwh),
-        "trust": _trust(trace, found, joules, total),
-        "covers": "gpu_boards",
-        "devices": [
+        trust=_trust(trace, found, joules, total),
+        covers="gpu_boards",
+        devices=[
             _device_answer(trace, device, gap, joules, below, above, total, origin)
             for device, gap in zip(found, gaps, strict=True)
         ],
-        "kernels": rows,
-        "operators": _rows(trace.operators, trace.operator, joules, seconds, total),
-        "streams": streams,
-        "steps": _rows(trace.steps, trace.step, joules, seconds, total, in_order=True),
-        "clocks": [mix for device in found for mix in mixes(device, trace, request)],
-        "launch_columns": _columns(trace, joules, places, streams, origin)
+        kernels=rows,
+        operators=_rows(trace.operators, trace.operator, joules, seconds, total),
+        streams=streams,
+        steps=_rows(trace.steps, trace.step, joules, seconds, total, in_order=True),
+        clocks=[mix for device in found for mix in mixes(device, trace, request)],
+        launch_columns=_columns(trace, joules, places, streams, origin)
         if request.launches
         else None,
-        "warnings": parts.plain_warnings(
+        warnings=parts.plain_warnings(
             trace.notes,
             *(device.powers.notes for device in found),
             notes_of(trace, request, found, code),
         ),
-    }
+    )
 
 
 def _devices(
@@ -167,9 +184,7 @@ def _gpu(
         raise GpuError(detail, **error.context) from error
 
 
-def _trust(
-    trace: Trace, found: Sequence[Device], joules: Floats, total: Mapping[str, Any]
-) -> dict[str, str]:
+def _trust(trace: Trace, found: Sequence[Device], joules: Floats, total: Energy) -> Trust:
     """The best mark that ``SURE`` of the energy has, or a better one."""
     sums: dict[str, float] = dict.fromkeys(ORDER, 0.0)
     worst: dict[str, tuple[float, str]] = {}
@@ -177,7 +192,7 @@ def _trust(
         by_kind = np.bincount(trace.kind[device.at], joules[device.at], minlength=len(trace.kinds))
         reasons: dict[tuple[str, str], float] = {}
         for kind, power in device.kinds.items():
-            key = power.trust["mark"], power.trust["why"]
+            key = power.trust.mark, power.trust.why
             reasons[key] = reasons.get(key, 0.0) + float(by_kind[kind])
         board = "estimated board" if device.powers.estimated else "measured board"
         reasons[board, "gaps"] = device.board.idle_joules
@@ -187,16 +202,16 @@ def _trust(
     held = 0.0
     for mark in ORDER:
         held += sums[mark]
-        if held >= SURE * total["joules"] and mark in worst:
-            share = sums[mark] / total["joules"] if total["joules"] else 1.0
-            return {"mark": mark, "why": f"{share:.0%} of the energy; most of it: {worst[mark][1]}"}
-    return {"mark": "guess", "why": "no launch has an answer"}
+        if held >= SURE * total.joules and mark in worst:
+            share = sums[mark] / total.joules if total.joules else 1.0
+            return Trust(mark=mark, why=f"{share:.0%} of the energy; most of it: {worst[mark][1]}")
+    return Trust(mark="guess", why="no launch has an answer")
 
 
 def _coverage(
     trace: Trace, found: Sequence[Device], joules: Floats, seconds: Floats
-) -> list[dict[str, Any]]:
-    hows: dict[str, list[float]] = {}
+) -> list[Covered]:
+    hows: dict[How, list[float]] = {}
     for device in found:
         kinds = trace.kind[device.at]
         size = len(trace.kinds)
@@ -208,15 +223,15 @@ def _coverage(
             for place, column in enumerate((launches, times, energies)):
                 sums[place] += column[kind]
     whole = float(seconds.sum())
-    order = ("code", "code, other launch", "name", "copy")
+    order: tuple[How, ...] = ("code", "code, other launch", "name", "copy")
     return [
-        {
-            "how": how,
-            "launches": int(hows[how][0]),
-            "seconds": float(hows[how][1]),
-            "time_share": float(hows[how][1]) / whole if whole else 0.0,
-            "joules": float(hows[how][2]),
-        }
+        Covered(
+            how=how,
+            launches=int(hows[how][0]),
+            seconds=float(hows[how][1]),
+            time_share=float(hows[how][1]) / whole if whole else 0.0,
+            joules=float(hows[how][2]),
+        )
         for how in order
         if how in hows
     ]
@@ -229,35 +244,37 @@ def _device_answer(
     joules: Floats,
     below: Floats,
     above: Floats,
-    total: Mapping[str, Any],
+    total: Energy,
     origin: int,
-) -> dict[str, Any]:
+) -> DeviceAnswer:
     board, powers = device.board, device.powers
     told = trace.devices[device.number]
     own = total_of(joules, below, above, trace, [device], [gap])
-    own["joules"] = board.total_joules
+    joules_of = board.total_joules
     span = board.span_seconds
-    return {
-        "device": told.id,
-        "gpu": device.gpu.id,
-        "name": told.name,
-        "launches": len(device.at),
-        "span_seconds": span,
-        "busy_seconds": span - board.idle_seconds,
-        "shared_seconds": board.shared_seconds,
-        "limited_seconds": board.limited_seconds,
-        "idle_watts": powers.idle_watts,
-        "standing_watts": powers.standing_watts,
-        "limit_watts": powers.limit_watts,
-        "mean_watts": board.total_joules / span if span else 0.0,
-        "energy": {
-            **own,
-            "low": min(own["low"], board.total_joules),
-            "high": max(own["high"], board.total_joules),
-        },
-        "gaps": {**gap, "energy_share": _share(gap["joules"], total)},
-        "timeline": timeline(board, origin, MOST_POINTS),
-    }
+    return DeviceAnswer(
+        device=told.id,
+        gpu=device.gpu.id,
+        name=told.name,
+        launches=len(device.at),
+        span_seconds=span,
+        busy_seconds=span - board.idle_seconds,
+        shared_seconds=board.shared_seconds,
+        limited_seconds=board.limited_seconds,
+        idle_watts=powers.idle_watts,
+        standing_watts=powers.standing_watts,
+        limit_watts=powers.limit_watts,
+        mean_watts=board.total_joules / span if span else 0.0,
+        energy=Energy(
+            joules=joules_of,
+            low=min(own.low, joules_of),
+            high=max(own.high, joules_of),
+            level=own.level,
+            basis=own.basis,
+        ),
+        gaps=Gaps(**gap, energy_share=_share(gap["joules"], total)),
+        timeline=timeline(board, origin, MOST_POINTS),
+    )
 
 
 def _kernels(
@@ -269,8 +286,8 @@ def _kernels(
     seconds: Floats,
     below: Floats,
     above: Floats,
-    total: Mapping[str, Any],
-) -> tuple[list[dict[str, Any]], Integers]:
+    total: Energy,
+) -> tuple[list[KernelRow], Integers]:
     """Rows by energy, and the row of each launch."""
     names: dict[tuple[int, str], int] = {}
     row_of = np.full((len(trace.devices), len(trace.kinds)), NONE, dtype=np.int64)
@@ -305,41 +322,42 @@ def _kernels(
         power = device.kinds[main]
         lasting = float(columns["seconds"][number])
         watts = [device.kinds[kind].estimate.value * each[kind] for kind in mine]
-        advised: list[dict[str, Any]] = []
+        advised: list[Advice] = []
         if left > 0 and power.request is not None:
             left -= 1
             advised = _advice(predictor, power)
         rows.append(
-            {
-                "name": name,
-                "device": trace.devices[at].id,
-                "how": power.how,
-                "family": power.family,
-                "data_type": power.data_type,
+            KernelRow.model_construct(  # not checked anew, and one set of names for all rows
+                ROW_FIELDS,
+                name=name,
+                device=trace.devices[at].id,
+                how=power.how,
+                family=power.family,
+                data_type=power.data_type,
                 **{key: column[number].item() for key, column in columns.items()},
-                "energy_share": _share(float(columns["joules"][number]), total),
-                "watts": sum(watts) / lasting if lasting else power.estimate.value,
-                "trust": dict(power.trust),
-                "why": power.why,
-                "code": None if power.code is None else power.code.file,
-                "advice": advised,
-            }
+                energy_share=_share(float(columns["joules"][number]), total),
+                watts=sum(watts) / lasting if lasting else power.estimate.value,
+                trust=power.trust,
+                why=power.why,
+                code=None if power.code is None else power.code.file,
+                advice=advised,
+            )
         )
     place = np.empty(size, dtype=np.int64)
     place[order] = np.arange(size)
     return rows, place[row]
 
 
-def _advice(predictor: Predictor, power: KindPower) -> list[dict[str, Any]]:
+def _advice(predictor: Predictor, power: KindPower) -> list[Advice]:
     assert power.request is not None
     try:
-        found: list[dict[str, Any]] = advise(predictor, power.request)["advice"]
+        suggestions = advise(predictor, power.request).advice
     except WattcastError:
         return []
-    if power.trust["mark"] == "guess":
+    if power.trust.mark == "guess":
         # What is assumed of the arguments goes by the launch: another launch would do other work.
-        found = [one for one in found if "launch" not in (one["request"] or {})]
-    return found[:3]
+        suggestions = [each for each in suggestions if "launch" not in (each.request or {})]
+    return suggestions[:3]
 
 
 def _rows(
@@ -347,10 +365,10 @@ def _rows(
     column: Integers,
     joules: Floats,
     seconds: Floats,
-    total: Mapping[str, Any],
+    total: Energy,
     *,
     in_order: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Sums by name, ``None`` for launches of none: by energy, or in the order of the names."""
     at = np.where(column == NONE, len(names), column)
     size = len(names) + 1
@@ -359,13 +377,13 @@ def _rows(
     energies = np.bincount(at, joules, minlength=size)
     order = range(size) if in_order else np.lexsort((np.arange(size), -energies)).tolist()
     rows = [
-        {
-            "name": names[number] if number < len(names) else None,
-            "launches": int(launches[number]),
-            "seconds": float(times[number]),
-            "joules": float(energies[number]),
-            "energy_share": _share(float(energies[number]), total),
-        }
+        Row(
+            name=names[number] if number < len(names) else None,
+            launches=int(launches[number]),
+            seconds=float(times[number]),
+            joules=float(energies[number]),
+            energy_share=_share(float(energies[number]), total),
+        )
         for number in order
         if launches[number]
     ]
@@ -374,19 +392,17 @@ def _rows(
     return [*rows[: MOST_ROWS - 1], _summed(rows[MOST_ROWS - 1 :])]
 
 
-def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summed(rows: Sequence[Row]) -> Row:
     columns = ("launches", "seconds", "joules", "energy_share")
-    return {"name": REST, **{name: sum(row[name] for row in rows) for name in columns}}
+    return Row(name=REST, **{name: sum(getattr(row, name) for row in rows) for name in columns})
 
 
-def _streams(
-    trace: Trace, joules: Floats, seconds: Floats, total: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def _streams(trace: Trace, joules: Floats, seconds: Floats, total: Energy) -> list[StreamRow]:
     rows = []
     for number, device in enumerate(trace.devices):
         mine = trace.device == number
         found = _rows(trace.streams, trace.stream[mine], joules[mine], seconds[mine], total)
-        rows += [{**row, "device": device.id} for row in found]
+        rows += [StreamRow(**dict(row), device=device.id) for row in found]
     return rows
 
 
@@ -394,27 +410,27 @@ def _columns(
     trace: Trace,
     joules: Floats,
     places: Integers,
-    streams: Sequence[Mapping[str, Any]],
+    streams: Sequence[StreamRow],
     origin: int,
-) -> dict[str, Any]:
+) -> LaunchColumns:
     """Times to the nanosecond, which makes them short as text."""
     ids = np.array([device.id for device in trace.devices])
-    row_of = {(row["device"], row["name"]): at for at, row in enumerate(streams)}
+    row_of = {(row.device, row.name): at for at, row in enumerate(streams)}
     rows = np.array(
         [
             [row_of.get((device, name), row_of.get((device, REST), NONE)) for name in trace.streams]
             for device in ids.tolist()
         ]
     )
-    return {
-        "start_seconds": np.round((trace.start - origin) * 1e-9, 9).tolist(),
-        "seconds": np.round((trace.end - trace.start) * 1e-9, 9).tolist(),
-        "joules": joules.tolist(),
-        "device": ids[trace.device].tolist(),
-        "stream": rows[trace.device, trace.stream].tolist(),
-        "kernel": places.tolist(),
-    }
+    return LaunchColumns(
+        start_seconds=np.round((trace.start - origin) * 1e-9, 9).tolist(),
+        seconds=np.round((trace.end - trace.start) * 1e-9, 9).tolist(),
+        joules=joules.tolist(),
+        device=ids[trace.device].tolist(),
+        stream=rows[trace.device, trace.stream].tolist(),
+        kernel=places.tolist(),
+    )
 
 
-def _share(joules: float, total: Mapping[str, Any]) -> float:
-    return joules / total["joules"] if total["joules"] else 0.0
+def _share(joules: float, total: Energy) -> float:
+    return joules / total.joules if total.joules else 0.0

@@ -7,14 +7,19 @@ its place, and the others are answered. Nothing is stored, and no analysis is ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.predictor import parts
-from wattcast.predictor.messages.batch import BatchRequest
+from wattcast.predictor.messages import Need
+from wattcast.predictor.messages.batch import (
+    BatchAnswer,
+    BatchPrediction,
+    BatchRequest,
+    LaunchProblem,
+)
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.predict import Launched, launched, rests_on_activity
 
@@ -22,8 +27,8 @@ if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
 
-def predict_many(predictor: Predictor, request: BatchRequest) -> dict[str, Any]:
-    """``BatchAnswer``.
+def predict_many(predictor: Predictor, request: BatchRequest) -> BatchAnswer:
+    """Predictions of many launches, in their order.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, GpuError, ModelError and
     ClockError for what all launches share, and GivenUpError where the request's clock runs out.
@@ -32,16 +37,16 @@ def predict_many(predictor: Predictor, request: BatchRequest) -> dict[str, Any]:
         return _predict_many(predictor, request)
 
 
-def _predict_many(predictor: Predictor, request: BatchRequest) -> dict[str, Any]:
+def _predict_many(predictor: Predictor, request: BatchRequest) -> BatchAnswer:
     gpu = predictor.gpus.load(request.gpu)
     source = predictor.sources.read(request, gpu)
     function = source.known.module.kernel(request.kernel)
-    clocks, beside = clocks_of(request.clocks, gpu)
+    clocks, beside = parts.clocks_of(request.clocks, gpu)
     shared = {name: getattr(request, name) for name in type(request).model_fields}
     launches = shared.pop("launches")
     one = PredictRequest.model_construct(**shared, launch=launches[0])
-    answers: list[dict[str, Any]] = []
-    needs: dict[int, dict[str, Any]] = {}
+    answers: list[BatchPrediction] = []
+    needs: dict[int, Need] = {}
     notes = {note.code: note for note in reversed(beside)}
     first: Launched | None = None
     with parts.announced(source, function, launches):
@@ -52,50 +57,51 @@ def _predict_many(predictor: Predictor, request: BatchRequest) -> dict[str, Any]
                 own = _notes(found)
                 answers.append(_answer(found, own))
             except (LaunchError, AnalysisError) as error:
-                field = error.context.get("field")
-                problem = {"kind": error.slug, "detail": error.detail, "field": field}
-                answers.append({"problem": problem})
+                problem = LaunchProblem(
+                    kind=error.slug, detail=error.detail, field=parts.field_of(error)
+                )
+                answers.append(BatchPrediction(problem=problem))
                 continue
             first = first or found
             for note in own:
                 notes.setdefault(note.code, note)
             if found.analysis.needs:
                 for need in parts.needs(source, found.analysis):
-                    needs.setdefault(need["position"], need)
-    card = first.cost.power.card if first is not None else None
-    return {
-        "gpu": gpu.id,
-        "kernel": {"mangled": function.name, "demangled": function.demangled},
-        "compiled": parts.compiled(source),
-        "clocks": (first.cost.clocks if first is not None else clocks)._asdict(),
-        "model": reference_of(card) if card else None,
-        "time_model": first.cost.duration.family if first and first.cost.duration else None,
-        "analysis": request.analysis,
-        "predictions": answers,
-        "failed": sum("problem" in each for each in answers),
-        "needs": list(needs.values()),
-        "warnings": parts.warnings(source, first.analysis, notes.values())
+                    needs.setdefault(need.position, need)
+    card = first.point.power.card if first is not None else None
+    return BatchAnswer(
+        gpu=gpu.id,
+        kernel=parts.kernel_name(function),
+        compiled=parts.compiled(source),
+        clocks=parts.clocks(first.point.clocks if first is not None else clocks),
+        model=reference_of(card) if card else None,
+        time_model=first.point.duration.family if first and first.point.duration else None,
+        analysis=request.analysis,
+        predictions=answers,
+        failed=sum(each.problem is not None for each in answers),
+        needs=list(needs.values()),
+        warnings=parts.warnings(source, first.analysis, notes.values())
         if first is not None
         else parts.plain_warnings(notes.values()),
-    }
+    )
 
 
 def _notes(found: Launched) -> list[Diagnostic]:
-    power, notes = found.cost.power, found.cost.notes
+    power, notes = found.point.power, found.point.notes
     of_vector = power.vector.diagnostics if power.vector else ()
     return [*found.analysis.diagnostics, *of_vector, *power.diagnostics, *notes]
 
 
-def _answer(found: Launched, notes: list[Diagnostic]) -> dict[str, Any]:
-    analysis, cost, both = found
+def _answer(launched: Launched, notes: list[Diagnostic]) -> BatchPrediction:
+    analysis, cost, energy = launched
     duration, power = cost.duration, cost.power
-    return {
-        "power": parts.estimate(power.estimate, "watts") if power.estimate else None,
-        "time": parts.estimate(duration.estimate, "seconds") if duration else None,
-        "energy": parts.estimate(both, "joules") if both else None,
-        "regime": duration.regime if duration else None,
-        "occupancy": analysis.occupancy.occupancy,
-        "waves": analysis.waves,
-        "coverage": parts.coverage(analysis) if rests_on_activity(power, duration) else None,
-        "warnings": list(dict.fromkeys(note.code for note in notes)),
-    }
+    return BatchPrediction(
+        power=parts.power(power.estimate) if power.estimate else None,
+        time=parts.time(duration.estimate) if duration else None,
+        energy=parts.energy(energy) if energy else None,
+        regime=duration.regime if duration else None,
+        occupancy=analysis.occupancy.occupancy,
+        waves=analysis.waves,
+        coverage=parts.coverage(analysis) if rests_on_activity(power, duration) else None,
+        warnings=list(dict.fromkeys(note.code for note in notes)),
+    )

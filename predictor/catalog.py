@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import AnySchema, get_schema, list_schemas
-from wattcast.models.cards import Card, ModelCard
+from wattcast.models.cards import Card, ModelCard, ScalingCard
 from wattcast.models.intervals import Observed
 from wattcast.models.power.physical import POOLED
-from wattcast.models.scaling.card import ScalingCard, scaling_store
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor.parts import members
 from wattcast.predictor.parts.power_models import (
@@ -116,7 +115,7 @@ def model_summary(
         errors["unseen_kernel_mae_watts"] = watts if watts != float("inf") else None
         errors["unseen_kernel_mape_percent"] = percent if percent != float("inf") else None
     return {
-        **reference_of(card),
+        **reference_of(card).data(),
         "created": card.created.isoformat(),
         "training_rows": card.training.rows,
         "training_kernels": card.training.kernels,
@@ -133,6 +132,8 @@ def model_summary(
 @cache
 def scaling_cards() -> tuple[ScalingCard, ...]:
     """Cards of the packaged models that scale over clocks."""
+    from wattcast.models.papers.scaling.card import scaling_store
+
     return tuple(scaling_store().list())
 
 

@@ -7,57 +7,63 @@ the ratio. Kernels are matched by name; a single kernel on either side needs no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
 from wattcast.models.energy import energy
-from wattcast.models.estimate import quantity
-from wattcast.predictor import parts
-from wattcast.predictor.messages import KernelTiming
-from wattcast.predictor.messages.compare import MOST_KERNELS, ComparedCode, CompareRequest, Limits
-from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import Chosen, cost
+from wattcast.predictor import parts, reports
+from wattcast.predictor.messages import ClocksAnswer, KernelTiming, ModelReference, WarningLine
+from wattcast.predictor.messages.compare import (
+    LIMITS,
+    MOST_KERNELS,
+    Change,
+    CompareAnswer,
+    ComparedCode,
+    CompareRequest,
+    Comparison,
+    Limits,
+    Measured,
+    compared,
+)
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.trust import apart, trust
+from wattcast.predictor.parts.time_and_power import Chosen, limited_time_and_power
+from wattcast.predictor.parts.trust import Ranked, apart, trust
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
-_QUANTITIES = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
 
-
-def compare(predictor: Predictor, request: CompareRequest) -> dict[str, Any]:
-    """``CompareAnswer``. Nothing is stored.
+def compare(predictor: Predictor, request: CompareRequest) -> CompareAnswer:
+    """What changes from old to new code, kernel by kernel and GPU by GPU. Nothing is stored.
 
     Raises what ``predict`` raises (the error tells which side), KernelError where no kernel is on
     both sides, and ServiceError for too many.
     """
     names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
     gpus = [predictor.gpus.load(name) for name in dict.fromkeys(names)]
-    comparisons: list[dict[str, Any]] = []
-    warnings: list[dict[str, Any]] = []
-    marked: list[dict[str, Any]] = []
+    comparisons: list[Comparison] = []
+    warnings: list[WarningLine] = []
+    ranked: list[Ranked] = []
     kernels = _pairs(*_kernels(predictor, request, gpus[0]))
     for old, new in kernels.both:
         for gpu in gpus:
             before = _side(predictor, request, request.old, "old", old, gpu)
             after = _side(predictor, request, request.new, "new", new, gpu)
-            warnings += after.pop("warnings")
-            del before["warnings"]
-            marked.append({**after, "gpu": gpu.id})
+            warnings += after.warnings
+            ranked.append(after.ranked)
             comparisons.append(_comparison(request.limits, gpu, before, after))
-    return {
-        "comparisons": comparisons,
-        "added": [_name(function) for function in kernels.added],
-        "removed": [_name(function) for function in kernels.removed],
-        "passed": not any(each["exceeded"] for each in comparisons),
-        "apart": apart(marked),
-        "markdown": markdown(comparisons, request.limits, kernels.added, kernels.removed),
-        "warnings": parts.distinct(warnings),
-    }
+    return CompareAnswer(
+        comparisons=comparisons,
+        added=[parts.kernel_name(function) for function in kernels.added],
+        removed=[parts.kernel_name(function) for function in kernels.removed],
+        passed=not any(each.exceeded for each in comparisons),
+        apart=apart(ranked),
+        markdown=markdown(comparisons, request.limits, kernels.added, kernels.removed),
+        warnings=parts.distinct(warnings),
+    )
 
 
 class _Pairs(NamedTuple):
@@ -105,6 +111,17 @@ def _pairs(old: Sequence[Function], new: Sequence[Function]) -> _Pairs:
     return pairs
 
 
+class _Side(NamedTuple):
+    """What one side takes; ``joules`` are by component, where the model knows components."""
+
+    measured: Measured
+    clocks: ClocksAnswer
+    model: ModelReference
+    ranked: Ranked
+    joules: dict[str, float] | None
+    warnings: list[WarningLine]
+
+
 def _side(
     predictor: Predictor,
     request: CompareRequest,
@@ -112,69 +129,71 @@ def _side(
     side: str,
     kernel: Function,
     gpu: GpuProfile,
-) -> dict[str, Any]:
-    """What one side takes, with components, model and warnings."""
+) -> _Side:
     asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
     with parts.about(side), parts.asked_seconds(predictor, asked):
         source: Source = predictor.sources.read(asked, gpu)
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
-        clocks, beside = clocks_of(request.clocks, gpu)
+        clocks, beside = parts.clocks_of(request.clocks, gpu)
         models = Chosen(asked.time_model, request.model)
         limit, board = request.power_limit_watts, request.board or ""
-        found = cost(predictor, models, analysis, gpu, clocks, limit, board)
+        found = limited_time_and_power(predictor, models, analysis, gpu, clocks, limit, board)
         duration, watts, card = found.told()
     seconds, power = duration.estimate.value, found.power
-    return {
-        "kernel": parts.kernel_name(analysis),
-        "power": parts.estimate(watts, "watts"),
-        "time": parts.estimate(duration.estimate, "seconds"),
-        "energy": parts.estimate(energy(watts, duration, gpu), "joules"),
-        "clocks": found.clocks._asdict(),
-        "model": reference_of(card),
-        "trust": trust(watts.basis, card, (), parts.facts(analysis)["trip_counts"]),
-        "joules": None
+    marked = trust(watts.basis, card, (), parts.trip_counts(analysis))
+    return _Side(
+        Measured(
+            kernel=parts.kernel_name(analysis.function),
+            power=parts.power(watts),
+            time=parts.time(duration.estimate),
+            energy=parts.energy(energy(watts, duration, gpu)),
+        ),
+        parts.clocks(found.clocks),
+        reference_of(card),
+        Ranked(gpu.id, marked, card.family, card.source, watts.basis),
+        None
         if power.components is None
         else {name: watts * seconds for name, watts in power.components.items()},
-        "warnings": parts.warnings(source, analysis, power.diagnostics, beside, found.notes),
-    }
+        parts.warnings(source, analysis, power.diagnostics, beside, found.notes),
+    )
 
 
-def _comparison(
-    limits: Limits, gpu: GpuProfile, old: dict[str, Any], new: dict[str, Any]
-) -> dict[str, Any]:
-    change = {
-        f"{name}_percent": 100 * (new[name][unit] / old[name][unit] - 1)
-        for name, unit in _QUANTITIES
-    }
+def _comparison(limits: Limits, gpu: GpuProfile, old: _Side, new: _Side) -> Comparison:
+    def percent(after: float, before: float) -> float:
+        return 100 * (after / before - 1)
+
+    was, now = old.measured, new.measured
+    change = Change(
+        time_percent=percent(now.time.seconds, was.time.seconds),
+        power_percent=percent(now.power.watts, was.power.watts),
+        energy_percent=percent(now.energy.joules, was.energy.joules),
+    )
     components = None
-    if old["joules"] is not None and new["joules"] is not None:
-        joules = {name: new["joules"][name] - old["joules"][name] for name in new["joules"]}
+    if old.joules is not None and new.joules is not None:
+        joules = {name: new.joules[name] - old.joules[name] for name in new.joules}
         components = dict(sorted(joules.items(), key=lambda part: -abs(part[1])))
-    return {
-        "gpu": gpu.id,
-        "clocks": new["clocks"],
-        "model": new["model"],
-        "old": {name: old[name] for name in ("kernel", "power", "time", "energy")},
-        "new": {name: new[name] for name in ("kernel", "power", "time", "energy")},
-        "change": change,
-        "components": components,
-        "exceeded": [
+    return Comparison(
+        gpu=gpu.id,
+        clocks=new.clocks,
+        model=new.model,
+        old=was,
+        new=now,
+        change=change,
+        components=components,
+        exceeded=[
             name
-            for name, bound in limits.model_dump().items()
-            if bound is not None and change[name.removeprefix("max_")] > bound
+            for name in LIMITS
+            if (bound := getattr(limits, name)) is not None
+            and getattr(change, name.removeprefix("max_")) > bound
         ],
-    }
-
-
-def _name(function: Function) -> dict[str, str]:
-    return {"mangled": function.name, "demangled": function.demangled}
+    )
 
 
 # --- Markdown ------------------------------------------------------------------------------
 
 
 def markdown(
-    comparisons: Sequence[dict[str, Any]],
+    comparisons: Sequence[Comparison],
     limits: Limits,
     added: Sequence[Function] = (),
     removed: Sequence[Function] = (),
@@ -185,43 +204,18 @@ def markdown(
         for name, bound in limits.model_dump().items()
         if bound is not None
     ]
-    broken = sum(bool(each["exceeded"]) for each in comparisons)
+    broken = sum(bool(each.exceeded) for each in comparisons)
     verdict = f"**{broken} of {len(comparisons)} beyond the limit.**" if broken else "Within it."
     lines = ["### Predicted energy", ""]
     if bounds:
         lines += [f"Limit: {', '.join(bounds)}. {verdict}", ""]
-    lines += [
-        "| kernel | GPU | energy | | time | | power | | |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---|",
-        *(_row(each) for each in comparisons),
-    ]
+    table = compared(
+        comparisons, reports.markdown_name, lambda each: "beyond the limit" if each.exceeded else ""
+    )
+    lines.append(reports.markdown(table))
     for what, functions in (("Added", added), ("Removed", removed)):
         if functions:
-            named = ", ".join(plain(each.demangled) for each in functions)
+            named = ", ".join(reports.markdown_name(each.demangled) for each in functions)
             lines += ["", f"{what}: {named}"]
     lines += ["", "Predicted by Wattcast from the PTX; nothing was run."]
     return "\n".join(lines) + "\n"
-
-
-def _row(each: dict[str, Any]) -> str:
-    cells = [plain(each["new"]["kernel"]["demangled"]), each["gpu"]]
-    for name, unit, symbol in (
-        ("energy", "joules", "J"), ("time", "seconds", "s"), ("power", "watts", "W"),
-    ):  # fmt: skip
-        cells.append(
-            f"{quantity(each['old'][name][unit], symbol)} → "
-            f"{quantity(each['new'][name][unit], symbol)}"
-        )
-        cells.append(f"{each['change'][f'{name}_percent']:+.1f} %")
-    cells.append("beyond the limit" if each["exceeded"] else "")
-    return f"| {' | '.join(cells)} |"
-
-
-def plain(name: str) -> str:
-    """A name as HTML text: neither pipes nor backticks nor tags of it mean anything."""
-    told = (
-        one if one.isalnum() or one in " _,:()" else f"&#{ord(one)};"
-        for one in name[:200]
-        if one.isprintable()
-    )
-    return f"<code>{''.join(told)}</code>"

@@ -6,16 +6,25 @@ assumed: what is not given is not told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.errors import AnalysisError
 from wattcast.models.estimate import BASIS_ORDER
 from wattcast.predictor import parts
-from wattcast.predictor.messages.cost import ApplicationKernel, CostRequest, Tariff
-from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
+from wattcast.predictor.messages import Energy, Interval, KernelName, Power, Time
+from wattcast.predictor.messages.cost import (
+    ApplicationKernel,
+    Carbon,
+    CostAnswer,
+    CostRequest,
+    KernelCost,
+    Price,
+    Tariff,
+)
+from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
+from wattcast.predictor.predict import predict_one
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -24,53 +33,72 @@ JOULES_PER_KWH = 3.6e6
 """A kilowatt for an hour (SI brochure, 9th edition, table 8)."""
 
 
-def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
-    """``CostAnswer``; each kernel's prediction is stored if there is a store.
+class _Predicted(NamedTuple):
+    """One kernel's prediction, with all that adding up needs."""
+
+    answer: PredictAnswer
+    kernel: KernelName
+    time: Time
+    power: Power
+    energy: Energy
+    launches: int
+
+
+def cost(predictor: Predictor, request: CostRequest) -> CostAnswer:
+    """The energy of all launches together; each kernel's prediction is stored if there is a store.
 
     Raises what ``predict`` raises, and AnalysisError for a kernel without power or time; the
     error tells which kernel.
     """
-    found = []
+    kernels: list[_Predicted] = []
     rows: list[Future[None]] = []
     for number, kernel in enumerate(request.kernels):
         with parts.about(f"kernels[{number}]"):
-            found.append(_predicted(predictor, request, kernel, rows))
+            kernels.append(_predicted(predictor, request, kernel, rows))
     if predictor.store is not None:
         predictor.store.wait(rows)
-    launches = [kernel.launches for kernel in request.kernels]
-    joules = _total(found, launches, "energy", "joules")
-    return {
-        "gpu": found[0]["gpu"],
-        "covers": "gpu_board_while_kernels_run",
-        "kernels": [
-            {
-                "prediction_id": answer["id"],
-                "kernel": answer["kernel"],
-                "launches": count,
-                **{name: answer[name] for name in ("power", "time", "energy")},
-                "seconds": count * answer["time"]["seconds"],
-                "joules": count * answer["energy"]["joules"],
-                "energy_share": count * answer["energy"]["joules"] / joules["joules"],
-            }
-            for answer, count in zip(found, launches, strict=True)
+    energies = [(each.energy, each.launches) for each in kernels]
+    joules = sum(count * each.joules for each, count in energies)
+    total = Energy(joules=joules, **_ends(energies))
+    times = [(each.time, each.launches) for each in kernels]
+    seconds = sum(count * each.seconds for each, count in times)
+    return CostAnswer(
+        gpu=kernels[0].answer.gpu,
+        covers="gpu_board_while_kernels_run",
+        kernels=[
+            KernelCost(
+                prediction_id=each.answer.id,
+                kernel=each.kernel,
+                launches=each.launches,
+                power=each.power,
+                time=each.time,
+                energy=each.energy,
+                seconds=each.launches * each.time.seconds,
+                joules=each.launches * each.energy.joules,
+                energy_share=each.launches * each.energy.joules / joules,
+            )
+            for each in kernels
         ],
-        "time": _total(found, launches, "time", "seconds"),
-        "energy": joules,
-        **priced(joules, request.tariff, request.grams_co2_per_kwh),
-        "warnings": parts.distinct(note for answer in found for note in answer["warnings"]),
-    }
+        time=Time(seconds=seconds, **_ends(times)),
+        energy=total,
+        **priced(total, request.tariff, request.grams_co2_per_kwh),
+        warnings=parts.distinct(note for each in kernels for note in each.answer.warnings),
+    )
 
 
 def priced(
-    joules: Mapping[str, Any], tariff: Tariff | None, grams_co2_per_kwh: float | None
+    energy: Energy, tariff: Tariff | None, grams_co2_per_kwh: float | None
 ) -> dict[str, Any]:
     """``kwh``, ``price`` and ``co2`` of an energy with its ends."""
-    kwh = {name: joules[name] / JOULES_PER_KWH for name in ("joules", "low", "high")}
-    price = None
+    kwh, low, high = (each / JOULES_PER_KWH for each in (energy.joules, energy.low, energy.high))
+    price = co2 = None
     if tariff is not None:
-        price = {**_times(kwh, tariff.price_per_kwh, "amount"), "currency": tariff.currency}
-    co2 = None if grams_co2_per_kwh is None else _times(kwh, grams_co2_per_kwh, "grams")
-    return {"kwh": kwh["joules"], "price": price, "co2": co2}
+        rate = tariff.price_per_kwh
+        amount, currency = kwh * rate, tariff.currency
+        price = Price(amount=amount, low=low * rate, high=high * rate, currency=currency)
+    if (grams := grams_co2_per_kwh) is not None:
+        co2 = Carbon(grams=kwh * grams, low=low * grams, high=high * grams)
+    return {"kwh": kwh, "price": price, "co2": co2}
 
 
 def _predicted(
@@ -78,7 +106,7 @@ def _predicted(
     request: CostRequest,
     kernel: ApplicationKernel,
     rows: list[Future[None]],
-) -> dict[str, Any]:
+) -> _Predicted:
     asked = PredictRequest.model_validate(
         {
             **kernel.model_dump(exclude={"launches"}, exclude_defaults=True),
@@ -88,28 +116,20 @@ def _predicted(
             "board": request.board,
         }
     )
-    answer = predict(predictor, asked, rows)
-    if answer["energy"] is None:
-        why = answer["warnings"][-1]["detail"] if answer["warnings"] else "no model answers"
+    answer = predict_one(predictor, asked, rows)
+    if answer.energy is None or answer.time is None or answer.power is None:
+        why = answer.warnings[-1].detail if answer.warnings else "no model answers"
         raise AnalysisError(f"its energy cannot be predicted: {why}")
-    return answer
+    assert answer.kernel is not None
+    parts_of = answer.kernel, answer.time, answer.power, answer.energy
+    return _Predicted(answer, *parts_of, kernel.launches)
 
 
-def _total(
-    found: list[dict[str, Any]], launches: list[int], part: str, unit: str
-) -> dict[str, Any]:
-    """Sums of values and of ends: exact where all predictions err alike, else rather wide."""
+def _ends(summed: Sequence[tuple[Interval, int]]) -> dict[str, Any]:
+    """Sums of the ends: exact where all predictions err alike, else rather wide."""
     return {
-        **{
-            name: sum(
-                count * answer[part][name] for answer, count in zip(found, launches, strict=True)
-            )
-            for name in (unit, "low", "high")
-        },
-        "level": min(answer[part]["level"] for answer in found),
-        "basis": max((answer[part]["basis"] for answer in found), key=BASIS_ORDER.index),
+        "low": sum(count * each.low for each, count in summed),
+        "high": sum(count * each.high for each, count in summed),
+        "level": min(each.level for each, _ in summed),
+        "basis": max((each.basis for each, _ in summed), key=BASIS_ORDER.index),
     }
-
-
-def _times(kwh: dict[str, float], rate: float, name: str) -> dict[str, float]:
-    return {name: kwh["joules"] * rate, "low": kwh["low"] * rate, "high": kwh["high"] * rate}

@@ -14,14 +14,29 @@ from wattcast.features.errors import ClockError, DataError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.card import Quantity, Served, campaign_for, scaling_store, served
-from wattcast.models.scaling.counters import kind_of, use_of
-from wattcast.models.scaling.known import exponent
-from wattcast.models.scaling.physical import Scale, ScalingParameters, time_bounds
-from wattcast.models.scaling.use import CounterKind
+from wattcast.models.papers.scaling.card import (
+    Quantity,
+    Served,
+    campaign_for,
+    scaling_store,
+    served,
+)
+from wattcast.models.papers.scaling.counters import kind_of, use_of
+from wattcast.models.papers.scaling.known import exponent
+from wattcast.models.papers.scaling.physical import Scale, ScalingParameters, time_bounds
+from wattcast.models.papers.scaling.use import CounterKind
 from wattcast.predictor import parts
 from wattcast.predictor.dvfs import wanted_pairs
-from wattcast.predictor.messages.counted import CountedRequest, KnownPoint, MeasuredCounters
+from wattcast.predictor.messages.counted import (
+    CountedAnswer,
+    CountedBest,
+    CountedModel,
+    CountedPoint,
+    CountedRequest,
+    CountedScale,
+    KnownPoint,
+    MeasuredCounters,
+)
 from wattcast.predictor.profiles import read_profile
 
 if TYPE_CHECKING:
@@ -45,8 +60,8 @@ class _Following(NamedTuple):
     power: float
 
 
-def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> dict[str, Any]:
-    """``CountedAnswer``.
+def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> CountedAnswer:
+    """Scales of time and power at each pair of clocks, and the best pairs.
 
     Raises DataError for counters that are missing, unknown, impossible or of several kernels,
     ModelError for a GPU or profiler without a frequency model, ClockError for clocks far from
@@ -77,41 +92,41 @@ def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> dict[st
     measured = parameters.power is not None
     front = pareto(points) if measured else ()
     best = best_points(points, base.time_seconds, constraints)
-    return {
-        "gpu": gpu.id,
-        "kernel": counted.kernel,
-        "model": {
-            "gpu": gpu.id,
-            "campaign": campaign,
-            "counters": parameters.counters,
-            "corrected": list(model.corrected),
-            "cards": [(card.folder / "card.json").as_posix() for card in model.cards],
-        },
-        "counted_at": counted.clocks._asdict(),
-        "uses": {**use.core, "dram": use.dram},
-        "reference": reference._asdict(),
-        "points": [
-            {
+    return CountedAnswer(
+        gpu=gpu.id,
+        kernel=counted.kernel,
+        model=CountedModel(
+            gpu=gpu.id,
+            campaign=campaign,
+            counters=parameters.counters,
+            corrected=list(model.corrected),
+            cards=[(card.folder / "card.json").as_posix() for card in model.cards],
+        ),
+        counted_at=parts.clocks(counted.clocks),
+        uses={**use.core, "dram": use.dram},
+        reference=parts.clocks(reference),
+        points=[
+            CountedPoint(
                 **_point(point, scales[point.key], base, counted),
-                "scale": _scale(scales[point.key], model, point.key, reference),
-                "pareto": any(point is each for each in front),
-                "feasible": not constraints.violated(point, base.time_seconds),
-                "extrapolated": parameters.extrapolates(point.key),
-            }
+                scale=_scale(scales[point.key], model, point.key, reference),
+                pareto=any(point is each for each in front),
+                feasible=not constraints.violated(point, base.time_seconds),
+                extrapolated=parameters.extrapolates(point.key),
+            )
             for point in points
         ],
-        "pareto": [point.key._asdict() for point in front],
-        "best": {
-            name: {
+        pareto=[parts.clocks(point.key) for point in front],
+        best={
+            name: CountedBest(
                 **point.key._asdict(),
-                "time_penalty_percent": 100 * (point.time_seconds / base.time_seconds - 1),
-                "energy_saved_percent": 100 * (1 - point.energy_joules / base.energy_joules),
-            }
+                time_penalty_percent=100 * (point.time_seconds / base.time_seconds - 1),
+                energy_saved_percent=100 * (1 - point.energy_joules / base.energy_joules),
+            )
             for name, point in best.items()
             if measured or name == "max_performance"
         },
-        "warnings": parts.plain_warnings(_notes(model, pairs, following)),
-    }
+        warnings=parts.plain_warnings(_notes(model, pairs, following)),
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -200,17 +215,17 @@ def _point(
 ) -> dict[str, Any]:
     energy = scale.energy
     power_told = counted.power_watts is not None and scale.power is not None
-    return {
+    return dict(
         **point.key._asdict(),
-        "speedup": base.time_seconds / point.time_seconds,
-        "energy_saved_percent": None if energy is None else 100 * (1 - energy),
-        "time_seconds": point.time_seconds if counted.time_seconds is not None else None,
-        "power_watts": point.power_watts if power_told else None,
-        "energy_joules": point.energy_joules if power_told and counted.time_seconds else None,
-    }
+        speedup=base.time_seconds / point.time_seconds,
+        energy_saved_percent=None if energy is None else 100 * (1 - energy),
+        time_seconds=point.time_seconds if counted.time_seconds is not None else None,
+        power_watts=point.power_watts if power_told else None,
+        energy_joules=point.energy_joules if power_told and counted.time_seconds else None,
+    )
 
 
-def _scale(scale: Scale, model: Served, pair: ClockPair, reference: ClockPair) -> dict[str, Any]:
+def _scale(scale: Scale, model: Served, pair: ClockPair, reference: ClockPair) -> CountedScale:
     """Scales with their ends: by the card's widths, and time within what the clocks allow."""
     quantities: tuple[Quantity, ...] = ("time", "power")
     found: dict[str, Any] = {"energy": scale.energy}
@@ -223,7 +238,7 @@ def _scale(scale: Scale, model: Served, pair: ClockPair, reference: ClockPair) -
         if name == "time":
             low, high = (float(end) for end in np.clip((low, high), *time_bounds(pair, reference)))
         found |= {name: value, f"{name}_low": low, f"{name}_high": high}
-    return {**found, "level": model.cards[0].intervals.level}
+    return CountedScale(**found, level=model.cards[0].intervals.level)
 
 
 def _notes(model: Served, pairs: Sequence[ClockPair], following: _Following) -> list[Diagnostic]:

@@ -14,6 +14,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import (
     ClockPair,
+    CodeModel,
     admitted,
     crossed,
     default_clocks,
@@ -24,16 +25,26 @@ from wattcast.models.clocks import (
     supported_pairs,
 )
 from wattcast.models.energy import energy
-from wattcast.models.scaling import CodeModel
-from wattcast.models.scaling.card import scaling_store
-from wattcast.models.scaling.code import ServedCode, code_scaling, stream_of
 from wattcast.predictor import parts
 from wattcast.predictor.messages import CODE_MODELS, Clocks
-from wattcast.predictor.messages.dvfs import MOST_PAIRS, ClockRange, DvfsRequest
-from wattcast.predictor.parts.limits import Chosen, Cost, cost
+from wattcast.predictor.messages.dvfs import (
+    MOST_PAIRS,
+    Assumptions,
+    Best,
+    BestPoint,
+    ClockRange,
+    DvfsAnswer,
+    DvfsRequest,
+    OperatingLimit,
+    OperatingPoint,
+    Reference,
+    Scale,
+)
 from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.time_and_power import Chosen, TimeAndPower, limited_time_and_power
 
 if TYPE_CHECKING:
+    from wattcast.models.papers.scaling.code import ServedCode
     from wattcast.predictor import Predictor
 
 
@@ -48,8 +59,8 @@ class Operating(NamedTuple):
 class _AtClocks:
     """Time and power of one launch at one pair, under one power limit."""
 
-    def __init__(self, pair: ClockPair, found: Cost, gpu: GpuProfile) -> None:
-        self.pair, self.cost = pair, found
+    def __init__(self, pair: ClockPair, found: TimeAndPower, gpu: GpuProfile) -> None:
+        self.pair, self.operating = pair, found
         self.time, self.watts, self.card = found.told()
         self.runs_at = found.clocks
         self.notes = (*found.notes, *found.power.diagnostics)
@@ -59,15 +70,15 @@ class _AtClocks:
 
     def absolute(self) -> dict[str, Any]:
         return {
-            "time": parts.estimate(self.time.estimate, "seconds"),
-            "power": parts.estimate(self.watts, "watts"),
-            "energy": parts.estimate(self.energy, "joules"),
+            "time": parts.time(self.time.estimate),
+            "power": parts.power(self.watts),
+            "energy": parts.energy(self.energy),
         }
 
 
 @parts.within_asked_seconds
-def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
-    """``DvfsAnswer``.
+def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
+    """Time, power and energy at each pair of clocks and under each limit.
 
     Raises what ``predict`` raises, ClockError for clocks far from what the GPU supports,
     ConstraintError where no pair keeps to the constraints, and AnalysisError where the kernel
@@ -89,7 +100,9 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
     models = Chosen(request.time_model, request.model if code is None else "physical")
 
     def at(pair: ClockPair, limit: float | None) -> _AtClocks:
-        found = cost(predictor, models, analysis, gpu, pair, limit, request.board or "")
+        found = limited_time_and_power(
+            predictor, models, analysis, gpu, pair, limit, request.board or ""
+        )
         return _AtClocks(pair, found, gpu)
 
     base = at(reference, None)
@@ -105,38 +118,41 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
     points = [each.point for each in found]
     front = pareto(points)
     best = best_points(points, base.point.time_seconds, constraints)
-    return {
-        "gpu": gpu.id,
-        "kernel": parts.kernel_name(analysis),
-        "compiled": parts.compiled(source),
-        "model": reference_of(base.card if code is None else code.card),
-        "reference": {**base.point.key._asdict(), **base.absolute()},
-        "points": [_point(each, base, front, constraints, gpu) for each in found],
-        "pareto": [point.key._asdict() for point in front],
-        "best": {name: _best(point, base.point) for name, point in best.items()},
-        "assumptions": {
-            "trip_counts_guessed": analysis.trips_assumed,
-            "activity": analysis.activity_how,
-            **parts.facts(analysis),
-            "voltage_curve": "typical"
-            if predictor.power.physical(gpu).typical_voltage
-            else "fitted",
-            "one_memory_clock": one_memory_clock(gpu),
-            "time_model": base.time.family if code is None else request.model,
-        },
-        "warnings": parts.warnings(
+    return DvfsAnswer(
+        gpu=gpu.id,
+        kernel=parts.kernel_name(analysis.function),
+        compiled=parts.compiled(source),
+        model=reference_of(base.card if code is None else code.card),
+        reference=Reference(**base.point.key._asdict(), **base.absolute()),
+        points=[_point(each, base, front, constraints, gpu) for each in found],
+        pareto=[OperatingLimit(**point.key._asdict()) for point in front],
+        best=Best(**{name: _best(point, base.point) for name, point in best.items()}),
+        assumptions=Assumptions(
+            trip_counts_guessed=analysis.trips_assumed,
+            activity=analysis.activity_how,
+            occupancy=parts.occupancy(analysis),
+            registers=parts.registers(analysis),
+            trip_counts=parts.trip_counts(analysis),
+            voltage_curve="typical" if predictor.power.physical(gpu).typical_voltage else "fitted",
+            one_memory_clock=one_memory_clock(gpu),
+            time_model=base.time.family if code is None else request.model,
+        ),
+        warnings=parts.warnings(
             source,
             analysis,
             _about_clocks(pairs, gpu),
             base.notes,
             _later(base, found),
         ),
-    }
+    )
 
 
 @lru_cache(maxsize=32)
 def _code_model(gpu: str, family: CodeModel) -> ServedCode:
     """Opened once: reading and checking all cards takes 16 ms, and packaged ones do not change."""
+    from wattcast.models.papers.scaling.card import scaling_store
+    from wattcast.models.papers.scaling.code import code_scaling
+
     return code_scaling(scaling_store(), gpu, family)
 
 
@@ -148,18 +164,20 @@ def _by_code(
     gpu: GpuProfile,
 ) -> list[_AtClocks]:
     """Time and power of the reference, scaled to each pair by a model that reads code."""
+    from wattcast.models.papers.scaling.code import stream_of
+
     scales = code.scaling.scales([stream_of(analysis)], pairs, base.pair)
-    duration, watts, _ = base.cost.told()
+    duration, watts, _ = base.operating.told()
     found = []
     for pair, scale in zip(pairs, scales, strict=True):
         assert scale.power is not None, "both quantities were measured"
         time = code.scaled(duration.estimate, "time", scale.time)
         power = code.scaled(watts, "power", scale.power)
         there = replace(
-            base.cost,
+            base.operating,
             clocks=pair,
             duration=replace(duration, clocks=pair, estimate=time, parts={}, regime=None),
-            power=replace(base.cost.power, estimate=power, components=None),
+            power=replace(base.operating.power, estimate=power, components=None),
         )
         found.append(base if pair == base.pair else _AtClocks(pair, there, gpu))
     return found
@@ -196,34 +214,34 @@ def _point(
     front: Sequence[Point[Operating]],
     constraints: Constraints,
     gpu: GpuProfile,
-) -> dict[str, Any]:
+) -> OperatingPoint:
     point, reference = found.point, base.point
-    scale = {
-        "time": point.time_seconds / reference.time_seconds,
-        "power": point.power_watts / reference.power_watts,
-        "energy": point.energy_joules / reference.energy_joules,
-    }
-    return {
+    scale = Scale(
+        time=point.time_seconds / reference.time_seconds,
+        power=point.power_watts / reference.power_watts,
+        energy=point.energy_joules / reference.energy_joules,
+    )
+    return OperatingPoint(
         **point.key._asdict(),
-        "runs_at_core_mhz": found.runs_at.core_mhz,
-        "scale": scale,
-        "speedup": 1 / scale["time"],
-        "energy_saved_percent": 100 * (1 - scale["energy"]),
+        runs_at_core_mhz=found.runs_at.core_mhz,
+        scale=scale,
+        speedup=1 / scale.time,
+        energy_saved_percent=100 * (1 - scale.energy),
         **found.absolute(),
-        "edp_joule_seconds": point.edp,
-        "regime": found.time.regime,
-        "pareto": any(point is each for each in front),
-        "feasible": not constraints.violated(point, reference.time_seconds),
-        "extrapolated": not is_supported(found.pair, gpu),
-    }
+        edp_joule_seconds=point.edp,
+        regime=found.time.regime,
+        pareto=any(point is each for each in front),
+        feasible=not constraints.violated(point, reference.time_seconds),
+        extrapolated=not is_supported(found.pair, gpu),
+    )
 
 
-def _best(point: Point[Operating], reference: Point[Operating]) -> dict[str, Any]:
-    return {
+def _best(point: Point[Operating], reference: Point[Operating]) -> BestPoint:
+    return BestPoint(
         **point.key._asdict(),
-        "time_penalty_percent": 100 * (point.time_seconds / reference.time_seconds - 1),
-        "energy_saved_percent": 100 * (1 - point.energy_joules / reference.energy_joules),
-    }
+        time_penalty_percent=100 * (point.time_seconds / reference.time_seconds - 1),
+        energy_saved_percent=100 * (1 - point.energy_joules / reference.energy_joules),
+    )
 
 
 def _about_clocks(pairs: Iterable[ClockPair], gpu: GpuProfile) -> list[Diagnostic]:

@@ -192,7 +192,8 @@ def _predicted(
     and launch; ``strict``: what is no fault of one configuration is raised."""
     requests = {at: request_of(problem, configurations[at]) for group in groups for at in group}
     codes: dict[int, CudaSource | Forecast | None] = dict.fromkeys(range(len(groups)))
-    if problem.request.get("cuda") is not None:
+    alone = problem.request.get("headers") or problem.request.get("compiler_options")
+    if problem.request.get("cuda") is not None and not alone:
         gpu = str(problem.request["gpu"])
         texts = [requests[group[0]]["cuda"] for group in groups]
         parts = [texts[at : at + TOGETHER] for at in range(0, len(texts), TOGETHER)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -24,9 +23,21 @@ from wattcast.models.hotspots import Attribution, attributed
 from wattcast.models.speed import NAMES, Floats, Unit, unit_cycles
 from wattcast.models.time.beside import beside
 from wattcast.predictor import parts
-from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.hotspots import (
+    BlockHotspot,
+    Blocks,
+    Cost,
+    Hotspot,
+    HotspotsAnswer,
+    LineHotspot,
+    Lines,
+    Rest,
+    SourceHotspot,
+    SourceLines,
+)
+from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
+from wattcast.predictor.parts.stored import answer_of, is_compiled, record_of, request_of
 from wattcast.predictor.parts.watts import predicted_watts
 
 if TYPE_CHECKING:
@@ -39,63 +50,68 @@ MOST_ROWS = 5000
 """Rows of each ranking that can be asked for; the others are summed up in ``rest``."""
 
 
-def hotspots(predictor: Predictor, prediction_id: UUID, rows: int = DEFAULT_ROWS) -> dict[str, Any]:
-    """``HotspotsAnswer`` of a stored prediction: its own joules and seconds, shared out.
+def hotspots(predictor: Predictor, prediction_id: UUID, rows: int = DEFAULT_ROWS) -> HotspotsAnswer:
+    """Places of a stored prediction: its own joules and seconds, shared out.
 
     Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (nothing was predicted, or
     from measured work), and AnalysisError where the kernel cannot be analysed any more.
     """
     record = record_of(predictor, prediction_id)
-    answer = json.loads(record.result)
+    answer = answer_of(record)
     request = request_of(predictor, record)
-    if answer["energy"] is None:
+    if answer.energy is None:
         raise ServiceError(
             "no-explanation", f"prediction {prediction_id} holds no energy: nothing to share out"
         )
-    found = hotspots_of(predictor, request, answer, rows, compiled_here=is_compiled(record))
-    return {"prediction_id": str(prediction_id), **found}
+    return hotspots_of(predictor, request, answer, rows, compiled_here=is_compiled(record))
 
 
 @parts.within_asked_seconds
 def hotspots_of(
     predictor: Predictor,
     request: PredictRequest,
-    answer: Mapping[str, Any],
+    answer: PredictAnswer,
     rows: int = DEFAULT_ROWS,
     *,
     compiled_here: bool = False,
-) -> dict[str, Any]:
+) -> HotspotsAnswer:
     """The same for an answer of ``POST /predict`` for one GPU, and the request behind it.
     ``compiled_here``: file names in the PTX are ours, not the caller's."""
-    gpu = predictor.gpus.load(answer["gpu"])
+    gpu = predictor.gpus.load(answer.gpu)
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
-    clocks = ClockPair(**answer["clocks"])
-    seconds, joules = answer["time"]["seconds"], answer["energy"]["joules"]
+    assert answer.time is not None
+    assert answer.energy is not None
+    assert answer.kernel is not None
+    clocks = ClockPair(answer.clocks.core_mhz, answer.clocks.memory_mhz)
+    seconds, joules = answer.time.seconds, answer.energy.joules
     found = attribution(predictor, analysis, gpu, clocks, seconds, request.board or "")
     notes = list(_notes(found, answer))
     table = _Table(analysis, found.shares.scaled(seconds, joules), found.events, found.cycles)
     bare = compiled_here or source.cuda is not None
-    return {
-        "gpu": gpu.id,
-        "kernel": answer["kernel"],
-        "clocks": clocks._asdict(),
-        "seconds": seconds,
-        "joules": joules,
-        "shares_by": reference_of(found.model),
-        "cycles": seconds * clocks.core_hz,
-        "unit_cycles": table.told(table.unit_cycles),
-        "start": {
-            "joules": table.shares.start_joules,
-            "seconds": table.shares.start_seconds,
-            "energy_share": table.shares.start_joules / joules,
-            "time_share": table.shares.start_seconds / seconds,
-        },
-        "blocks": _ranked(table.blocks(), table, rows),
-        "lines": _ranked(table.lines(), table, rows),
-        "source_lines": _ranked(table.source_lines(bare=bare), table, rows),
-        "warnings": parts.warnings(source, analysis, analysis.activity_diagnostics, notes),
-    }
+    return HotspotsAnswer(
+        prediction_id=answer.id,
+        gpu=gpu.id,
+        kernel=answer.kernel,
+        clocks=answer.clocks,
+        seconds=seconds,
+        joules=joules,
+        shares_by=reference_of(found.model),
+        cycles=seconds * clocks.core_hz,
+        unit_cycles=table.told(table.unit_cycles),
+        start=Cost(
+            joules=table.shares.start_joules,
+            seconds=table.shares.start_seconds,
+            energy_share=table.shares.start_joules / joules,
+            time_share=table.shares.start_seconds / seconds,
+        ),
+        blocks=Blocks(**_ranked(table.blocks(), table, rows, BlockHotspot)),
+        lines=Lines(**_ranked(table.lines(), table, rows, LineHotspot)),
+        source_lines=SourceLines(
+            **_ranked(table.source_lines(bare=bare), table, rows, SourceHotspot)
+        ),
+        warnings=parts.warnings(source, analysis, analysis.activity_diagnostics, notes),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +145,11 @@ def attribution(
     return Shares(shares, events, unit_cycles(events, activity, gpu, clocks, more), watts.card)
 
 
-def _notes(found: Shares, answer: Mapping[str, Any]) -> Iterator[Diagnostic]:
+def _notes(found: Shares, answer: PredictAnswer) -> Iterator[Diagnostic]:
     """What else answered than the models that share out."""
-    family = answer["model"]["family"]
-    timed_by = answer["time_model"]["family"]
+    assert answer.model is not None
+    assert answer.time_model is not None
+    family, timed_by = answer.model.family, answer.time_model.family
     if family != found.model.family:
         yield Diagnostic(
             "shares_of_another_model",
@@ -276,8 +293,8 @@ class _Table:
         return list(rows.values())
 
 
-def _ranked(rows: list[_Row], table: _Table, most: int) -> dict[str, Any]:
-    """``HotspotRanking``: the costliest first, the others summed up."""
+def _ranked(rows: list[_Row], table: _Table, most: int, kind: type[Hotspot]) -> dict[str, Any]:
+    """``rows``, the costliest first, and the ``rest`` summed up."""
     total_seconds, total_joules = table.shares.total_seconds, table.shares.total_joules
     rows = sorted(rows, key=lambda row: -float(row.joules.sum()))
     told = []
@@ -288,27 +305,27 @@ def _ranked(rows: list[_Row], table: _Table, most: int) -> dict[str, Any]:
             key=lambda part: -part[1],
         )
         told.append(
-            {
-                "rank": rank,
+            kind(
+                rank=rank,
                 **row.place,
-                "joules": joules,
-                "seconds": row.seconds,
-                "energy_share": joules / total_joules,
-                "time_share": row.seconds / total_seconds,
-                "warp_executions": row.executions,
-                "machine_instructions": row.machine,
+                joules=joules,
+                seconds=row.seconds,
+                energy_share=joules / total_joules,
+                time_share=row.seconds / total_seconds,
+                warp_executions=row.executions,
+                machine_instructions=row.machine,
                 # Lanes and warps are extrapolated apart where a time cap cut the execution short.
-                "active_lane_fraction": min(1.0, row.lanes / max(1.0, WARP_SIZE * row.executions)),
-                "components": {name: part for name, part in by_component if part > 0.0},
-                "unit_cycles": table.told(row.cycles),
-            }
+                active_lane_fraction=min(1.0, row.lanes / max(1.0, WARP_SIZE * row.executions)),
+                components={name: part for name, part in by_component if part > 0.0},
+                unit_cycles=table.told(row.cycles),
+            )
         )
     left = rows[most:]
     return {
         "rows": told,
-        "rest": {
-            "rows": len(left),
-            "joules": sum(float(row.joules.sum()) for row in left),
-            "seconds": sum(row.seconds for row in left),
-        },
+        "rest": Rest(
+            rows=len(left),
+            joules=sum(float(row.joules.sum()) for row in left),
+            seconds=sum(row.seconds for row in left),
+        ),
     }

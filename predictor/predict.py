@@ -10,8 +10,8 @@ from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
 
 from pydantic_core import from_json, to_json
 
@@ -28,20 +28,28 @@ from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.beside import beside
 from wattcast.models.time.registry import DEFAULT
 from wattcast.predictor import parts
+from wattcast.predictor.messages.predict import (
+    PredictAnswer,
+    PredictAnswers,
+    PredictRequest,
+    Roofline,
+    RooflinePoint,
+    SpeedOfLight,
+    UnitSpeed,
+)
 from wattcast.predictor.parts.arguments import by_position
-from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.known_launches import anchored_power, corrected_by_known
-from wattcast.predictor.parts.limits import Cost, cost_at, within_limit
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.stored import PredictionRecord
-from wattcast.predictor.parts.trust import apart, trust
+from wattcast.predictor.parts.time_and_power import TimeAndPower, time_and_power, within_limit
+from wattcast.predictor.parts.trust import Ranked, apart, trust
 from wattcast.predictor.parts.watts import Watts
 from wattcast.predictor.parts.work import predict_work
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.predict import PredictRequest
+    from wattcast.predictor.messages.explain import ShapExplanation
 
 QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
@@ -57,8 +65,8 @@ LONG_PTX = 2**20
 @parts.within_asked_seconds
 def predict(
     predictor: Predictor, request: PredictRequest, rows: list[Future[None]] | None = None
-) -> dict[str, Any]:
-    """``PredictAnswer`` for one GPU, ``PredictAnswers`` for several; stored if there is a store.
+) -> PredictAnswer | PredictAnswers:
+    """The prediction of one GPU, or those of several; stored if there is a store.
 
     Returns once all rows are committed; or sooner, where the caller gives a list ``rows`` that
     takes them, to be waited for before the answer is handed out.
@@ -68,23 +76,36 @@ def predict(
     ServiceError for limits and StoreError when the prediction cannot be kept.
     """
     names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    if len(names) > predictor.settings.max_gpus:
+    if len(names) > MOST_GPUS:
         raise ServiceError(
             "validation",
-            f"gpus: {len(names)} named; at most {predictor.settings.max_gpus} are taken",
+            f"gpus: {len(names)} named; at most {MOST_GPUS} are taken",
             field="gpus",
         )
     gpus = [predictor.gpus.load(name) for name in names]
     begun: list[Future[None]] = [] if rows is None else rows
-    answers = [_predict_one(predictor, request, gpu, begun) for gpu in gpus]
+    answers = [_predicted(predictor, request, gpu, begun) for gpu in gpus]
     if rows is None and predictor.store is not None:
         predictor.store.wait(begun)
     return answers[0] if request.gpu is not None else several(answers)
 
 
-def several(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """``PredictAnswers``."""
-    return {"predictions": answers, "apart": apart(answers)}
+MOST_GPUS = 16
+"""GPUs of one request; each is an answer of its own."""
+
+
+def predict_one(
+    predictor: Predictor, request: PredictRequest, rows: list[Future[None]] | None = None
+) -> PredictAnswer:
+    """``predict`` where the request names one GPU."""
+    answer = predict(predictor, request, rows)
+    assert isinstance(answer, PredictAnswer)
+    return answer
+
+
+def several(answers: list[PredictAnswer]) -> PredictAnswers:
+    """Predictions of several GPUs, and which of them are not to be ranked together."""
+    return PredictAnswers(predictions=answers, apart=apart([Ranked.of(each) for each in answers]))
 
 
 def is_quick(predictor: Predictor, request: PredictRequest) -> bool:
@@ -126,9 +147,9 @@ def _never_runs(request: PredictRequest) -> bool:
     return published and "default" in request.loops
 
 
-def _predict_one(
+def _predicted(
     predictor: Predictor, request: PredictRequest, gpu: GpuProfile, rows: list[Future[None]]
-) -> dict[str, Any]:
+) -> PredictAnswer:
     if request.work is not None:
         return predict_work(predictor, request, request.work, gpu, rows)
     doubts = [
@@ -143,49 +164,51 @@ def _predict_one(
     ]
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
-    clocks, nearby = clocks_of(request.clocks, gpu)
-    analysis, found, both = launched(predictor, request, source, gpu, clocks)
-    duration, power = found.duration, found.power
-    prediction_id = uuid4()
-    facts, needs = parts.facts(analysis), parts.needs(source, analysis)
-    answer: dict[str, Any] = {
-        "id": str(prediction_id),
-        "gpu": gpu.id,
-        "kernel": parts.kernel_name(analysis),
-        "compiled": parts.compiled(source),
-        "power": parts.estimate(power.estimate, "watts") if power.estimate else None,
-        "time": parts.estimate(duration.estimate, "seconds") if duration else None,
-        "energy": parts.estimate(both, "joules") if both else None,
-        "clocks": found.clocks._asdict(),
-        "power_limit_watts": found.limit_watts,
-        "model": reference_of(power.card) if power.card else None,
-        "components": dict(power.components) if power.components is not None else None,
-        "time_model": parts.time_model(duration),
-        "schema": power.vector.schema_id if power.vector else None,
-        "features": dict(power.vector.values) if power.vector else {},
-        **facts,
-        "needs": needs,
-        "trust": trust(power.estimate.basis, power.card, needs, facts["trip_counts"])
-        if power.estimate and power.card
-        else None,
-        "coverage": parts.coverage(analysis) if rests_on_activity(power, duration) else None,
-        "warnings": parts.warnings(
+    clocks, nearby = parts.clocks_of(request.clocks, gpu)
+    analysis, point, energy_of = launched(predictor, request, source, gpu, clocks)
+    duration, power = point.duration, point.power
+    trips, needs = parts.trip_counts(analysis), parts.needs(source, analysis)
+    vector, card = power.vector, power.card
+    answer = PredictAnswer(
+        id=uuid4(),
+        gpu=gpu.id,
+        kernel=parts.kernel_name(analysis.function),
+        compiled=parts.compiled(source),
+        clocks=parts.clocks(point.clocks),
+        l2=analysis.launch.l2,
+        power_limit_watts=point.limit_watts,
+        power=parts.power(power.estimate) if power.estimate else None,
+        time=parts.time(duration.estimate) if duration else None,
+        energy=parts.energy(energy_of) if energy_of else None,
+        model=reference_of(card) if card else None,
+        components=dict(power.components) if power.components is not None else None,
+        time_model=parts.time_model(duration),
+        features=parts.values(vector) if vector else {},
+        schema=vector.schema_id if vector else None,
+        occupancy=parts.occupancy(analysis),
+        waves=analysis.waves,
+        registers=parts.registers(analysis),
+        trip_counts=trips,
+        needs=needs,
+        trust=trust(power.estimate.basis, card, needs, trips) if power.estimate and card else None,
+        coverage=parts.coverage(analysis) if rests_on_activity(power, duration) else None,
+        warnings=parts.warnings(
             source,
             analysis,
-            power.vector.diagnostics if power.vector else (),
+            vector.diagnostics if vector else (),
             power.diagnostics,
             nearby,
-            found.notes,
+            point.notes,
             doubts,
         ),
-    }
+    )
     if request.explain is not None and power.estimate:
-        answer["explanation"] = _explained(power, answer)
+        answer = answer.model_copy(update={"explanation": _explained(power, answer)})
     if request.details and duration is not None:
-        answer["speed_of_light"] = _speed_of_light(analysis, gpu, found.clocks, duration)
+        speed = _speed_of_light(analysis, gpu, point.clocks, duration)
+        answer = answer.model_copy(update={"speed_of_light": speed})
     if predictor.store is not None:
-        record = _record(prediction_id, answer, request, source, power.vector)
-        rows.append(predictor.store.add(record))
+        rows.append(predictor.store.add(_record(answer, request, source, vector)))
     source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
     return answer
 
@@ -194,7 +217,7 @@ class Launched(NamedTuple):
     """One launch with its estimates."""
 
     analysis: KernelAnalysis
-    cost: Cost
+    point: TimeAndPower
     energy: Estimate | None
 
 
@@ -213,8 +236,10 @@ def launched(
     def corrected(found: TimePrediction) -> TimePrediction:
         return corrected_by_known(predictor, request, source, gpu, found)
 
-    def at(pair: ClockPair) -> Cost:
-        found = cost_at(predictor, request, analysis, gpu, pair, request.board or "", corrected)
+    def at(pair: ClockPair) -> TimeAndPower:
+        found = time_and_power(
+            predictor, request, analysis, gpu, pair, request.board or "", corrected
+        )
         if pair == clocks:
             predictor.drift.saw(gpu.id, found.power)
         return replace(found, power=anchored_power(predictor, request, source, gpu, found.power))
@@ -231,21 +256,21 @@ def rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:
     return timed_by_it or schema == activity_schema().id
 
 
-def _explained(power: Watts, answer: dict[str, Any]) -> dict[str, Any]:
-    from wattcast.predictor.explain import seconds_of, shap_of, shap_of_components
+def _explained(power: Watts, answer: PredictAnswer) -> ShapExplanation:
+    from wattcast.predictor.explain import shap_of, shap_of_components
 
     if power.boosted is not None and power.vector is not None:
         return shap_of(power.boosted, power.vector.model_inputs(), answer)
-    return shap_of_components(answer["model"], answer["components"], seconds_of(answer))
+    return shap_of_components(answer)
 
 
 def _speed_of_light(
     analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, duration: TimePrediction
-) -> dict[str, Any]:
-    """``wattcast.predictor.messages.predict.SpeedOfLight``."""
+) -> SpeedOfLight:
+    """How near the launch comes to what the hardware can do."""
     from wattcast.models.speed import NAMES, speed_of_light  # only where it is asked for
 
-    found = speed_of_light(
+    speed = speed_of_light(
         analysis.activity,
         analysis.operations,
         gpu,
@@ -253,36 +278,37 @@ def _speed_of_light(
         duration.estimate.value,
         beside(analysis.extras),
     )
-    return {
-        "bound": duration.bound,
-        "seconds": found.seconds,
-        "units": [{"name": NAMES[each.unit], **each._asdict()} for each in found.units],
-        "roofline": {
-            "dram_bytes": found.dram_bytes,
-            "dram_peak": found.dram_peak,
-            "points": [point._asdict() for point in found.points],
-        },
-    }
+    return SpeedOfLight(
+        bound=duration.bound,
+        seconds=speed.seconds,
+        units=[UnitSpeed(name=NAMES[unit.unit], **unit._asdict()) for unit in speed.units],
+        roofline=Roofline(
+            dram_bytes=speed.dram_bytes,
+            dram_peak=speed.dram_peak,
+            points=[RooflinePoint(**point._asdict()) for point in speed.points],
+        ),
+    )
 
 
 def _record(
-    prediction_id: UUID,
-    answer: dict[str, Any],
+    answer: PredictAnswer,
     request: PredictRequest,
     source: Source,
     vector: FeatureVector | None,
 ) -> PredictionRecord:
     vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
+    assert answer.kernel is not None
+    kernel = answer.kernel.mangled
     return PredictionRecord(
-        id=prediction_id,
+        id=answer.id,
         created=datetime.now(UTC),
         ptx_sha256=source.known.sha256,
-        gpu=answer["gpu"],
-        kernel=answer["kernel"]["mangled"],
-        request=_asked(request, source, answer["kernel"]["mangled"]),
-        result=to_json(answer, inf_nan_mode="null"),
+        gpu=answer.gpu,
+        kernel=kernel,
+        request=_asked(request, source, kernel),
+        result=answer.json_bytes(),
         vectors=to_json(vectors, inf_nan_mode="null").decode(),
-        models=to_json(answer["model"]).decode(),
+        models=to_json(answer.model, by_alias=True).decode(),
         ptx=source.known.module.text,  # the one copy that is kept anyway
     )
 
@@ -292,16 +318,18 @@ def _asked(request: PredictRequest, source: Source, kernel: str) -> str:
 
     Without the source nobody knows C names: arguments are kept by position.
     """
-    asked = request.model_dump_json(exclude={"ptx", "cuda"}, exclude_defaults=True)
+    code = {"ptx", "cuda", "headers", "compiler_options"}
+    asked = request.model_dump_json(exclude=code, exclude_defaults=True)
     if source.cuda is None:
         return asked
     body = from_json(asked)
     if given := body["launch"].get("arguments"):
-        function, kernels = source.known.module.kernel(kernel), source.cuda.kernels
+        module, kernels = source.known.module, source.cuda.kernels
+        function = module.kernel(kernel)
         values = request.launch.launch().arguments
         body["launch"]["arguments"] = {
             position: given[name]
             for name, value in values.items()
-            for position in by_position(function, {name: value}, kernels)
+            for position in by_position(function, {name: value}, kernels, module)
         }
     return to_json({**body, "cuda_sha256": source.cuda.sha256}).decode()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from wattcast.features.errors import DataError
-from wattcast.models.scaling.counters import DCGM, KINDS
+from wattcast.models.papers.scaling.counters import DCGM, KINDS
 
 DURATION = "gpu__time_duration.sum"
 """Nsight Compute's time of a launch."""

@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, LaunchError, PtxError
 from wattcast.models.preselection import preselection
-from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.trust import incomparable
-from wattcast.predictor.predict import predict
+from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
+from wattcast.predictor.messages.rank import (
+    Judged,
+    RankAnswer,
+    RankedConfiguration,
+    RefusedConfiguration,
+)
+from wattcast.predictor.parts.trust import Ranked, incomparable
+from wattcast.predictor.predict import predict_one
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value
 
 if TYPE_CHECKING:
@@ -80,7 +86,7 @@ def rank(
     problem: TuningProblem,
     objective: Objective = "energy",
     top: int = 10,
-) -> dict[str, Any]:
+) -> RankAnswer:
     """Configurations by predicted ``objective``, and how many runs a top-k choice would save.
 
     Raises DataError where the problem does not fit the file, and as ``ranked`` does.
@@ -94,7 +100,7 @@ def ranked(
     asked: Iterable[tuple[Configuration, Mapping[str, Any] | CompileError]],
     objective: Objective = "energy",
     top: int = 10,
-) -> dict[str, Any]:
+) -> RankAnswer:
     """Configurations with their requests, or why there is none, by predicted ``objective``.
 
     ``judged`` is ``None`` where fewer than two of those predicted have the objective measured. A
@@ -102,46 +108,51 @@ def ranked(
     where that is all of them. One whose power another kind of model tells, or extrapolates, comes
     after all others, ``apart`` saying why.
     """
-    rows: list[dict[str, Any]] = []
-    answers, refused = [], []
+    predictions: list[tuple[Configuration, Mapping[str, Any], PredictAnswer]] = []
+    refused: list[RefusedConfiguration] = []
     for configuration, request in asked:
         try:
             if isinstance(request, CompileError):
                 raise request
             answer = _predicted(predictor, request)
         except (CompileError, PtxError, LaunchError) as error:
-            refused.append(
-                {"configuration": dict(configuration.parameters), "reason": error.detail}
-            )
+            parameters = dict(configuration.parameters)
+            refused.append(RefusedConfiguration(configuration=parameters, reason=error.detail))
             continue
-        answers.append(answer)
-        rows.append(_row(configuration, answer))
-    if not rows:
-        why = f": {refused[0]['reason']}" if refused else ""
+        predictions.append((configuration, request["launch"], answer))
+    if not predictions:
+        why = f": {refused[0].reason}" if refused else ""
         raise DataError(f"none of {len(refused)} configurations can be predicted{why}")
-    for row, reason in zip(rows, incomparable(answers), strict=True):
-        row["apart"] = reason if objective == "energy" else None
-    rows.sort(key=lambda row: (row["apart"] is not None, float(row[_PREDICTED[objective]])))
-    for number, row in enumerate(rows, 1):
-        row["rank"] = number
-    judged = [row for row in rows if row[_MEASURED[objective]] is not None]
-    return {
-        "objective": objective,
-        "kernel": rows[0]["kernel"],
-        "gpu": rows[0]["gpu"],
-        "configurations": rows,
-        "refused": refused,
-        "judged": _judged(judged, objective, top) if len(judged) > 1 else None,
-    }
+    whys = incomparable([Ranked.of(answer) for *_, answer in predictions])
+    rows = [
+        _row(*row, apart=why if objective == "energy" else None)
+        for row, why in zip(predictions, whys, strict=True)
+    ]
+    rows.sort(key=lambda row: (row.apart is not None, _predicted_of(row, objective)))
+    rows = [row.model_copy(update={"rank": rank}) for rank, row in enumerate(rows, 1)]
+    judged = [row for row in rows if _measured_of(row, objective) is not None]
+    return RankAnswer(
+        objective=objective,
+        kernel=rows[0].kernel,
+        gpu=rows[0].gpu,
+        configurations=rows,
+        refused=refused,
+        judged=_judged(judged, objective, top) if len(judged) > 1 else None,
+    )
 
 
-_PREDICTED: Mapping[Objective, str] = {"energy": "joules", "time": "seconds"}
-_MEASURED: Mapping[Objective, str] = {"energy": "measured_joules", "time": "measured_seconds"}
+def _predicted_of(row: RankedConfiguration, objective: Objective) -> float:
+    return row.joules if objective == "energy" else row.seconds
 
 
-def _judged(rows: Sequence[Mapping[str, Any]], objective: Objective, top: int) -> dict[str, Any]:
-    predicted = [float(row[_PREDICTED[objective]]) for row in rows]
-    return asdict(preselection(predicted, [row[_MEASURED[objective]] for row in rows], top))
+def _measured_of(row: RankedConfiguration, objective: Objective) -> float | None:
+    return row.measured_joules if objective == "energy" else row.measured_seconds
+
+
+def _judged(rows: Sequence[RankedConfiguration], objective: Objective, top: int) -> Judged:
+    predicted = [_predicted_of(row, objective) for row in rows]
+    measured = [_measured_of(row, objective) or 0.0 for row in rows]
+    return Judged(**asdict(preselection(predicted, measured, top)))
 
 
 def request_of(problem: TuningProblem, configuration: Configuration) -> dict[str, Any]:
@@ -160,12 +171,12 @@ def request_of(problem: TuningProblem, configuration: Configuration) -> dict[str
     return {**request, "launch": launch}
 
 
-def _predicted(predictor: Predictor, request: Mapping[str, Any]) -> dict[str, Any]:
-    answer = predict(predictor, PredictRequest.model_validate(request))
-    if answer["energy"] is None:
-        why = answer["warnings"][-1]["detail"] if answer["warnings"] else "no model answers"
+def _predicted(predictor: Predictor, request: Mapping[str, Any]) -> PredictAnswer:
+    answer = predict_one(predictor, PredictRequest.model_validate(request))
+    if answer.energy is None:
+        why = answer.warnings[-1].detail if answer.warnings else "no model answers"
         raise LaunchError(f"its energy cannot be predicted: {why}", field="launch")
-    return {**answer, "launch": request["launch"]}
+    return answer
 
 
 def macros(parameters: Mapping[str, Value]) -> str:
@@ -180,18 +191,29 @@ def macros(parameters: Mapping[str, Value]) -> str:
     return "\n".join([*lines, "#line 1", ""])
 
 
-def _row(configuration: Configuration, answer: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "rank": 0,
-        "configuration": dict(configuration.parameters),
-        "grid": answer["launch"]["grid"],
-        "block": answer["launch"]["block"],
-        "gpu": answer["gpu"],
-        "kernel": answer["kernel"]["demangled"],
-        "joules": answer["energy"]["joules"],
-        "seconds": answer["time"]["seconds"],
-        "watts": answer["power"]["watts"],
-        "measured_seconds": configuration.time_seconds,
-        "measured_joules": configuration.energy_joules,
-        "valid": configuration.valid,
-    }
+def _row(
+    configuration: Configuration,
+    launch: Mapping[str, Any],
+    answer: PredictAnswer,
+    *,
+    apart: str | None,
+) -> RankedConfiguration:
+    assert answer.kernel is not None
+    assert answer.energy is not None
+    assert answer.time is not None
+    assert answer.power is not None
+    return RankedConfiguration(
+        rank=0,
+        configuration=dict(configuration.parameters),
+        grid=launch["grid"],
+        block=launch["block"],
+        gpu=answer.gpu,
+        kernel=answer.kernel.demangled,
+        joules=answer.energy.joules,
+        seconds=answer.time.seconds,
+        watts=answer.power.watts,
+        measured_seconds=configuration.time_seconds,
+        measured_joules=configuration.energy_joules,
+        valid=configuration.valid,
+        apart=apart,
+    )

@@ -32,7 +32,18 @@ from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual
 from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
 from wattcast.predictor import parts
 from wattcast.predictor.messages import LaunchRequest
-from wattcast.predictor.messages.sweep import MOST_POINTS, SweepRequest
+from wattcast.predictor.messages import sweep as messages
+from wattcast.predictor.messages.sweep import (
+    MOST_POINTS,
+    BestShape,
+    BestShapes,
+    InfeasibleShape,
+    LeftOut,
+    SweepAnswer,
+    SweepPoint,
+    SweepReference,
+    SweepRequest,
+)
 from wattcast.predictor.parts.swept import Predicted, Shape, Swept
 from wattcast.predictor.parts.trust import apart, incomparable
 from wattcast.predictor.variants import Variant, dimensions, variants, with_macros
@@ -54,8 +65,8 @@ VARIANTS = "variants_not_compared"
 
 
 @parts.within_asked_seconds
-def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
-    """``SweepAnswer``.
+def sweep(predictor: Predictor, request: SweepRequest) -> SweepAnswer:
+    """Every shape's time, power and energy, and the best of them.
 
     Raises what ``predict`` raises for the reference launch, ServiceError for too many shapes,
     ConstraintError where no shape keeps to the constraints, and LaunchError where none can be
@@ -68,7 +79,7 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
     reference = sweeps[found[0].shape.gpu.id].reference
     constraints = Constraints(**request.constraints.model_dump())
     # On one GPU shapes are ranked whatever answered; between GPUs only what can be compared.
-    marked = [each.marked() for each in found] if len(gpus) > 1 else []
+    marked = [each.ranked() for each in found] if len(gpus) > 1 else []
     whys = incomparable(marked) or [None] * len(found)
     ranked = [each for each, why in zip(found, whys, strict=True) if why is None]
     if ranked[0].shape.gpu.id != gpus[0].id and len(gpus) > 1:
@@ -80,30 +91,32 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
     on_front = {id(point) for point in front}
     notes = (each.notes for each in sweeps.values())
     warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, _later(found))
-    return {
-        "kernel": parts.kernel_name(reference.analysis),
-        "compiled": parts.compiled(source),
-        "models": [each.answer() for each in sweeps.values()],
-        "reference": {**reference.shape.answer(), **reference.absolute()},
-        "points": [
-            {**_point(each, reference, id(each.point) in on_front, constraints), "apart": why}
+    return SweepAnswer(
+        kernel=parts.kernel_name(reference.analysis.function),
+        compiled=parts.compiled(source),
+        models=[each.answer() for each in sweeps.values()],
+        reference=SweepReference(**reference.shape.members(), **reference.absolute()),
+        points=[
+            _point(each, reference, id(each.point) in on_front, constraints, why)
             for each, why in zip(found, whys, strict=True)
         ],
-        "infeasible": tried.refused,
-        "left_out": tried.left_out,
-        "pareto": [point.key.answer() for point in front],
-        "best": {
-            name: {
-                **point.key.answer(),
-                **_saved(point, reference.point),
-                "no_difference": _alike(name, point, reference.point),
+        infeasible=tried.refused,
+        left_out=tried.left_out,
+        pareto=[messages.Shape(**point.key.members()) for point in front],
+        best=BestShapes(
+            **{
+                name: BestShape(
+                    **point.key.members(),
+                    **_saved(point, reference.point),
+                    no_difference=_alike(name, point, reference.point),
+                )
+                for name, point in best.items()
             }
-            for name, point in best.items()
-        },
-        "resolution_percent": 100 * RESOLUTION,
-        "apart": apart(marked),
-        "warnings": sorted(warnings, key=lambda each: each["code"] not in (UNPROVEN, VARIANTS)),
-    }
+        ),
+        resolution_percent=100 * RESOLUTION,
+        apart=apart(marked),
+        warnings=sorted(warnings, key=lambda each: each.code not in (UNPROVEN, VARIANTS)),
+    )
 
 
 class _Tried(NamedTuple):
@@ -111,8 +124,8 @@ class _Tried(NamedTuple):
 
     sweeps: dict[str, Swept]
     found: list[Predicted]
-    refused: list[dict[str, Any]]
-    left_out: list[dict[str, Any]]
+    refused: list[InfeasibleShape]
+    left_out: list[LeftOut]
 
 
 def _tried_shapes(
@@ -122,8 +135,8 @@ def _tried_shapes(
     shapes = list(_shapes(request, base, gpus))
     sweeps = {gpu.id: Swept(predictor, request, gpu) for gpu in gpus}
     found: list[Predicted] = []
-    refused: list[dict[str, Any]] = []
-    left_out: list[dict[str, Any]] = []
+    refused: list[InfeasibleShape] = []
+    left_out: list[LeftOut] = []
     every = request.include_unproven
     doubts = [sweeps[shape.gpu.id].doubt(shape) for shape in shapes]
     tried = [shape for shape, why in zip(shapes, doubts, strict=True) if every or why is None]
@@ -137,17 +150,20 @@ def _tried_shapes(
                     point = sweeps[shape.gpu.id].at(shape)
                     why = why or sweeps[shape.gpu.id].idle(point)
             except (LaunchError, AnalysisError) as error:
-                field = error.context.get("field")
-                refused.append({**shape.answer(), "reason": error.detail, "field": field})
+                refused.append(
+                    InfeasibleShape(
+                        **shape.members(), reason=error.detail, field=parts.field_of(error)
+                    )
+                )
                 continue
             if why is None or every:
                 found.append(replace(point, doubt=why))
             else:
-                left_out.append({**shape.answer(), "reason": why.reason, "line": why.line})
+                left_out.append(LeftOut(**shape.members(), reason=why.reason, line=why.line))
     if not found and left_out:
         found = [sweeps[gpus[0].id].reference]  # nothing else is shown to be the same program
     if not found:
-        first = f": {refused[0]['reason']}" if refused else ""
+        first = f": {refused[0].reason}" if refused else ""
         raise LaunchError(f"none of {len(shapes)} shapes can be launched{first}", field="blocks")
     return _Tried(sweeps, found, refused, left_out)
 
@@ -167,12 +183,19 @@ def _tried_variants(
                 tried.found.append(one.reference if registers is None else one.at(shape))
             tried.sweeps.setdefault(gpu.id, one)
         except (CompileError, PtxError, KernelError, LaunchError, AnalysisError) as error:
-            told = {"gpu": gpu.id, "grid": [], "block": [], "registers_per_thread": None,
-                    "defines": dict(variant), "reason": error.detail,
-                    "field": error.context.get("field")}  # fmt: skip
-            tried.refused.append(told)
+            tried.refused.append(
+                InfeasibleShape(
+                    gpu=gpu.id,
+                    grid=[],
+                    block=[],
+                    registers_per_thread=None,
+                    defines=dict(variant),
+                    reason=error.detail,
+                    field=parts.field_of(error),
+                )
+            )
     if not tried.found:
-        reason = tried.refused[0]["reason"]
+        reason = tried.refused[0].reason
         count = len(tried.refused)
         raise LaunchError(f"none of {count} variants can be launched: {reason}", field="defines")
     return tried
@@ -247,27 +270,32 @@ def _spills(each: Predicted, reference: Predicted) -> bool:
 
 
 def _point(
-    each: Predicted, reference: Predicted, on_front: bool, constraints: Constraints
-) -> dict[str, Any]:
+    each: Predicted,
+    reference: Predicted,
+    on_front: bool,
+    constraints: Constraints,
+    apart: str | None,
+) -> SweepPoint:
     analysis, point = each.analysis, each.point
-    return {
-        **each.shape.answer(),
-        "threads": analysis.launch.threads,
-        "occupancy": analysis.occupancy.occupancy,
-        "limiter": analysis.occupancy.limiter,
-        "waves": analysis.waves,
+    return SweepPoint(
+        **each.shape.members(),
+        threads=analysis.launch.threads,
+        occupancy=analysis.occupancy.occupancy,
+        limiter=analysis.occupancy.limiter,
+        waves=analysis.waves,
         **each.absolute(),
-        "edp_joule_seconds": point.edp,
+        edp_joule_seconds=point.edp,
         **_saved(point, reference.point),
-        "regime": each.time.regime,
-        "spills": _spills(each, reference),
-        "pareto": on_front,
-        "feasible": not constraints.violated(point, reference.point.time_seconds),
-        "unproven": None if each.doubt is None else each.doubt.reason,
-    }
+        regime=each.time.regime,
+        spills=_spills(each, reference),
+        pareto=on_front,
+        feasible=not constraints.violated(point, reference.point.time_seconds),
+        apart=apart,
+        unproven=None if each.doubt is None else each.doubt.reason,
+    )
 
 
-def _saved(point: Point[Shape], reference: Point[Shape]) -> dict[str, float]:
+def _saved(point: Point[Shape], reference: Point[Shape]) -> dict[str, Any]:
     return {
         "energy_saved_percent": 100 * (1 - point.energy_joules / reference.energy_joules),
         "time_saved_percent": 100 * (1 - point.time_seconds / reference.time_seconds),

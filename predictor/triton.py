@@ -5,7 +5,6 @@ Triton compiles without a GPU, and kernels that are compiled already need no Tri
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from wattcast.features.checked import json_value
 from wattcast.features.cuda import CompileError, find_ptxas
 from wattcast.features.errors import DataError, LaunchError, MissingExtraError
 from wattcast.features.gpus import GpuProfile
@@ -125,10 +125,12 @@ def read_cache(folder: Path, kernel: str | None = None) -> list[TritonKernel]:
         if not code.is_file():
             continue
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = json_value(path.read_text(encoding="utf-8"), str(path))
             ptx = code.read_text(encoding="utf-8")
         except ValueError as error:
             raise DataError(f"{path}: {error}") from error
+        if not isinstance(told, dict):
+            raise DataError(f"{path}: expected a JSON object")
         if kernel is not None and told.get("name", path.stem) != kernel:
             continue
         constants = told.pop("constants", None) or {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from wattcast.features.errors import DataError
 from wattcast.models.processes import CLOCKS, LEARNED_FROM, Floats, emulated
 from wattcast.models.search import GAIN, Search, coded
 from wattcast.predictor.forecasts import Forecast
+from wattcast.predictor.messages.tunings import Candidate, Standing
 from wattcast.predictor.rank import SETTINGS
 from wattcast.predictor.tuning_files import Value
 
@@ -42,7 +43,10 @@ ON_DEMAND = 200
 Objective = Literal["time", "energy", "edp"]
 """Seconds, joules, or joules times seconds."""
 
-OBJECTIVES: Mapping[Objective, tuple[str, Callable[[float | None, float | None], float | None]]] = {
+Unit = Literal["s", "J", "Js"]
+OBJECTIVES: Mapping[
+    Objective, tuple[Unit, Callable[[float | None, float | None], float | None]]
+] = {
     "time": ("s", lambda seconds, joules: seconds),
     "energy": ("J", lambda seconds, joules: joules),
     "edp": (
@@ -238,7 +242,7 @@ class Tuning:
         """Whether one more measurement is expected to gain less than ``gain`` of the best."""
         return self.search.finished(gain)
 
-    def answer(self, count: int = 5, gain: float = GAIN) -> dict[str, Any]:
+    def answer(self, count: int = 5, gain: float = GAIN) -> Standing:
         """Where the search stands: the best that was measured, what comes next with what is
         expected of it (median and 90 % interval), and whether one more is worth it."""
         proposed = [self.place(each) for each in self.propose(count)]
@@ -246,30 +250,30 @@ class Tuning:
         best = self.search.best()
         known = len(self.rows)
 
-        def row(place: int) -> dict[str, Any]:
-            return {
-                "configuration": dict(self._every[place]),
-                "predicted": float(self.search.predicted[place]),
-                "emulated": place >= known,
-                "expected": float(outlook.value[place]),
-                "low": float(outlook.low[place]),
-                "high": float(outlook.high[place]),
-                "gain": float(outlook.gain[place]),
-                "measured": self.search.measured.get(place, []),
-            }
+        def row(place: int) -> Candidate:
+            return Candidate(
+                configuration=dict(self._every[place]),
+                predicted=float(self.search.predicted[place]),
+                emulated=place >= known,
+                expected=float(outlook.value[place]),
+                low=float(outlook.low[place]),
+                high=float(outlook.high[place]),
+                gain=float(outlook.gain[place]),
+                measured=self.search.measured.get(place, []),
+            )
 
-        return {
-            "objective": self.objective,
-            "unit": self.unit,
-            "configurations": known + len(self._open),
-            "predicted": known,
-            "refused": [asdict(each) for each in self.refused],
-            "measured": len(self.search.measured),
-            "failed": len(self.search.failed),
-            "best": None if best is None else row(best),
-            "next": [row(place) for place in proposed if place is not None],
-            "finished": self.finished(gain),
-        }
+        return Standing(
+            objective=self.objective,
+            unit=self.unit,
+            configurations=known + len(self._open),
+            predicted=known,
+            refused=[asdict(each) for each in self.refused],
+            measured=len(self.search.measured),
+            failed=len(self.search.failed),
+            best=None if best is None else row(best),
+            next=[row(place) for place in proposed if place is not None],
+            finished=self.finished(gain),
+        )
 
 
 Key = tuple[tuple[str, str], ...]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.features.checked import json_value, real
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError
 from wattcast.predictor import expressions
@@ -86,13 +87,10 @@ def read_tuning(text: str) -> TuningRun:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = json_value(text)
+    except DataError:
         # A cache that is still written to lacks its last braces.
-        try:
-            document = json.loads(text.rstrip().rstrip(",") + "}}")
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON: {error}") from error
+        document = json_value(text.rstrip().rstrip(",") + "}}")
     if not isinstance(document, dict):
         raise DataError("expected a JSON object")
     return document
@@ -139,7 +137,7 @@ def _result(number: int, row: Any) -> Configuration:
     given = row.get("measurements")
     for each in given if isinstance(given, list) else ():
         if isinstance(each, Mapping) and isinstance(each.get("name"), str):
-            number_ = _number(each.get("value"))
+            number_ = real(each.get("value"))
             unit = _UNITS.get(str(each.get("unit") or ""))
             if number_ is not None:
                 measured[each["name"]] = number_ * unit if unit is not None else number_
@@ -164,10 +162,10 @@ def _cache(document: Mapping[str, Any]) -> TuningRun:
         if not isinstance(row, Mapping) or not all(name in row for name in names):
             raise DataError(f"cache[{key!r:.200}] lacks one of {', '.join(names):.200}")
         time = next(
-            (value * unit for name, unit in _TIMES.items() if (value := _number(row.get(name)))),
+            (value * unit for name, unit in _TIMES.items() if (value := real(row.get(name)))),
             None,
         )
-        energy = next((value for name in _ENERGIES if (value := _number(row.get(name)))), None)
+        energy = next((value for name in _ENERGIES if (value := real(row.get(name)))), None)
         # A failure is written in the objective's place, by the name of its class.
         failed = any(isinstance(row.get(name), str) for name in (*_TIMES, *_ENERGIES))
         failed = failed or "__error__" in row
@@ -382,10 +380,3 @@ def t4_text(measured: Sequence[Configuration]) -> str:
             }
         )
     return json.dumps({"schema_version": "1.0.0", "results": results}, indent=1) + "\n"
-
-
-def _number(value: Any) -> float | None:
-    """A measured value; ``None`` for what stands in for one (1e20, error names)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 < value < 1e19 else None

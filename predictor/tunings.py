@@ -17,7 +17,15 @@ from wattcast.models.processes import LEARNED_FROM
 from wattcast.predictor import parts
 from wattcast.predictor.forecasts import Forecast, forecasts
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.messages.tunings import MOST_CONFIGURATIONS, TuningsRequest
+from wattcast.predictor.messages.tunings import (
+    MOST_CONFIGURATIONS,
+    Candidate,
+    MeasuredRow,
+    PredictedRow,
+    TuningColumns,
+    TuningsAnswer,
+    TuningsRequest,
+)
 from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem, request_of
 from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning, key_of
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning
@@ -33,15 +41,27 @@ MOST_CELLS = 400_000
 """Configurations times parameters of one request: each is some 300 bytes while it is answered."""
 
 _OF_A_LAUNCH = (
-    *("ptx", "cuda", "kernel", "loops", "registers_per_thread", "static_shared_bytes", "analysis"),
+    *(
+        "ptx",
+        "cuda",
+        "headers",
+        "compiler_options",
+        "kernel",
+        "loops",
+        "registers_per_thread",
+        "static_shared_bytes",
+        "analysis",
+    ),
     *("analysis_effort", "gpu", "launch", "clocks", "power_limit_watts", "model", "time_model"),
     "board",
 )
 """Members of the request that the prediction of each configuration takes over."""
 
 
-def tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
-    """``TuningsAnswer``. A configuration that cannot be compiled or launched is refused in its row.
+def tunings(predictor: Predictor, request: TuningsRequest) -> TuningsAnswer:
+    """A step of a search: what was predicted, and what to measure next.
+
+    A configuration that cannot be compiled or launched is refused in its row.
 
     Raises DataError for a space, rows or measurements that do not fit, GpuError, KernelError,
     ModelError, CompilerMissingError and ServiceError for what all configurations share, and
@@ -51,7 +71,7 @@ def tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
         return _tunings(predictor.without_store(), request)
 
 
-def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
+def _tunings(predictor: Predictor, request: TuningsRequest) -> TuningsAnswer:
     gpu = predictor.gpus.load(request.gpu)
     found = _space(predictor, request)
     count, wide = len(found.configurations), len(found.configurations[0].parameters)
@@ -116,33 +136,34 @@ def _tunings(predictor: Predictor, request: TuningsRequest) -> dict[str, Any]:
         if many and len(made) < request.predictions:
             predict(tuning.to_predict(request.predictions - len(made)))
         told = tuning.answer(request.following, request.gain)
-        stands = {name: told[name] for name in stands} if request.outlook else stands
+        if request.outlook:
+            stands = {"best": told.best, "next": told.next, "finished": told.finished}
         stands["finished"] &= len(rows) == len(space) or len(tuning.rows) >= LEARNED_FROM
-        enough = enough or _enough(tuning, len(rows), told["next"], request.gain)
+        enough = enough or _enough(tuning, len(rows), told.next, request.gain)
     refused = len(rows) - len(tuning.rows)
     failed = {key for key, one in measured if not one.valid}
     ran = {key for key, one in measured if one.valid}
-    return {
-        "gpu": gpu.id,
-        "objective": request.objective,
-        "unit": OBJECTIVES[request.objective][0],
-        "configurations": len(space),
-        "predicted": len(tuning.rows),
-        "waiting": len(space) - len(rows),
-        "enough": enough,
-        "refused": refused,
-        "measured": len(ran),
-        "failed": len(failed - ran),
-        "forecasts": [_forecast_row(row) for row in made],
-        "measurements": [_measured_row(one) for one in given],
+    return TuningsAnswer(
+        gpu=gpu.id,
+        objective=request.objective,
+        unit=OBJECTIVES[request.objective][0],
+        configurations=len(space),
+        predicted=len(tuning.rows),
+        waiting=len(space) - len(rows),
+        enough=enough,
+        refused=refused,
+        measured=len(ran),
+        failed=len(failed - ran),
+        forecasts=[_forecast_row(row) for row in made],
+        measurements=[_measured_row(one) for one in given],
         **stands,
-        "columns": _columns(space, rows, tuning, ran, failed) if request.outlook else None,
-    }
+        columns=_columns(space, rows, tuning, ran, failed) if request.outlook else None,
+    )
 
 
-def _enough(tuning: Tuning, known: int, following: list[dict[str, Any]], gain: float) -> bool:
+def _enough(tuning: Tuning, known: int, following: list[Candidate], gain: float) -> bool:
     """Whether what waits would change little: neither proposed nor expected to gain as much."""
-    if known < FIRST or any(row["emulated"] for row in following):
+    if known < FIRST or any(row.emulated for row in following):
         return False
     return bool(tuning.search.promise()[len(tuning.rows) :].max(initial=0.0) < gain)
 
@@ -206,17 +227,21 @@ def _is_measured(one: Configuration) -> bool:
     return not one.valid or one.time_seconds is not None or one.energy_joules is not None
 
 
-def _forecast_row(row: Forecast) -> dict[str, Any]:
-    """``PredictedRow``."""
-    known = (row.seconds, row.joules) if row.problem is None else (None, None)
-    told = {"configuration": dict(row.parameters), "problem": row.problem}
-    return {**told, "seconds": known[0], "joules": known[1]}
+def _forecast_row(row: Forecast) -> PredictedRow:
+    seconds, joules = (row.seconds, row.joules) if row.problem is None else (None, None)
+    configuration = dict(row.parameters)
+    return PredictedRow.model_construct(
+        configuration=configuration, problem=row.problem, seconds=seconds, joules=joules
+    )
 
 
-def _measured_row(one: Configuration) -> dict[str, Any]:
-    """``MeasuredRow``."""
-    told = {"configuration": dict(one.parameters), "failed": not one.valid}
-    return {**told, "seconds": one.time_seconds, "joules": one.energy_joules}
+def _measured_row(run: Configuration) -> MeasuredRow:
+    return MeasuredRow.model_construct(
+        configuration=dict(run.parameters),
+        failed=not run.valid,
+        seconds=run.time_seconds,
+        joules=run.energy_joules,
+    )
 
 
 def _columns(
@@ -225,8 +250,7 @@ def _columns(
     tuning: Tuning,
     ran: set[Key],
     failed: set[Key],
-) -> dict[str, Any]:
-    """``TuningColumns``."""
+) -> TuningColumns:
     names = list(next(iter(space.values())).parameters)
     parameters = {name: [one.parameters[name] for one in space.values()] for name in names}
     search = tuning.search if tuning.rows else None
@@ -253,7 +277,7 @@ def _columns(
             status = "predicted" if row.problem is None else "refused"
         for name, value in zip(_COLUMNS, (status, *values), strict=True):
             columns[name].append(value)
-    return {"parameters": parameters, **columns}
+    return TuningColumns(parameters=parameters, **columns)
 
 
 _COLUMNS = ("status", "predicted", "expected", "low", "high", "measured")

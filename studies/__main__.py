@@ -10,7 +10,6 @@ import wattcast  # noqa: F401  # before any numeric library: it quiets their spi
 from wattcast.features.errors import MissingExtraError, WattcastError
 
 STUDIES = {
-    "report": ("report", "accuracy reports of time, power and clocks, as pages (docs/reports.md)"),
     "accuracy": ("accuracy", "docs/accuracy.md, from the cards of the shipped models"),
     "held-out": ("held_out", "power of rows left out beside measured ones, for docs/accuracy.md"),
     "reference": (
@@ -24,57 +23,58 @@ STUDIES = {
     "catalogue": ("catalogue.study", "well-known kernels beside published figures"),
     "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
+    "volta": ("volta", "kernels with counters of a Volta asked as users ask (--ptx FOLDER)"),
+    "operators": ("operators", "library operators: errors of their models, and fitting them"),
     "tuning": ("tuning", "measurements that wattcast tune needs, beside Kernel Tuner's strategies"),
-    "tuning-clocks": (
-        "clocks.tuning_clocks",
-        "clocks chosen with at most three measurements, kernels and boards left out",
-    ),
-    "widths": ("time.widths", "intervals of times on boards never calibrated, from both of these"),
+    "widths": ("widths", "intervals of times on boards never calibrated, from both of these"),
     "advice": ("advice.study", "promises of advice beside kernels changed by hand"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),
-    "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
-    "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
-    "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),
+    "bottleneck": ("bottleneck_errors", "the default time model beside measured times"),
+    "queueing": ("papers.wang_chu.errors", "Wang and Chu's model over core and memory clocks"),
+    "work": (
+        "fitting.work.tables",
+        "time from measured work: fits the shipped model",
+    ),
     "applications": (
-        "clocks.applications",
+        "papers.guerreiro.applications",
         "clocks chosen from counters or code, applications left out",
     ),
-    "sequence": ("clocks.sequence", "scaling from code: trains the sequence model, its scores"),
-    "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
-    "power": ("power.holds", "what the power models must hold on published rows"),
-    "physical": ("power.physical_tables", "the physical power model with programs left out"),
+    "sequence": (
+        "papers.guerreiro.sequence",
+        "scaling from code: fits the shipped model",
+    ),
+    "abe": ("papers.abe_figures", "Abe et al.'s regression on the frequency campaigns"),
+    "clocks": (
+        "fitting.scaling.command",
+        "scaling over clocks: fits the shipped models",
+    ),
+    "power": ("fitting.trees.holds", "what the power models must hold on published rows"),
+    "physical": ("fitting.physical.tables", "the physical power model with programs left out"),
     "unknown-kernels": (
-        "power.unknown_kernels",
+        "traces.unknown_kernels",
         "power of kernels without code, kernel families left out",
     ),
     "trace-totals": (
-        "power.trace_totals",
+        "traces.trace_totals",
         "how sure the sum over an application is: random mixes of kernels left out",
     ),
-    "extra-trees": ("power.pooled", "fits the shipped extra trees on rows of several GPUs"),
-    "physical-boards": (
-        "power.physical_boards",
-        "boards left out, boards of one kind, temperature",
-    ),
+    "train": ("fitting.trees.train", "fits the shipped boosted models on published rows"),
+    "extra-trees": ("fitting.trees.pooled", "fits the shipped extra trees on rows of several GPUs"),
     "activity": (
-        "power.served_activity",
+        "fitting.physical.served_activity",
         "activity tables made anew as the service answers, errors of power on them",
     ),
-    "thesis-boards": (
-        "power.thesis_boards",
-        "trees or the physical model on Tesla K20 and M60, kernels left out",
-    ),
-    "fit-physical": ("power.physical_artifacts", "fits the shipped physical power models"),
+    "fit-physical": ("fitting.physical.artifacts", "fits the shipped physical power models"),
     "fit-all": (
-        "fit_all",
+        "fitting.fit_all",
         "every shipped model anew, boosted and physical",
     ),
-    "baselines": ("power.power_baselines", "what knowing next to nothing of a kernel scores"),
-    "thesis": ("thesis.command", "the thesis' power study, part by part (docs/study.md)"),
+    "thesis": (
+        "papers.thesis.command",
+        "the thesis, part by part (docs/study.md)",
+    ),
     "intervals": ("intervals", "what intervals hold on kernels that taught them nothing"),
-    "calibration": ("calibration", "every GPU in turn is new, with a few measured launches"),
     "boards": ("boards_left_out", "what retraining is worth on boards nobody measured"),
-    "onboarding": ("onboarding.simulation", "a simulated board of known numbers, onboarded"),
 }
 """Module and purpose of every study; its ``main(arguments)`` gives the exit status."""
 

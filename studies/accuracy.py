@@ -17,16 +17,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from studies import counters
+from studies.card_tables import interval_table, score_table, summary_table, table
 from studies.end_to_end import RESULTS
+from studies.fitting.trees.holds import card_lines
 from studies.intervals import coverage_table, read_results
 from studies.pages import trust
 from studies.pages.figures import bars
-from studies.power.holds import card_lines
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.predictor.parts.power_models import unseen_error_percent
-from wattcast.training.card_tables import interval_table, score_table, summary_table, table
 
 PICTURE = "accuracy.svg"
 
@@ -51,7 +51,8 @@ Two things limit them:
 * The `physical` models of four GPUs were fitted to and scored on what the service answers for
   public programs, those of GTX 980 and Titan X on hardware counters ([physical](physical.md)).
 * The other models were scored on the feature tables of the published data, not on PTX sent to the
-  service. `wattcast train --report` prints how many of those features the service reproduces.
+  service. `python -m studies train --report` prints how many of those features the service
+  reproduces.
 
 The time figures were made as users ask: code, launch and arguments in, an answer out, for 13 public
 programs and for a sweep of multiply-adds below the power limit (`python -m studies end-to-end`).
@@ -60,12 +61,12 @@ prototype, not through the service.
 
 | more on | page, and the study that prints its figures (`python -m studies NAME`) |
 | --- | --- |
-| time: errors by GPU, beside other models | [bottleneck](bottleneck.md), `report time` |
-| clocks: scaling of time, power and energy | [frequency](frequency.md), `report dvfs` |
-| power models beside the thesis | [power](power.md), [study](study.md), `report power` |
+| time: errors by GPU, beside other models | [bottleneck](bottleneck.md), `bottleneck` |
+| clocks: scaling of time, power and energy | [frequency](frequency.md), `clocks` |
+| power models beside the thesis | [power](power.md), [study](study.md), `thesis` |
 | power by component | [physical](physical.md) |
 | time from measured work | [work](work.md), `work` |
-| protocols and baselines | [data](data.md), `baselines` |
+| protocols and baselines | [data](data.md) |
 | measured launches, short runs | [power](power.md), `power` |
 """
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,11 +24,12 @@ from studies.data.activity_tables import (
     TABLE_CONSTANTS,
     read_activity_table,
 )
-from studies.power.physical_artifacts import watts_of
-from studies.power.physical_fit import Averaged, Fits, cached_choice, pooled_parameters
-from studies.power.physical_rows import GpuRows, all_rows
+from studies.fitting.physical.artifacts import watts_of
+from studies.fitting.physical.fit import Averaged, Fits, cached_choice, pooled_parameters
+from studies.fitting.physical.rows import GpuRows, all_rows
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ModelCard
+from wattcast.models.power import PHYSICAL
 from wattcast.models.power.physical import POOLED, parameters_for
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import (
@@ -36,13 +38,11 @@ from wattcast.models.time.bottleneck import (
     regime,
     resource_seconds,
 )
-from wattcast.models.time.calibration import FAMILY as TIME
-from wattcast.models.time.calibration import FEATURES, features_of
+from wattcast.models.time.calibration import features_of
+from wattcast.training.calibrated import DEFAULT, calibrate_power, calibrate_time
 from wattcast.training.evaluation.splits import Indices, Rows
-from wattcast.training.retrain.gate import BASELINE
-from wattcast.training.retrain.inputs import Order, Uploads
-from wattcast.training.retrain.launch_time import DEFAULT, calibrate_time
-from wattcast.training.retrain.new_gpu import COLUMNS, FAMILY, Start, calibrate_power
+from wattcast.training.gate import BASELINE, Opponent
+from wattcast.training.uploads import Candidate, Order, Uploads
 
 LAUNCHES = (1, 8)
 """Launches uploaded of each program."""
@@ -77,7 +77,7 @@ def study() -> Iterator[Line]:
     """Every GPU of the physical data, with few launches and with more."""
     fits = Fits(all_rows())
     settings = cached_choice(fits).best
-    card = ArtifactStore().find(POOLED, "power", FAMILY, "activity1").card
+    card = ArtifactStore().find(POOLED, "power", PHYSICAL, "activity1").card
     for gpu_id in fits.varied:
         for each in LAUNCHES:
             yield _line(fits, settings, card, gpu_id, each)
@@ -89,37 +89,33 @@ def _line(fits: Fits, settings: Averaged, card: ModelCard, gpu_id: str, each: in
     pooled = pooled_parameters(fits, settings, others, frozenset())
     parameters = parameters_for(table.gpu, pooled)
     rows = _drawn(table, each)
-    uploads = Uploads(
-        Rows.of(
-            np.column_stack([table.activities[rows], table.clocks_mhz[rows]]),
-            table.watts[rows],
-            table.programs[rows],
-        ),
-        np.ones(len(rows), dtype=np.bool_),
-        ("study",),
-        card.sources[:1],
+    uploads = _uploads(
+        np.column_stack([table.activities[rows], table.clocks_mhz[rows]]),
+        table.watts[rows],
+        table.programs[rows],
+        card,
     )
-    order = Order(
-        gpu=gpu_id,
-        board="",
-        schema=card.feature_schema,
-        features=COLUMNS,
-        families=(FAMILY,),
-        mode="new_gpu",
-        version=1,
-    )
-    now = {NOW: watts_of(parameters, table)[rows]}
+    now = Opponent(NOW, watts_of(parameters, table)[rows])
     with tempfile.TemporaryDirectory() as folder:
-        start = Start(parameters, card, pooled=True)
-        made = calibrate_power(order, uploads, start, Path(folder), opponents=now)
-    against = {one.opponent: one for one in made.verdict.comparisons}
+        order = Order(gpu_id, "", card.feature_schema, 1)
+        made = calibrate_power(order, uploads, parameters, card, Path(folder), opponents=[now])
+    return _line_of(made, gpu_id, uploads, NOW)
+
+
+def _uploads(vectors: ArrayLike, measured: ArrayLike, names: ArrayLike, card: ModelCard) -> Uploads:
+    rows = Rows.of(vectors, measured, names)
+    return Uploads(rows, np.ones(len(rows), dtype=np.bool_), ("study",), card.sources[:1])
+
+
+def _line_of(made: Candidate[Any], gpu_id: str, uploads: Uploads, opponent: str) -> Line:
+    against = {each.opponent: each for each in made.verdict.comparisons}
     return Line(
         gpu_id,
-        len(np.unique(table.programs[rows])),
-        len(rows),
-        str(made.judged.hyperparameters["way"]),
-        against[NOW].candidate_error,
-        against[NOW].opponent_error,
+        len(np.unique(uploads.rows.groups)),
+        len(uploads.rows),
+        str(made.card.hyperparameters["way"]),
+        against[opponent].candidate_error,
+        against[opponent].opponent_error,
         against[BASELINE].opponent_error,
         made.verdict.promoted,
     )
@@ -140,7 +136,7 @@ def _of_each(programs: ArrayLike, each: int) -> Indices:
 
 def time_study() -> Iterator[Line]:
     """The same of times: every board whose programs were timed, by activities of the tables."""
-    card = ArtifactStore().find(POOLED, "power", FAMILY, "activity1").card
+    card = ArtifactStore().find(POOLED, "power", PHYSICAL, "activity1").card
     for gpu_id in ACTIVITY_GPUS:
         for each in LAUNCHES:
             yield time_line(card, gpu_id, each)
@@ -157,32 +153,13 @@ def time_line(card: ModelCard, gpu_id: str, each: int) -> Line:
         start = launch_seconds(row.activity, gpu, TABLE_CONSTANTS)
         default.append(combined_seconds(resources, TABLE_CONSTANTS) + start)
         vectors.append(features_of(regime(resources, start), default[-1], row.clocks))
-    uploads = Uploads(
-        Rows.of(
-            np.array(vectors),
-            np.array([row.time_seconds for row in rows]),
-            [row.program for row in rows],
-        ),
-        np.ones(len(rows), dtype=np.bool_),
-        ("study",),
-        card.sources[:1],
-    )
-    order = Order(gpu_id, "", card.feature_schema, FEATURES, (TIME,), "new_gpu", 1)
+    seconds, names = [row.time_seconds for row in rows], [row.program for row in rows]
+    uploads = _uploads(np.array(vectors), np.array(seconds), names, card)
     with tempfile.TemporaryDirectory() as folder:
-        made = calibrate_time(
-            order, gpu, uploads, Path(folder), opponents={DEFAULT: np.array(default)}
-        )
-    against = {one.opponent: one for one in made.verdict.comparisons}
-    return Line(
-        gpu_id,
-        len({row.program for row in rows}),
-        len(rows),
-        str(made.judged.hyperparameters["way"]),
-        against[DEFAULT].candidate_error,
-        against[DEFAULT].opponent_error,
-        against[BASELINE].opponent_error,
-        made.verdict.promoted,
-    )
+        order = Order(gpu_id, "", card.feature_schema, 1)
+        default_model = Opponent(DEFAULT, np.array(default))
+        made = calibrate_time(order, gpu, uploads, Path(folder), opponents=[default_model])
+    return _line_of(made, gpu_id, uploads, DEFAULT)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 import wattcast
+from studies.card_tables import table
 from studies.end_to_end import by_hand, log_ratios, others_median, percent
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError, WattcastError
@@ -48,8 +49,7 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.time.bottleneck import CONSTANTS, combined_seconds
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
-from wattcast.training.card_tables import table
+from wattcast.predictor.predict import predict_one
 from wattcast.training.data.datasets import find_data
 
 Floats = NDArray[np.float64]
@@ -299,11 +299,11 @@ def _answer(predictor: Predictor, space: Space, row: Row, ptx: str) -> dict[str,
     if space.clocks is not None:
         body["clocks"] = space.clocks
     try:
-        answer = predict(predictor, PredictRequest.model_validate(body))
+        answer = predict_one(predictor, PredictRequest.model_validate(body))
     except WattcastError as error:
         return {"problem": str(error)}
     gpu = load_gpu(row["gpu"])
-    clocks = ClockPair(**answer["clocks"])
+    clocks = ClockPair(**answer.clocks.data())
     return {
         "seconds": answer["time"]["seconds"],
         "low": answer["time"]["low"],

@@ -2,7 +2,8 @@
 
     python -m studies end-to-end                     tables as Markdown
     python -m studies end-to-end --gpu tesla-v100 --without-hints
-    python -m studies end-to-end --write             also the figures that README and docs show
+    python -m studies end-to-end --write             also the figures that README and docs show,
+                                                     of the boards asked
 
 Predictions come from the use case that HTTP calls (``wattcast.predictor.predict``), at the
 reference clocks of the campaign that measured the programs. Of the time model's constants the three
@@ -36,10 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from studies.card_tables import table
 from studies.data.frequency import FrequencyTable, read_frequency
-from studies.power.physical_artifacts import POOLED_SETTINGS
-from studies.power.physical_fit import Fits, pooled_parameters
-from studies.power.physical_rows import SWEPT, all_rows
+from studies.fitting.physical.artifacts import POOLED_SETTINGS
+from studies.fitting.physical.fit import Fits, pooled_parameters
+from studies.fitting.physical.rows import SWEPT, all_rows
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile, load_gpu
@@ -49,8 +51,7 @@ from wattcast.models.power.physical import parameters_for
 from wattcast.models.time.bottleneck import CONSTANTS, Constants, combined_seconds
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
-from wattcast.training.card_tables import table
+from wattcast.predictor.predict import predict_one
 from wattcast.training.data.datasets import find_data
 
 Floats = NDArray[np.float64]
@@ -144,7 +145,7 @@ def outcomes(predictor: Predictor, gpu: str, chosen: Iterable[Program]) -> list[
     for program in chosen:
         seconds, watts = _measured(measured, program.name)
         body = program.request(gpu, measured.reference)
-        answer = predict(predictor, PredictRequest.model_validate(body))
+        answer = predict_one(predictor, PredictRequest.model_validate(body))
         time, power, coverage = answer["time"], answer["power"], answer["coverage"]
         found.append(
             Outcome(
@@ -226,7 +227,7 @@ def sweep(predictor: Predictor, gpu: str) -> list[Point]:
                 "arguments": arguments,
             },
         }
-        answer = predict(predictor, PredictRequest.model_validate(body))
+        answer = predict_one(predictor, PredictRequest.model_validate(body))
         found.append(
             Point(
                 fmas,
@@ -443,10 +444,10 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
     )
     parser.add_argument("--gpu", choices=(*CAMPAIGNS, *SWEPT), action="append")
     parser.add_argument("--without-hints", action="store_true", help="lengths of buffers alone")
-    parser.add_argument("--write", action="store_true", help=f"every board, into {RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"figures into {RESULTS.name}")
     options = parser.parse_args(arguments)
     chosen = programs(hints=not options.without_hints)
-    boards = (*CAMPAIGNS, *SWEPT) if options.write else options.gpu or (*CAMPAIGNS, *SWEPT)
+    boards = options.gpu or (*CAMPAIGNS, *SWEPT)
     figures: dict[str, Any] = {}
     asked: dict[str, list[Outcome]] = {}
     with tempfile.TemporaryDirectory() as home:
@@ -464,7 +465,8 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
     if asked:
         write(with_norms(asked))
     if options.write:
-        RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+        RESULTS.write_text(json.dumps({**before, **figures}, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

@@ -26,30 +26,33 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.spatial import cKDTree
 
-from wattcast.models.cards import ScoreName, Spread
-from wattcast.models.intervals import measure_coverage
-from wattcast.training.evaluation.protocols import LEVEL, OutOfFold, median_watts, out_of_fold
-from wattcast.training.evaluation.scores import (
-    cross_conformal,
-    interval_score_watts,
-    spread_of,
-)
-from wattcast.training.evaluation.splits import (
-    FOLDS,
+from studies.fitting.out_of_fold import (
+    LEVEL,
     NOTHING,
     Case,
     Fit,
     FitPredict,
-    Floats,
     Fold,
+    OutOfFold,
+    cross_conformal,
+    interval_score_watts,
+    joined,
+    measure_coverage,
+    median_watts,
+    out_of_fold,
+    plain,
+)
+from wattcast.models.cards import ScoreName, Spread
+from wattcast.training.evaluation.scores import spread_of
+from wattcast.training.evaluation.splits import (
+    FOLDS,
+    Floats,
     Indices,
     Predict,
     Protocol,
     Rows,
     dealt,
     fold_assignment,
-    joined,
-    plain,
 )
 
 Baseline = Literal["median_watts", "clock_median_watts", "nearest_watts", "own_median_watts"]

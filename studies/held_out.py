@@ -27,19 +27,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.card_tables import table
 from studies.data.activity_tables import served_folder
 from studies.data.frequency import read_frequency
 from studies.end_to_end import CAMPAIGNS, manifest, others_median
-from studies.power.physical_artifacts import POOLED_SETTINGS, leave_gpu_out
-from studies.power.physical_fit import Fits, cached_choice, leave_program_out, row_folds
-from studies.power.physical_rows import all_rows
-from studies.power.pooled import launched_table, peer_tables, pooled_fits
+from studies.fitting.out_of_fold import evaluate
+from studies.fitting.physical.artifacts import POOLED_SETTINGS, leave_gpu_out
+from studies.fitting.physical.fit import Fits, cached_choice, leave_program_out, row_folds
+from studies.fitting.physical.rows import all_rows
+from studies.fitting.trees.pooled import launched_table, peer_tables, pooled_fits
 from wattcast.features.errors import DataError
 from wattcast.models.cards import CARD_NAME, ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.predictor.parts.power_models import unseen_error_percent
-from wattcast.training.card_tables import table
-from wattcast.training.evaluation.protocols import evaluate
 from wattcast.training.evaluation.splits import FOLDS, Protocol
 
 Floats = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Whether answers to random valid requests have ends that can be.
 
-Kernels are those that are measured (``training/measure/kernels``) and the demonstration's, at any
+Kernels are those that are measured (``measure/kernels``) and the demonstration's, at any
 launch, clocks and power limit, on any GPU. Every answer must satisfy ``impossible``: nothing of it
 is taken from the code that keeps the ends.
 """
@@ -20,12 +20,12 @@ from wattcast.features.ptx import read_module
 from wattcast.models.power.physical import IDLE_SHARE
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
+from wattcast.predictor.predict import predict_one
 
 ROOT = Path(__file__).parents[1]
-FILES = ("app/demo/vector_add.ptx", "training/measure/kernels/matrix.ptx",
-         "training/measure/kernels/sparse.ptx", "training/measure/kernels/stencil.ptx",
-         "training/measure/kernels/image.ptx")  # fmt: skip
+FILES = ("app/demo/vector_add.ptx", "measure/kernels/matrix.ptx",
+         "measure/kernels/sparse.ptx", "measure/kernels/stencil.ptx",
+         "measure/kernels/image.ptx")  # fmt: skip
 
 LAUNCH_SECONDS = 1e-6
 READING = 1.05
@@ -134,13 +134,13 @@ def check(predictor: Predictor, count: int, seed: int = 0, gpus: list[str] | Non
         request = next(asked)
         assert request.gpu is not None
         try:
-            answer = predict(predictor, request)
+            answer = predict_one(predictor, request)
         except WattcastError as error:
             found.refused[type(error).__name__] += 1
             continue
         found.answers += 1
         gpu = known[request.gpu]
-        for why in impossible(answer, gpu, *bounds[gpu.id]):
+        for why in impossible(answer.data(), gpu, *bounds[gpu.id]):
             kernel = answer["kernel"]["mangled"]
             found.wrong.append(f"{number}: {gpu.id} {kernel} {request.launch.grid}: {why}")
     return found

@@ -22,9 +22,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.clocks.applications import from_counters
-from studies.clocks.scaling_artifacts import scale_errors
-from studies.clocks.scaling_studies import run_studies
+from studies.card_tables import table
 from studies.data.activity_tables import (
     ACTIVITY_GPUS,
     TABLE_CONSTANTS,
@@ -36,12 +34,15 @@ from studies.data.activity_tables import (
 from studies.data.frequency import kernel_group
 from studies.data.launches import launches_path, read_launches
 from studies.end_to_end import RESULTS as SERVED
-from studies.power.anchored import predicted
-from studies.power.holds import pooled_model
-from studies.power.physical_fit import Fits, cached_choice, leave_program_out
-from studies.power.physical_rows import all_rows, served_programs
-from studies.time.work_folds import MODEL, WorkTable, leave_out
-from studies.time.work_known import pairs_of
+from studies.fitting.physical.fit import Fits, cached_choice, leave_program_out
+from studies.fitting.physical.rows import all_rows, served_programs
+from studies.fitting.scaling.artifacts import scale_errors
+from studies.fitting.scaling.scores import run_studies
+from studies.fitting.trees.holds import pooled_model, predicted
+from studies.fitting.trees.tables import SOURCES
+from studies.fitting.work.folds import MODEL, WorkTable, leave_out
+from studies.fitting.work.tables import pairs_of
+from studies.papers.guerreiro.applications import from_counters
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.energy import JOINT
 from wattcast.models.intervals import conformal_factors, supported_level
@@ -50,9 +51,7 @@ from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.models.time.calibration import TimeCard
 from wattcast.models.time.spread import interval_width, program_errors
-from wattcast.training.card_tables import table
 from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.power_rows import SOURCES
 
 Floats = NDArray[np.float64]
 Names = NDArray[np.str_]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
 from wattcast.features.cuda.toolchain import find_nvrtc
-from wattcast.training.measure.micro import FOLDER
+from wattcast.measure.micro import FOLDER
 
 PTX_VERSIONS = {50: "6.0", 53: "6.0", 70: "6.3", 80: "7.0"}
 """PTX version by target: the first with ``shfl.sync`` (6.0), ``wmma`` with ``.aligned`` (6.3) and

@@ -107,7 +107,7 @@ def ranked(predictor: Predictor, case: Case) -> list[dict[str, Any]]:
     """Rows of the case by predicted time, with ``tera``: TFLOP/s."""
     kernels = triton.read_cache(FIXTURES / case.files)
     asked = triton.candidates(kernels, case.grid(), case.arguments(), {"gpu": case.gpu})
-    rows: list[dict[str, Any]] = rank.ranked(predictor, asked, "time")["configurations"]
+    rows = [row.data() for row in rank.ranked(predictor, asked, "time").configurations]
     return [{**row, "tera": case.flop / row["seconds"] * 1e-12} for row in rows]
 
 

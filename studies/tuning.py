@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.card_tables import table
 from studies.counters import SEED, Row, Space, folder, revision, spaces
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError, WattcastError
@@ -41,9 +42,8 @@ from wattcast.models.search import Search, coded
 from wattcast.predictor import Predictor
 from wattcast.predictor.forecasts import Forecast
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
+from wattcast.predictor.predict import predict_one
 from wattcast.predictor.tune import FIRST, PREDICTIONS, Tuning
-from wattcast.training.card_tables import table
 
 Floats = NDArray[np.float64]
 
@@ -116,7 +116,7 @@ def _seconds(predictor: Predictor, space: Space, row: Row, ptx: str) -> float | 
     if space.clocks is not None:
         body["clocks"] = space.clocks
     try:
-        return float(predict(predictor, PredictRequest.model_validate(body))["time"]["seconds"])
+        return float(predict_one(predictor, PredictRequest.model_validate(body))["time"]["seconds"])
     except WattcastError:
         return None
 

@@ -1,7 +1,7 @@
 """A new GPU from few measurements: a model of other GPUs, mapped by N launches measured on it.
 
     wattcast calibrate MEASURED.csv     predicts launches of a GPU from a few measured on it
-    python -m studies calibration  leave-one-GPU-out with N-shot (docs/data.md)
+    docs/data.md                   leave-one-GPU-out with N launches
 
 A model of the other GPUs tells a launch's power relative to its GPU's median (``SourceModel``).
 The N known rows then map that to watts in several ways (``WAYS``): their median alone, an affine

@@ -63,10 +63,10 @@ class SpreadXgboost(Xgboost):
     def __init__(self, engine: OnDask) -> None:
         self._engine = engine
 
-    def fit(self, vectors: Floats, watts: Floats) -> Any:
+    def fit(self, vectors: Floats, watts: Floats, start: bytes | None = None, more: int = 0) -> Any:
         """As ``Family.fit``. Raises ModelError where no attempt ends."""
-        if len(watts) < self._engine.spread_rows:
-            return super().fit(vectors, watts)
+        if start is not None or len(watts) < self._engine.spread_rows:
+            return super().fit(vectors, watts, start, more)
         client = self._engine.client
         workers = max(1, len(client.scheduler_info()["workers"]))
         parts = np.array_split(np.arange(len(watts)), workers)

@@ -8,44 +8,41 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from wattcast.features.checked import read_toml
 from wattcast.features.errors import ModelError
 from wattcast.models.trees import NATIVE_NAMES, ONNX_NAME
 
 OPERATOR = "TreeEnsembleRegressor"
+_NODE = ("treeids", "nodeids", "modes", "featureids", "values", "truenodeids", "falsenodeids",
+         "missing_value_tracks_true", "hitrates")  # fmt: skip
+_LEAF = ("treeids", "nodeids", "ids", "weights")
 
-
-class _Node(NamedTuple):
-    mode: str
-    feature: int
-    threshold: float
-    missing_tracks_true: int
-    true: _Node | float
-    false: _Node | float
+_Branch = tuple[int, Any, Any] | float
+"""Index of a node with what follows where its test is true and false; or a leaf's value."""
 
 
 def compact(path: Path) -> None:
     """Rewrite the single-output tree ensemble in ``path`` with equal branches merged.
     Raises ValueError for a graph that is no such ensemble."""
     model = onnx.load(path)
-    nodes = [node for node in model.graph.node if node.op_type == OPERATOR]
-    if len(nodes) != 1:
-        raise ValueError(f"{path.name} holds {len(nodes)} tree ensembles, not one")
-    node = nodes[0]
-    attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
-    if attributes["n_targets"] != 1:
-        raise ValueError(f"{path.name} has {attributes['n_targets']} targets, not one")
-    arrays = _flatten([_merge(tree) for tree in _read(attributes)])
-    kept = {name: attributes[name] for name in ("n_targets", "post_transform", "base_values")
-            if name in attributes}  # fmt: skip
-    del node.attribute[:]
-    for name, value in sorted({**kept, **arrays}.items()):
-        node.attribute.append(onnx.helper.make_attribute(name, value))
+    ensembles = [node for node in model.graph.node if node.op_type == OPERATOR]
+    if len(ensembles) != 1:
+        raise ValueError(f"{path.name} holds {len(ensembles)} tree ensembles, not one")
+    (ensemble,) = ensembles
+    old = {each.name: onnx.helper.get_attribute_value(each) for each in ensemble.attribute}
+    if old["n_targets"] != 1:
+        raise ValueError(f"{path.name} has {old['n_targets']} targets, not one")
+    kept = ("n_targets", "post_transform", "base_values")
+    new = {**{name: old[name] for name in kept if name in old}, **_compacted(old)}
+    del ensemble.attribute[:]
+    for name, value in sorted(new.items()):
+        ensemble.attribute.append(onnx.helper.make_attribute(name, value))
     # The runtime gives [n, 1]; the export declares [n], which warns at every run.
     shape = model.graph.output[0].type.tensor_type.shape
     if len(shape.dim) == 1:
@@ -54,85 +51,56 @@ def compact(path: Path) -> None:
     path.write_bytes(model.SerializeToString(deterministic=True))
 
 
-def _read(attributes: dict[str, Any]) -> list[_Node | float]:
-    trees, ids = attributes["nodes_treeids"], attributes["nodes_nodeids"]
-    at = {key: index for index, key in enumerate(zip(trees, ids, strict=True))}
-    leaf = dict(
-        zip(
-            zip(attributes["target_treeids"], attributes["target_nodeids"], strict=True),
-            attributes["target_weights"],
-            strict=True,
-        )
-    )
-    missing = attributes.get("nodes_missing_value_tracks_true") or [0] * len(ids)
+def _compacted(old: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The arrays of nodes and leaves, depth first, without tests that change nothing."""
+    places = list(zip(old["nodes_treeids"], old["nodes_nodeids"], strict=True))
+    index = {place: at for at, place in enumerate(places)}
+    leaf_places = zip(old["target_treeids"], old["target_nodeids"], strict=True)
+    weights = dict(zip(leaf_places, old["target_weights"], strict=True))
+    missing = old.get("nodes_missing_value_tracks_true") or [0] * len(places)
 
-    def build(tree: int, number: int) -> _Node | float:
-        index = at[tree, number]
-        mode = attributes["nodes_modes"][index].decode()
-        if mode == "LEAF":
-            return float(leaf[tree, number])
-        return _Node(
-            mode,
-            attributes["nodes_featureids"][index],
-            attributes["nodes_values"][index],
-            missing[index],
-            build(tree, attributes["nodes_truenodeids"][index]),
-            build(tree, attributes["nodes_falsenodeids"][index]),
-        )
+    def merged(tree: int, number: int) -> _Branch:
+        at = index[tree, number]
+        if old["nodes_modes"][at] == b"LEAF":
+            return float(weights[tree, number])
+        true = merged(tree, old["nodes_truenodeids"][at])
+        false = merged(tree, old["nodes_falsenodeids"][at])
+        return true if isinstance(true, float) and true == false else (at, true, false)
+
+    nodes: list[list[Any]] = []
+    leaves: list[tuple[Any, ...]] = []
+
+    def add(tree: int, number: int, branch: _Branch) -> int:
+        """Append a branch as node ``number``; the next free number."""
+        if isinstance(branch, float):
+            nodes.append([tree, number, "LEAF", 0, 0.0, 0, 0, 0, 1.0])
+            leaves.append((tree, number, 0, branch))
+            return number + 1
+        at, true, false = branch
+        names = ("modes", "featureids", "values")
+        mode, feature, threshold = (old[f"nodes_{name}"][at] for name in names)
+        node = [tree, number, mode, feature, threshold, number + 1, 0, missing[at], 1.0]
+        nodes.append(node)
+        node[_NODE.index("falsenodeids")] = following = add(tree, number + 1, true)
+        return add(tree, following, false)
 
     roots: dict[int, int] = {}
-    for tree, number in zip(trees, ids, strict=True):
+    for tree, number in places:
         roots.setdefault(tree, number)  # the first node of a tree is its root
-    return [build(tree, number) for tree, number in roots.items()]
-
-
-def _merge(tree: _Node | float) -> _Node | float:
-    if not isinstance(tree, _Node):
-        return tree
-    true, false = _merge(tree.true), _merge(tree.false)
-    if not isinstance(true, _Node) and true == false:
-        return true
-    return tree._replace(true=true, false=false)
-
-
-def _flatten(trees: list[_Node | float]) -> dict[str, list[Any]]:
-    columns = ("treeids", "nodeids", "modes", "featureids", "values", "truenodeids",
-               "falsenodeids", "missing_value_tracks_true", "hitrates")  # fmt: skip
-    nodes: dict[str, list[Any]] = {name: [] for name in columns}
-    target: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", "ids", "weights")}
-
-    def add(tree: int, number: int, part: _Node | float) -> int:
-        """Append a branch as node ``number``; the next free number."""
-        at = len(nodes["nodeids"])
-        leaf = not isinstance(part, _Node)
-        values = (tree, number, "LEAF", 0, 0.0, 0, 0, 0, 1.0)
-        if isinstance(part, _Node):
-            missing = part.missing_tracks_true
-            values = (tree, number, part.mode, part.feature, part.threshold, 0, 0, missing, 1.0)
-        for name, value in zip(columns, values, strict=True):
-            nodes[name].append(value)
-        if leaf:
-            for name, value in zip(target, (tree, number, 0, part), strict=True):
-                target[name].append(value)
-            return number + 1
-        assert isinstance(part, _Node)
-        nodes["truenodeids"][at] = number + 1
-        following = add(tree, number + 1, part.true)
-        nodes["falsenodeids"][at] = following
-        return add(tree, following, part.false)
-
-    for tree, part in enumerate(trees):
-        add(tree, 0, part)
-    return {f"nodes_{name}": values for name, values in nodes.items()} | {
-        f"target_{name}": values for name, values in target.items()
-    }
+    for tree, (old_tree, root) in enumerate(roots.items()):
+        add(tree, 0, merged(old_tree, root))
+    names = [*(f"nodes_{name}" for name in _NODE), *(f"target_{name}" for name in _LEAF)]
+    columns = [*zip(*nodes, strict=True), *zip(*leaves, strict=True)]
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
 
 Floats = NDArray[np.float64]
 Hyperparameters = Mapping[str, bool | int | float | str]
 
 SEED = 20230101
-"""Seed of every fit; any other would do as well."""
+"""Seed of every fit; any other would do as well. Pinned, so that a fit is the same everywhere."""
+
+_TABLE_5_7 = read_toml(Path(__file__).with_name("hyperparameters.toml"))
 
 
 class Family(Protocol):
@@ -142,8 +110,9 @@ class Family(Protocol):
     hyperparameters: Hyperparameters
     library: str
 
-    def fit(self, vectors: Floats, watts: Floats) -> Any:
-        """Model of vectors ``[n, k]`` and watts ``[n]``."""
+    def fit(self, vectors: Floats, watts: Floats, start: bytes | None = None, more: int = 0) -> Any:
+        """Model of vectors ``[n, k]`` and watts ``[n]``; with the bytes ``start`` of a native file
+        that model with ``more`` trees."""
 
     def predict(self, model: Any, vectors: Floats) -> Floats:
         """Watts ``[m]``."""
@@ -157,29 +126,19 @@ class Xgboost:
 
     name = "xgboost"
     library = "xgboost"
-    hyperparameters: Hyperparameters = MappingProxyType(
-        {
-            "n_estimators": 500,
-            "max_depth": 6,
-            "learning_rate": 0.05,
-            "min_child_weight": 1,
-            "colsample_bytree": 0.7,
-            "subsample": 0.7,
-            # Not in the table: pinned so that a fit is the same everywhere.
-            "tree_method": "hist",
-            "objective": "reg:squarederror",
-            "seed": SEED,
-        }
-    )
+    hyperparameters: Hyperparameters = MappingProxyType(_TABLE_5_7[name] | {"seed": SEED})
 
-    def fit(self, vectors: Floats, watts: Floats) -> Any:
+    def fit(self, vectors: Floats, watts: Floats, start: bytes | None = None, more: int = 0) -> Any:
         import xgboost
 
-        parameters = dict(self.hyperparameters)
-        trees = int(parameters.pop("n_estimators"))
         # One thread: sums in histograms then have one order, and equal fits give equal bytes.
+        parameters = {**self.hyperparameters, "nthread": 1}
+        trees, before = int(parameters.pop("n_estimators")), None
+        if start is not None:
+            trees, before = more, xgboost.Booster(params={"nthread": 1})
+            before.load_model(bytearray(start))
         matrix = xgboost.DMatrix(vectors, watts, nthread=1)
-        return xgboost.train({**parameters, "nthread": 1}, matrix, trees)
+        return xgboost.train(parameters, matrix, trees, xgb_model=before)
 
     def predict(self, model: Any, vectors: Floats) -> Floats:
         import xgboost
@@ -203,27 +162,20 @@ class Catboost:
 
     name = "catboost"
     library = "catboost"
-    hyperparameters: Hyperparameters = MappingProxyType(
-        {
-            "depth": 8,
-            "iterations": 270,
-            "loss_function": "RMSE",
-            # Not in the table: pinned so that a fit is the same everywhere.
-            "random_seed": SEED,
-        }
-    )
+    hyperparameters: Hyperparameters = MappingProxyType(_TABLE_5_7[name] | {"random_seed": SEED})
 
-    def fit(self, vectors: Floats, watts: Floats) -> Any:
+    def fit(self, vectors: Floats, watts: Floats, start: bytes | None = None, more: int = 0) -> Any:
         import catboost
 
+        parameters, before = dict(self.hyperparameters), None
+        if start is not None:
+            parameters["iterations"], before = more, catboost.CatBoostRegressor()
+            before.load_model(blob=start)
         model = catboost.CatBoostRegressor(
-            **self.hyperparameters,
-            logging_level="Silent",
-            thread_count=1,
-            allow_writing_files=False,
+            **parameters, logging_level="Silent", thread_count=1, allow_writing_files=False
         )
         # float32, as served: borders then lie between the values that are really compared.
-        model.fit(np.asarray(vectors, dtype=np.float32), watts)
+        model.fit(np.asarray(vectors, dtype=np.float32), watts, init_model=before)
         return model
 
     def predict(self, model: Any, vectors: Floats) -> Floats:

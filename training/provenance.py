@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel
 from scipy.stats import rankdata
 
@@ -101,12 +101,10 @@ def feature_facts(
     )
 
 
-def training_facts(
-    vectors: Floats, watts: Floats, groups: Sequence[str], **more: Any
-) -> TrainingFacts:
-    """Of rows: vectors ``[n, k]``, watts and names of kernel groups ``[n]``; ``more`` facts take
-    the place of what follows from these."""
-    kernels = len(set(groups))
+def training_facts(vectors: Floats, watts: Floats, groups: ArrayLike, **more: Any) -> TrainingFacts:
+    """Of rows: vectors ``[n, k]``, watts, and names or numbers of kernel groups ``[n]``; ``more``
+    facts take the place of what follows from these."""
+    kernels = len(np.unique(groups))
     facts: dict[str, Any] = {
         "rows": len(watts),
         "kernels": kernels,
@@ -160,12 +158,12 @@ def summarise(vectors: Floats, names: Sequence[str]) -> Background:
     return Background(features=statistics, points=_synthetic(vectors, statistics))
 
 
-def fingerprint(vectors: Floats, watts: Floats, groups: Sequence[str]) -> str:
+def fingerprint(vectors: Floats, watts: Floats, groups: ArrayLike) -> str:
     """sha256 of the training table: float64 vectors and watts, and the kernel groups."""
     digest = hashlib.sha256()
     for array in (vectors, watts):
         digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
-    digest.update("\n".join(groups).encode())
+    digest.update("\n".join(map(str, np.asarray(groups).tolist())).encode())
     return digest.hexdigest()
 
 

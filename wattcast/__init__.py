@@ -7,7 +7,8 @@
     wattcast.features   PTX in, facts out: reader, control flow, execution, schemas, GPU profiles
     wattcast.models     facts in, numbers out: time, power, intervals, explanations, model files
     wattcast.predictor  a request in, an answer out: one file for each use case
-    wattcast.training   tables in, models out: cleaning, evaluation, fitting, retraining, measuring
+    wattcast.training   tables in, models out: cleaning, evaluation, fitting, retraining
+    wattcast.measure    a GPU in, recordings and profiles out (the extra ``measure``)
     wattcast.app        HTTP service, command line, this module's functions (app/python)
 
 In the repository these folders are at the top and linked from here; the wheel holds them here.
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
         fusion,
         gpus,
         hotspots,
+        language_model,
+        operator,
+        operators,
         predict,
         predict_many,
         rank_triton,
@@ -51,6 +55,9 @@ __all__ = [
     "fusion",
     "gpus",
     "hotspots",
+    "language_model",
+    "operator",
+    "operators",
     "predict",
     "predict_many",
     "rank_triton",

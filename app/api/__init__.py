@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from wattcast.predictor import messages
 
 
-def _build(kind: type[messages.Message]) -> None:
+def _build(kind: type[messages.Message | messages.Answer]) -> None:
     for each in kind.__subclasses__():
         each.model_config["defer_build"] = False
         each.model_rebuild()
@@ -20,3 +20,4 @@ def _build(kind: type[messages.Message]) -> None:
 for _found in iter_modules(messages.__path__):
     import_module(f"{messages.__name__}.{_found.name}")
 _build(messages.Message)
+_build(messages.Answer)

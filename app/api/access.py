@@ -30,7 +30,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wattcast.app import problems
-from wattcast.app.api.rates import Load, Shares, TokenBuckets, network_of
+from wattcast.app.api.rates import (
+    RATE_SECONDS,
+    WRONG_KEY_SECONDS,
+    Load,
+    Rate,
+    Shares,
+    network_of,
+)
 from wattcast.app.logs import log
 from wattcast.app.services import Services
 from wattcast.app.services.analyses import CALLER_NAME
@@ -110,7 +117,7 @@ class Access:
         per_second = settings.requests_per_second
         if per_second is None:
             per_second = DEFAULT_RATE if self._required else 0.0
-        self._rates = TokenBuckets(per_second, settings.requests_burst)
+        self._rate = Rate(per_second * RATE_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -124,9 +131,9 @@ class Access:
         CALLER_NAME.set(caller)
         taken: list[Shares] = []
         try:
-            for shares, setting in self._shares(scope):
+            for shares in self._shares(scope):
                 if not shares.enter(caller):
-                    await _full(shares, caller, setting)(scope, receive, send)
+                    await _full(shares, caller)(scope, receive, send)
                     return
                 taken.append(shares)
             await self._app(scope, receive, send)
@@ -134,16 +141,16 @@ class Access:
             for shares in taken:
                 shares.leave(caller)
 
-    def _shares(self, scope: Scope) -> Iterator[tuple[Shares, str]]:
-        """What a call takes a part of, and the setting that says how much a caller may have."""
+    def _shares(self, scope: Scope) -> Iterator[Shares]:
+        """What a call takes a part of."""
         path = scope["path"]
         if scope_needed(scope["method"], path) is None:
             if path not in _ALWAYS_ANSWERED:
-                yield self._public, "WATTCAST_REQUESTS_AT_ONCE_PER_CALLER"
+                yield self._public
             return
-        yield self._load.requests, "WATTCAST_REQUESTS_AT_ONCE_PER_CALLER"
+        yield self._load.requests
         if _EVENTS.fullmatch(path):
-            yield self._load.streams, "WATTCAST_EVENT_STREAMS_PER_CALLER"
+            yield self._load.streams
 
     async def _refusal(self, scope: Scope) -> Response | None:
         needed = scope_needed(scope["method"], scope["path"])
@@ -162,7 +169,7 @@ class Access:
         caller = scope[CALLER] = Caller(key, address)
         if needed is None:
             return None
-        wait = self._rates.take(caller.name)
+        wait = await self._rate.take(caller.name)
         if wait:
             return _later("too many requests (WATTCAST_REQUESTS_PER_SECOND)", wait)
         if key is not None and needed not in key.scopes:
@@ -198,13 +205,12 @@ class Access:
     async def _wrong(self, address: str) -> Response:
         """The answer to a wrong key, late if there were many. Right ones never wait: who shares
         the address (behind a proxy everybody does) is not held up."""
-        wait = self._load.failed_keys.wait(address)
-        if wait:
+        if await self._load.wrong.take(address):
             held = self._load.wrong_keys
             if not held.enter(address):
-                return _later("too many wrong API keys (WATTCAST_FAILED_KEY_SECONDS)", wait)
+                return _later("too many wrong API keys", WRONG_KEY_SECONDS)
             try:
-                await asyncio.sleep(wait)
+                await asyncio.sleep(WRONG_KEY_SECONDS)
             finally:
                 held.leave(address)
         return _unauthorized("the API key is unknown or has been revoked")
@@ -263,10 +269,10 @@ def _unauthorized(why: str) -> Response:
     return problems.response("unauthorized", why, headers=headers)
 
 
-def _full(shares: Shares, caller: str, setting: str) -> Response:
+def _full(shares: Shares, caller: str) -> Response:
     if shares.full:
         return _later(f"{shares.held} requests are being served already", 1.0)
-    return _later(f"{shares.of(caller)} such requests of this caller are open ({setting})", 1.0)
+    return _later(f"{shares.of(caller)} such requests of this caller are open already", 1.0)
 
 
 def _later(why: str, seconds: float) -> Response:

@@ -19,9 +19,10 @@ from wattcast.app.services.analyses import CALLER
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.application import application
-from wattcast.predictor.explain.page import POLICY
+from wattcast.predictor.explain.page import POLICY, STYLE
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
-from wattcast.predictor.traces import read_trace, report
+from wattcast.predictor.reports.html import page
+from wattcast.predictor.traces import read_trace
 from wattcast.predictor.traces.changes import changes
 from wattcast.predictor.traces.code import TOLD, Library, add_file, holds_code
 from wattcast.predictor.traces.trace import Trace
@@ -29,6 +30,9 @@ from wattcast.predictor.traces.trace import Trace
 router = APIRouter(tags=["prediction"])
 
 MOST_CODE_FILES = 256
+MOST_CODE_CHARACTERS = 1 << 27
+"""Characters of all PTX of a request, which is held while it is answered."""
+
 FILES_BESIDE = 8
 """Files of a cache beside each that is read: Triton writes its stages, inductor its graphs."""
 
@@ -121,13 +125,14 @@ def _answered(
         if against is not None:
             trace = _trace(services, against, Path(folder) / "against")
             plain = asked.model_copy(update={"launches": False, "advice": 0})
-            answer["changes"] = changes(application(services, trace, plain, library), answer)
+            older = application(services, trace, plain, library)
+            answer = answer.model_copy(update={"changes": changes(older, answer)})
     if wanted == "json":
         made = json_response(answer)
     elif wanted == "csv":
-        made = Response(report.table(answer), media_type=MEDIA[wanted])
+        made = Response(answer.table(), media_type=MEDIA[wanted])
     else:
-        text = report.page(answer, _name(file, "trace"))
+        text = page(_name(file, "trace"), answer.report(100), STYLE)
         headers = {"Content-Security-Policy": POLICY}
         made = Response(text, media_type=MEDIA[wanted], headers=headers)
     if zips and len(made.body) >= ZIPPED_FROM:
@@ -151,7 +156,7 @@ def _library(services: Services, code: Sequence[UploadFile], folder: Path) -> Li
     settings = services.settings
     most = settings.max_unpacked_bytes
     limits = Limits(most, settings.max_upload_files, settings.max_ptx_bytes, FILES_BESIDE)
-    found, budget = Library(most_characters=most), Budget(most)
+    found, budget = Library(most_characters=MOST_CODE_CHARACTERS), Budget(most)
     for number, each in enumerate(code):
         name, known = _name(each, "code.ptx"), len(found.kernels)
         start = each.file.read(4096)

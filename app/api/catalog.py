@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field
 from wattcast.app import problems
 from wattcast.app.api.route import json_response
 from wattcast.app.services import services_of
-from wattcast.models.cards import ModelCard
-from wattcast.models.scaling.card import ScalingCard
+from wattcast.models.cards import ModelCard, ScalingCard
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor import catalog
 

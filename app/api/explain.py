@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -22,7 +21,7 @@ from wattcast.predictor.messages.explain import (
     TimeLimeAnswer,
     TimeShapAnswer,
 )
-from wattcast.predictor.parts.stored import record_of
+from wattcast.predictor.parts.stored import answer_of, record_of
 
 router = APIRouter(tags=["prediction"])
 
@@ -108,7 +107,7 @@ def _explained(
     found = explain(services, prediction_id, method, target, seeds)
     if wanted == "json":
         return json_response(found)
-    prediction = json.loads(record_of(services, prediction_id).result)
+    prediction = answer_of(record_of(services, prediction_id))
     if wanted == "html":
         headers = {"Content-Security-Policy": POLICY}
         return Response(page(found, prediction, kind), media_type=MEDIA[wanted], headers=headers)

@@ -15,13 +15,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import metrics, problems
-from wattcast.app.api.access import CALLER, UPLOADING
-from wattcast.app.api.rates import Load, Shares
+from wattcast.app.api.access import UPLOADING
 from wattcast.app.logs import REQUEST_ID, access, is_json, log
 from wattcast.app.settings import Settings
 
-SLOW_SECONDS = 2.0
-"""A body that takes longer than this to arrive is slow: 16 MiB at 70 Mbit/s."""
+BODY_SECONDS = 60.0
+"""Longest time a body may take to arrive: 256 MiB at 36 Mbit/s."""
 
 HUNG_UP = 499
 """Status in log lines and metrics of a request whose caller hung up before all of it had come
@@ -36,7 +35,7 @@ class BodyTooLarge(HTTPException):
 
 
 class SlowBody(HTTPException):
-    """Raised from ``receive`` where the body is late, or is one slow body too many."""
+    """Raised from ``receive`` where the body is late."""
 
 
 class Guard:
@@ -45,12 +44,10 @@ class Guard:
     A caller's ``X-Request-ID`` is kept if it is a plain word, and returned either way.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, load: Load) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._slow_bodies = load.slow_bodies
         self._limit = settings.max_body_bytes
         self._upload_limit = settings.max_upload_bytes
-        self._body_seconds = settings.body_seconds
         self._logs = settings.access_log and settings.log_level in ("debug", "info")
         self._as_json = is_json(settings)
 
@@ -94,12 +91,8 @@ class Guard:
                 elif length != 0 and not _is_taken(media, takes_files):
                     await _unsupported(media, takes_files)(scope, receive, send_with_id)
                 else:
-                    body = _Body(scope, receive, self._slow_bodies, self._body_seconds)
-                    body.limit, body.setting = limit, setting
-                    try:
-                        await self._app(scope, body.receive, send_with_id)
-                    finally:
-                        body.end()
+                    body = _Body(receive, limit, setting)
+                    await self._app(scope, body.receive, send_with_id)
             else:
                 await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
@@ -118,66 +111,30 @@ class Guard:
 
 
 class _Body:
-    """A body as it arrives: counted, given up when it is late, and few at once that are slow."""
+    """A body as it arrives: counted, and given up when it is late."""
 
-    def __init__(self, scope: Scope, receive: Receive, slow: Shares, seconds: float) -> None:
-        self.limit = 0
-        self.setting = ""
-        self._scope = scope
-        self._receive = receive
-        self._shares = slow
-        self._seconds = seconds
-        self._start = asyncio.get_running_loop().time()
+    def __init__(self, receive: Receive, limit: int, setting: str) -> None:
+        self._receive, self._limit, self._setting = receive, limit, setting
+        self._until = asyncio.get_running_loop().time() + BODY_SECONDS
         self._seen = 0
         self._complete = False
-        self._slow: str | None = None
 
     async def receive(self) -> Message:
         """The ASGI server's next message. Raises SlowBody and BodyTooLarge."""
         if self._complete:  # what comes now is the caller hanging up, at any time
             return await self._receive()
-        message = await self._next()
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            why = f"the body did not arrive within {BODY_SECONDS:g} s"
+            raise SlowBody(408, why) from None
         if message["type"] == "http.request":
             self._seen += len(message.get("body", b""))
             self._complete = not message.get("more_body", False)
-            if self._seen > self.limit:
-                raise BodyTooLarge(413, _too_large(None, self.limit, self.setting))
-            if self._complete:
-                self.end()
+            if self._seen > self._limit:
+                raise BodyTooLarge(413, _too_large(None, self._limit, self._setting))
         return message
-
-    def end(self) -> None:
-        """It is slow no longer."""
-        if self._slow is not None:
-            self._shares.leave(self._slow)
-            self._slow = None
-
-    async def _next(self) -> Message:
-        if self._slow is None and self._seconds > SLOW_SECONDS:
-            try:
-                async with asyncio.timeout_at(self._start + SLOW_SECONDS):
-                    return await self._receive()
-            except TimeoutError:
-                self._enter()
-        try:
-            async with asyncio.timeout_at(self._start + self._seconds):
-                return await self._receive()
-        except TimeoutError:
-            raise SlowBody(
-                408,
-                f"the body did not arrive within {self._seconds:g} s (WATTCAST_BODY_SECONDS)",
-            ) from None
-
-    def _enter(self) -> None:
-        caller = self._scope[CALLER].name
-        if not self._shares.enter(caller):
-            raise SlowBody(
-                429,
-                f"{self._shares.of(caller)} other bodies of this caller arrive slowly "
-                "(WATTCAST_SLOW_BODIES_PER_CALLER)",
-                headers={"Retry-After": "1"},
-            )
-        self._slow = caller
 
 
 def _too_large(size: int | None, limit: int, setting: str) -> str:

@@ -27,7 +27,7 @@ class Readiness(Health):
     checks: dict[str, str] = Field(
         description="`database`, `migrations`, `artifacts`, `promoted`, `analyses`, "
         "`uploads`: `ok`, or what is weak but no obstacle. `compilers`: what keeps them from the "
-        "machine's files: `namespaces`, `landlock`, or none."
+        "machine's files: `namespaces`, or none."
     )
 
 
@@ -59,7 +59,7 @@ async def readyz(request: Request) -> Response:
     requests = request.app.state.load.requests
     if requests.full:
         busy = f"{requests.held} requests are being served, as many as may be"
-        return problems.response("not-ready", f"{busy} (WATTCAST_REQUESTS_AT_ONCE)")
+        return problems.response("not-ready", busy)
     services = services_of(request)
     checks = await run_in_threadpool(services.check)
     return json_response({"status": "ok", "version": services.version, "checks": checks})

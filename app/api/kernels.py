@@ -25,10 +25,10 @@ from wattcast.predictor import (
     batch,
     compare,
     cost,
-    counted,
     dvfs,
     features,
     hotspots,
+    language_model,
     sweep,
     tunings,
 )
@@ -40,9 +40,15 @@ from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.counted import CountedRequest, DvfsAnswers, DvfsBody
 from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.hotspots import HotspotsAnswer
-from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
+from wattcast.predictor.messages.language_model import (
+    LanguageModelAnswer,
+    LanguageModelRequest,
+)
+from wattcast.predictor.messages.operators import OperatorRequest, PredictBody
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
+from wattcast.predictor.operators import predict_operator
 from wattcast.predictor.predict import is_quick, predict
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
@@ -83,17 +89,21 @@ def _post(path: str, answer: Any, summary: str, *kinds: str) -> Callable[[F], F]
     ),
     summary="Power, time and energy of a kernel launch",
 )
-async def post_predict(request: Request, body: PredictRequest) -> Response:
-    """With `gpu` the answer is one prediction, with `gpus` a list of them in that order."""
+async def post_predict(request: Request, body: PredictBody) -> Response:
+    """With `gpu` the answer is one prediction, with `gpus` a list of them in that order. An
+    `operator` takes the place of code and launch: its shape is all that is asked."""
     services = services_of(request)
     rows: list[Future[None]] = []
-    if is_quick(services, body):
-        answer = predict(services, body, rows)
+    asked = body.root
+    if isinstance(asked, OperatorRequest):
+        answer = await services.analyses.run(predict_operator, services, asked, rows)
+    elif is_quick(services, asked):
+        answer = predict(services, asked, rows)
     else:
-        answer = await services.analyses.run(predict, services, body, rows)
+        answer = await services.analyses.run(predict, services, asked, rows)
     if services.store is not None:
         await services.store.committed(rows)
-    metrics.predicted(answer.get("predictions", (answer,)))
+    metrics.predicted(answer.predictions if isinstance(answer, PredictAnswers) else (answer,))
     return json_response(answer)
 
 
@@ -103,6 +113,27 @@ async def post_batch(request: Request, body: BatchRequest) -> Response:
     """Up to 10,000 launches, worked out symbolically unless asked otherwise. A launch that cannot
     run has a `problem` in its place; the others are answered. Nothing is stored."""
     return await _run(request, batch.predict_many, body)
+
+
+@router.post(
+    "/language-models",
+    response_model=LanguageModelAnswer,
+    responses=problems.documented(
+        *problems.JSON_BODY,
+        "model-config",
+        "launch",
+        "clocks",
+        "gpu",
+        "model",
+        "busy",
+        "time-limit",
+    ),
+    summary="Energy of a language model before it runs",
+)
+async def post_language_model(request: Request, body: LanguageModelRequest) -> Response:
+    """Time and energy of prefill and decoding, or of a training step, from the fields of a
+    `config.json`: the operators of all layers, summed. Nothing is downloaded or stored."""
+    return await _run(request, language_model.language_model, body)
 
 
 @_post("/features", FeaturesAnswer, "Feature vector of a kernel launch",
@@ -125,7 +156,9 @@ async def post_dvfs(request: Request, body: DvfsBody) -> Response:
     set of speed and energy; the best pair by energy, EDP, ED2P, speed and power under
     constraints. Of a kernel's code and launch, or of `counters` measured at one pair."""
     if isinstance(body.root, CountedRequest):
-        return await _run(request, counted.dvfs_from_counters, body.root)
+        from wattcast.predictor.counted import dvfs_from_counters
+
+        return await _run(request, dvfs_from_counters, body.root)
     return await _run(request, dvfs.dvfs, body.root)
 
 

@@ -24,7 +24,22 @@ from wattcast.features.errors import ServiceError
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-
+Table = Annotated[
+    UploadFile,
+    File(
+        description="CSV, JSON lines or Parquet, also gzipped; or a zip of one such table and "
+        "the PTX files that its rows name."
+    ),
+]
+GpuField = Annotated[Name | None, Form(description="GPU of rows without one.")]
+BoardField = Annotated[Label | None, Form(description="Board of rows without one.")]
+SchemaField = Annotated[
+    Name | None,
+    Form(
+        alias="schema",
+        description="The rows hold this schema's features; without it they name their PTX.",
+    ),
+]
 
 READING = (
     "bad-request",
@@ -90,22 +105,10 @@ class CheckAnswer(BaseModel):
 )
 async def post_measurements(
     request: Request,
-    file: Annotated[
-        UploadFile,
-        File(
-            description="CSV, JSON lines or Parquet, also gzipped; or a zip of one such table and "
-            "the PTX files that its rows name."
-        ),
-    ],
-    gpu: Annotated[Name | None, Form(description="GPU of rows without one.")] = None,
-    board: Annotated[Label | None, Form(description="Board of rows without one.")] = None,
-    schema_id: Annotated[
-        Name | None,
-        Form(
-            alias="schema",
-            description="The rows hold this schema's features; without it they name their PTX.",
-        ),
-    ] = None,
+    file: Table,
+    gpu: GpuField = None,
+    board: BoardField = None,
+    schema_id: SchemaField = None,
 ) -> Response:
     """Each row is checked by itself, so a wrong row does not affect the others. The same rows
     again, in any format, are the same batch. docs/measurements.md lists all columns."""
@@ -113,7 +116,7 @@ async def post_measurements(
     options = UploadOptions(gpu, board, schema_id)
     with database.asked(problems.NOT_STORED):
         batch, is_new = await services.uploads.run(
-            services.readers.store, file.file, options, actor_of(request)
+            services.reader.store, file.file, options, actor_of(request)
         )
     answer = json_response(plain(batch), 201 if is_new else 200)
     answer.headers["Location"] = f"/measurements/{batch.id}"
@@ -128,16 +131,16 @@ async def post_measurements(
 )
 async def check_measurements(
     request: Request,
-    file: Annotated[UploadFile, File(description="As `POST /measurements` takes it.")],
-    gpu: Annotated[Name | None, Form(description="GPU of rows without one.")] = None,
-    board: Annotated[Label | None, Form(description="Board of rows without one.")] = None,
-    schema_id: Annotated[Name | None, Form(alias="schema")] = None,
+    file: Table,
+    gpu: GpuField = None,
+    board: BoardField = None,
+    schema_id: SchemaField = None,
 ) -> Response:
     """The same rules as for an upload. Nothing is stored, and a table none of whose rows would be
     accepted is answered like any other."""
     services = services_of(request)
     options = UploadOptions(gpu, board, schema_id)
-    return json_response(await services.uploads.run(services.readers.check, file.file, options))
+    return json_response(await services.uploads.run(services.reader.check, file.file, options))
 
 
 @router.get(

@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import time
-from collections.abc import Callable
 from functools import lru_cache
 
-from cachetools import LRUCache
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from wattcast.app.settings import Settings
 
+REQUESTS_AT_ONCE = 512
+"""Requests that one process serves at the same time: each may hold a connection and a database
+file, and 1,024 open files are what systems give a process by default."""
 
-class TokenBuckets:
-    """``burst`` calls at once, refilled at ``per_second``; 0 sets no limit.
+STREAMS_AT_ONCE = 16
+"""Jobs that one caller follows by events: what two people with a page each look at."""
 
-    The buckets used least recently are forgotten beyond ``most``, which lets an address that
-    comes back start anew. For one thread: the event loop's.
+RATE_SECONDS = 10
+"""A rate is kept on average over so long: what a page or a script asks for at once passes."""
+
+WRONG_KEYS, WRONG_KEY_SECONDS = 5, 2.0
+"""Wrong keys of one address within RATE_SECONDS that are answered at once, and how late the answer
+to each further one is."""
+
+
+class Rate:
+    """At most ``count`` calls of each caller within ``RATE_SECONDS``; 0 sets no limit.
+
+    For one thread: the event loop's.
     """
 
-    def __init__(
-        self,
-        per_second: float,
-        burst: int,
-        *,
-        most: int = 10_000,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._per_second = per_second
-        self._burst = float(burst)
-        self._clock = clock
-        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(most)
+    def __init__(self, count: float) -> None:
+        self._item = RateLimitItemPerSecond(max(1, round(count)), RATE_SECONDS) if count else None
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
-    def take(self, caller: str) -> float:
-        """Take a token: 0 if there was one, else the seconds until there is."""
-        if not self._per_second:
+    async def take(self, caller: str) -> float:
+        """Count a call: 0 if it may be made, else the seconds until one may."""
+        if self._item is None or await self._limiter.hit(self._item, caller):
             return 0.0
-        now = self._clock()
-        left, since = self._buckets.get(caller, (self._burst, now))
-        left = min(self._burst, left + (now - since) * self._per_second)
-        taken = left >= 1.0
-        self._buckets[caller] = (left - 1.0 if taken else left, now)
-        return 0.0 if taken else (1.0 - left) / self._per_second
+        window = await self._limiter.get_window_stats(self._item, caller)
+        return max(1.0, window.reset_time - time.time())
 
 
 class Shares:
@@ -85,44 +85,6 @@ class Shares:
             del self._by_caller[caller]
 
 
-class FailedKeys:
-    """How long an address waits for the answer to a wrong key: the first few not at all, then
-    twice as long each time, up to ``most_seconds``; one failure is forgiven every minute.
-
-    The addresses that failed least recently are forgotten beyond ``most``. For one thread.
-    """
-
-    FREE = 5
-    FIRST_SECONDS = 0.1
-    FORGIVEN_SECONDS = 60.0
-
-    def __init__(
-        self,
-        most_seconds: float,
-        *,
-        most: int = 10_000,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._most_seconds = most_seconds
-        self._clock = clock
-        self._failed: LRUCache[str, tuple[float, float]] = LRUCache(most)
-
-    def wait(self, address: str) -> float:
-        """Note a failure: seconds by which its answer is held back."""
-        if not self._most_seconds:
-            return 0.0
-        now = self._clock()
-        count, since = self._failed.get(address, (0.0, now))
-        # 64 doublings of a tenth of a second are longer than anybody waits.
-        count = min(64.0, max(0.0, count - (now - since) / self.FORGIVEN_SECONDS) + 1.0)
-        self._failed[address] = (count, now)
-        if count <= self.FREE:
-            return 0.0
-        return min(
-            self._most_seconds, math.ldexp(self.FIRST_SECONDS, math.ceil(count) - self.FREE - 1)
-        )
-
-
 @lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
     """What counts as one caller: an IPv4 address, or the /64 that one IPv6 subscriber has."""
@@ -141,8 +103,8 @@ class Load:
     """What one service serves at this moment, by caller."""
 
     def __init__(self, settings: Settings) -> None:
-        self.requests = Shares(settings.requests_at_once_per_caller, settings.requests_at_once)
-        self.streams = Shares(settings.event_streams_per_caller)
-        self.slow_bodies = Shares(settings.slow_bodies_per_caller)
-        self.wrong_keys = Shares(settings.requests_at_once_per_caller)
-        self.failed_keys = FailedKeys(settings.failed_key_seconds)
+        each = settings.requests_at_once_per_caller
+        self.requests = Shares(each, REQUESTS_AT_ONCE)
+        self.streams = Shares(STREAMS_AT_ONCE)
+        self.wrong_keys = Shares(each)
+        self.wrong = Rate(WRONG_KEYS)

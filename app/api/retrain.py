@@ -25,6 +25,7 @@ from wattcast.features.errors import ServiceError
 
 router = APIRouter(tags=["retraining"])
 
+_JSON: dict[str, Any] = RetrainRequest.model_json_schema()
 _MULTIPART = {
     "type": "object",
     "required": ["file", "gpu"],
@@ -34,21 +35,7 @@ _MULTIPART = {
             "format": "binary",
             "description": "Measurements, as `POST /measurements` takes them.",
         },
-        "gpu": {"type": "string"},
-        "board": {"type": "string"},
-        "schema": {"type": "string"},
-        "mode": {
-            "type": "string",
-            "enum": ["auto", "full", "continue", "new_gpu"],
-            "default": "auto",
-        },
-        "families": {
-            "type": "array",
-            "items": {"type": "string", "enum": ["xgboost", "catboost"]},
-        },
-        "targets": {"type": "array", "items": {"type": "string", "enum": ["power", "time"]}},
-        "promote": {"type": "boolean"},
-        "batches": {"type": "array", "items": {"type": "string", "format": "uuid"}},
+        **{name: field for name, field in _JSON["properties"].items() if name != "dry_run"},
     },
 }
 _LISTS = ("families", "targets", "batches")
@@ -70,7 +57,7 @@ _LISTS = ("families", "targets", "batches")
         "requestBody": {
             "required": True,
             "content": {
-                "application/json": {"schema": RetrainRequest.model_json_schema()},
+                "application/json": {"schema": _JSON},
                 "multipart/form-data": {"schema": _MULTIPART},
             },
         }
@@ -130,5 +117,5 @@ async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRe
     board = TypeAdapter(Label).validate_python(asked.board) if asked.board else None
     options = UploadOptions(asked.gpu, board, asked.schema_id)
     with database.asked(problems.NOT_STORED):
-        batch, _ = await services.uploads.run(services.readers.store, file.file, options, actor)
+        batch, _ = await services.uploads.run(services.reader.store, file.file, options, actor)
     return asked.model_copy(update={"batches": [*asked.batches[:-1], batch.id]})

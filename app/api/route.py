@@ -21,6 +21,8 @@ from wattcast.app import problems
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER
 from wattcast.app.store import database
+from wattcast.features.checked import MOST_VALUES, many_values
+from wattcast.predictor.messages import Answer
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -46,6 +48,8 @@ async def message(model: type[M], body: bytes | str) -> M | Response:
 
 
 def _read(model: type[M], body: bytes | str) -> M | Response:
+    if many_values(body):
+        return problems.response("too-large", f"the body has more than {MOST_VALUES:,} values")
     try:
         return model.model_validate_json(
             body.removeprefix(_BOM) if isinstance(body, bytes) else body
@@ -90,7 +94,10 @@ async def asked(
 
 
 def json_response(content: Any, status: int = 200) -> Response:
-    """Serialise plain data; NaN and infinities, which JSON lacks, become ``null``."""
-    return Response(
-        to_json(content, inf_nan_mode="null"), status_code=status, media_type="application/json"
+    """An answer, or plain data; NaN and infinities, which JSON lacks, become ``null``."""
+    body = (
+        content.json_bytes()
+        if isinstance(content, Answer)
+        else to_json(content, inf_nan_mode="null")
     )
+    return Response(body, status_code=status, media_type="application/json")

@@ -20,6 +20,7 @@ from wattcast.app.cli.progress import advance, clear
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import WattcastError
+from wattcast.predictor.reports import comma_separated
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -55,41 +56,31 @@ class FileTask:
 
 
 def bulk(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder with .ptx, .cu and .cuh files.")
-    ],
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")],
-    grid: Annotated[
-        str | None, typer.Option(help="Grid used for every kernel: 4096 or 64,64.")
-    ] = None,
-    block: Annotated[
-        str | None, typer.Option(help="Block used for every kernel: 256 or 16,16.")
-    ] = None,
-    launches: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV of launches instead of --grid and --block. Columns: file, grid, block; "
-            "optional: kernel, shared, registers, loops, arguments."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="CSV file to write. Default: standard output.")
-    ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option(help="Dask scheduler to predict on. Default: WATTCAST_DASK."),
-    ] = None,
-    analysis: Annotated[
-        Mode,
-        typer.Option(help="symbolic is many times faster than running sampled blocks (auto)."),
-    ] = "auto",
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Files predicted at once, without a Dask cluster.")
-    ] = 2,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
+    gpu: Annotated[list[str], typer.Option("--gpu")],
+    grid: str | None = None,
+    block: str | None = None,
+    launches: Path | None = None,
+    out: Path | None = None,
+    dask: str | None = None,
+    analysis: Mode = "auto",
+    jobs: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
     """Predict all kernels of a folder, or all launches of a CSV.
 
     If a kernel cannot be predicted, its row says why. The exit status is 1 if every row failed.
+
+    Args:
+        folder: Folder with .ptx, .cu and .cuh files.
+        gpu: GPU id or alias. Repeatable.
+        grid: Grid used for every kernel: 4096 or 64,64.
+        block: Block used for every kernel: 256 or 16,16.
+        launches: CSV of launches instead of --grid and --block. Columns: file, grid, block;
+            optional: kernel, shared, registers, loops, arguments.
+        out: CSV file to write. Default: standard output.
+        dask: Dask scheduler to predict on. Default: WATTCAST_DASK.
+        analysis: symbolic is many times faster than running sampled blocks (auto).
+        jobs: Files predicted at once, without a Dask cluster.
     """
     from wattcast.training.engine import ClusterError, open_engine
 
@@ -133,7 +124,7 @@ def predict_file(task: FileTask) -> list[Row]:
 
 def _predicted(task: FileTask, row: Row, launch: Mapping[str, Any]) -> Iterator[Row]:
     from wattcast.predictor.messages.predict import PredictRequest
-    from wattcast.predictor.predict import predict
+    from wattcast.predictor.predict import predict_one
 
     kernels: Sequence[str | None] = [launch["kernel"]]
     row = {**row, "kernel": launch["kernel"] or ""}
@@ -148,11 +139,11 @@ def _predicted(task: FileTask, row: Row, launch: Mapping[str, Any]) -> Iterator[
     for kernel in kernels:
         named = {**row, "kernel": kernel or ""}
         try:
-            answer = predict(_predictor(), request.model_copy(update={"kernel": kernel}))
+            answer = predict_one(_predictor(), request.model_copy(update={"kernel": kernel}))
         except WattcastError as error:
             yield {**named, "problem": _one_line(error)}
         else:
-            yield {**named, **_cells(answer)}
+            yield {**named, **_cells(answer.data())}
 
 
 @lru_cache(maxsize=1)
@@ -215,8 +206,9 @@ def _tasks(
         kernel, arguments = row.get("kernel") or None, row.get("arguments", "").split()
         try:
             options = LaunchOptions(
-                grid, block, shared or 0, kernel, loops, arguments, analysis, registers=registers
-            )
+                grid=grid, block=block, shared=shared or 0, kernel=kernel, loops=loops,
+                arg=arguments, analysis=analysis, registers=registers,
+            )  # fmt: skip
             request = options.request(folder / name)
         except WattcastError as error:
             told = {"file": name, "grid": grid, "block": block, "problem": _one_line(error)}
@@ -236,9 +228,8 @@ def _whole(row: Mapping[str, str], column: str) -> int | None:
 
 
 def _write(rows: Sequence[Row], out: Path | None) -> None:
-    file = sys.stdout if out is None else out.open("w", encoding="utf-8", newline="")
-    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({"problem": "", **row} for row in rows)
-    if out is not None:
-        file.close()
+    table = comma_separated(COLUMNS, ({"problem": "", **row} for row in rows))
+    if out is None:
+        sys.stdout.write(table)
+    else:
+        out.write_text(table, encoding="utf-8", newline="")

@@ -7,19 +7,17 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import console, line, plain_table, predictor, print_json, warnings
+from wattcast.app.cli.output import console, line, predictor, print_json, render
 from wattcast.app.cli.progress import advance, clear
-from wattcast.models.estimate import quantity
 
-NOTHING = 1e-6
-"""Share of the energy below which a change is rounding and not shown."""
+if TYPE_CHECKING:
+    from wattcast.predictor.messages.compare import CompareAnswer
 
 _PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*")
 
@@ -28,43 +26,45 @@ Percent = Annotated[
 ]
 
 
-@inputs.with_options
 def diff(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE",
-            help="OLD and NEW, PTX or CUDA source before the change and after it; - reads PTX from "
-            "standard input. With --against: the files to compare with their older versions.",
-        ),
-    ],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE")],
     gpu: inputs.Gpus,
     launch: inputs.LaunchOptions,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REVISION", help="Compare each file with itself in a Git revision, e.g. HEAD."
-        ),
-    ] = None,
+    against: Annotated[str | None, typer.Option(metavar="REVISION")] = None,
+    new_grid: str | None = None,
+    new_block: str | None = None,
+    new_shared: int | None = None,
+    new_kernel: str | None = None,
+    new_arg: list[str] | None = None,
     max_energy: Percent = None,
     max_time: Percent = None,
     max_power: Percent = None,
     *,
     models: inputs.PhysicalOptions,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
-    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown")] = False,
     as_json: inputs.AsJson = False,
 ) -> None:
-    """Compare old and new code; exit with 3 if a limit is exceeded."""
+    """Compare old and new code; exit with 3 if a limit is exceeded.
+
+    Args:
+        files: OLD and NEW, PTX or CUDA source before the change and after it; - reads PTX from
+            standard input. With --against: the files to compare with their older versions.
+        against: Compare each file with itself in a Git revision, e.g. HEAD.
+        new_grid: Grid of NEW, where it differs from OLD's.
+        new_block: Block of NEW, where it differs from OLD's.
+        new_shared: Dynamic shared memory of NEW, where it differs.
+        new_kernel: Name of NEW's kernel, where it differs.
+        new_arg: Arguments of NEW, in the place of all of --arg. Repeatable.
+        markdown: Print Markdown for a pull request.
+    """
     from wattcast.predictor.compare import compare
     from wattcast.predictor.messages.compare import CompareRequest
 
+    options = models.request()
+    time_model = options.pop("time_model")
     body: dict[str, Any] = {
         "gpus": gpu,
-        **models.operating(),
-        "model": models.model,
-        "board": models.board,
+        **options,
         "limits": {
             "max_energy_percent": _percent("--max-energy", max_energy),
             "max_time_percent": _percent("--max-time", max_time),
@@ -72,11 +72,19 @@ def diff(
         },
     }
     opened = predictor()
+    changed: dict[str, Any] = {
+        "grid": new_grid, "block": new_block, "shared": new_shared, "kernel": new_kernel,
+        "arg": new_arg,
+    }  # fmt: skip
+    of_new = launch.replaced(
+        **{name: value for name, value in changed.items() if value is not None}
+    )
 
-    def compared(old: Path, new: Path) -> dict[str, Any]:
+    def compared(old: Path, new: Path) -> CompareAnswer:
+        beside = launch.replaced(include=[*(launch.given["include"] or ()), new.parent])
         sides = {
-            side: {**launch.request(file), "time_model": models.time_model}
-            for side, file in (("old", old), ("new", new))
+            side: {**given.request(file), "time_model": time_model}
+            for side, file, given in (("old", old, beside), ("new", new, of_new))
         }
         return compare(opened, CompareRequest.model_validate({**body, **sides}))
 
@@ -93,17 +101,17 @@ def diff(
         print_json(answer)
     elif markdown:
         clear()
-        print(answer["markdown"], end="")
+        print(answer.markdown, end="")
     else:
-        _report(answer)
-    if not answer["passed"]:
+        render(answer.report())
+    if not answer.passed:
         raise typer.Exit(Exit.EXCEEDED)
 
 
 def _against(
     revision: str,
     files: list[Path],
-    compared: Callable[[Path, Path], dict[str, Any]],
+    compared: Callable[[Path, Path], CompareAnswer],
     *,
     markdown: bool,
     as_json: bool,
@@ -111,9 +119,9 @@ def _against(
     """Each file beside its version in a Git revision. What cannot be compared is told and
     exceeds no limit: a new file, or one without a kernel that both versions have."""
     from wattcast.features.errors import KernelError
-    from wattcast.predictor.compare import plain
+    from wattcast.predictor.reports import markdown_name
 
-    answers: dict[str, dict[str, Any]] = {}
+    answers: dict[str, CompareAnswer] = {}
     left_out: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="wattcast-") as folder:
         for number, new in enumerate(files):
@@ -127,19 +135,19 @@ def _against(
                 left_out[str(new)] = error.detail
             advance(number + 1, len(files))
     clear()
-    passed = all(answer["passed"] for answer in answers.values())
+    passed = all(answer.passed for answer in answers.values())
     if as_json:
-        told = [{"file": name, **answer} for name, answer in answers.items()]
+        told = [{"file": name, **answer.data()} for name, answer in answers.items()]
         print_json({"files": told, "left_out": left_out, "passed": passed})
     for name, answer in answers.items() if not as_json else ():
         if markdown:
             heading = "### Predicted energy"
-            print(answer["markdown"].replace(heading, f"{heading} of {plain(name)}", 1))
+            print(answer.markdown.replace(heading, f"{heading} of {markdown_name(name)}", 1))
         else:
             line(console(), name)
-            _report(answer)
+            render(answer.report())
     for name, why in left_out.items() if not as_json else ():
-        named, reason = (plain(name), plain(why)) if markdown else (name, why)
+        named, reason = (markdown_name(name), markdown_name(why)) if markdown else (name, why)
         print(f"{named}: not compared: {reason}")
     if not passed:
         raise typer.Exit(Exit.EXCEEDED)
@@ -177,32 +185,3 @@ def _percent(option: str, text: str | None) -> float | None:
     if found is None:
         inputs.fail(f"{option} {text!r}: expected a percentage, as in +5% or -2%")
     return float(found[1])
-
-
-def _report(answer: dict[str, Any]) -> None:
-    table = plain_table("kernel", "GPU", "energy", "", "time", "", "power", "", "")
-    for each in answer["comparisons"]:
-        cells = [Text(each["new"]["kernel"]["demangled"]), Text(each["gpu"])]
-        for name, unit, symbol in (
-            ("energy", "joules", "J"), ("time", "seconds", "s"), ("power", "watts", "W"),
-        ):  # fmt: skip
-            before, after = each["old"][name][unit], each["new"][name][unit]
-            cells.append(Text(f"{quantity(before, symbol)} -> {quantity(after, symbol)}"))
-            cells.append(Text(f"{each['change'][f'{name}_percent']:+.1f} %"))
-        broken = ", ".join(name.replace("_", " ") for name in each["exceeded"])
-        table.add_row(*cells, Text(f"breaks {broken}" if broken else "", "red"))
-    out = console()
-    out.print(table)
-    for each in answer["comparisons"]:
-        largest = [
-            f"{name} {quantity(joules, 'J') if joules < 0 else '+' + quantity(joules, 'J')}"
-            for name, joules in list((each["components"] or {}).items())[:4]
-            if abs(joules) > NOTHING * each["old"]["energy"]["joules"]
-        ]
-        if largest:
-            told = f"{each['gpu']}, {each['new']['kernel']['demangled']}: {', '.join(largest)}"
-            line(out, told)
-    for what in ("added", "removed"):
-        for kernel in answer[what]:
-            line(out, f"{what}: {kernel['demangled']}")
-    warnings(out, answer["warnings"])

@@ -12,7 +12,7 @@ import typer
 
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, progress
-from wattcast.app.cli.output import console, print_json, rows
+from wattcast.app.cli.output import print_json, render, rows
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
@@ -21,30 +21,21 @@ data = typer.Typer(help="Fetch, check, import or pack training data.", no_args_i
 
 @data.command()
 def fetch(
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Files to fetch, e.g. K20. Default: all."),
-    ] = None,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--to",
-            metavar="DIR",
-            help="Data folder. Default: WATTCAST_DATA, else data in WATTCAST_HOME.",
-        ),
-    ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option("--from", metavar="URL", help="Mirror to fetch from: <URL>/<commit>/<path>."),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Overwrite files whose content differs.")
-    ] = False,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    to: Annotated[Path | None, typer.Option("--to", metavar="DIR")] = None,
+    base: Annotated[str | None, typer.Option("--from", metavar="URL")] = None,
+    replace: Annotated[bool, typer.Option("--replace")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Download the published power files and check their sha256.
 
     The files carry no licence. Use them for training and evaluation; do not redistribute rows.
+
+    Args:
+        ids: Files to fetch, e.g. K20. Default: all.
+        to: Data folder. Default: WATTCAST_DATA, else data in WATTCAST_HOME.
+        base: Mirror to fetch from: <URL>/<commit>/<path>.
+        replace: Overwrite files whose content differs.
     """
     from wattcast.features.errors import WattcastError
     from wattcast.training.data.datasets import fetched_data, find_data, sources
@@ -81,15 +72,15 @@ def fetch(
 
 @data.command()
 def check(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="Data folder. Default: where training looks."),
-    ] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every table and report rows, missing parts and what cleaning drops.
 
     The exit status is 1 if a table is defective. Missing tables are listed.
+
+    Args:
+        folder: Data folder. Default: where training looks.
     """
     from wattcast.training.data.inventory import data_folder, inventory
 
@@ -108,7 +99,7 @@ def check(
             for each in tables
         ]
         columns = ("path", "state", "rows", "kept", "sha256", "fingerprint", "dropped", "noted")
-        rows(console(), shown, columns)
+        render(rows(shown, columns))
     defective = [each["problem"] for each in tables if each["state"] == "defective"]
     for problem in defective:
         print(f"wattcast: {problem}", file=sys.stderr)
@@ -118,19 +109,21 @@ def check(
 
 @data.command()
 def pack(
-    recordings: Annotated[
-        list[Path],
-        typer.Argument(metavar="RECORDING", help="Recordings made by wattcast measure."),
-    ],
-    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The data set to write.")],
-    attribution: Annotated[str, typer.Option(help="Who is to be credited when the data are used.")],
+    recordings: Annotated[list[Path], typer.Argument(metavar="RECORDING")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip")],
+    attribution: Annotated[str, typer.Option()],
     as_json: AsJson = False,
 ) -> None:
     """Pack recordings into an open data set (CC BY 4.0).
 
     It holds the PTX, the launches, the raw samples and the results.
+
+    Args:
+        recordings: Recordings made by wattcast measure.
+        to: The data set to write.
+        attribution: Who is to be credited when the data are used.
     """
-    from wattcast.training.measure.pack import pack as run
+    from wattcast.measure.exchange import pack as run
 
     counts = run(recordings, to, attribution)
     if as_json:
@@ -144,31 +137,28 @@ def pack(
 
 @data.command("import")
 def import_(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Kernel Tuner results or cache file, or a Zeus log."),
-    ],
-    to: Annotated[
-        Path, typer.Option("--to", metavar="RECORDING.jsonl", help="The recording to write.")
-    ],
-    gpu: Annotated[str, typer.Option("--gpu", help="The GPU it was measured on.")],
-    licence: Annotated[
-        str, typer.Option(help="Licence of the file, as an SPDX identifier.")
-    ] = "unknown",
-    ptx: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PTX of the kernel, if you have it.")
-    ] = None,
-    kernel: Annotated[
-        str | None, typer.Option(help="Name of the kernel. Default: from the file.")
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    to: Annotated[Path, typer.Option("--to", metavar="RECORDING.jsonl")],
+    gpu: Annotated[str, typer.Option("--gpu")],
+    licence: str = "unknown",
+    ptx: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    kernel: str | None = None,
 ) -> None:
     """Turn measurements of Kernel Tuner or Zeus into a recording.
 
     The exit status is 2 for any other file.
+
+    Args:
+        file: Kernel Tuner results or cache file, or a Zeus log.
+        to: The recording to write.
+        gpu: The GPU it was measured on.
+        licence: Licence of the file, as an SPDX identifier.
+        ptx: PTX of the kernel, if you have it.
+        kernel: Name of the kernel. Default: from the file.
     """
     from wattcast.features.errors import DataError
+    from wattcast.measure.exchange import from_tuning, from_zeus, write_imported
     from wattcast.predictor.tuning_files import read_tuning
-    from wattcast.training.measure.importers import from_tuning, from_zeus, write_imported
 
     try:
         text = file.read_text(encoding="utf-8")

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson
-from wattcast.app.cli.output import plain_table, predictor, show
+from wattcast.app.cli.output import predictor, show
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import WattcastError
+from wattcast.predictor.reports import Column, Report, Table
 
 EXTRAS = {
     "cuda": "CUDA source as input; true register counts",
@@ -57,7 +56,7 @@ def doctor(as_json: AsJson = False) -> None:
     something is broken; what is only missing keeps it at 0.
     """
     found = [check for part in PARTS for check in _safe(part)]
-    show([asdict(check) for check in found], as_json, lambda out, _: _report(out, found))
+    show([asdict(check) for check in found], as_json, lambda: _report(found))
     if any(check.state == "broken" for check in found):
         raise typer.Exit(Exit.NO_ANSWER)
 
@@ -136,8 +135,8 @@ def install(extra: str) -> str:
 
 def _gpu() -> Iterator[Check]:
     from wattcast.features.gpus import load_gpu
-    from wattcast.training.measure.device import MeasureError
-    from wattcast.training.measure.nvml import Nvml
+    from wattcast.measure.device import MeasureError
+    from wattcast.measure.nvml import Nvml
 
     try:
         nvml = Nvml()
@@ -198,15 +197,13 @@ def _home() -> Iterator[Check]:
 
 
 def _database() -> Iterator[Check]:
-    from wattcast.app.store import HEAD
-
     settings = Settings()
     if settings.database_file is not None and not settings.database_file.is_file():
         yield Check("database", "missing", "made by the first start of the service")
         return
     from sqlalchemy.exc import SQLAlchemyError
 
-    from wattcast.app.store.database import Reading
+    from wattcast.app.store.database import Reading, StoreError, revision
 
     where = settings.database_file or "WATTCAST_DATABASE_URL"
     try:
@@ -215,17 +212,13 @@ def _database() -> Iterator[Check]:
         # Not its text: it may hold the address with a password.
         yield Check("database", "broken", f"{where}: {type(error).__name__}")
         return
+    except StoreError as error:
+        yield Check("database", "broken", f"{where}: {error.detail}")
+        return
     if engine is None:
         yield Check("database", "missing", f"{where}: empty; the service makes its tables")
-        return
-    from wattcast.app.store.database import revision
-
-    current = revision(engine)
-    if current == HEAD:
-        yield Check("database", "ok", f"{where}, migration {current}")
     else:
-        told = f"{where}: migration {current}, this program's is {HEAD}; the service migrates it"
-        yield Check("database", "missing", told, "wattcast serve")
+        yield Check("database", "ok", f"{where}, migration {revision(engine)}")
 
 
 def _data() -> Iterator[Check]:
@@ -263,12 +256,10 @@ PARTS = (
 )
 
 
-def _report(out: Console, found: list[Check]) -> None:
-    table = plain_table()
-    for name in ("name", "state", "told"):
-        table.add_column(name, overflow="fold")
-    table.show_header = False
-    for check in found:
-        told = check.told if check.fix is None else f"{check.told}\n  {check.fix}"
-        table.add_row(check.name, Text(check.state, _COLOURS[check.state]), Text(told))
-    out.print(table)
+def _report(checks: list[Check]) -> Report:
+    columns = [
+        Column("", lambda check: check.name),
+        Column("", lambda check: check.state),
+        Column("", lambda check: f"{check.told}\n  {check.fix}" if check.fix else check.told),
+    ]
+    return [Table(columns, checks)]

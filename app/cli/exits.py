@@ -29,6 +29,7 @@ BAD_INPUT = frozenset(
     {
         *("ptx-syntax", "cuda-compile", "kernel", "launch", "clocks", "gpu", "schema", "data"),
         *("validation", "unknown-batch", "unknown-gpu", "unknown-model", "unknown-schema"),
+        "model-config",
     }
 )
 """Slugs of errors (``features/errors.py``) that are about what the user gave. Right input beyond

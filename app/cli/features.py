@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-from rich.console import Console
-
-from wattcast.app.cli.inputs import AsJson, KernelOptions, with_options
-from wattcast.app.cli.output import Answer, predictor, rows, show, warnings
+from wattcast.app.cli.inputs import AsJson, KernelOptions
+from wattcast.app.cli.output import predictor, rows, show
 
 
-@with_options
 def features(
     launch: KernelOptions,
-    schema: Annotated[
-        str, typer.Option(help="Feature schema; wattcast schemas lists them.")
-    ] = "alavani2023",
+    schema: str = "alavani2023",
     as_json: AsJson = False,
 ) -> None:
-    """Print the feature vector that a model sees."""
+    """Print the feature vector that a model sees.
+
+    Args:
+        schema: Feature schema; wattcast schemas lists them.
+    """
     from wattcast.predictor.features import features as run
     from wattcast.predictor.messages.features import FeaturesRequest
 
     body = {**launch.body(), "schema": schema}
     answer = run(predictor(), FeaturesRequest.model_validate(body))
-    show(answer, as_json, _report)
-
-
-def _report(out: Console, answer: Answer) -> None:
-    rows(out, answer["features"], ("name", "value", "unit"))
-    warnings(out, answer["warnings"])
+    show(answer, as_json)
 
 
 def schemas(as_json: AsJson = False) -> None:
@@ -38,4 +29,5 @@ def schemas(as_json: AsJson = False) -> None:
     from wattcast.predictor.catalog import schema_summaries
 
     columns = ("id", "version", "title", "gpus")
-    show(schema_summaries(), as_json, lambda out, found: rows(out, found, columns))
+    found = schema_summaries()
+    show(found, as_json, lambda: rows(found, columns))

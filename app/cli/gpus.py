@@ -27,16 +27,14 @@ def gpus_default(context: typer.Context) -> None:
 
 @gpus.command("list")
 def gpus_list(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[WORD]...",
-            help="Only GPUs with every word in id, name, alias or architecture, such as 3090.",
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the GPUs with a profile, all or those that words name."""
+    """List the GPUs with a profile, all or those that words name.
+
+    Args:
+        words: Only GPUs with every word in id, name, alias or architecture, such as 3090.
+    """
     from wattcast.predictor import catalog
 
     opened = predictor()
@@ -47,7 +45,7 @@ def gpus_list(
         # A PCI id or another spelling; where it is none, the error names what is alike.
         found = named or [one for one in found if one["id"] == opened.gpus.load(" ".join(words)).id]
     columns = ("id", "name", "compute_capability", "sm_count", "power_models", "schemas")
-    show(found, as_json, lambda out, each: rows(out, each, columns))
+    show(found, as_json, lambda: rows(found, columns))
 
 
 def _searched(gpu: Mapping[str, Any]) -> str:
@@ -56,8 +54,12 @@ def _searched(gpu: Mapping[str, Any]) -> str:
 
 
 @gpus.command("show")
-def gpus_show(gpu: Annotated[str, typer.Argument(help="GPU id, alias, name or PCI id.")]) -> None:
-    """Print one GPU profile as JSON: every fact, its unit and its source."""
+def gpus_show(gpu: str) -> None:
+    """Print one GPU profile as JSON: every fact, its unit and its source.
+
+    Args:
+        gpu: GPU id, alias, name or PCI id.
+    """
     from wattcast.predictor import catalog
 
     opened = predictor()
@@ -65,15 +67,14 @@ def gpus_show(gpu: Annotated[str, typer.Argument(help="GPU id, alias, name or PC
 
 
 @gpus.command("check")
-def gpus_check(
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Profile files. Default: all known profiles.")
-    ] = None,
-) -> None:
+def gpus_check(files: Annotated[list[Path] | None, typer.Argument()] = None) -> None:
     """Check GPU profiles: structure, units, sources, and that the numbers agree.
 
     Printed peaks must follow from SMs, lanes and clocks, and nothing may exceed the largest board
     of its compute capability. The exit status is 1 if a profile has errors.
+
+    Args:
+        files: Profile files. Default: all known profiles.
     """
     from wattcast.features.gpus import check_profile
 
@@ -96,35 +97,27 @@ def gpus_check(
 
 @gpus.command("add")
 def gpus_add(
-    dumps: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[DUMP]...",
-            help="What `nvidia-smi -q` or CUDA's deviceQuery printed, or both. Default: ask the "
-            "driver of this machine.",
-        ),
-    ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="Profile to start from, if the board's name finds none.")
-    ] = None,
-    gpu_id: Annotated[
-        str | None, typer.Option("--id", help="Id of the profile. Default: from the name.")
-    ] = None,
-    device: Annotated[
-        int | None,
-        typer.Option(help="CUDA device number. Required if there are several GPUs."),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Overwrite a profile in WATTCAST_HOME.")
-    ] = False,
+    dumps: Annotated[list[Path] | None, typer.Argument(metavar="[DUMP]...")] = None,
+    base: str | None = None,
+    gpu_id: Annotated[str | None, typer.Option("--id")] = None,
+    device: int | None = None,
+    replace: Annotated[bool, typer.Option("--replace")] = False,
 ) -> None:
     """Write a profile of a GPU to WATTCAST_HOME, from its driver or from text dumps.
 
     A board that has a profile keeps its facts except those that the driver tells otherwise, such
     as power limits. `wattcast onboard` measures what no driver tells.
+
+    Args:
+        dumps: What `nvidia-smi -q` or CUDA's deviceQuery printed, or both. Default: ask the driver
+            of this machine.
+        base: Profile to start from, if the board's name finds none.
+        gpu_id: Id of the profile. Default: from the name.
+        device: CUDA device number. Required if there are several GPUs.
+        replace: Overwrite a profile in WATTCAST_HOME.
     """
-    from wattcast.training.measure.device import profile_id
-    from wattcast.training.onboard.data import known_base, loaded, told_data
+    from wattcast.measure.device import profile_id
+    from wattcast.measure.onboard.data import known_base, loaded, told_data
 
     told, source = _told(dumps or [], device)
     opened = predictor().gpus
@@ -145,10 +138,10 @@ def gpus_add(
 
 def _told(dumps: list[Path], device: int | None) -> tuple[dict[str, Any], str]:
     """What dumps, or the driver, tell of a GPU, and the source to cite."""
-    from wattcast.training.onboard.data import device_facts, dump_facts
+    from wattcast.measure.onboard.data import device_facts, dump_facts
 
     if not dumps:
-        from wattcast.training.measure.run import Machine
+        from wattcast.measure.run import Machine
 
         machine = Machine.here(device)
         try:

@@ -20,6 +20,8 @@ from typer.main import get_command
 PANELS: Mapping[str, Mapping[str, str]] = {
     "Predict a launch": {
         "predict": "predict",
+        "operator": "operator",
+        "model": "language_model",
         "explain": "explain",
         "hotspots": "hotspots",
         "analyze": "analyze",
@@ -47,7 +49,6 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "onboard": "measure",
         "retrain": "train",
         "calibrate": "train",
-        "train": "train",
         "data": "data",
     },
     "Installation and service": {
@@ -66,8 +67,8 @@ _ANSWERING = ("Predict a launch", "Make it cheaper", "Many kernels, and CI")
 """Groups of commands that compute first and print then: a bar is shown meanwhile. The others say on
 stderr what they are at."""
 
-_FOREIGN = {"train"}
-"""Commands whose options argparse reads."""
+_SHAPED = {"operator"}
+"""Commands that read more options than they name."""
 
 
 @cache
@@ -200,20 +201,19 @@ class _Commands(MutableMapping[str, Any]):
 
 @cache
 def _loaded(name: str) -> Any:
+    from wattcast.app.cli.inputs import with_options
+
     found = getattr(import_module(f"wattcast.app.cli.{_MODULES[name]}"), name)
     holder = typer.Typer(add_completion=False, rich_markup_mode=None)
     if isinstance(found, typer.Typer):
         for one in found.registered_commands:
             one.cls = _Helpful
+            one.callback = with_options(one.callback) if one.callback else None
         holder.add_typer(found, name=name, cls=Group)
         return get_command(holder).commands[name]  # type: ignore[attr-defined]
-    foreign = {"allow_extra_args": True, "ignore_unknown_options": True}
-    holder.command(
-        name,
-        cls=_Helpful,
-        context_settings=foreign if name in _FOREIGN else None,
-        add_help_option=name not in _FOREIGN,
-    )(found)
+    shaped = {"allow_extra_args": True, "ignore_unknown_options": True}
+    settings = shaped if name in _SHAPED else None
+    holder.command(name, cls=_Helpful, context_settings=settings)(with_options(found))
     return get_command(holder)
 
 

@@ -1,8 +1,8 @@
 """What the commands take: their common options, and how words become a request.
 
-A command decorated by ``with_options`` that has a parameter of a class such as ``LaunchOptions``
-gets the options of that class on the command line, where the parameter stands. A word that cannot
-be read ends the program with one line on stderr and status 2.
+A command that has a parameter of a class such as ``LaunchOptions`` gets the options of that class
+on the command line, where the parameter stands; its docstring tells of its other parameters. A word
+that cannot be read ends the program with one line on stderr and status 2.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NoReturn, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
 
 import typer
+from pydantic import BaseModel, WithJsonSchema
+from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.progress import clear
-from wattcast.models.power import POWER_FAMILIES
-from wattcast.models.time.registry import DEFAULT, TIME_MODELS
-from wattcast.predictor.messages import CODE_MODELS
+from wattcast.predictor.messages import KernelCode, LaunchRequest
+from wattcast.predictor.messages.application import ApplicationRequest
+from wattcast.predictor.messages.dvfs import ConstraintsRequest, DvfsRequest
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.sweep import SweepRequest
 
 CUDA_SUFFIXES = (".cu", ".cuh")
 
@@ -56,25 +61,6 @@ CoreMhz = Annotated[float | None, typer.Option(help="Core clock in MHz. Default:
 MemoryMhz = Annotated[
     float | None,
     typer.Option(help="Memory clock in MHz, as NVML reports it. Default: the GPU's own."),
-]
-PowerLimit = Annotated[
-    float | None,
-    typer.Option(help="Power limit in watts, as nvidia-smi -pl sets it. Default: the GPU's own."),
-]
-TimeModel = Annotated[
-    str, typer.Option(help=f"Time model: auto (now {DEFAULT}) or {', '.join(TIME_MODELS)}.")
-]
-PowerModel = Annotated[
-    str, typer.Option("--model", help=f"Power model: auto or {', '.join(POWER_FAMILIES)}.")
-]
-Board = Annotated[str | None, typer.Option(help="Which board, if models are kept per board.")]
-ScalingModel = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        help=f"Power model: auto or {', '.join(POWER_FAMILIES)}. Or scaling by code alone: "
-        f"{' or '.join(CODE_MODELS)}.",
-    ),
 ]
 Work = Annotated[
     str | None,
@@ -239,37 +225,138 @@ def _number(value: str, text: str, option: str = "--arg") -> int | float:
         fail(f"{option} {text!r}: {value!r} is not a number")
 
 
-@dataclass(frozen=True)
-class CodeOptions:
-    """Of a kernel, whatever its grid and block."""
+_NAMES = {
+    "dynamic_shared_bytes": "shared",
+    "static_shared_bytes": "static_shared",
+    "registers_per_thread": "registers",
+    "power_limit_watts": "power_limit",
+}
+"""Options with a shorter name than the member of the request that they give."""
+
+
+class Options:
+    """Options made of the fields of a request: their defaults, and their descriptions as help.
+
+    ``members`` are fields that one word gives, ``others`` the options of what takes more words.
+    """
 
     panel: ClassVar[str] = LAUNCH
+    members: ClassVar[Mapping[str, FieldInfo]] = {}
+    others: ClassVar[Sequence[Parameter]] = ()
 
-    shared: Annotated[int, typer.Option(help="Dynamic shared memory per block, in bytes.")] = 0
-    kernel: Annotated[
-        str | None, typer.Option(help="Name of the kernel, if the file has several.")
-    ] = None
-    loops: Annotated[
-        list[str] | None,
-        typer.Option(help="Loop trip counts: 64 for all loops, LABEL=64 for one. Repeatable."),
-    ] = None
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Kernel argument by position or name: n=1024. For a pointer: "
-            "0:elements=1024,values=index. Repeatable."
+    def __init__(self, **given: Any) -> None:
+        defaults = {each.name: each.default for each in self.parameters()}
+        self.given: dict[str, Any] = {**defaults, **given}
+
+    @classmethod
+    def parameters(cls) -> list[Parameter]:
+        """The options as typer takes them."""
+        return [*cls.others, *(_option(name, each) for name, each in cls.members.items())]
+
+    def replaced(self, **changed: Any) -> Self:
+        """The same with other words for some options."""
+        return type(self)(**{**self.given, **changed})
+
+    def of(self, names: Iterable[str]) -> dict[str, Any]:
+        """Members of a request by their names."""
+        return {name: self.given[_NAMES.get(name, name)] for name in names}
+
+
+def scalars(
+    request: type[BaseModel], *base: type[BaseModel], without: Iterable[str] = ()
+) -> dict[str, FieldInfo]:
+    """Fields of a request that one word gives: numbers, names and switches; those of ``base`` and
+    ``without`` have options elsewhere."""
+    left_out = {*without, *(name for each in base for name in each.model_fields)}
+    return {
+        name: field
+        for name, field in request.model_fields.items()
+        if name not in left_out and _kind(field.annotation) is not None
+    }
+
+
+def _kind(annotation: Any) -> Any:
+    """The type of the word that gives a field; ``None`` where one word does not."""
+    of = get_origin(annotation)
+    if of is Annotated:
+        return _kind(get_args(annotation)[0])
+    if of is Literal:
+        return str
+    if of in (Union, UnionType):
+        kinds = {_kind(each) for each in get_args(annotation) if each is not NoneType}
+        return kinds.pop() if len(kinds) == 1 else None
+    return annotation if annotation in (bool, int, float, str) else None
+
+
+def _option(name: str, field: FieldInfo) -> Parameter:
+    kind, word = _kind(field.annotation), _NAMES.get(name, name)
+    flags = [f"--{word.replace('_', '-')}"] if kind is bool else []
+    names = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    for each in field.metadata:
+        names = (
+            (each.json_schema or {}).get("enum", ()) if isinstance(each, WithJsonSchema) else names
+        )
+    help_text = (field.description or "").replace("`", "")
+    help_text += f" One of {', '.join(names)}." if names else ""
+    default = Parameter.empty if field.is_required() else field.get_default()
+    option = typer.Option(*flags, help=help_text)
+    of = kind if default is not None else kind | None
+    annotated = Annotated[of, option]  # type: ignore[valid-type]
+    return Parameter(word, Parameter.KEYWORD_ONLY, default=default, annotation=annotated)
+
+
+def _own(
+    name: str,
+    kind: Any,
+    help_text: str,
+    default: Any = None,
+    flags: Sequence[str] = (),
+    metavar: str | None = None,
+) -> Parameter:
+    option = Annotated[kind, typer.Option(*flags, help=help_text, metavar=metavar)]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
+
+
+class CodeOptions(Options):
+    """Of a kernel, whatever its grid and block."""
+
+    launch = scalars(LaunchRequest)
+    code = scalars(KernelCode, without=KernelCode.sources())
+    members: ClassVar[Mapping[str, FieldInfo]] = {**launch, **code}
+    others: ClassVar[Sequence[Parameter]] = (
+        _own(
+            "loops", list[str] | None,
+            "Loop trip counts: 64 for all loops, LABEL=64 for one. Repeatable.",
         ),
-    ] = None
-    analysis: Annotated[
-        str, typer.Option(help="How the kernel is analysed: auto, symbolic or executed.")
-    ] = "auto"
-    analysis_seconds: Annotated[
-        float | None,
-        typer.Option(help="Give up the request after this many seconds (exit status 4)."),
-    ] = None
-    analysis_effort: Annotated[
-        int | None, typer.Option(help="Budget of the executed analysis: lanes times steps.")
-    ] = None
+        _own(
+            "arg", list[str] | None,
+            "Kernel argument by position or name: n=1024. For a pointer: "
+            "0:elements=1024,values=index. Repeatable.",
+        ),
+        _own(
+            "macro", list[str] | None, "Macro of CUDA source. Repeatable.",
+            flags=("-D",), metavar="NAME=VALUE",
+        ),
+        _own(
+            "include", list[Path] | None, "Where headers of CUDA source are. Repeatable.",
+            flags=("-I",), metavar="FOLDER",
+        ),
+        _own(
+            "use_fast_math", bool, "As nvcc's option.", False,
+            flags=("--use_fast_math", "--use-fast-math"),
+        ),
+        _own(
+            "standard", str | None, "C++ standard of CUDA source: c++17.", flags=("-std", "--std"),
+        ),
+        _own(
+            "compiler_option", list[str] | None,
+            "Another option of the compiler: --fmad=false. Repeatable.", flags=("-X",),
+        ),
+        _own(
+            "project", Path | None,
+            "A build's compile_commands.json tells options and headers.", metavar="FOLDER",
+        ),
+    )  # fmt: skip
 
     def of_code(self, file: Path, grid: str = "1", block: str = "1") -> dict[str, Any]:
         """The part of a request's body that tells code and launch.
@@ -277,124 +364,148 @@ class CodeOptions:
         Raises CompileError or PtxError for a file that is not UTF-8 text.
         """
         return {
-            "cuda" if file.suffix in CUDA_SUFFIXES else "ptx": _read(file),
-            "kernel": self.kernel,
+            **self._source(file),
             "launch": {
                 "grid": _dimensions("--grid", grid),
                 "block": None if block == "auto" else _dimensions("--block", block),
-                "dynamic_shared_bytes": self.shared,
-                "arguments": _arguments(self.arg or []),
+                "arguments": _arguments(self.given["arg"] or []),
+                **self.of(self.launch),
             },
-            "loops": _loops(self.loops or []),
-            **self.how(),
+            "loops": _loops(self.given["loops"] or []),
+            **self.of(self.code),
         }
 
-    def how(self) -> dict[str, Any]:
-        """How the kernel is analysed."""
-        names = ("analysis", "analysis_seconds", "analysis_effort")
-        return {name: getattr(self, name) for name in names}
+    def _source(self, file: Path) -> dict[str, Any]:
+        """PTX; or CUDA source, with the headers beside it and the compiler's options."""
+        text = _read(file)
+        if file.suffix not in CUDA_SUFFIXES:
+            return {"ptx": text}
+        from wattcast.features.cuda.own_files import project_options, with_headers
+
+        given = self.given
+        options = [f"-D{each}" for each in given["macro"] or ()]
+        options += ["--use_fast_math"] * given["use_fast_math"]
+        options += [f"--std={given['standard']}"] if given["standard"] else []
+        options += given["compiler_option"] or []
+        project = given["project"]
+        try:
+            of_project, folders = project_options(project, file) if project else ([], [])
+            text, headers = with_headers(file, [*(given["include"] or ()), *folders])
+        except (OSError, ValueError) as error:
+            fail(str(error))
+        found = {"headers": headers, "compiler_options": [*of_project, *options]}
+        return {"cuda": text, **{name: value for name, value in found.items() if value}}
 
 
-@dataclass(frozen=True)
-class _Shape:
-    grid: Annotated[str, typer.Option(help="Blocks in the grid: 4096, 64,64 or 64x64x1.")]
-    block: Annotated[
-        str,
-        typer.Option(
-            help="Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel."
-        ),
-    ]
-
-
-@dataclass(frozen=True)
-class LaunchOptions(CodeOptions, _Shape):  # the fields of the last class come first
+class LaunchOptions(CodeOptions):
     """Of a launch, beside the file with its code."""
 
-    registers: Annotated[
-        int | None, typer.Option(help="Registers per thread. Default: estimated.")
-    ] = None
-    static_shared: Annotated[
-        int | None,
-        typer.Option(help="Static shared memory per block, in bytes. Default: read from the PTX."),
-    ] = None
+    others: ClassVar[Sequence[Parameter]] = (
+        _own("grid", str, "Blocks in the grid: 4096, 64,64 or 64x64x1.", Parameter.empty),
+        _own(
+            "block", str,
+            "Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel.",
+            Parameter.empty,
+        ),
+        *CodeOptions.others,
+    )  # fmt: skip
+
+    @property
+    def grid(self) -> str:
+        """As it was written."""
+        return str(self.given["grid"])
+
+    @property
+    def block(self) -> str:
+        """As it was written."""
+        return str(self.given["block"])
 
     def request(self, file: Path) -> dict[str, Any]:
         """The part of a request's body that tells code and launch. Raises as ``of_code``."""
-        return {
-            **self.of_code(file, self.grid, self.block),
-            "registers_per_thread": self.registers,
-            "static_shared_bytes": self.static_shared,
-        }
+        return self.of_code(file, self.grid, self.block)
 
     def request_or_work(self, file: Path | None, work: str | None) -> dict[str, Any]:
         """The same, or measured ``work`` in the place of code; one of them has to be given."""
         if file is not None and work is None:
             return self.request(file)
-        return {**work_request(file, work, self.grid, self.block), **self.how()}
+        how = self.of(name for name in self.code if name.startswith("analysis"))
+        return {**work_request(file, work, self.grid, self.block), **how}
 
 
-@dataclass(frozen=True)
-class _OnOneGpu:
-    file: Ptx
-    gpu: Gpu
-
-
-@dataclass(frozen=True)
-class KernelOptions(LaunchOptions, _OnOneGpu):
+class KernelOptions(LaunchOptions):
     """A file, a GPU and a launch of the file's kernel on it."""
+
+    others: ClassVar[Sequence[Parameter]] = (
+        Parameter("file", Parameter.KEYWORD_ONLY, annotation=Ptx),
+        Parameter("gpu", Parameter.KEYWORD_ONLY, annotation=Gpu),
+        *LaunchOptions.others,
+    )
+
+    @property
+    def file(self) -> Path:
+        """The file with the kernel."""
+        return Path(self.given["file"])
 
     def body(self) -> dict[str, Any]:
         """The part of a request's body that tells them. Raises as ``of_code``."""
-        return {**self.request(self.file), "gpu": self.gpu}
+        return {**self.request(self.file), "gpu": self.given["gpu"]}
 
 
-@dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(Options):
     """At which clocks, and by which models."""
 
-    panel: ClassVar[str] = MODELS
-
-    core_mhz: CoreMhz = None
-    memory_mhz: MemoryMhz = None
-    power_limit: PowerLimit = None
-    time_model: TimeModel = "auto"
-    model: PowerModel = "auto"
-    board: Board = None
-
-    def operating(self) -> dict[str, Any]:
-        """The part of a request's body that names clocks and power limit."""
-        clocks = clock_request(self.core_mhz, self.memory_mhz)
-        return {"clocks": clocks, "power_limit_watts": self.power_limit}
+    panel = MODELS
+    members: ClassVar[Mapping[str, FieldInfo]] = scalars(
+        PredictRequest, KernelCode, without=("gpu", "explain", "details")
+    )
+    others: ClassVar[Sequence[Parameter]] = (
+        Parameter("core_mhz", Parameter.KEYWORD_ONLY, default=None, annotation=CoreMhz),
+        Parameter("memory_mhz", Parameter.KEYWORD_ONLY, default=None, annotation=MemoryMhz),
+    )
 
     def request(self) -> dict[str, Any]:
-        """The same, the models, and the board."""
-        own = {"time_model": self.time_model, "model": self.model, "board": self.board}
-        return {**self.operating(), **own}
+        """The part of a request's body that names clocks, power limit, models and board."""
+        clocks = clock_request(self.given["core_mhz"], self.given["memory_mhz"])
+        return {"clocks": clocks, **self.of(self.members)}
 
 
-@dataclass(frozen=True)
 class PhysicalOptions(ModelOptions):
     """The same where differences count: by the physical model, if none is named."""
 
-    model: PowerModel = "physical"
+    members: ClassVar[Mapping[str, FieldInfo]] = {
+        **ModelOptions.members,
+        **{name: SweepRequest.model_fields[name] for name in ModelOptions.members},
+    }
 
 
-@dataclass(frozen=True)
-class Constraints:
+class ScalingOptions(Options):
+    """By which model times and powers are scaled over clocks."""
+
+    panel = MODELS
+    members: ClassVar[Mapping[str, FieldInfo]] = scalars(DvfsRequest, KernelCode, without=("gpu",))
+
+    def request(self) -> dict[str, Any]:
+        """The part of a request's body that names models and board."""
+        return self.of(self.members)
+
+
+class TraceOptions(ScalingOptions):
+    """By which models the power of a trace's launches is predicted."""
+
+    members: ClassVar[Mapping[str, FieldInfo]] = scalars(
+        ApplicationRequest, without=("gpu", "launches", "most_slowdown", "grams_co2_per_kwh")
+    )
+
+
+class Constraints(Options):
     """What the best has to keep to."""
 
-    panel: ClassVar[str] = "Constraints"
+    panel = "Constraints"
+    members: ClassVar[Mapping[str, FieldInfo]] = scalars(ConstraintsRequest)
 
-    max_slowdown: Annotated[
-        float | None,
-        typer.Option(help="Longest time allowed, relative to the reference, e.g. 1.1."),
-    ] = None
-    max_power_watts: Annotated[
-        float | None, typer.Option(help="Highest power allowed, in watts.")
-    ] = None
-    deadline_seconds: Annotated[
-        float | None, typer.Option(help="Longest time allowed, in seconds.")
-    ] = None
+    def request(self) -> dict[str, Any]:
+        """The member ``constraints`` of a request."""
+        return self.of(self.members)
 
 
 def _in_panel(hint: Any, panel: str | None) -> Any:
@@ -407,33 +518,50 @@ def _in_panel(hint: Any, panel: str | None) -> Any:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` as typer takes it: each class of options stands as the options in it."""
+    """``command`` as typer takes it: each class of options stands as the options in it, and what
+    its docstring tells of a parameter below ``Args:`` is the help of that option.
+    """
     signature = inspect.signature(command, eval_str=True)
+    text, _, listed = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
+    helps = dict(_ARGUMENT.findall(listed))
     parameters: list[Parameter] = []
-    groups: dict[str, Any] = {}
+    groups: dict[str, type[Options]] = {}
     for parameter in signature.parameters.values():
         kind = parameter.annotation
-        if not is_dataclass(kind):
-            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+        if not (isinstance(kind, type) and issubclass(kind, Options)):
+            told = _told(parameter, helps.get(parameter.name))
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=told))
             continue
         groups[parameter.name] = kind
-        hints = get_type_hints(kind, include_extras=True)
         parameters += [
-            Parameter(
-                field.name,
-                Parameter.KEYWORD_ONLY,
-                default=Parameter.empty if field.default is MISSING else field.default,
-                annotation=_in_panel(hints[field.name], getattr(kind, "panel", None)),
-            )
-            for field in fields(kind)
+            each.replace(annotation=_in_panel(each.annotation, kind.panel))
+            for each in kind.parameters()
         ]
 
     @functools.wraps(command)
-    def told(**given: Any) -> None:
+    def called(**given: Any) -> None:
         for name, kind in groups.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            given[name] = kind(**{each.name: given.pop(each.name) for each in kind.parameters()})
         command(**given)
 
-    told.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    told.__annotations__ = {each.name: each.annotation for each in parameters}
-    return told
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    called.__doc__ = text
+    return called
+
+
+_ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+"""A parameter in a docstring: its name, and its help in one or more lines."""
+
+
+def _told(parameter: Parameter, told: str | None) -> Any:
+    """The parameter's annotation with its help, if the docstring tells one."""
+    if told is None:
+        return parameter.annotation
+    hint = parameter.annotation
+    if get_origin(hint) is not Annotated:
+        required = parameter.default is Parameter.empty
+        hint = Annotated[hint, typer.Argument() if required else typer.Option()]
+    kind, option = hint.__origin__, copy.copy(hint.__metadata__[0])
+    option.help = " ".join(told.split())
+    return Annotated[kind, option]

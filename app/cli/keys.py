@@ -24,18 +24,17 @@ keys = typer.Typer(help="Create, list or revoke API keys.", no_args_is_help=True
 
 @keys.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What the key is for, or who owns it.")],
-    scope: Annotated[
-        list[str],
-        typer.Option(
-            "--scope",
-            help="read (predictions and look-ups), write (measurements) or train (models, jobs). "
-            "Repeatable.",
-        ),
-    ] = ["read"],  # noqa: B006 - Typer copies it
+    name: str,
+    scope: Annotated[list[str], typer.Option("--scope")] = ["read"],  # noqa: B006 - Typer copies it
     as_json: AsJson = False,
 ) -> None:
-    """Create a key and print it once. Only its hash is stored."""
+    """Create a key and print it once. Only its hash is stored.
+
+    Args:
+        name: What the key is for, or who owns it.
+        scope: read (predictions and look-ups), write (measurements) or train (models, jobs).
+            Repeatable.
+    """
     from wattcast.app.store.keys import SCOPES
 
     unknown = sorted(set(scope) - set(SCOPES))
@@ -67,10 +66,12 @@ def list_keys(as_json: AsJson = False) -> None:
 
 
 @keys.command()
-def revoke(
-    key_id: Annotated[str, typer.Argument(help="Id of the key; wattcast keys list shows it.")],
-) -> None:
-    """Revoke a key for good. Services notice within WATTCAST_KEY_CACHE_SECONDS."""
+def revoke(key_id: str) -> None:
+    """Revoke a key for good. Services notice within five seconds.
+
+    Args:
+        key_id: Id of the key; wattcast keys list shows it.
+    """
     with _store() as store:
         if not store.revoke(key_id, _actor()):
             fail(f"no key {key_id!r} that is in use")
@@ -78,10 +79,14 @@ def revoke(
 
 
 def audit(
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Number of entries shown.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List changes, newest first: keys, measurements, jobs, models."""
+    """List changes, newest first: keys, measurements, jobs, models.
+
+    Args:
+        limit: Number of entries shown.
+    """
     from dataclasses import asdict
 
     from wattcast.app.store.audit import entries

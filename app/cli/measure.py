@@ -19,8 +19,8 @@ from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
 if TYPE_CHECKING:
-    from wattcast.training.measure.run import Request
-    from wattcast.training.measure.workload import Pattern
+    from wattcast.measure.run import Request
+    from wattcast.measure.workload import Pattern
 
 DeviceIndex = Annotated[
     int | None,
@@ -62,9 +62,7 @@ Dry = Annotated[
 
 
 def measure(
-    recording: Annotated[
-        Path, typer.Argument(metavar="RECORDING.jsonl", help="Recording to write, or to continue.")
-    ],
+    recording: Annotated[Path, typer.Argument(metavar="RECORDING.jsonl")],
     device: DeviceIndex = None,
     applications: Applications = False,
     patterns: Patterns = "uniform",
@@ -80,8 +78,11 @@ def measure(
 
     Records time, power and energy. Clocks and power limit stay as they are unless an option holds
     them. You can interrupt it at any time and run it again to continue.
+
+    Args:
+        recording: Recording to write, or to continue.
     """
-    from wattcast.training.measure.run import Request
+    from wattcast.measure.run import Request
 
     held = {
         "core_mhz": hold_core_mhz,
@@ -103,22 +104,9 @@ def measure(
 
 
 def onboard(
-    recording: Annotated[
-        Path | None,
-        typer.Option(
-            "--recording",
-            metavar="FILE",
-            help="File for the measurements. Default: in WATTCAST_HOME.",
-        ),
-    ] = None,
-    replay: Annotated[
-        Path | None,
-        typer.Option("--replay", metavar="FILE", help="Fit an existing recording. Needs no GPU."),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", help="Profile to start from, if the device name matches none."),
-    ] = None,
+    recording: Annotated[Path | None, typer.Option("--recording", metavar="FILE")] = None,
+    replay: Annotated[Path | None, typer.Option("--replay", metavar="FILE")] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu")] = None,
     device: DeviceIndex = None,
     applications: Applications = False,
     only: Only = None,
@@ -129,11 +117,16 @@ def onboard(
 
     Validates them, and writes profile, model, card and report to WATTCAST_HOME. After an
     interruption, run it again to continue.
+
+    Args:
+        recording: File for the measurements. Default: in WATTCAST_HOME.
+        replay: Fit an existing recording. Needs no GPU.
+        gpu: Profile to start from, if the device name matches none.
     """
     try:
-        from wattcast.training.measure.run import Request
-        from wattcast.training.onboard.run import onboard as run
-        from wattcast.training.onboard.run import told
+        from wattcast.measure.onboard.run import onboard as run
+        from wattcast.measure.onboard.run import told
+        from wattcast.measure.run import Request
     except ImportError as error:  # before hours of measuring rather than after
         fail(
             f"onboarding needs {error.name}: pip install 'wattcast[measure,train]'", Exit.NO_ANSWER
@@ -166,7 +159,7 @@ def _measured(
     path: Path, index: int | None, request: Request, *, dry: bool = False
 ) -> dict[str, Any]:
     """Measure on the real GPU; counts of what was done."""
-    from wattcast.training.measure.run import Machine, prepare
+    from wattcast.measure.run import Machine, prepare
 
     machine = Machine.here(index)
     try:
@@ -198,7 +191,7 @@ def _starts(text: str | None) -> tuple[str, ...]:
 
 
 def _patterns(text: str) -> tuple[Pattern, ...]:
-    from wattcast.training.measure.workload import Pattern
+    from wattcast.measure.workload import Pattern
 
     known = get_args(Pattern)
     chosen = tuple(part.strip() for part in text.split(","))

@@ -38,7 +38,7 @@ def models_list(as_json: AsJson = False) -> None:
     power = Services(Settings()).power
     found = [catalog.model_summary(card, power.serving.coverage) for card in power.cards()]
     columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
-    show(found, as_json, lambda out, each: rows(out, each, columns))
+    show(found, as_json, lambda: rows(found, columns))
     for problem in power.problems():
         print(f"wattcast: left out: {problem}", file=sys.stderr)
 
@@ -54,14 +54,16 @@ def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
 @models.command("promote")
 def models_promote(
     gpu: GpuArgument,
-    name: Annotated[
-        str, typer.Argument(help="FAMILY-SCHEMA-SOURCE/VERSION, as in the path of its card.")
-    ],
+    name: str,
     board: Board = "",
     target: Target = "power",
     why: Why = "by hand",
 ) -> None:
-    """Let a version serve, even if it failed the promotion gate."""
+    """Let a version serve, even if it failed the promotion gate.
+
+    Args:
+        name: FAMILY-SCHEMA-SOURCE/VERSION, as in the path of its card.
+    """
     from wattcast.app.services.models import registry
 
     folder, _, number = name.rpartition("/")
@@ -82,14 +84,13 @@ def models_rollback(
     _told(lambda services: registry.rollback(services, gpu, target, board, ACTOR, why))
 
 
-def worker(
-    jobs: Annotated[
-        int | None, typer.Option(help="Jobs run at once. Default: WATTCAST_JOB_WORKERS.")
-    ] = None,
-) -> None:
+def worker(jobs: int | None = None) -> None:
     """Run retraining jobs until interrupted.
 
     Run it beside the service, or on another machine that uses the same database.
+
+    Args:
+        jobs: Jobs run at once. Default: WATTCAST_JOB_WORKERS.
     """
     from wattcast.app import logs
     from wattcast.app.jobs.worker import Worker

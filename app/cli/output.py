@@ -7,23 +7,38 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import rich.table
 from pydantic_core import to_json
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wattcast.app.cli.progress import clear
 from wattcast.app.settings import Settings
-from wattcast.models.estimate import quantity
+from wattcast.predictor import messages
+from wattcast.predictor.reports import (
+    Code,
+    Column,
+    Folded,
+    Line,
+    Picture,
+    Quantities,
+    Report,
+    Shares,
+    Table,
+    Title,
+    Warnings,
+    cell_of,
+    quantity_table,
+    shares_line,
+    warning_of,
+    words,
+)
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
 _PIPED_WIDTH = 240
 """Columns when nobody looks: a line that is cut or folded cannot be searched."""
-
-Answer = Mapping[str, Any]
-"""What HTTP answers, as plain data."""
 
 
 def console() -> Console:
@@ -37,37 +52,83 @@ def predictor(*, registry: bool = True) -> Predictor:
 
     Nothing is asked of the registry before a model is needed.
     """
-    from wattcast.app.services.models.promoted import alone
+    from wattcast.app.services.models.standalone import standalone_predictor
 
-    return alone(Settings(), registry=registry)
+    return standalone_predictor(Settings(), registry=registry)
 
 
 def print_json(value: Any) -> None:
     """An answer as HTTP gives it, indented; NaN and infinities become ``null``."""
     clear()
-    print(json.dumps(json.loads(to_json(value, inf_nan_mode="null")), indent=2))
+    text = value.json_bytes() if isinstance(value, messages.Answer) else None
+    print(json.dumps(json.loads(text or to_json(value, inf_nan_mode="null")), indent=2))
 
 
-def show(answer: Any, as_json: bool, told: Callable[[Console, Any], None]) -> None:
-    """An answer as JSON, or ``told`` to people."""
+def show(answer: Any, as_json: bool, report: Callable[[], Report] | None = None) -> None:
+    """An answer as JSON, or its report for people."""
     if as_json:
         print_json(answer)
     else:
-        told(console(), answer)
+        render(report() if report is not None else answer.report())
 
 
-def plain_table(*headings: str, justify: Literal["left", "right"] = "left") -> Table:
+def render(report: Report, out: Console | None = None) -> None:
+    """A report on the terminal. Nothing in it is markup."""
+    out = out or console()
+    for block in report:
+        match block:
+            case Title(name, rest):
+                out.print(Text.assemble((name, "bold"), " ", rest))
+            case Line(text, style):
+                out.print(Text(text, {"urgent": "yellow", "bold": "bold"}.get(style, "")))
+            case Quantities():
+                _table(out, quantity_table(block))
+            case Table():
+                _table(out, block)
+            case Shares():
+                line(out, shares_line(block))
+            case Folded(title, lines, most, note):
+                for each in lines[:most]:
+                    line(out, f"{title} {each}")
+                if more := len(lines[most:]):
+                    line(out, f"and {more} more (--json shows all)")
+                if lines and note:
+                    line(out, note)
+            case Code(title, code):
+                line(out, f"{title}:")
+                for each in code.splitlines():
+                    line(out, f"    {each}")
+            case Warnings(listed):
+                for each in listed:
+                    out.print(Text.assemble(("warning ", "yellow"), warning_of(each)))
+            case Picture():
+                pass
+
+
+def _table(out: Console, table: Table) -> None:
+    if not table.rows:
+        return
+    if table.title:
+        out.print()
+        out.print(Text(table.title, "bold"))
+    shown = grid()
+    shown.show_header = any(column.heading for column in table.columns)
+    for column in table.columns:
+        justify: Literal["left", "right"] = "right" if column.figures else "left"
+        shown.add_column(Text(column.heading), justify=justify, overflow="fold")
+    for row in table.cells():
+        shown.add_row(*map(Text, row))
+    out.print(shown)
+    if table.hidden:
+        line(out, f"and {table.hidden} more (--json shows all)")
+
+
+def grid(*headings: str) -> rich.table.Table:
     """A table without lines, with one column for each heading."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
-        table.add_column(heading, justify=justify)
+        table.add_column(heading)
     return table
-
-
-def costs(of: Answer) -> list[str]:
-    """Time, power and energy of an answer, a point or one side of a comparison."""
-    names = (("time", "seconds", "s"), ("power", "watts", "W"), ("energy", "joules", "J"))
-    return [quantity(of[name][unit], symbol) for name, unit, symbol in names]
 
 
 def line(out: Console, text: str) -> None:
@@ -75,33 +136,11 @@ def line(out: Console, text: str) -> None:
     out.print(text, highlight=False, markup=False)
 
 
-def warnings(console: Console, found: Iterable[Mapping[str, Any]]) -> None:
-    """One line per warning."""
-    for warning in found:
-        where = ""
-        if warning["source_line"] is not None:
-            where = f" (source line {warning['source_line']})"
-        elif warning["line"] is not None:
-            where = f" (line {warning['line']})"
-        console.print(
-            Text.assemble(("warning ", "yellow"), f"{warning['code']}: {warning['detail']}{where}")
-        )
-
-
-def rows(console: Console, found: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> None:
+def rows(found: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> Report:
     """A plain table of some members of each row."""
-    names = list(columns)
-    table = plain_table()
-    for name in names:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in found:
-        table.add_row(*(_cell(row[name]) for name in names))
-    console.print(table)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value) or "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    listed = list(found)
+    shown = [
+        Column(words(name), lambda row, name=name: cell_of(row[name]))  # type: ignore[misc]
+        for name in columns
+    ]
+    return [Table(shown, listed, most=len(listed))]

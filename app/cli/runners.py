@@ -15,11 +15,11 @@ from wattcast.features.errors import LaunchError, WattcastError
 from wattcast.features.launch import PointerHint
 
 if TYPE_CHECKING:
+    from wattcast.measure.run import Machine
+    from wattcast.measure.workload import Buffer, Scalar, Workload
     from wattcast.predictor import Predictor
     from wattcast.predictor.rank import TuningProblem
     from wattcast.predictor.tuning_files import Value
-    from wattcast.training.measure.run import Machine
-    from wattcast.training.measure.workload import Buffer, Scalar, Workload
 
 
 class Taken(NamedTuple):
@@ -80,8 +80,8 @@ class Here:
     def __init__(
         self, machine: Machine, predictor: Predictor, problem: TuningProblem, *, energy: bool
     ) -> None:
-        from wattcast.training.measure.device import known_profile
-        from wattcast.training.measure.protocol import Settings
+        from wattcast.measure.device import known_profile
+        from wattcast.measure.protocol import Settings
 
         self._settings = Settings()
         self._machine, self._predictor, self._problem = machine, predictor, problem
@@ -101,8 +101,8 @@ class Here:
 
     def measure(self, parameters: Mapping[str, Value]) -> Taken:
         """Raises MeasureError where clocks cannot be held, GpuLostError and ContextBrokenError."""
-        from wattcast.training.measure.device import WorkloadError
-        from wattcast.training.measure.protocol import behaviour, measure
+        from wattcast.measure.device import WorkloadError
+        from wattcast.measure.protocol import behaviour, measure
 
         runner, sensor, clock = self._machine.runner, self._sensor, self._machine.clock
         settings = self._settings
@@ -125,12 +125,12 @@ class Here:
 
     def _workload(self, parameters: Mapping[str, Value]) -> tuple[Workload, dict[str, float]]:
         """What is run, and clocks and limit to hold. Raises WorkloadError."""
+        from wattcast.measure.device import WorkloadError
+        from wattcast.measure.workload import Workload
         from wattcast.predictor.messages.predict import PredictRequest
         from wattcast.predictor.parts import completed, launch_of
         from wattcast.predictor.rank import request_of
         from wattcast.predictor.tuning_files import Configuration
-        from wattcast.training.measure.device import WorkloadError
-        from wattcast.training.measure.workload import Workload
 
         asked = request_of(self._problem, Configuration(parameters, None, None))
         try:
@@ -166,7 +166,7 @@ ELEMENT_BYTES = 16
 
 
 def _argument(at: int, kind: str, given: int | float | PointerHint | None) -> Buffer | Scalar:
-    from wattcast.training.measure.workload import Buffer, Scalar
+    from wattcast.measure.workload import Buffer, Scalar
 
     if isinstance(given, PointerHint) and given.elements is not None:
         words = given.elements * ELEMENT_BYTES // 4
@@ -196,7 +196,7 @@ def here(
 ) -> Iterator[Here]:
     """The GPU of this machine. Raises MeasureError where there is none, or several and no
     ``index``."""
-    from wattcast.training.measure.run import Machine
+    from wattcast.measure.run import Machine
 
     machine = Machine.here(index)
     try:

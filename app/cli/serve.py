@@ -6,25 +6,25 @@ from typing import Annotated
 
 import typer
 
-from wattcast.app.cli.output import console, line, rows
-from wattcast.app.cli.predict import prediction
+from wattcast.app.cli.output import console, line, render, rows
 from wattcast.app.settings import Settings
 
 
 def serve(
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on. Default: WATTCAST_HOST.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Port to listen on. Default: WATTCAST_PORT.")
-    ] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="First print a real prediction made over HTTP.")
-    ] = False,
+    host: str | None = None,
+    port: int | None = None,
+    demo: Annotated[bool, typer.Option("--demo")] = False,
 ) -> None:
-    """Run the HTTP service until interrupted."""
+    """Run the HTTP service until interrupted.
+
+    Args:
+        host: Address to listen on. Default: WATTCAST_HOST.
+        port: Port to listen on. Default: WATTCAST_PORT.
+        demo: First print a real prediction made over HTTP.
+    """
     from wattcast.app.server import demonstrate
     from wattcast.app.server import serve as run
+    from wattcast.predictor.messages.predict import PredictAnswer
 
     given = {"host": host, "port": port}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def serve(
         if demo:
             answer = demonstrate(url)
             line(console(), f"POST {url}/predict answered:")
-            prediction(console(), answer)
+            render(PredictAnswer.model_validate(answer).report())
         line(console(), f"wattcast serves on {url} (API documentation: {url}/docs)")
 
     run(settings, ready)
@@ -55,5 +55,5 @@ def settings() -> None:
         }
         for name, field in Settings.model_fields.items()
     ]
-    rows(console(), found, ("variable", "value", "meaning"))
+    render(rows(found, ("variable", "value", "meaning")))
     console().print(f"Compilers are isolated by: {isolation(current)}")

@@ -1,57 +1,38 @@
-"""``wattcast train``, ``calibrate`` and ``retrain``: models from published or measured rows."""
+"""``wattcast calibrate`` and ``retrain``: models from measured rows."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.group import show_examples
 from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import Answer, line, show
+from wattcast.app.cli.output import show
 from wattcast.app.settings import Settings
+from wattcast.predictor.reports import Block, Line
 
 ACTOR = "command line"
 
 
-def train(context: typer.Context) -> None:
-    """Train the power models or search their hyperparameters."""
-    from wattcast.training.__main__ import main as run
-
-    try:
-        raise typer.Exit(run(context.args))
-    finally:
-        if {"-h", "--help"} & set(context.args):  # argparse writes the rest of its help
-            formatter = context.make_formatter()
-            show_examples(context, formatter)
-            print(f"\n{formatter.getvalue()}", end="")
-
-
 def calibrate(
-    measured: Annotated[
-        Path,
-        typer.Argument(
-            metavar="MEASURED.csv",
-            help="Measured launches: power_watts and the features of docs/data.md.",
-        ),
-    ],
-    predict: Annotated[
-        Path | None,
-        typer.Option("--predict", metavar="FILE.csv", help="Launches to predict: features only."),
-    ] = None,
+    measured: Annotated[Path, typer.Argument(metavar="MEASURED.csv")],
+    predict: Annotated[Path | None, typer.Option("--predict", metavar="FILE.csv")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Adapt models of other GPUs to a new one from a few launches.
 
     Needs the power files (wattcast data check). Prints which mapping was chosen and the error of
     each one, leaving out one measured launch at a time. The median is always a candidate.
+
+    Args:
+        measured: Measured launches: power_watts and the features of docs/data.md.
+        predict: Launches to predict: features only.
     """
 
     from wattcast.training.calibrate import calibrate as run
@@ -76,38 +57,32 @@ def calibrate(
 
 
 def retrain(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="Measurements to store first: a table, or a zip of it and PTX."
-        ),
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]")] = None,
     *,
-    gpu: Annotated[str, typer.Option(help="GPU id or alias.")],
-    board: Annotated[
-        str | None, typer.Option(help="Board of rows without one. Default: the one the rows name.")
-    ] = None,
-    batch: Annotated[
-        list[str] | None, typer.Option(help="Id of a batch that is stored. Repeatable.")
-    ] = None,
-    mode: Annotated[
-        str, typer.Option(help="auto (start from what answers now), continue, full or new_gpu.")
-    ] = "auto",
-    target: Annotated[
-        list[str] | None, typer.Option(help="power or time. Repeatable. Default: power.")
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option(help="Schema whose features the rows hold instead of PTX.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what would be done, and train nothing.")
-    ] = False,
-    promote: Annotated[bool, typer.Option(help="Let a better model serve.")] = True,
+    gpu: Annotated[str, typer.Option()],
+    board: str | None = None,
+    batch: list[str] | None = None,
+    mode: str = "auto",
+    target: list[str] | None = None,
+    schema: str | None = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    promote: bool = True,
     as_json: AsJson = False,
 ) -> None:
     """Retrain a board's power or time model on measurements.
 
     Runs the job here, as `wattcast worker` would. The exit status is 1 if the job failed.
+
+    Args:
+        file: Measurements to store first: a table, or a zip of it and PTX.
+        gpu: GPU id or alias.
+        board: Board of rows without one. Default: the one the rows name.
+        batch: Id of a batch that is stored. Repeatable.
+        mode: auto (start from what answers now), continue, full or new_gpu.
+        target: power or time. Repeatable. Default: power.
+        schema: Schema whose features the rows hold instead of PTX.
+        dry_run: Tell what would be done, and train nothing.
+        promote: Let a better model serve.
     """
     from wattcast.app.jobs.worker import Worker
     from wattcast.app.services import Services
@@ -140,7 +115,8 @@ def retrain(
         more = {"batches": batches, "schema": schema, "dry_run": dry_run, "promote": promote}
         request = RetrainRequest.model_validate({**body, **more})
         if dry_run:
-            show(plan(services, request), as_json, _planned)
+            planned = plan(services, request)
+            show(planned, as_json, lambda: [*_planned(planned.data())])
             return
         job, _ = submit(services, request, ACTOR)
         worker = Worker(settings, data.jobs, 1)
@@ -159,34 +135,33 @@ def retrain(
             f"the job {job.state}: {(job.error or {}).get('detail', 'it was cancelled')}",
             Exit.NO_ANSWER,
         )
-    show(job.result, as_json, _retrained)
+    result = job.result
+    show(result, as_json, lambda: [*_retrained(result)])
 
 
-def _planned(out: Console, answer: Answer) -> None:
+def _planned(answer: Mapping[str, Any]) -> Iterator[Block]:
     for one in answer["targets"]:
-        _heading(out, one["target"], answer)
-        line(out, f"mode {one['mode'] or 'none'}: {one['why']}")
-        line(
-            out,
+        yield _heading(one["target"], answer)
+        yield Line(f"mode {one['mode'] or 'none'}: {one['why']}")
+        yield Line(
             f"{one['rows']} rows of {len(one['kernels'])} kernels train; compared on "
-            f"{one['judged_kernels']} kernels, left out in {one['folds']} folds",
+            f"{one['judged_kernels']} kernels, left out in {one['folds']} folds"
         )
-        told = [f"not used: {count} rows, {why}" for why, count in one["left_out"].items()]
-        told += [f"nothing can be promoted: {text}" for text in one["obstacles"]]
-        for text in (*told, *one["notes"]):
-            line(out, text)
+        reasons = [f"not used: {count} rows, {why}" for why, count in one["left_out"].items()]
+        reasons += [f"nothing can be promoted: {text}" for text in one["obstacles"]]
+        yield from map(Line, (*reasons, *one["notes"]))
 
 
-def _retrained(out: Console, answer: Answer) -> None:
+def _retrained(answer: Mapping[str, Any]) -> Iterator[Block]:
     for one in (answer, *answer.get("also", ())):
-        _heading(out, one["target"], one)
-        named = one["candidate"]
-        told = "serves now" if one["promoted"] else "is a candidate and does not serve"
-        line(out, f"{named['family']} version {named['version']} {told}")
+        yield _heading(one["target"], one)
+        model = one["candidate"]
+        state = "serves now" if one["promoted"] else "is a candidate and does not serve"
+        yield Line(f"{model['family']} version {model['version']} {state}")
         for reason in (*one["verdict"]["reasons"], *one["verdict"]["notes"]):
-            line(out, f"  {reason}")
+            yield Line(f"  {reason}")
 
 
-def _heading(out: Console, target: str, where: Answer) -> None:
+def _heading(target: str, where: Mapping[str, Any]) -> Line:
     board = f", board {where['board']}" if where["board"] else ""
-    out.print(Text(f"{target} of {where['gpu']}{board}", "bold"))
+    return Line(f"{target} of {where['gpu']}{board}", "bold")

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.text import Text
 
 from wattcast.app.cli import inputs, runners
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.measure import DeviceIndex
-from wattcast.app.cli.output import Answer, console, line, plain_table, predictor, print_json
+from wattcast.app.cli.output import console, line, predictor, show
 from wattcast.app.cli.progress import advance
 from wattcast.app.cli.rank import Divisors, problem_of, tuning_file
 from wattcast.app.python.asked import crew
@@ -28,78 +27,28 @@ if TYPE_CHECKING:
     from wattcast.predictor.tuning_files import Configuration, Value
 
 
-@inputs.with_options
 def tune(
-    space: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SPACE",
-            help="JSON with tune_params, a T1 definition, T4 results or a cache of Kernel Tuner.",
-        ),
-    ],
+    space: Annotated[Path, typer.Argument(metavar="SPACE")],
     file: inputs.Ptx,
     gpu: inputs.Gpu,
-    problem_size: Annotated[
-        str | None, typer.Option(help="Problem size: 1048576 or 4096x4096. Default: from the file.")
-    ] = None,
+    problem_size: str | None = None,
     grid_div_x: Divisors = None,
     grid_div_y: Divisors = None,
     grid_div_z: Divisors = None,
-    by: Annotated[str, typer.Option(help="Make time, energy or edp least.")] = "energy",
-    most_seconds: Annotated[
-        float | None, typer.Option(help="Configurations may take no longer than this.")
-    ] = None,
-    results: Annotated[
-        Path | None,
-        typer.Option(
-            help="T4 file of measurements: read if it is there, and what is measured is added."
-        ),
-    ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            help="Command that measures one configuration, {name} standing for its parameters; "
-            "it prints seconds, or seconds and joules."
-        ),
-    ] = None,
-    run_seconds: Annotated[
-        float, typer.Option(min=0.1, help="A run that takes longer has failed.")
-    ] = 60,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure", help="Measure on the GPU of this machine, as `wattcast measure` does."
-        ),
-    ] = False,
+    by: str = "energy",
+    most_seconds: float | None = None,
+    results: Path | None = None,
+    run: str | None = None,
+    run_seconds: Annotated[float, typer.Option(min=0.1)] = 60,
+    measure: Annotated[bool, typer.Option("--measure")] = False,
     device: DeviceIndex = None,
-    predictions: Annotated[
-        int,
-        typer.Option(
-            min=10,
-            help="Most predictions before a measurement; the rest is told from them.",
-        ),
-    ] = 500,
-    budget: Annotated[
-        int, typer.Option(min=1, help="Most measurements with --run or --measure.")
-    ] = 50,
-    following: Annotated[int, typer.Option("--next", min=1, help="How many to propose.")] = 5,
-    gain: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Stop where one more measurement is expected to gain less, as a share."
-        ),
-    ] = 0.005,
-    keep: Annotated[
-        Path | None,
-        typer.Option(help="File that remembers predictions, so that a later call need not wait."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that compile and predict. Default: the cores."),
-    ] = None,
-    dask: Annotated[
-        str | None, typer.Option(help="Dask scheduler to predict on. Default: WATTCAST_DASK.")
-    ] = None,
+    predictions: Annotated[int, typer.Option(min=10)] = 500,
+    budget: Annotated[int, typer.Option(min=1)] = 50,
+    following: Annotated[int, typer.Option("--next", min=1)] = 5,
+    gain: Annotated[float, typer.Option(min=0)] = 0.005,
+    keep: Path | None = None,
+    workers: Annotated[int | None, typer.Option(min=1)] = None,
+    dask: str | None = None,
     *,
     code: inputs.CodeOptions,
     models: inputs.PhysicalOptions,
@@ -109,8 +58,27 @@ def tune(
 
     Predicts all configurations, of a large space those that matter, then says which to measure
     next; with --run or --measure it measures them itself and stops where one more is not worth it.
+
+    Args:
+        space: JSON with tune_params, a T1 definition, T4 results or a cache of Kernel Tuner.
+        problem_size: Problem size: 1048576 or 4096x4096. Default: from the file.
+        by: Make time, energy or edp least.
+        most_seconds: Configurations may take no longer than this.
+        results: T4 file of measurements: read if it is there, and what is measured is added.
+        run: Command that measures one configuration, {name} standing for its parameters; it prints
+            seconds, or seconds and joules.
+        run_seconds: A run that takes longer has failed.
+        measure: Measure on the GPU of this machine, as `wattcast measure` does.
+        predictions: Most predictions before a measurement; the rest is told from them.
+        budget: Most measurements with --run or --measure.
+        following: How many to propose.
+        gain: Stop where one more measurement is expected to gain less, as a share.
+        keep: File that remembers predictions, so that a later call need not wait.
+        workers: Processes that compile and predict. Default: the cores.
+        dask: Dask scheduler to predict on. Default: WATTCAST_DASK.
     """
-    from wattcast.predictor.forecasts import forecasts
+    from wattcast.predictor.forecasts import failures, forecasts
+    from wattcast.predictor.messages.rank import named
     from wattcast.predictor.tune import Objective, Tuning
     from wattcast.predictor.tuning_files import Configuration
     from wattcast.training.engine import ClusterError
@@ -160,10 +128,11 @@ def tune(
         if runner is not None:
             _search(tuning, runner, results, budget, gain, quiet=as_json)
     answer = tuning.answer(following, gain)
-    if as_json:
-        print_json(answer)
-    else:
-        _report(answer)
+    show(answer, as_json)
+    for each in () if as_json else failures(answer.refused):
+        first = each["first"]
+        refusal = f"{named(first['parameters'])}: {first['problem']}"
+        line(console(), f"{each['count']} refused ({each['kind']}), the first: {refusal}")
 
 
 def _tell(tuning: Tuning, one: Configuration) -> None:
@@ -182,8 +151,8 @@ def _search(
     quiet: bool,
 ) -> None:
     """Measure until one more is not worth it; every measurement is written at once."""
+    from wattcast.measure.device import ContextBrokenError
     from wattcast.predictor.tuning_files import Configuration
-    from wattcast.training.measure.device import ContextBrokenError
 
     added = list(tuning_file(results).configurations) if results and results.exists() else []
 
@@ -253,35 +222,3 @@ def _told(
 
 def _middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
-
-
-def _report(answer: Answer) -> None:
-    from wattcast.predictor.forecasts import failures
-
-    out = console()
-    unit = answer["unit"]
-    told = f"{answer['measured']} of {answer['configurations']} measured"
-    if (others := answer["configurations"] - answer["predicted"]) > 0:
-        told += f", {answer['predicted']} predicted, {others} told from those"
-    if answer["failed"]:
-        told += f", {answer['failed']} failed"
-    line(out, told)
-    if (best := answer["best"]) is not None:
-        value = quantity(_middle(best["measured"]), unit)
-        line(out, f"best {answer['objective']}: {value} at {_named(best['configuration'])}")
-    for each in failures(answer["refused"]):
-        first = each["first"]
-        told = f"{_named(first['parameters'])}: {first['problem']}"
-        out.print(f"{each['count']} refused ({each['kind']}), the first: {told}", markup=False)
-    if answer["finished"]:
-        line(out, "one more measurement is not expected to gain enough: stop here")
-        return
-    table = plain_table("measure next", "expected", "90 % interval", "expected gain")
-    for row in answer["next"]:
-        table.add_row(
-            Text(_named(row["configuration"])),
-            quantity(row["expected"], unit),
-            f"{quantity(row['low'], unit)} to {quantity(row['high'], unit)}",
-            f"{row['gain']:.1%}" if answer["measured"] else "-",
-        )
-    out.print(table)

@@ -56,6 +56,10 @@ def work_folder(settings: Settings, job_id: UUID) -> Path:
     return settings.home / "work" / str(job_id)
 
 
+POLL_SECONDS = 0.5
+"""How often an idle worker looks for jobs; one of its own process is told at once."""
+
+
 class Worker:
     """``settings.job_workers`` threads, at least one, until ``close``."""
 
@@ -100,7 +104,7 @@ class Worker:
         self._sweep()
         while not self._closing.is_set():
             if not self._step():
-                self._wake.wait(self._settings.job_poll_seconds)
+                self._wake.wait(POLL_SECONDS)
                 self._wake.clear()
 
     def _sweep(self) -> None:

@@ -9,7 +9,8 @@ code differs from old; ``sweep`` about launch shapes, ``dvfs`` about clocks; ``h
 energy goes, ``advise`` and ``fusion`` what to change; ``explain`` what each feature adds, for
 shap's plots; ``vector`` for the features a model sees, ``analyze`` for the analysis itself;
 ``rank_triton`` for the configurations of a Triton kernel, ``estimate`` for its launches;
-``application`` for the energy of all kernels in a trace; ``gpus`` lists what can be asked about.
+``application`` for the energy of all kernels in a trace; ``operator`` and ``language_model`` for
+that of library kernels and whole models; ``gpus`` lists what can be asked about.
 
 Code is PTX or CUDA text, the path of a file, or a kernel of Triton, torch's inductor, Numba or CuPy
 (``app/python/code.py`` tells which objects). Answers are the service's messages: a notebook shows
@@ -23,29 +24,47 @@ a ``pydantic.ValidationError``.
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
 from wattcast.app.python.asked import predictor as _predictor
-from wattcast.app.python.asked import typed as _typed
-from wattcast.app.python.choices import dvfs, estimate, gpus, rank_triton, sweep
+from wattcast.app.python.asked import takes as _takes
+from wattcast.app.python.choices import estimate, gpus, rank_triton
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import parts
-from wattcast.predictor import predict as _prediction
+from wattcast.predictor.messages import Message
+from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.messages.batch import BatchRequest
+from wattcast.predictor.messages.compare import ComparedCode, CompareRequest
+from wattcast.predictor.messages.dvfs import DvfsRequest
+from wattcast.predictor.messages.features import FeaturesRequest
+from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
+from wattcast.predictor.messages.sweep import SweepRequest
+from wattcast.predictor.predict import predict as _predict
+from wattcast.predictor.predict import predict_one as _predict_one
 
 if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
     import shap
 
-    from wattcast.app.python.answers import AdviceList, Hotspots, Prediction, Predictions
-    from wattcast.app.python.code import Code, Dimensions, LaunchOptions
-    from wattcast.app.python.many import Application, Batch, CodeComparison
-    from wattcast.predictor.messages import ModelChoice, TimeModelChoice
+    from wattcast.app.python.answers import Prediction, Predictions
+    from wattcast.app.python.code import Code, Dimensions
+    from wattcast.predictor.messages import ModelChoice
+    from wattcast.predictor.messages.advise import AdviceAnswer, Fusion
+    from wattcast.predictor.messages.application import ApplicationAnswer
+    from wattcast.predictor.messages.batch import BatchAnswer
+    from wattcast.predictor.messages.compare import CompareAnswer
+    from wattcast.predictor.messages.dvfs import DvfsAnswer
     from wattcast.predictor.messages.features import FeaturesAnswer
+    from wattcast.predictor.messages.hotspots import HotspotsAnswer
+    from wattcast.predictor.messages.language_model import LanguageModelAnswer
+    from wattcast.predictor.messages.sweep import SweepAnswer
     from wattcast.predictor.triton import Grid
 
 __all__ = [
@@ -59,6 +78,9 @@ __all__ = [
     "fusion",
     "gpus",
     "hotspots",
+    "language_model",
+    "operator",
+    "operators",
     "predict",
     "predict_many",
     "rank_triton",
@@ -67,50 +89,126 @@ __all__ = [
 ]
 
 
+Request = TypeVar("Request", bound=Message)
+
+
+@_takes(PredictRequest)
 def predict(
     ptx: Code | None = None,
     *,
     gpu: str,
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
-    clocks: Mapping[str, float] | None = None,
-    power_limit_watts: float | None = None,
-    time_model: TimeModelChoice = "auto",
-    model: ModelChoice = "auto",
-    known: Sequence[Mapping[str, Any]] = (),
-    work: Mapping[str, Any] | None = None,
     explain: bool = False,
-    details: bool = False,
-    board: str | None = None,
     registry: bool = True,
-    **launch: Unpack[LaunchOptions],
+    **options: Any,
 ) -> Prediction:
     """Watts, seconds and joules of one launch on one GPU, as ``POST /predict`` answers.
 
     ``ptx`` is PTX or CUDA text, the path of a file, or a compiled kernel. A kernel of Triton tells
-    ``block``, shared memory and names itself, and its ``grid`` counts programs. ``clocks`` are
-    ``{"core_mhz": ..., "memory_mhz": ...}``; ``known`` are measured launches of the same kernel,
-    ``work`` is what a profiler counted instead of PTX; both as ``POST /predict`` takes them.
-    ``explain`` adds SHAP contributions in watts, ``details`` how near each unit comes to its peak.
-    ``board`` is the label of one of several boards of this GPU; ``registry=False`` leaves promoted
-    models out.
+    ``block``, shared memory and name itself, and its ``grid`` counts programs. ``explain`` adds
+    SHAP contributions in watts; ``registry=False`` leaves promoted models out.
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
     ModelError, ClockError for clocks the GPU does not run at, and StoreError where the database of
     promoted models is there but cannot be read.
     """
-    more: dict[str, Any] = {"clocks": clocks, "power_limit_watts": power_limit_watts}
-    more |= {"time_model": time_model, "model": model, "known": known, "work": work}
-    more |= {"explain": "shap" if explain else None, "details": details}
-    more |= {"board": board, "gpu": gpu}
     from wattcast.app.python.answers import Prediction
     from wattcast.app.python.code import file_name
 
-    request = _request(**more, **_kernel(ptx, grid, block, **launch))
-    answer = _prediction.predict(_predictor(registry), request)
-    file = file_name(ptx, launch.get("cuda"))
-    return Prediction.of(answer, request, registry, file)
+    shap = "shap" if explain else None
+    request = _request(PredictRequest, ptx, grid, block, gpu=gpu, explain=shap, **options)
+    file = file_name(ptx, options.get("cuda"))
+    return Prediction.of(_predict_one(_predictor(registry), request), request, registry, file)
 
 
+def operator(
+    name: str,
+    *,
+    gpu: str,
+    framework: str | None = None,
+    power_limit_watts: float | None = None,
+    explain: bool = False,
+    registry: bool = True,
+    **shape: Any,
+) -> Prediction:
+    """Watts, seconds and joules of one call of a library operator, as ``POST /predict`` answers.
+
+    ``name`` and ``shape`` are the members of ``operator`` there: ``operator("gemm", m=4096, n=4096,
+    k=4096, dtype="bf16", gpu="h100")``. Raises GpuError, ClockError for a limit the board cannot be
+    set to, LaunchError where operands do not fit in its memory, and ModelError.
+    """
+    from wattcast.app.python.answers import Prediction
+    from wattcast.predictor.messages.operators import OperatorRequest
+    from wattcast.predictor.messages.predict import PredictAnswer
+    from wattcast.predictor.operators import predict_operator
+
+    more = {"framework": framework, "power_limit_watts": power_limit_watts}
+    request = OperatorRequest.model_validate(
+        {"operator": {"name": name, **shape}, "gpu": gpu, **more,
+         "explain": "shap" if explain else None}
+    )  # fmt: skip
+    answer = predict_operator(_predictor(registry), request)
+    assert isinstance(answer, PredictAnswer)  # one GPU was asked
+    return Prediction.of(answer, request, registry)
+
+
+def operators(
+    calls: Sequence[Mapping[str, Any]],
+    *,
+    gpu: str,
+    framework: str | None = None,
+    power_limit_watts: float | None = None,
+    registry: bool = True,
+) -> list[dict[str, Any]]:
+    """Answers to many calls of operators at once, as plain data in the order asked.
+
+    Ten thousand take about a second. A call that has no answer raises as ``operator`` does.
+    """
+    from wattcast.predictor.messages.operators import OperatorRequest
+    from wattcast.predictor.operators import predicted
+    from wattcast.predictor.parts.operators import Asked
+
+    opened = _predictor(registry)
+    more = {"framework": framework, "power_limit_watts": power_limit_watts, "gpu": gpu}
+    requests = [OperatorRequest.model_validate({"operator": dict(c), **more}) for c in calls]
+    profile = opened.gpus.load(gpu)
+    found = predicted(opened, [Asked(one.operator, profile, one) for one in requests])
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return found  # type: ignore[return-value]  # errors are raised above
+
+
+def language_model(
+    config: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    gpu: str,
+    batch: int = 1,
+    prompt: int = 1024,
+    generate: int = 256,
+    registry: bool = True,
+    **options: Any,
+) -> LanguageModelAnswer:
+    """Time and energy of a language model before it runs, as ``POST /language-models`` answers.
+
+    ``config`` holds the fields of a Hugging Face ``config.json``, or is such a file or its folder.
+    ``options`` are the other members of the request: ``dtype``, ``kv_dtype``, ``tensor_parallel``,
+    ``power_limit_watts``, ``train``, ``overhead_share``, ``batches``, ``power_limits_watts``.
+    Raises ModelConfigError (its ``field`` in the context), LaunchError for what does not fit in
+    memory, and GpuError.
+    """
+    from wattcast.predictor import language_model as use_case
+    from wattcast.predictor.messages.language_model import LanguageModelRequest
+
+    if not isinstance(config, Mapping):
+        path = Path(config)
+        config = json.loads((path / "config.json" if path.is_dir() else path).read_bytes())
+    more = {"batch": batch, "prompt": prompt, "generate": generate, **options}
+    request = LanguageModelRequest.model_validate({"config": config, "gpu": gpu, **more})
+    return use_case.language_model(_predictor(registry), request)
+
+
+@_takes(BatchRequest)
 def predict_many(
     ptx: Code | None = None,
     *,
@@ -119,23 +217,19 @@ def predict_many(
     cuda: str | Path | None = None,
     registry: bool = True,
     **options: Any,
-) -> Batch:
+) -> BatchAnswer:
     """Many launches of one kernel, as ``POST /predict/batch`` answers: symbolic unless
     ``analysis`` says otherwise.
 
-    ``launches`` are ``{"grid": ..., "block": ..., "arguments": {...}}``; ``options`` are the other
-    members of the request (``kernel``, ``loops``, ``clocks``, ``model``...). A launch that cannot
-    run has a ``problem`` in its place. Raises what ``predict`` does for what all launches share.
+    ``launches`` are ``{"grid": ..., "block": ..., "arguments": {...}}``. A launch that cannot run
+    has a ``problem`` in its place. Raises what ``predict`` does for what all launches share.
     """
     from wattcast.app.python.code import sources
-    from wattcast.app.python.many import Batch
     from wattcast.predictor import batch
-    from wattcast.predictor.messages.batch import BatchRequest
 
-    code = {one.member: one.text for one in sources(ptx, cuda)}
+    code = {each.member: each.text for each in sources(ptx, cuda)}
     body = {**code, "gpu": gpu, "launches": list(launches), **options}
-    answer = batch.predict_many(_predictor(registry), BatchRequest.model_validate(body))
-    return _typed(Batch, answer)
+    return batch.predict_many(_predictor(registry), BatchRequest.model_validate(body))
 
 
 @overload
@@ -147,9 +241,8 @@ def compare(
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
     model: ModelChoice | None = None,
-    board: str | None = None,
     registry: bool = True,
-    **launch: Unpack[LaunchOptions],
+    **options: Any,
 ) -> Predictions: ...
 
 
@@ -162,12 +255,12 @@ def compare(
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
     model: ModelChoice | None = None,
-    board: str | None = None,
     registry: bool = True,
-    **launch: Unpack[LaunchOptions],
-) -> CodeComparison: ...
+    **options: Any,
+) -> CompareAnswer: ...
 
 
+@_takes(CompareRequest, ComparedCode)
 def compare(
     ptx: Code | None = None,
     new: Code | None = None,
@@ -176,35 +269,33 @@ def compare(
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
     model: ModelChoice | None = None,
-    board: str | None = None,
     registry: bool = True,
-    **launch: Unpack[LaunchOptions],
-) -> Predictions | CodeComparison:
+    **options: Any,
+) -> Predictions | CompareAnswer:
     """``predict`` for several GPUs, in their order; with ``new``, old code beside new code.
 
     Without ``model`` each GPU's own default answers; ``physical`` where ``new`` is given, which
     sees what the code does. Raises as ``predict`` does.
     """
     from wattcast.app.python.answers import Prediction, Predictions
-    from wattcast.app.python.many import CodeComparison
     from wattcast.predictor import compare as comparison
-    from wattcast.predictor.messages.compare import CompareRequest
 
     if new is None:
-        more = {"gpus": list(gpus), "model": model or "auto", "board": board}
-        asked = _request(**more, **_kernel(ptx, grid, block, **launch))
-        answer = _prediction.predict(_predictor(registry), asked)
-        return Predictions(Prediction.of(one, asked, registry) for one in answer["predictions"])
+        several = {"gpus": list(gpus), "model": model or "auto", **options}
+        request = _request(PredictRequest, ptx, grid, block, **several)
+        answers = _predict(_predictor(registry), request)
+        assert isinstance(answers, PredictAnswers)
+        return Predictions(Prediction.of(each, request, registry) for each in answers.predictions)
 
+    beside = {name: options.pop(name) for name in CompareRequest.model_fields if name in options}
     sides = {
-        side: _kernel(code, grid, block, **launch) for side, code in (("old", ptx), ("new", new))
+        side: _body(code, grid, block, **options) for side, code in (("old", ptx), ("new", new))
     }
-    request = CompareRequest.model_validate(
-        {**sides, "gpus": list(gpus), "model": model or "physical", "board": board}
-    )
-    return _typed(CodeComparison, comparison.compare(_predictor(registry), request))
+    body = {**sides, "gpus": list(gpus), "model": model or "physical", **beside}
+    return comparison.compare(_predictor(registry), CompareRequest.model_validate(body))
 
 
+@_takes(PredictRequest)
 def explain(
     ptx: Code | None = None,
     *,
@@ -212,10 +303,8 @@ def explain(
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
     target: Literal["power", "time"] = "power",
-    model: ModelChoice = "auto",
-    board: str | None = None,
     registry: bool = True,
-    **launch: Unpack[LaunchOptions],
+    **options: Any,
 ) -> shap.Explanation:
     """What each feature adds to the watts (or, ``target="time"``, each part to the seconds).
 
@@ -230,112 +319,154 @@ def explain(
     from wattcast.predictor.explain import explained
 
     predictor = _predictor(registry)
-    more = {"gpu": gpu, "model": model, "board": board}
-    asked = {**more, **_kernel(ptx, grid, block, **launch)}
-    answer = _prediction.predict(predictor, _request(**asked))
-    found = explained(predictor, answer, "shap", target)
+    request = _request(PredictRequest, ptx, grid, block, gpu=gpu, **options)
+    answer = explained(predictor, _predict_one(predictor, request), "shap", target).data()
     unit = "watts" if target == "power" else "seconds"
-    parts = found["contributions"]
-    values = [math.nan if part["value"] is None else part["value"] for part in parts]
+    contributions = answer["contributions"]
+    values = [math.nan if part["value"] is None else part["value"] for part in contributions]
     return shap.Explanation(
-        values=np.array([part[unit] for part in parts]),
-        base_values=found[f"base_{unit}"],
+        values=np.array([part[unit] for part in contributions]),
+        base_values=answer[f"base_{unit}"],
         data=np.array(values, dtype=np.float64),
-        feature_names=[part["feature"] for part in parts],
+        feature_names=[part["feature"] for part in contributions],
     )
 
 
+@_takes(FeaturesRequest)
 def vector(
     ptx: Code | None = None,
     *,
     gpu: str,
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
-    schema: str = "alavani2023",
-    **launch: Unpack[LaunchOptions],
+    **options: Any,
 ) -> FeaturesAnswer:
     """The feature vector of a launch, as ``POST /features`` answers.
 
     Raises as ``predict`` does, and SchemaError.
     """
     from wattcast.predictor.features import features
-    from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 
-    asked = {"gpu": gpu, "schema": schema, **_kernel(ptx, grid, block, **launch)}
-    return _typed(FeaturesAnswer, features(_predictor(), FeaturesRequest.model_validate(asked)))
+    request = _request(FeaturesRequest, ptx, grid, block, gpu=gpu, **options)
+    return features(_predictor(), request)
 
 
+@_takes(AnalyzeRequest)
 def analyze(
     ptx: Code | None = None,
     *,
     gpu: str,
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
-    **launch: Unpack[LaunchOptions],
+    **options: Any,
 ) -> KernelAnalysis:
     """The analysis of a launch: loops, accesses, mix, registers, occupancy, activity.
 
     Raises as ``predict`` does.
     """
-    from wattcast.predictor.messages.analyze import AnalyzeRequest
-
-    asked = {"gpu": gpu, **_kernel(ptx, grid, block, **launch)}
-    request = AnalyzeRequest.model_validate(asked)
+    request = _request(AnalyzeRequest, ptx, grid, block, gpu=gpu, **options)
     predictor = _predictor()
     profile = predictor.gpus.load(gpu)
     source = predictor.sources.read(request, profile)
     return parts.analysed(predictor, request, source, profile, ptxas=True)
 
 
+@_takes(PredictRequest)
 def advise(
     ptx: Code | None = None,
     *,
     gpu: str,
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
-    clocks: Mapping[str, float] | None = None,
     registry: bool = True,
-    **launch: Unpack[LaunchOptions],
-) -> AdviceList:
+    **options: Any,
+) -> AdviceAnswer:
     """What to change about a launch and what that would gain, as the service's advice.
 
     Raises as ``predict`` does, and AnalysisError where the kernel cannot be analysed.
     """
-    from wattcast.app.python.answers import AdviceList
     from wattcast.predictor import advise as advice
 
-    asked = {"gpu": gpu, "clocks": clocks, **_kernel(ptx, grid, block, **launch)}
-    return _typed(AdviceList, advice.advise(_predictor(registry), _request(**asked)))
+    request = _request(PredictRequest, ptx, grid, block, gpu=gpu, **options)
+    return advice.advise(_predictor(registry), request)
 
 
+@_takes(PredictRequest)
 def hotspots(
     ptx: Code | None = None,
     *,
     gpu: str,
     grid: Dimensions | Grid,
     block: Dimensions | None = None,
-    clocks: Mapping[str, float] | None = None,
-    model: ModelChoice = "auto",
     rows: int = 200,
     registry: bool = True,
-    **launch: Unpack[LaunchOptions],
-) -> Hotspots:
+    **options: Any,
+) -> HotspotsAnswer:
     """Where a launch spends its energy and time, by basic block, PTX line and source line: the
     ``rows`` costliest of each.
 
     Raises as ``predict`` does, AnalysisError where the kernel cannot be analysed, and ServiceError
     where its energy cannot be predicted.
     """
-    answer = predict(
-        ptx, gpu=gpu, grid=grid, block=block, clocks=clocks, model=model, registry=registry,
-        **launch,
-    )  # fmt: skip
+    answer = predict(ptx, gpu=gpu, grid=grid, block=block, registry=registry, **options)
     return answer.hotspots(rows)
+
+
+@_takes(SweepRequest)
+def sweep(
+    ptx: Code | None = None,
+    *,
+    gpu: str | Sequence[str],
+    grid: Dimensions | Grid,
+    block: Dimensions | None = None,
+    registry: bool = True,
+    options: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> SweepAnswer:
+    """A kernel at many launch shapes, as ``POST /sweep`` answers; ``grid`` and ``block`` are the
+    reference, and every shape does its work.
+
+    ``gpu`` is one or several; ``blocks``, ``grids`` and ``registers`` are what to try (default:
+    common blocks). ``defines`` are macros of CUDA source with the values to try, such as
+    ``{"TILE": [8, 16, 32]}``: each combination is compiled, and launched as ``grid_formula`` and
+    ``block_formula`` tell, such as ``["ceil(n / TILE)"]``. ``options`` are members of the request
+    as a mapping. Raises as ``predict`` does, ServiceError for too many shapes, and ConstraintError
+    where no shape keeps to the constraints.
+    """
+    from wattcast.predictor.sweep import sweep as swept
+
+    boards = {"gpu": gpu} if isinstance(gpu, str) else {"gpus": list(gpu)}
+    given = {**boards, **(options or {}), **others}
+    return swept(_predictor(registry), _request(SweepRequest, ptx, grid, block, **given))
+
+
+@_takes(DvfsRequest)
+def dvfs(
+    ptx: Code | None = None,
+    *,
+    gpu: str,
+    grid: Dimensions | Grid,
+    block: Dimensions | None = None,
+    clocks: Any = "grid",
+    registry: bool = True,
+    options: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> DvfsAnswer:
+    """A kernel at many clocks and power limits, as ``POST /dvfs`` answers.
+
+    ``clocks`` are a pair ``{"core_mhz": ..., "memory_mhz": ...}``, a list of pairs, a range, or
+    ``"grid"``: all that the GPU lists. ``options`` are members of the request as a mapping.
+    Raises as ``predict`` does, and ConstraintError where no pair keeps to the constraints.
+    """
+    from wattcast.predictor.dvfs import dvfs as scaled
+
+    given = {"gpu": gpu, "clocks": clocks, **(options or {}), **others}
+    return scaled(_predictor(registry), _request(DvfsRequest, ptx, grid, block, **given))
 
 
 def fusion(
     launches: Sequence[Mapping[str, Any]], *, gpu: str, registry: bool = True
-) -> list[dict[str, Any]]:
+) -> list[Fusion]:
     """Elementwise passes worth fusing with the product of matrices before them.
 
     ``launches``, in the order in which they run, hold the arguments of ``predict``: ``ptx``,
@@ -344,9 +475,11 @@ def fusion(
     """
     from wattcast.predictor import advise as advice
 
-    defaults = {"ptx": None, "block": None}
-    asked = [{"gpu": gpu, **_kernel(**{**defaults, **one})} for one in launches]
-    requests = [_request(**each) for each in asked]
+    requests = []
+    for each in launches:
+        options = {"gpu": gpu, "ptx": None, "block": None, **each}
+        code, grid, block = (options.pop(name) for name in ("ptx", "grid", "block"))
+        requests.append(_request(PredictRequest, code, grid, block, **options))
     return advice.fusions(_predictor(registry), requests)
 
 
@@ -357,7 +490,7 @@ def application(
     code: Sequence[str | Path] = (),
     registry: bool = True,
     **options: Any,
-) -> Application:
+) -> ApplicationAnswer:
     """Energy of a whole application from its trace, as ``POST /applications`` answers.
 
     ``trace`` is the path of a SQLite export of Nsight Systems or of a JSON trace of the PyTorch
@@ -367,7 +500,6 @@ def application(
     ``grams_co2_per_kwh``, ``launches``...).
     Raises DataError for a file that is no such trace, GpuError, ClockError and ModelError.
     """
-    from wattcast.app.python.many import Application
     from wattcast.predictor.application import application as run
     from wattcast.predictor.messages.application import ApplicationRequest
     from wattcast.predictor.traces import read_trace
@@ -375,23 +507,23 @@ def application(
 
     request = ApplicationRequest.model_validate({"gpu": gpu, **options})
     found = library([Path(each) for each in code])
-    answer = run(_predictor(registry), read_trace(Path(trace)), request, found)
-    return _typed(Application, answer)
+    return run(_predictor(registry), read_trace(Path(trace)), request, found)
 
 
-def _request(**body: Any) -> Any:
-    from wattcast.predictor.messages.predict import PredictRequest
-
-    return PredictRequest.model_validate(body)
-
-
-def _kernel(
-    ptx: Code | None,
+def _request(
+    kind: type[Request],
+    code: Code | None,
     grid: Dimensions | Grid,
     block: Dimensions | None,
-    **launch: Unpack[LaunchOptions],
+    **options: Any,
+) -> Request:
+    return kind.model_validate(_body(code, grid, block, **options))
+
+
+def _body(
+    code: Code | None, grid: Dimensions | Grid, block: Dimensions | None, **options: Any
 ) -> dict[str, Any]:
-    """The part of a request's body that tells code and launch."""
+    """A request's body: code and launch, and its other members."""
     from wattcast.app.python.code import request_of
 
-    return request_of(ptx, grid, block, **launch)
+    return request_of(code, grid, block, **options)

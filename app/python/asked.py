@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache, partial, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel
-from pydantic_core import to_json
+from pydantic.fields import FieldInfo
 
 from wattcast.predictor import Predictor
+from wattcast.predictor.messages import LaunchRequest
 
 if TYPE_CHECKING:
     from wattcast.predictor.forecasts import Crew
-
-Message = TypeVar("Message", bound=BaseModel)
 
 
 @cache
 def predictor(registry: bool = True) -> Predictor:
     """The predictor of this process; ``registry``: promoted models answer."""
     # Here: pydantic-settings and the registry take a third of the time to import everything.
-    from wattcast.app.services.models.promoted import alone
+    from wattcast.app.services.models.standalone import standalone_predictor
     from wattcast.app.settings import Settings
 
-    return alone(Settings(), registry=registry)
+    return standalone_predictor(Settings(), registry=registry)
 
 
 WORKER_BYTES = 32 * 2**20
@@ -35,12 +35,14 @@ WORKER_BYTES = 32 * 2**20
 @cache
 def _worker(registry: bool) -> Predictor:
     """The predictor of a worker, which is asked for many kernels, each once."""
-    from wattcast.app.services.models.promoted import alone
+    from wattcast.app.services.models.standalone import standalone_predictor
     from wattcast.app.settings import Settings
 
     settings = Settings()
     least = min(WORKER_BYTES, settings.cache_bytes)
-    return alone(settings.model_copy(update={"cache_bytes": least}), registry=registry)
+    return standalone_predictor(
+        settings.model_copy(update={"cache_bytes": least}), registry=registry
+    )
 
 
 @contextmanager
@@ -69,6 +71,49 @@ def crew(
         yield Crew(engine, make, engine.workers(), elsewhere=True)
 
 
-def typed(kind: type[Message], answer: dict[str, Any]) -> Message:
-    """An answer as its message; infinities and NaN become ``None``."""
-    return kind.model_validate_json(to_json(answer, inf_nan_mode="null"))
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_KERNEL = ("ptx", "launch", "gpus")
+"""Members of requests that functions take in another form."""
+
+
+def takes(*requests: type[BaseModel]) -> Callable[[Function], Function]:
+    """A function whose keywords are the members of its request: the signature tells their names and
+    defaults, the docstring what each is, both from the fields of the request."""
+
+    def documented(function: Function) -> Function:
+        own = inspect.signature(function)
+        kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        fields: dict[str, FieldInfo] = {}
+        every: tuple[type[BaseModel], ...] = (*requests, LaunchRequest)
+        for request in every:
+            fields |= request.model_fields
+        names = {each.name for each in kept}
+        fields = {n: field for n, field in fields.items() if n not in names and n not in _KERNEL}
+        added = [
+            inspect.Parameter(
+                field.alias or name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty
+                if field.is_required()
+                else field.get_default(call_default_factory=True, validated_data={}),
+            )
+            for name, field in fields.items()
+        ]
+
+        @wraps(function)
+        def called(*args: Any, **options: Any) -> Any:
+            if unknown := options.keys() - names - {each.name for each in added}:
+                raise TypeError(f"{function.__name__}: unknown {', '.join(sorted(unknown))}")
+            return function(*args, **options)
+
+        called.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        lines = [
+            f"    {field.alias or name}: {field.description}"
+            for name, field in fields.items()
+            if field.description
+        ]
+        called.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Keywords:", *lines])
+        return cast(Function, called)
+
+    return documented

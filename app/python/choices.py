@@ -6,100 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 from wattcast.app.python.asked import predictor as _predictor
-from wattcast.app.python.asked import typed as _typed
 
 if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
-    from wattcast.app.python.code import Code, Dimensions, LaunchOptions
+    from wattcast.app.python.answers import GpuList
     from wattcast.app.python.launched import Estimated
-    from wattcast.app.python.many import ClockSweep, GpuList, LaunchSweep, Ranking
-    from wattcast.predictor.messages import ModelChoice, ScalingChoice
+    from wattcast.predictor.messages.rank import RankAnswer
     from wattcast.predictor.triton import Grid
-
-
-def sweep(
-    ptx: Code | None = None,
-    *,
-    gpu: str | Sequence[str],
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
-    blocks: Sequence[Dimensions] | None = None,
-    grids: Sequence[Dimensions] | None = None,
-    registers: Sequence[int] | None = None,
-    defines: Mapping[str, Sequence[int | str]] | None = None,
-    grid_formula: Sequence[str] | None = None,
-    block_formula: Sequence[str] | None = None,
-    constraints: Mapping[str, float] | None = None,
-    model: ModelChoice = "physical",
-    registry: bool = True,
-    options: Mapping[str, Any] | None = None,
-    **launch: Unpack[LaunchOptions],
-) -> LaunchSweep:
-    """A kernel at many launch shapes, as ``POST /sweep`` answers; ``grid`` and ``block`` are the
-    reference, and every shape does its work.
-
-    ``gpu`` is one or several; ``blocks``, ``grids`` and ``registers`` are what to try (default:
-    common blocks). ``defines`` are macros of CUDA source with the values to try, such as
-    ``{"TILE": [8, 16, 32]}``: each combination is compiled, and launched as ``grid_formula`` and
-    ``block_formula`` tell, such as ``["ceil(n / TILE)"]``. ``constraints`` are ``max_slowdown``,
-    ``max_power_watts`` and ``deadline_seconds``; ``options`` the other members of the request, such
-    as ``clocks`` or ``include_unproven``. Raises as ``predict`` does, ServiceError for too many
-    shapes, and ConstraintError where no shape keeps to the constraints.
-    """
-    from wattcast.app.python.code import request_of
-    from wattcast.app.python.many import LaunchSweep
-    from wattcast.predictor.messages.sweep import SweepRequest
-    from wattcast.predictor.sweep import sweep as swept
-
-    one = {"gpu": gpu} if isinstance(gpu, str) else {"gpus": list(gpu)}
-    tried: dict[str, Sequence[Any] | None]
-    tried = {"blocks": _shapes(blocks), "grids": _shapes(grids), "registers": registers}
-    tried |= {"grid_formula": grid_formula, "block_formula": block_formula}
-    macros = {name: list(values) for name, values in (defines or {}).items()} or None
-    body = {
-        **{name: list(given) for name, given in tried.items() if given is not None},
-        "defines": macros,
-        **{"constraints": dict(constraints or {}), "model": model, **one, **(options or {})},
-        **request_of(ptx, grid, block, **launch),
-    }
-    return _typed(LaunchSweep, swept(_predictor(registry), SweepRequest.model_validate(body)))
-
-
-def dvfs(
-    ptx: Code | None = None,
-    *,
-    gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
-    clocks: Any = "grid",
-    power_limit_watts: float | Sequence[float] | None = None,
-    constraints: Mapping[str, float] | None = None,
-    model: ScalingChoice = "physical",
-    registry: bool = True,
-    options: Mapping[str, Any] | None = None,
-    **launch: Unpack[LaunchOptions],
-) -> ClockSweep:
-    """A kernel at many clocks and power limits, as ``POST /dvfs`` answers.
-
-    ``clocks`` are a pair ``{"core_mhz": ..., "memory_mhz": ...}``, a list of pairs, a range, or
-    ``"grid"``: all that the GPU lists. ``constraints`` and ``options`` are as ``sweep`` takes them.
-    Raises as ``predict`` does, and ConstraintError where no pair keeps to the constraints.
-    """
-    from wattcast.app.python.code import request_of
-    from wattcast.app.python.many import ClockSweep
-    from wattcast.predictor.dvfs import dvfs as scaled
-    from wattcast.predictor.messages.dvfs import DvfsRequest
-
-    limits = power_limit_watts
-    body = {
-        **{"gpu": gpu, "clocks": clocks, "model": model, "constraints": dict(constraints or {})},
-        "power_limit_watts": list(limits) if isinstance(limits, Sequence) else limits,
-        **(options or {}),
-        **request_of(ptx, grid, block, **launch),
-    }
-    return _typed(ClockSweep, scaled(_predictor(registry), DvfsRequest.model_validate(body)))
 
 
 def gpus(search: str = "", *, registry: bool = True) -> GpuList:
@@ -108,7 +23,7 @@ def gpus(search: str = "", *, registry: bool = True) -> GpuList:
     ``search`` keeps those whose id, name, alias or architecture holds each of its words, in any
     case.
     """
-    from wattcast.app.python.many import GpuList
+    from wattcast.app.python.answers import GpuList
     from wattcast.predictor import catalog
 
     opened = _predictor(registry)
@@ -135,7 +50,7 @@ def rank_triton(
     by: Literal["energy", "time"] = "energy",
     registry: bool = True,
     **options: Any,
-) -> Ranking:
+) -> RankAnswer:
     """Configurations of a Triton kernel in the order of their predicted joules or seconds.
 
     ``kernels`` is a ``@triton.jit`` or autotuned function, which is compiled for ``gpu`` with each
@@ -153,7 +68,6 @@ def rank_triton(
     predicted, MissingExtraError without Triton, and as ``predict`` does.
     """
     from wattcast.app.python.code import inductor_kernels
-    from wattcast.app.python.many import Ranking
     from wattcast.predictor import rank, triton
 
     predictor = _predictor(registry)
@@ -172,7 +86,7 @@ def rank_triton(
             kernels, profile, configs, signature or {}, constexprs or {}, given
         )
     asked = triton.candidates(found, grid, given, {"gpu": gpu, **options})
-    return Ranking(rank.ranked(predictor, asked, by))
+    return rank.ranked(predictor, asked, by)
 
 
 def estimate(*, gpu: str, registry: bool = True, **options: Any) -> Callable[[Any], Estimated]:
@@ -194,9 +108,3 @@ def estimate(*, gpu: str, registry: bool = True, **options: Any) -> Callable[[An
     from wattcast.app.python.launched import Estimated
 
     return lambda kernel: Estimated(kernel, gpu, registry, options)
-
-
-def _shapes(given: Sequence[Dimensions] | None) -> list[int | list[int]] | None:
-    if given is None:
-        return None
-    return [one if isinstance(one, int) else list(one) for one in given]

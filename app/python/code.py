@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, Protocol
 
-from wattcast.features.analysis import Mode
 from wattcast.features.errors import DataError, LaunchError
+from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.triton import Grid, TritonKernel, compiled
 
 CUDA_SUFFIXES = (".cu", ".cuh")
@@ -72,24 +72,6 @@ Dimensions = int | Sequence[int]
 """Blocks of a grid or threads of a block: one number, or up to three."""
 
 
-class LaunchOptions(TypedDict, total=False):
-    """Of a launch, beside its code, grid and block; every function takes them.
-
-    ``cuda`` is CUDA source, or the path of a file, in the place of PTX. ``loops`` gives executions
-    of loop bodies, by label or one number for all; ``arguments`` the kernel's arguments by position
-    or name: numbers, hints such as ``{"elements": 4096}``, or arrays, which tell their elements.
-    """
-
-    cuda: str | os.PathLike[str] | None
-    kernel: str | None
-    loops: float | Mapping[str, float] | None
-    dynamic_shared_bytes: int
-    registers_per_thread: int | None
-    static_shared_bytes: int | None
-    arguments: Mapping[str, Any] | None
-    analysis: Mode
-
-
 @dataclass(frozen=True)
 class Source:
     """A kernel as requests hold it. ``member`` is ``ptx`` or ``cuda``; ``triton`` is there where a
@@ -99,51 +81,46 @@ class Source:
     text: str
     kernel: str | None = None
     triton: TritonKernel | None = None
+    headers: Mapping[str, str] | None = None
 
 
 def request_of(
-    code: Code | None,
-    grid: Dimensions | Grid,
-    block: Dimensions | None,
-    **launch: Unpack[LaunchOptions],
+    code: Code | None, grid: Dimensions | Grid, block: Dimensions | None, **options: Any
 ) -> dict[str, Any]:
-    """The part of a request's body that tells code and launch.
+    """A request's body: code, launch, and ``options``, its other members by their names; what is
+    ``None`` is left out.
 
-    A kernel of Triton tells its block, shared memory and name where they are not given; its
-    ``grid`` counts programs, and may be a function of its constants and metadata. Raises DataError
-    for what is no kernel, LaunchError for a grid or block that nobody tells.
+    ``cuda`` is CUDA source, or the path of a file, in the place of PTX; ``loops`` may be one number
+    for all loops; an argument may be an array, which tells its elements. A kernel of Triton tells
+    its block, shared memory and name where they are not given; its ``grid`` counts programs, and
+    may be a function of its constants and metadata. Raises DataError for what is no kernel,
+    LaunchError for a grid or block that nobody tells.
     """
-    given: dict[str, Any] = dict(launch)
-    if unknown := given.keys() - LaunchOptions.__annotations__.keys():
-        raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
-    loops, told_arguments = given.pop("loops", None), given.pop("arguments", None) or {}
-    arguments = {name: _argument(value) for name, value in told_arguments.items()}
-    found = sources(code, given.pop("cuda", None))
-    triton = found[0].triton if found else None
+    given = {name: value for name, value in options.items() if value is not None}
+    launch = {name: given.pop(name) for name in LaunchRequest.model_fields if name in given}
+    arguments = {name: _argument(value) for name, value in launch.pop("arguments", {}).items()}
+    if block is not None:
+        launch["block"] = block if isinstance(block, int) else list(block)
+    kernels = sources(code, given.pop("cuda", None))
+    triton = kernels[0].triton if kernels else None
     if triton is not None:
-        told = triton.request(grid, arguments)
-        if block is not None:
-            told["launch"]["block"] = block if isinstance(block, int) else list(block)
-        shared = given.pop("dynamic_shared_bytes", None)
-        if shared is not None:
-            told["launch"]["dynamic_shared_bytes"] = shared
-        body = told
+        body = triton.request(grid, arguments)
+        body["launch"].update(launch)
     else:
         if callable(grid):
             raise LaunchError("only a Triton kernel tells what a grid function asks", field="grid")
+        size = grid if isinstance(grid, int) else list(grid)
         body = {
-            **{one.member: one.text for one in found},
-            "launch": {
-                "grid": grid if isinstance(grid, int) else list(grid),
-                "block": list(block) if isinstance(block, Sequence) else block,
-                "dynamic_shared_bytes": given.pop("dynamic_shared_bytes", 0),
-                "arguments": arguments,
-            },
+            **{each.member: each.text for each in kernels},
+            "launch": {"grid": size, "arguments": arguments, **launch},
         }
-        if found and found[0].kernel is not None:
-            body["kernel"] = found[0].kernel
-    body["loops"] = {"default": loops} if isinstance(loops, int | float) else dict(loops or {})
-    return {**body, **{name: value for name, value in given.items() if value is not None}}
+        if kernels and kernels[0].kernel is not None:
+            body["kernel"] = kernels[0].kernel
+        if kernels and kernels[0].headers:
+            body["headers"] = dict(kernels[0].headers)
+    if isinstance(given.get("loops"), int | float):
+        given["loops"] = {"default": given["loops"]}
+    return {**body, **given}
 
 
 def _argument(value: Any) -> Any:
@@ -238,7 +215,13 @@ def _from_file(path: Path) -> Source:
         raise DataError(f"{path}: {error.strerror}", file=str(path)) from error
     text = _decoded(data, str(path))
     if suffix in CUDA_SUFFIXES:
-        return Source("cuda", text)
+        from wattcast.features.cuda.own_files import with_headers
+
+        try:
+            text, headers = with_headers(path)
+        except ValueError as error:
+            raise DataError(str(error), file=str(path)) from error
+        return Source("cuda", text.removeprefix("\ufeff"), headers=headers)
     return Source("ptx", text) if suffix == ".ptx" else _of_kind(text)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from wattcast.app.python.answers import Prediction
 from wattcast.app.python.asked import predictor
-from wattcast.app.python.many import Ranking
 from wattcast.predictor import rank, triton
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
+from wattcast.predictor.messages.rank import RankAnswer
+from wattcast.predictor.predict import predict_one
 
 
 class Estimated:
@@ -20,7 +20,7 @@ class Estimated:
     def __init__(self, kernel: Any, gpu: str, registry: bool, options: Mapping[str, Any]) -> None:
         self.fn = kernel
         self.estimates: list[Prediction] = []
-        self.rankings: list[Ranking] = []
+        self.rankings: list[RankAnswer] = []
         self._gpu, self._registry, self._options = gpu, registry, dict(options)
 
     def __getitem__(self, grid: triton.Grid) -> Callable[..., Prediction]:
@@ -48,15 +48,15 @@ class Estimated:
             asked.append((configuration, body))
         at = 0
         if len(asked) > 1:
-            found = Ranking(rank.ranked(opened, asked, "time"))
+            found = rank.ranked(opened, asked, "time")
             self.rankings.append(found)
-            best = found["configurations"][0]["configuration"]
+            best = found.configurations[0].configuration
             at = next(n for n, (one, _) in enumerate(asked) if dict(one.parameters) == best)
         configuration, body = asked[at]
         if not isinstance(body, Mapping):
             raise body
         request = PredictRequest.model_validate(body)
-        answer = Prediction.of(predict(opened, request), request, self._registry)
-        answer.configuration = dict(configuration.parameters)
+        answer = Prediction.of(predict_one(opened, request), request, self._registry)
+        answer = answer.model_copy(update={"configuration": dict(configuration.parameters)})
         self.estimates.append(answer)
         return answer

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from wattcast.app.store.repositories import Repositories
 
 
+UPLOADS_AT_ONCE, WAITING_UPLOADS = 1, 64
+"""Uploads read at the same time: one already fills a core and some hundred megabytes. Others wait;
+beyond these they are answered 429."""
+
+
 class Services(Predictor):
     """A predictor, and what a service has besides: what it keeps, jobs, threads with limits.
 
@@ -47,7 +52,7 @@ class Services(Predictor):
         *,
         own: bool = False,
     ) -> None:
-        from wattcast.app.services.measurements.readers import UploadReaders
+        from wattcast.app.services.measurements.readers import UploadReader
 
         super().__init__(settings, store, memory, own=own)
         self.data = data
@@ -61,9 +66,9 @@ class Services(Predictor):
         self.champions: Champions | None = None
         self.worker: Worker | None = None
         self.uploads = AnalysisPool(
-            settings.uploads_at_once, settings.waiting_uploads, settings.upload_seconds, "upload"
+            UPLOADS_AT_ONCE, WAITING_UPLOADS, settings.upload_seconds, "upload"
         )
-        self.readers = UploadReaders(self)
+        self.reader = UploadReader(self)
 
     @classmethod
     def open(cls, settings: Settings) -> Services:
@@ -80,11 +85,10 @@ class Services(Predictor):
         store = PredictionStore(
             engine,
             memory=memory,
-            queue_rows=settings.store_queue_rows,
             seconds=settings.database_seconds,
             answer_first=settings.answer_first,
         )
-        data = Repositories.over(engine, settings.key_cache_seconds)
+        data = Repositories.over(engine)
         services = cls(settings, store, data, memory)
         services._watch()
         return services
@@ -102,10 +106,8 @@ class Services(Predictor):
         from wattcast.app.services.models.champions import Champions
 
         settings, data = self.settings, self.database
-        artifacts = RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
-        self.champions = Champions(
-            self.power, data.registry, artifacts, settings.registry_poll_seconds
-        )
+        artifacts = RegistryArtifacts.of(settings)
+        self.champions = Champions(self.power, data.registry, artifacts)
         self.champions.start()
         self.worker = Worker(settings, data.jobs)
         self.worker.start()
@@ -155,7 +157,7 @@ class Services(Predictor):
                 f"saturated: {pending} analyses wait or run, no more are taken "
                 "(WATTCAST_WAITING_ANALYSES)",
             )
-        full = self.uploads.pending >= settings.uploads_at_once + settings.waiting_uploads
+        full = self.uploads.pending >= UPLOADS_AT_ONCE + WAITING_UPLOADS
         return {"analyses": "ok", "uploads": "no more are taken just now" if full else "ok"}
 
     def warm_up(self) -> threading.Thread:
@@ -181,12 +183,12 @@ class Services(Predictor):
             self.champions.stop()
         self.uploads.stop()
         self.analyses.stop()
-        self.readers.stop()
+        self.reader.stop()
 
     def close(self) -> None:
         """Give up what runs and write what is queued. Running jobs go back to the queue."""
         self.stop()
-        self.readers.close()
+        self.reader.close()
         self.uploads.close()
         self.analyses.close()
         if self.worker is not None:

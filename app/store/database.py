@@ -25,6 +25,7 @@ from wattcast.app.store.postgres import (
     lift_limits,
 )
 from wattcast.app.store.private import private_database, private_file
+from wattcast.app.store.tables import FIRST_GENERATION, METADATA, REGISTRY
 from wattcast.features.errors import ServiceError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -143,17 +144,21 @@ def _sqlite(database: str | None, url: str, seconds: float) -> Engine:
 def revision(engine: Engine) -> str | None:
     """The database's migration, ``None`` for an empty one."""
     with engine.connect() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
-            return None
-        found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-        return found
+        return _revision(connection)
 
 
-def migrate(engine: Engine, target: str = "head") -> None:
-    """Bring the database to ``target`` (``head``, ``base`` or a revision).
-    Raises StoreError for a database that a newer program has migrated further."""
-    current = revision(engine)
-    if target == "head" and current == HEAD:
+def _revision(connection: Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    return found
+
+
+def migrate(engine: Engine) -> None:
+    """Make the tables of an empty database, or bring those of an older one up to date (Alembic's
+    cookbook, "Building an Up to Date Database from Scratch"). Raises StoreError for a database of
+    another program."""
+    if revision(engine) == HEAD:
         return
     from alembic import command
     from alembic.config import Config
@@ -163,14 +168,16 @@ def migrate(engine: Engine, target: str = "head") -> None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     with _alone(engine) as connection:
         config.attributes["connection"] = connection
-        going_down = target == "base" or (current is not None and "head" != target < current)
+        current = _revision(connection)
         try:
-            (command.downgrade if going_down else command.upgrade)(config, target)
+            if current is None:
+                METADATA.create_all(connection)
+                connection.execute(sa.insert(REGISTRY).values(**FIRST_GENERATION))
+                command.stamp(config, "head")
+            else:
+                command.upgrade(config, "head")
         except CommandError as error:
-            raise StoreError(
-                f"the database is at migration {current}, which this program does not know; "
-                "it needs a newer Wattcast"
-            ) from error
+            raise StoreError(f"{unknown(current)}; it needs another Wattcast") from error
         connection.commit()
 
 
@@ -234,8 +241,10 @@ def _postgresql_seconds(element: Any, compiler: Any, **more: Any) -> str:
     return f"(extract(epoch from {compiler.process(element.clauses, **more)})::double precision)"
 
 
-REGISTRY_SINCE = "0004"
-"""Migration that brought the registry: an older database has promoted nothing."""
+def unknown(migration: str | None) -> str:
+    """What is said of a database that another program made."""
+    return f"the database is at migration {migration}, which this program does not know"
+
 
 _WITHOUT = "WATTCAST_REGISTRY=off predicts without them"
 
@@ -266,9 +275,9 @@ class Reading:
         self._checked = False
 
     def engine(self) -> Engine | None:
-        """An engine to read with; ``None`` where there is no database, or none with a registry.
+        """An engine to read with; ``None`` where there is no database, or an empty one.
 
-        Raises SQLAlchemyError where it does not answer, and StoreError where it is of a newer
+        Raises SQLAlchemyError where it does not answer, and StoreError where it is of another
         program.
         """
         if self._file is not None and not self._file.is_file():
@@ -276,13 +285,11 @@ class Reading:
             return None
         if not self._checked:
             found = revision(self._engine)
-            if found is None or found < REGISTRY_SINCE:
+            if found is None:
                 return None
-            if found > HEAD:
-                raise StoreError(
-                    f"the database is at migration {found}, which this program does not know: its "
-                    f"promoted models need a newer Wattcast; {_WITHOUT}"
-                )
+            if found != HEAD:
+                promoted = "its promoted models need another Wattcast"
+                raise StoreError(f"{unknown(found)}: {promoted}; {_WITHOUT}")
             self._checked = True
         return self._engine
 

@@ -100,16 +100,19 @@ UNKNOWN_SECONDS = 0.25
 """Least time between two looks for a key that is not known."""
 
 
+KEPT_SECONDS = 5.0
+"""How long the keys that were read are used; a revoked key works this much longer."""
+
+
 class KeyRing:
-    """The keys in use, read from the database when they were last read ``seconds`` ago.
+    """The keys in use, read from the database when they were last read ``KEPT_SECONDS`` ago.
 
     Telling a wrong key from a right one asks no database, so that no flood of wrong ones can
     load it, nor lock out who shares an address with its source. Safe from any thread.
     """
 
-    def __init__(self, store: KeyStore, seconds: float) -> None:
+    def __init__(self, store: KeyStore) -> None:
         self._store = store
-        self._seconds = seconds
         self._keys: dict[str, tuple[ApiKey, str]] = {}
         self._read_at = -math.inf
         self._lock = threading.Lock()
@@ -125,8 +128,8 @@ class KeyRing:
             return None
         age = time.monotonic() - self._read_at
         if found[1] in self._keys:
-            return 0.0 if age > self._seconds else None
-        return max(0.0, min(self._seconds, UNKNOWN_SECONDS) - age)
+            return 0.0 if age > KEPT_SECONDS else None
+        return max(0.0, min(KEPT_SECONDS, UNKNOWN_SECONDS) - age)
 
     def read(self) -> None:
         """Read the keys anew, unless another thread did since this call. Raises StoreError."""

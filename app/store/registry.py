@@ -33,6 +33,9 @@ MOST_OBSERVED = 20_000
 """Rows that are looked at whenever the registry changes: some tens of milliseconds."""
 
 Origin = Literal["packaged", "retrained"]
+PACKAGED: Origin = "packaged"
+TIME: Literal["time"] = "time"
+"""The target of corrections of predicted times."""
 
 
 class Place(NamedTuple):
@@ -52,6 +55,12 @@ class ModelName(NamedTuple):
     schema_id: str
     source: str
     version: int
+
+    @property
+    def place(self) -> str:
+        """Place below an artifact root, as ``models.cards.Card.place``."""
+        name = f"{self.family}-{self.schema_id}-{self.source}"
+        return f"{self.gpu}/{self.target}/{name}/{self.version}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ class Repositories:
     registry: RegistryStore
 
     @classmethod
-    def over(cls, engine: Engine, key_cache_seconds: float = 5.0) -> Self:
+    def over(cls, engine: Engine) -> Self:
         """All repositories of a migrated database."""
         keys = KeyStore(engine)
         return cls(
             engine,
             MeasurementStore(engine),
             keys,
-            KeyRing(keys, key_cache_seconds),
+            KeyRing(keys),
             JobStore(engine),
             RegistryStore(engine),
         )

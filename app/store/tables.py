@@ -77,6 +77,7 @@ def page(query: sa.Select[Any], table: sa.Table, limit: int, before: UUID | None
 METADATA = sa.MetaData(
     naming_convention={
         "ix": "ix_%(column_0_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
         "fk": "fk_%(table_name)s_%(column_0_name)s",
         "pk": "pk_%(table_name)s",
     }
@@ -269,6 +270,9 @@ REGISTRY = sa.Table(
 )
 """One row. Every change of an alias adds one to ``generation``, first thing in its transaction, so
 that changes come one after the other and a reader tells by one number whether anything moved."""
+
+FIRST_GENERATION = {"id": 1, "generation": 0, "next_version": 1001}
+"""Its row at first: versions above every packaged one, so that a number means one model."""
 
 MODEL_VERSIONS = sa.Table(
     "model_versions",

@@ -1,7 +1,7 @@
 """What a launch physically does: the quantities of feature schema ``activity1``.
 
 counts   per pipe, memory level and source line, from either analysis
-extras   what the schema has no field for: tensor work by kind, atomics, synchronisation
+extras   what the schema has no field for: tensor work by kind, atomics
 cases    the same launch with other trip counts
 memory   what passes L1, L2 and DRAM: reuse between loads, blocks and waves
 schema   the named, versioned vector

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.activity.memory import Traffic, memory_levels
+from wattcast.features.activity.memory import memory_levels
 from wattcast.features.attached import attached
+from wattcast.features.counts import Counts, Traffic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.launch import WARP_SIZE, Launch
@@ -41,23 +42,6 @@ LONGER_BEFORE_7: Mapping[tuple[str, int], float] = {
 """Machine instructions on compute capability 5.x and 6.x over those of later ones: integer division
 by entry and bits, barriers (machine code of ptxas 12.9 for sm_60 and sm_75: div.u32 31 and 19,
 rem.s32 34 and 23, rem.s64 181 and 83, bar.sync 2 and 1)."""
-
-
-class Counted(Protocol):
-    """Counts of one function by instruction position, for the whole launch."""
-
-    @property
-    def warp_executions(self) -> Floats: ...
-    @property
-    def active_lanes(self) -> Floats: ...
-    @property
-    def requests(self) -> Floats: ...
-    @property
-    def sectors(self) -> Floats: ...
-    @property
-    def shared_requests(self) -> Floats: ...
-    @property
-    def shared_transactions(self) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +147,7 @@ class LineActivity:
 
 def measure_activity(
     module: Module,
-    functions: Mapping[str, Counted],
+    functions: Mapping[str, Counts],
     traffic: Traffic,
     launch: Launch,
     gpu: GpuProfile,
@@ -179,7 +163,7 @@ def measure_activity(
             body_of(module, name), counts, before_7=int(gpu.compute_capability.split(".")[0]) < 7
         )
     warps = launch.blocks * launch.warps_per_block
-    read_only = total.read_only / max(traffic.load_sectors, 1.0)
+    read_only = total.read_only / max(traffic.load_sectors + total.texture_sectors, 1.0)
     levels = memory_levels(traffic, gpu, launch, resident, shared_bytes_per_block, read_only)
     per_warp = total.sass / warps
     loads = total.loads / warps
@@ -243,10 +227,11 @@ class _Totals:
         self.branches = self.barriers = self.atomics = self.lsu = 0.0
         self.load_requests = self.store_requests = self.local_sectors = 0.0
         self.shared_requests = self.shared_transactions = 0.0
-        self.constants = self.textures = self.longer = self.read_only = 0.0
+        self.constants = self.textures = self.longer = 0.0
+        self.read_only = self.texture_sectors = 0.0
         self.pipes = Pipes()
 
-    def add(self, body: Body, counts: Counted, *, before_7: bool) -> None:
+    def add(self, body: Body, counts: Counts, *, before_7: bool) -> None:
         facts, executed = _facts_of(body), counts.warp_executions
         self.ptx += float(executed.sum())
         self.lanes += float(counts.active_lanes.sum())
@@ -254,12 +239,12 @@ class _Totals:
         shared, transactions = shared_use(body, counts)
         self.shared_requests += float(shared.sum())
         self.shared_transactions += float(transactions.sum())
-        constants = getattr(counts, "constant_transactions", None)
-        if constants is not None:
-            self.constants += float(constants.sum() - constants[facts.code.divisions].sum())
+        constants = counts.constant_transactions
+        self.constants += float(constants.sum() - constants[facts.code.divisions].sum())
         instructions, pipes = facts.code.issued(counts)
         self.sass = _added(self.sass, instructions)
         self.read_only += float((counts.sectors * facts.read_only).sum())
+        self.texture_sectors += float((counts.sectors * facts.textures).sum())
         if before_7:
             longer = float((executed * facts.longer_before_7).sum())
             self.sass, self.longer = self.sass + longer, self.longer + longer
@@ -270,7 +255,7 @@ class _Totals:
             self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
         if facts.memory:
             at = facts.memory_positions
-            local = getattr(counts, "local_sectors", None)
+            local = counts.local_sectors
             each = requests if local is None else local
             table = np.stack([executed[at], requests[at], shared[at], each[at]], axis=1).tolist()
             for one, (times, asked, asked_shared, moved) in zip(facts.memory, table, strict=True):
@@ -305,7 +290,7 @@ class _Totals:
             self.loads += requests
 
 
-def shared_use(body: Body, counts: Counted) -> tuple[Floats, Floats]:
+def shared_use(body: Body, counts: Counts) -> tuple[Floats, Floats]:
     """Requests and transactions of shared memory by position, after loads were joined: each of
     them was counted as the wide load that it is part of."""
     loads = joined_loads(body).loads
@@ -327,6 +312,7 @@ class _BodyFacts(NamedTuple):
     code: MachineCode
     longer_before_7: Floats
     read_only: Floats
+    textures: Floats
     branches: Integers
     barriers: Integers
     memory: tuple[OpcodeFacts, ...]
@@ -348,10 +334,12 @@ def _facts_of(body: Body) -> _BodyFacts:
         or (one.accesses_memory and one.space not in ("param", "const"))
     ]
     code = machine_code(body)
+    textures = np.array([float(one.category in ("texture", "surface")) for one in facts])
     return _BodyFacts(
         code,
         code.instructions * np.array([_longer_before_7(one) for one in facts]),
-        np.array([1.0 if ".nc" in one.opcode else 0.0 for one in facts]),
+        np.array([1.0 if ".nc" in one.opcode else textures[n] for n, one in enumerate(facts)]),
+        textures,
         where("control", ("bra", "brx", "brx.idx")),
         where("barrier", ("bar", "barrier")),
         tuple(facts[number] for number in memory),
@@ -366,7 +354,7 @@ def _longer_before_7(facts: OpcodeFacts) -> float:
     return LONGER_BEFORE_7.get((facts.entry, 0 if barrier else facts.bits), 1.0) - 1.0
 
 
-def measure_mix(module: Module, functions: Mapping[str, Counted]) -> dict[str, float]:
+def measure_mix(module: Module, functions: Mapping[str, Counts]) -> dict[str, float]:
     """Executed warp instructions by opcode class, of classes that were executed."""
     mix: dict[str, float] = {}
     for name, counts in functions.items():
@@ -378,7 +366,7 @@ def measure_mix(module: Module, functions: Mapping[str, Counted]) -> dict[str, f
     return mix
 
 
-def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[LineActivity, ...]:
+def measure_lines(module: Module, functions: Mapping[str, Counts]) -> tuple[LineActivity, ...]:
     """Activity by source line, the most machine instructions first."""
     rows: dict[tuple[str | None, int], Floats] = {}
     for name, counts in functions.items():

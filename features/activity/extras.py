@@ -1,5 +1,5 @@
 """Facts of a launch that schema ``activity1`` has no field for: tensor work by kind, atomics that
-meet at an address, synchronisation. The default time model needs them.
+meet at an address. The default time model needs them.
 
 Launch totals like those of ``Activity``. What the analysis at hand cannot know is ``None``.
 """
@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from wattcast.features.activity.counts import Counted, body_of
+import numpy as np
+
+from wattcast.features.activity.counts import Integers, body_of
 from wattcast.features.activity.reads import measure_register_reads
 from wattcast.features.activity.waiting import (
     NO_COPIES,
@@ -21,10 +23,15 @@ from wattcast.features.activity.waiting import (
     measure_waiting,
 )
 from wattcast.features.attached import attached
+from wattcast.features.cfg import build_cfg
+from wattcast.features.counts import Atomics, Counts
+from wattcast.features.dataflow import flow
 from wattcast.features.fifth import product_shape
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE, Launch
-from wattcast.features.ptx.ir import Body, Immediate, Instruction, Module
+from wattcast.features.loops import natural_loops
+from wattcast.features.ptx.ir import Address, Body, Instruction, Module, Register
+from wattcast.features.wide_loads import joined_loads
 
 TensorKind = Literal["f16", "tf32", "f64", "f8", "f4", "s8", "s4", "b1"]
 """What the inputs of a matrix instruction are: f16 and bf16 (``f16``); e4m3, e5m2 and the 6-bit
@@ -44,7 +51,6 @@ _KINDS: Mapping[str, TensorKind] = {
     "b1": "b1",
 }  # fmt: skip
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
-_WAITS = frozenset({"wait_group", "wait_all", "test_wait", "try_wait", "wait"})
 _PRODUCTS = ("mma", "mma.sp", "wmma.mma", "wgmma.mma_async", "wgmma.mma_async.sp")
 
 
@@ -62,97 +68,24 @@ class TensorWork:
 
 
 @dataclass(frozen=True, slots=True)
-class AtomicUse:
-    """One atom or red instruction, in global or in shared memory.
-
-    ``requests`` are warp executions, ``operations`` the lanes in them. ``passes`` weights each
-    warp execution with the largest number of its lanes at one address: they go one after the
-    other. ``hottest_operations`` (lanes) and ``hottest_requests`` (warps) fall on the address of
-    global memory that the instruction hits most in the whole launch. ``uniform``: the code tells
-    that the lanes of a warp share the address, whatever the data.
-    """
-
-    function: str
-    position: int
-    line: int
-    source_line: int | None
-    opcode: str
-    space: Literal["global", "shared"]
-    requests: float
-    operations: float
-    passes: float | None
-    hottest_operations: float | None
-    hottest_requests: float | None
-    uniform: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Atomics:
-    """All atomics of a launch; sums of ``passes`` are ``None`` where one of them is.
-
-    ``hottest_operations`` and ``hottest_requests`` fall on the address of global memory that all
-    instructions together hit most; 0 without global atomics.
-    """
-
-    uses: tuple[AtomicUse, ...]
-    hottest_operations: float | None
-    hottest_requests: float | None
-
-    @property
-    def global_passes(self) -> float | None:
-        """Passes in global memory."""
-        return self._passes("global")
-
-    @property
-    def shared_passes(self) -> float | None:
-        """Passes in shared memory."""
-        return self._passes("shared")
-
-    def _passes(self, space: str) -> float | None:
-        total = 0.0
-        for use in self.uses:
-            if use.space == space:
-                if use.passes is None:
-                    return None
-                total += use.passes
-        return total
-
-
-@dataclass(frozen=True, slots=True)
-class Synchronisation:
-    """Waiting for others. Warp executions of the launch, but for the first two.
-
-    ``barriers_per_warp`` are waits of one warp at barriers of its block, where
-    ``warps_per_barrier`` meet on average (all of the block where the barrier names no number of
-    threads; threads that have left are counted). ``warp_syncs``: ``bar.warp.sync``; ``fences``:
-    membar and fence; ``async_waits``: for asynchronous copies, memory barriers and wgmma.
-    """
-
-    barriers_per_warp: float
-    warps_per_barrier: float
-    warp_syncs: float
-    fences: float
-    async_waits: float
-
-
-@dataclass(frozen=True, slots=True)
 class Extras:
     """Facts beside ``activity1``.
 
-    ``tensor`` is sorted by kind; ``unshaped_tensor_instructions`` counts warp executions of matrix
-    instructions whose shape nothing tells (a tcgen05.mma with a computed descriptor). ``waiting``:
-    the dependent chains of a warp. ``l1_cycles_per_sector``: cycles of L1 for each sector loaded
-    from global memory; the symbolic analysis does not know. ``register_reads``: those of FP32
-    multiply-adds, by warps. ``from_registers``: of ``tensor``, what mma and wmma multiply.
-    ``feed_passes``: passes of shared memory that feed asynchronous products (wgmma, tcgen05) and
-    bring what is copied for them. ``copies``: waits for asynchronous copies. ``busy_blocks``:
-    blocks that touch global memory, where the launch has any.
+    ``tensor`` is sorted by kind, without instructions whose shape nothing tells (a tcgen05.mma with
+    a computed descriptor). ``waiting``: the dependent chains of a warp.
+    ``l1_cycles_per_sector``: cycles of L1 for each sector loaded from global memory; the
+    symbolic analysis does not know. ``register_reads``: those of FP32 multiply-adds, by warps.
+    ``from_registers``: of ``tensor``, what mma and wmma multiply. ``feed_passes``: passes of
+    shared memory that feed asynchronous products (wgmma, tcgen05) and bring what is copied for
+    them. ``copies``: waits for asynchronous copies. ``busy_blocks``: blocks that touch global
+    memory, where the launch has any. ``constant_passes``: words that loads from constant memory
+    ask for, each of a warp's distinct ones alone, and ``constant_requests`` those loads, by
+    warps: only where the address changes from one time to the next; else it is an operand or is
+    loaded once.
     """
 
     tensor: tuple[TensorWork, ...]
-    unshaped_tensor_instructions: float
     atomics: Atomics
-    synchronisation: Synchronisation
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
     register_reads: float = 0.0
@@ -160,50 +93,30 @@ class Extras:
     feed_passes: float = 0.0
     copies: Copies = NO_COPIES
     busy_blocks: float | None = None
+    constant_passes: float = 0.0
+    constant_requests: float = 0.0
 
 
 def measure_extras(
-    module: Module, functions: Mapping[str, Counted], launch: Launch, atomics: Atomics,
+    module: Module, functions: Mapping[str, Counts], launch: Launch, atomics: Atomics,
     shared_bytes: int = 0, busy_blocks: float = 0.0,
 ) -> Extras:  # fmt: skip
     """Add up what the analysis counted; ``functions`` maps names to counts by position,
     ``shared_bytes`` are those of a block, ``busy_blocks`` touch global memory."""
     tensor: dict[tuple[TensorKind, bool], float] = {}
     from_registers: dict[tuple[TensorKind, bool], float] = {}
-    unshaped = barriers = meeting = warp_syncs = fences = async_waits = 0.0
-    for name, one, executed, lanes in _executed(module, functions):
-        facts = classify(one.opcode)
-        if facts.pipe == "tensor" and facts.category == "compute":
-            work = tensor_work(one.opcode)
-            if facts.entry.startswith("tcgen05"):  # each thread that asks for one gets one
-                work, lanes = _fifth(body_of(module, name), one), lanes * WARP_SIZE
-            if work is None:
-                unshaped += executed
-            else:
-                key, done = (work.kind, work.sparse), work.multiply_adds * lanes / WARP_SIZE
-                tensor[key] = tensor.get(key, 0.0) + done
-                if facts.entry.startswith(("mma", "wmma")):
-                    from_registers[key] = from_registers.get(key, 0.0) + done
-        elif facts.category == "barrier":
-            words = set(one.opcode.split("."))
-            if facts.entry in ("bar", "barrier") and "arrive" not in words:
-                barriers += executed
-                meeting += executed * _meeting(one, words, launch)
-            warp_syncs += executed * (facts.entry == "bar.warp")
-            fences += executed * (facts.entry in ("membar", "fence"))
-            async_waits += executed * bool(words & _WAITS)
-    warps = launch.blocks * launch.warps_per_block
+    for name, one, lanes in _executed(module, functions):
+        facts, work = classify(one.opcode), tensor_work(one.opcode)
+        if facts.entry.startswith("tcgen05"):  # each thread that asks for one gets one
+            work, lanes = _fifth(body_of(module, name), one), lanes * WARP_SIZE
+        if work is not None:
+            key, done = (work.kind, work.sparse), work.multiply_adds * lanes / WARP_SIZE
+            tensor[key] = tensor.get(key, 0.0) + done
+            if facts.entry.startswith(("mma", "wmma")):
+                from_registers[key] = from_registers.get(key, 0.0) + done
     return Extras(
         _sorted_work(tensor),
-        unshaped,
         atomics,
-        Synchronisation(
-            barriers_per_warp=barriers / warps,
-            warps_per_barrier=meeting / barriers if barriers else 0.0,
-            warp_syncs=warp_syncs,
-            fences=fences,
-            async_waits=async_waits,
-        ),
         measure_waiting(module, functions),
         _l1_cycles_per_sector(functions.values()),
         measure_register_reads(module, functions),
@@ -211,7 +124,50 @@ def measure_extras(
         _feed_passes(module, functions) if tensor != from_registers else 0.0,
         measure_copies(module, functions, launch.blocks, launch.warps_per_block, shared_bytes),
         min(busy_blocks, launch.blocks) or launch.blocks,
+        *_constant_use(module, functions),
     )
+
+
+def _constant_use(module: Module, functions: Mapping[str, Counts]) -> tuple[float, float]:
+    """``constant_passes`` and ``constant_requests``."""
+    passes = requests = 0.0
+    for name, counts in functions.items():
+        body = body_of(module, name)
+        at = _changing_constants(body)
+        if at.size:
+            loads = joined_loads(body).loads[at]
+            asked = counts.warp_executions[at]
+            passes += float((counts.constant_transactions[at] / loads).sum())
+            requests += float((asked / loads).sum())
+    return passes, requests
+
+
+@attached
+def _changing_constants(body: Body) -> Integers:
+    """Positions of loads from constant memory whose address is computed in their innermost loop,
+    or in no loop at all."""
+    loads = [
+        one
+        for one in body.instructions
+        if one.opcode.startswith("ld.const")
+        and any(isinstance(o, Address) and isinstance(o.base, Register) for o in one.operands)
+    ]
+    if not loads:
+        return np.zeros(0, dtype=np.intp)
+    cfg = build_cfg(body)
+    forest, written = natural_loops(cfg), flow(body).writes
+    found = []
+    for one in loads:
+        loop = forest.innermost[cfg.block_of[one.position]]
+        inside = [cfg.blocks[n] for n in forest.loops[loop].blocks] if loop >= 0 else [*cfg.blocks]
+        bases = {o.base.name for o in one.operands
+                 if isinstance(o, Address) and isinstance(o.base, Register)}  # fmt: skip
+        if any(
+            not bases.isdisjoint(written[at]) for block in inside
+            for at in range(block.start, block.end)
+        ):  # fmt: skip
+            found.append(one.position)
+    return np.array(found, dtype=np.intp)
 
 
 def _sorted_work(work: Mapping[tuple[TensorKind, bool], float]) -> tuple[TensorWork, ...]:
@@ -220,7 +176,7 @@ def _sorted_work(work: Mapping[tuple[TensorKind, bool], float]) -> tuple[TensorW
     return tuple(TensorWork(kind, sparse, work[kind, sparse]) for kind, sparse in ordered)
 
 
-def _feed_passes(module: Module, functions: Mapping[str, Counted]) -> float:
+def _feed_passes(module: Module, functions: Mapping[str, Counts]) -> float:
     """Passes of shared memory that asynchronous products and bulk copies take."""
     found = 0.0
     for name, counts in functions.items():
@@ -235,13 +191,12 @@ def _fed_by(body: Body) -> tuple[int, ...]:
     return tuple(one.position for one in body.instructions if one.opcode.startswith(names))
 
 
-def _l1_cycles_per_sector(functions: Iterable[Counted]) -> float | None:
+def _l1_cycles_per_sector(functions: Iterable[Counts]) -> float | None:
     cycles = sectors = 0.0
     for counts in functions:
-        each = getattr(counts, "l1_millicycles", None)
-        if each is not None:
-            cycles += float(each.sum()) / 1000
-            sectors += float(counts.sectors[each > 0].sum())
+        each = counts.l1_millicycles
+        cycles += float(each.sum()) / 1000
+        sectors += float(counts.sectors[each > 0].sum())
     return cycles / sectors if cycles else None
 
 
@@ -292,31 +247,21 @@ def _kind(facts: OpcodeFacts, words: list[str]) -> TensorKind | None:
 
 
 def _executed(
-    module: Module, functions: Mapping[str, Counted]
-) -> Iterable[tuple[str, Instruction, float, float]]:
-    """Matrix instructions and barriers that ran, with their function, warp executions and active
-    lanes."""
+    module: Module, functions: Mapping[str, Counts]
+) -> Iterable[tuple[str, Instruction, float]]:
+    """Matrix instructions that ran, with their function and active lanes."""
     for name, counts in functions.items():
-        for one in _extras_of(body_of(module, name)):
-            executed = float(counts.warp_executions[one.position])
-            if executed:
-                yield name, one, executed, float(counts.active_lanes[one.position])
+        for one in _products_of(body_of(module, name)):
+            if counts.warp_executions[one.position]:
+                yield name, one, float(counts.active_lanes[one.position])
 
 
 @attached
-def _extras_of(body: Body) -> tuple[Instruction, ...]:
-    return tuple(filter(_is_extra, body.instructions))
+def _products_of(body: Body) -> tuple[Instruction, ...]:
+    return tuple(filter(is_product, body.instructions))
 
 
-def _is_extra(one: Instruction) -> bool:
+def is_product(one: Instruction) -> bool:
+    """Whether it is a matrix instruction that multiplies."""
     facts = classify(one.opcode)
-    return facts.pipe == "tensor" or facts.category == "barrier"
-
-
-def _meeting(one: Instruction, words: set[str], launch: Launch) -> int:
-    """Warps that a barrier of the block waits for: bar.sync a{, b}; bar.red.op d, a{, b}, p."""
-    operands = one.operands[1:-1] if "red" in words else one.operands
-    threads = operands[1] if len(operands) > 1 else None
-    if isinstance(threads, Immediate):
-        return -(-int(threads.value) // WARP_SIZE)
-    return launch.warps_per_block
+    return facts.pipe == "tensor" and facts.category == "compute"

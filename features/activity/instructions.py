@@ -18,10 +18,10 @@ from wattcast.features.activity.counts import (
     LATENCY_PER_INSTRUCTION,
     LATENCY_PER_LOAD,
     Activity,
-    Counted,
     body_of,
     shared_use,
 )
+from wattcast.features.counts import Counts
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.machine_code import Pipes, machine_code
 from wattcast.features.ptx.ir import Module
@@ -63,7 +63,7 @@ class InstructionEvents(NamedTuple):
 
 
 def measure_instructions(
-    module: Module, functions: Mapping[str, Counted], activity: Activity
+    module: Module, functions: Mapping[str, Counts], activity: Activity
 ) -> dict[str, InstructionEvents]:
     """Events by function name; ``functions`` are the counts that ``activity`` sums up."""
     counted = {name: _counted(module, name, counts) for name, counts in functions.items()}
@@ -99,7 +99,7 @@ class _Counted(NamedTuple):
     stores: Floats
 
 
-def _counted(module: Module, name: str, counts: Counted) -> _Counted:
+def _counted(module: Module, name: str, counts: Counts) -> _Counted:
     body = body_of(module, name)
     size = len(body.instructions)
     columns = {field: np.zeros(size) for field in InstructionEvents._fields}
@@ -134,7 +134,7 @@ def _counted(module: Module, name: str, counts: Counted) -> _Counted:
     sectors = np.asarray(counts.sectors, dtype=np.float64)
     columns["global_sectors"] = sectors * (loads + stores)
     # Only an execution knows which sectors a block touches anew.
-    unique = np.asarray(getattr(counts, "unique_sectors", sectors), dtype=np.float64)
+    unique = sectors if counts.unique_sectors is None else counts.unique_sectors
     return _Counted(
         InstructionEvents(**columns), sectors, np.minimum(unique, sectors), loads, stores
     )

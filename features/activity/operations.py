@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.activity.counts import WORD_BYTES, Counted, body_of, shared_use
+from wattcast.features.activity.counts import WORD_BYTES, body_of, shared_use
 from wattcast.features.attached import attached
+from wattcast.features.counts import Counts
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.machine_code import Pipes, machine_code
@@ -52,7 +53,7 @@ class Operations(NamedTuple):
     shared_bytes: float
 
 
-def measure_least(module: Module, functions: Mapping[str, Counted]) -> Least:
+def measure_least(module: Module, functions: Mapping[str, Counts]) -> Least:
     """Add up over all functions; they map names to counts by position."""
     passes = sectors = 0.0
     for name, counts in functions.items():
@@ -70,7 +71,7 @@ def measure_least(module: Module, functions: Mapping[str, Counted]) -> Least:
     return Least(passes, sectors)
 
 
-def measure_operations(module: Module, functions: Mapping[str, Counted]) -> Operations:
+def measure_operations(module: Module, functions: Mapping[str, Counts]) -> Operations:
     """Add up over all functions; they map names to counts by position."""
     total = np.zeros(len(Operations._fields))
     for name, counts in functions.items():

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattcast.features.activity.counts import Counted, Floats, body_of
+from wattcast.features.activity.counts import Floats, body_of
 from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, build_cfg
+from wattcast.features.counts import Counts
 from wattcast.features.dataflow import block_sources, flow
 from wattcast.features.isa import classify
 from wattcast.features.machine_code import machine_code
@@ -35,7 +36,7 @@ class Product(NamedTuple):
     addend: Operand
 
 
-def measure_register_reads(module: Module, functions: Mapping[str, Counted]) -> float:
+def measure_register_reads(module: Module, functions: Mapping[str, Counts]) -> float:
     """Registers of a warp that FP32 multiply-adds read from the register file; launch total."""
     return sum(
         float(counts.warp_executions @ _reads(body_of(module, name)))

@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattcast.features.activity.counts import Counted, Floats, Integers, body_of
+from wattcast.features.activity.counts import Floats, Integers, body_of
 from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, build_cfg
+from wattcast.features.counts import Counts
 from wattcast.features.dataflow import block_sources, flow
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
-from wattcast.features.machine_code import machine_code
+from wattcast.features.machine_code import Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Module, Operand
 from wattcast.features.registers import UNROLL
@@ -29,6 +30,17 @@ from wattcast.features.registers import UNROLL
 INSTRUCTION, SHARED, LOAD = 4.0, 25.0, 400.0
 """Cycles by which the longest of several chains is chosen: arithmetic, shared memory and device
 memory of a V100 (Jia et al. 2018, Tables 4.1 and 3.1). Only their order of size matters."""
+
+
+SLOW_INSTRUCTIONS = 2.5
+"""Further instructions' time of one that the special function unit does (a conversion, a reciprocal
+seed): 14 cycles where others take 4 (Jia et al. 2018, Table 4.1)."""
+BRANCH_INSTRUCTIONS = 2.25
+"""The same of a branch: it waits 12 cycles for its predicate, not 4, and what follows 5 for it (the
+stalls that ptxas 12.9 writes into machine code for sm_75)."""
+REJOIN_INSTRUCTIONS = 2.5
+"""The same of a division or root rounded to nearest, whose lanes branch and meet again: 5 cycles
+each (the same)."""
 
 
 class Waiting(NamedTuple):
@@ -46,7 +58,7 @@ class Waiting(NamedTuple):
     barriers: float
 
 
-def measure_waiting(module: Module, functions: Mapping[str, Counted]) -> Waiting:
+def measure_waiting(module: Module, functions: Mapping[str, Counts]) -> Waiting:
     """Sum the chains of all blocks; ``functions`` maps names to counts by position."""
     total = np.zeros(len(Waiting._fields))
     instructions = loads = 0.0
@@ -81,7 +93,7 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
     A load of global memory stays behind a store that may be to the same place, and the warp stops
     at the store until its value is there.
     """
-    machine = machine_code(body).instructions[block.start : block.end].tolist()
+    machine = _latencies(body)[block.start : block.end].tolist()
     longest = fence = [0.0] * (1 + len(Waiting._fields))  # of a chain: cycles, then ``Waiting``
     ends: dict[int, list[float]] = {}
     stores: dict[Operand, list[float]] = {}  # by base address: the chain that a store waits for
@@ -110,6 +122,20 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
         gathered = 1 if _chases(body, block) or _stores_between(body, block) else UNROLL
         chain = chain._replace(loads=chain.loads / gathered)
     return chain
+
+
+@attached
+def _latencies(body: Body) -> Floats:
+    """Machine instructions of each PTX instruction as the time that one after another take."""
+    code = machine_code(body)
+    found = code.instructions + SLOW_INSTRUCTIONS * code.pipes[:, Pipes._fields.index("sfu")]
+    for one in body.instructions:
+        if one.predicate is not None and one.base == "bra":
+            found[one.position] += BRANCH_INSTRUCTIONS * (code.instructions[one.position] > 0)
+        rounded = {"rn", "rz", "rm", "rp"}.intersection(one.opcode.split("."))
+        if rounded and one.base in ("div", "rcp", "sqrt"):
+            found[one.position] += REJOIN_INSTRUCTIONS
+    return found
 
 
 _INSTRUCTIONS, _SHARED, _LOADS, _BARRIERS = range(4)
@@ -199,7 +225,7 @@ NO_COPIES = Copies(0.0, 0.0)
 
 
 def measure_copies(
-    module: Module, functions: Mapping[str, Counted], blocks: int, warps: int, shared_bytes: int
+    module: Module, functions: Mapping[str, Counts], blocks: int, warps: int, shared_bytes: int
 ) -> Copies:
     """What all functions wait for; ``warps`` and ``shared_bytes`` are those of a block.
 

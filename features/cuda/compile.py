@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import re
 import tempfile
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from wattcast.features.cuda import toolchain
 from wattcast.features.cuda.isolation import Finished, Limits, NotIsolatedError, run_limited
+from wattcast.features.cuda.source import (
+    MOST_SHOWN,
+    device_code,
+    forbidden_include,
+    host_code,
+    includes_of,
+    is_header_name,
+    standard_headers,
+)
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import WattcastError
 
-SOURCE_NAME, OUTPUT_NAME = "kernel.cu", "out.ptx"
+SOURCE_NAME, OUTPUT_NAME, HEADERS = "kernel.cu", "out.ptx", "headers"
 
 NVCC_MINIMUM = 75
 """The oldest target of nvcc 13 (CUDA 13.0 release notes: Maxwell, Pascal, Volta removed)."""
@@ -42,49 +48,137 @@ class CompileError(WattcastError):
 
 @dataclass(frozen=True, slots=True)
 class CompiledCuda:
-    """PTX text, the compiler that made it, its target (``80`` is 8.0) and its remarks."""
+    """PTX text, the compiler that made it, its target (``80`` is 8.0) and its remarks;
+    ``instances``: names in the PTX by what was asked for."""
 
     ptx: str
     compiler: str
     target: int
     diagnostics: tuple[Diagnostic, ...]
+    instances: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def compile_cuda(
-    source: str, compute_capability: tuple[int, int], *, limits: Limits | None = None
+    source: str,
+    compute_capability: tuple[int, int],
+    *,
+    limits: Limits | None = None,
+    headers: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
+    instances: Sequence[str] = (),
 ) -> CompiledCuda:
     """Compile CUDA C++ ``source`` to PTX for a compute capability.
 
     A capability older than the compiler supports is raised to the oldest one it does, with
-    the diagnostic ``target_raised``. Raises CompileError (compiler's lines, a forbidden
-    include, host code without nvcc, a limit reached), CompilerMissingError, NotIsolatedError, and
+    the diagnostic ``target_raised``. ``headers`` are files that the source includes, by the name
+    it includes them by; ``options`` are compiler options (``checked_options``); ``instances`` are
+    instances of template kernels, such as ``gemm<32, float>``. Host code is compiled by an
+    installed nvcc, else left out (``device_code``). Raises CompileError (compiler's lines, a
+    forbidden include or option, a limit reached), CompilerMissingError, NotIsolatedError, and
     GivenUpError where the machine held it up.
     """
     nvrtc, nvcc = toolchain.find_nvrtc(), toolchain.find_nvcc()
     if nvrtc is None and nvcc is None:
         raise CompilerMissingError(NO_COMPILER)
-    limits = limits or Limits()
+    limits, headers, options = limits or Limits(), headers or {}, checked_options(options)
     if "\0" in source:
         raise CompileError(
             "the source holds a NUL byte", line=source.count("\n", 0, source.find("\0")) + 1
         )
-    if refused := forbidden_include(source):
+    _refuse_includes(SOURCE_NAME, source)
+    for name, text in headers.items():
+        _refuse_includes(name, text)
+    for name in headers:
+        if inside := next((one for one in headers if one.startswith(f"{name}/")), None):
+            raise CompileError(f"{name!r} is a header and the folder of {inside!r}")
+    host = any(host_code(text) for text in (source, *headers.values()))
+    if nvcc is not None and (nvrtc is None or (host and not instances)):
+        try:
+            return _with_nvcc(source, compute_capability, nvcc, limits, headers, options)
+        except CompileError:
+            if nvrtc is None:
+                raise
+    assert nvrtc is not None  # one of the two is there
+    if not host and not headers:
+        asked = [*options, *(f"--instance={each}" for each in instances)]
+        return _with_nvrtc({SOURCE_NAME: source}, compute_capability, nvrtc, limits, asked)
+    return _device_side(source, compute_capability, nvrtc, limits, headers, options, instances)
+
+
+def _refuse_includes(name: str, text: str) -> None:
+    if not is_header_name(name):
+        raise CompileError(f"{name[:MOST_SHOWN]!r} is no plain relative header name")
+    if refused := forbidden_include(text):
+        where = "line" if name == SOURCE_NAME else f"{name}, line"
         raise CompileError(
-            f"line {refused.line}: {refused.what.strip()} is refused; "
+            f"{where} {refused.line}: {refused.what.strip()} is refused; "
             "only plain header names such as <cuda_fp16.h> may be included",
             line=refused.line,
         )
-    host = host_code(source)
-    if host is None and nvrtc is not None:
-        return _with_nvrtc(source, compute_capability, nvrtc, limits)
-    if nvcc is not None:
-        return _with_nvcc(source, compute_capability, nvcc, limits)
-    assert host is not None  # NVRTC took device code above
-    raise CompileError(
-        f"line {host.line} holds {host.what}; only device code can be compiled here, "
-        "because no nvcc is installed. Send the kernels without host code.",
-        line=host.line,
-    )
+
+
+MOST_ROUNDS = 8
+"""Compilations of one source: each but the last found declarations of the host side, or headers
+that nobody gave."""
+
+
+def _device_side(
+    source: str,
+    capability: tuple[int, int],
+    library: Path,
+    limits: Limits,
+    headers: Mapping[str, str],
+    options: Sequence[str],
+    instances: Sequence[str],
+) -> CompiledCuda:
+    """The device code of files with host code. What only the host can mean (its functions, and
+    types and variables that do not compile) is blanked; a header that nobody gave is empty."""
+    files = {name: device_code(text) for name, text in {SOURCE_NAME: source, **headers}.items()}
+    launched = [name for code in files.values() for name in code.launched]
+    standard, missing = standard_headers(), list[str]()
+    for _ in range(MOST_ROUNDS):
+        texts = {name: code.text for name, code in files.items()}
+        included = set(includes_of("\n".join(texts.values())))
+        stubs = {name: text for name, text in standard.items() if name in included - set(texts)}
+        stubs |= dict.fromkeys(missing, "")
+        stubs |= {
+            n: standard[n] for text in [*stubs.values()] for n in includes_of(text) if n in standard
+        }
+        asked = [*options, *(f"--instance={each}" for each in (*instances, *launched))]
+        try:
+            made = _with_nvrtc(texts | stubs, capability, library, limits, asked)
+        except CompileError as error:
+            absent = _absent_headers(error, texts | stubs)
+            lines = _lines_by_file(error)
+            shorter = {
+                name: code
+                for name, at in lines.items()
+                if name in files and (code := files[name].without(at)) is not None
+            }
+            if not absent and not shorter and not launched:
+                raise _with_missing(error, missing) from None
+            if not absent and not shorter:
+                launched = []  # its own launches may name what only the host knows
+            missing += absent
+            files |= shorter
+            last = error
+            continue
+        notes = tuple(
+            Diagnostic("header_missing", f"{name} was not given; it was taken as empty")
+            for name in missing
+        )
+        return replace(made, diagnostics=made.diagnostics + notes)
+    raise _with_missing(last, missing)
+
+
+def _with_missing(error: CompileError, missing: Sequence[str]) -> CompileError:
+    """The same error, with the headers that were taken as empty and may be its cause."""
+    if not missing:
+        return error
+    absent = ", ".join(missing[:8])
+    brings = " (pip install nvidia-curand-cu12 brings curand)" if "curand" in absent else ""
+    detail = f"{error.detail}. Not given and taken as empty: {absent}{brings}"
+    return CompileError(detail, **error.context)
 
 
 def compile_all(
@@ -142,33 +236,96 @@ def _nvrtc_command(
 
 
 def _with_nvrtc(
-    source: str, capability: tuple[int, int], library: Path, limits: Limits
+    files: Mapping[str, str],
+    capability: tuple[int, int],
+    library: Path,
+    limits: Limits,
+    options: Sequence[str] = (),
 ) -> CompiledCuda:
     target, diagnostics, command = _nvrtc_command(capability, library, SOURCE_NAME)
-    ptx, done = _compiled(source, command, toolchain.nvrtc_files(library), limits)
-    return CompiledCuda(ptx, "nvrtc", target, diagnostics + _remarks(done.stdout))
+    if any(option.startswith("--std=") for option in options):
+        command.remove("--std=c++17")
+    if len(files) > 1:
+        command.insert(4, f"--include-path={HEADERS}")
+    ptx, done, names = _compiled(
+        files, [*command, *options], toolchain.nvrtc_files(library), limits
+    )
+    return CompiledCuda(ptx, "nvrtc", target, diagnostics + _remarks(done.stdout), names)
 
 
 def _with_nvcc(
-    source: str, capability: tuple[int, int], nvcc: Path, limits: Limits
+    source: str,
+    capability: tuple[int, int],
+    nvcc: Path,
+    limits: Limits,
+    headers: Mapping[str, str],
+    options: Sequence[str],
 ) -> CompiledCuda:
     targets = tuple(target for target in toolchain.CUDA_TARGETS if target >= NVCC_MINIMUM)
     target, diagnostics = _target(capability, targets, "nvcc 13")
-    command = [str(nvcc), "-ptx", "-lineinfo", "-std=c++17", f"-arch=compute_{target}"]
-    command += [SOURCE_NAME, "-o", OUTPUT_NAME]
-    ptx, done = _compiled(source, command, toolchain.nvcc_files(nvcc), limits)
+    command = [str(nvcc), "-ptx", "-lineinfo", f"-arch=compute_{target}", f"-I{HEADERS}"]
+    if not any(option.startswith("--std=") for option in options):
+        command.append("-std=c++17")
+    command += [*options, SOURCE_NAME, "-o", OUTPUT_NAME]
+    files = {SOURCE_NAME: source, **headers}
+    ptx, done, _ = _compiled(files, command, toolchain.nvcc_files(nvcc), limits)
     return CompiledCuda(ptx, "nvcc", target, diagnostics + _remarks(done.stderr))
 
 
 def _compiled(
-    source: str, command: Sequence[str], readable: Sequence[Path], limits: Limits
-) -> tuple[str, Finished]:
-    """The PTX that a compiler makes of ``source`` in a folder of its own. Raises CompileError."""
+    files: Mapping[str, str], command: Sequence[str], readable: Sequence[Path], limits: Limits
+) -> tuple[str, Finished, dict[str, str]]:
+    """The PTX that a compiler makes of ``files`` in a folder of their own, and the names of the
+    instances asked for. Raises CompileError."""
     with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
         folder = Path(name)
-        (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
+        for file, text in files.items():
+            place = folder / file if file == SOURCE_NAME else folder / HEADERS / file
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
         done = run_limited(command, folder, limits, readable)
-        return _result(done, folder, limits, folder), done
+        ptx, names = _result(done, folder, limits, folder), dict[str, str]()
+        if (folder / "names").is_file():
+            rows = (folder / "names").read_text(encoding="utf-8").splitlines()
+            names = dict(row.split("\t", 1) for row in rows if "\t" in row)
+        return ptx, done, names
+
+
+OPTIONS = re.compile(
+    r"-D\s*(?P<macro>[A-Za-z_]\w*(?:=[\w.+\-*/()<>,: ]{0,200})?)"
+    r"|-?-std=(?P<std>c\+\+(?:11|14|17|20))"
+    r"|-?-(?P<flag>use_fast_math|extra-device-vectorization|device-as-default-execution-space)"
+    r"|-?-(?P<switch>fmad|ftz|prec-div|prec-sqrt)=(?P<on>true|false)"
+    r"|-?-maxrregcount[= ](?P<registers>\d{1,3})"
+)
+"""Compiler options that change the code and reach no file (NVRTC user guide, section 3)."""
+
+MOST_OPTIONS = 64
+
+
+def checked_options(options: Sequence[str]) -> list[str]:
+    """Options as NVRTC and nvcc both take them. Raises CompileError for any other one."""
+    if len(options) > MOST_OPTIONS:
+        raise CompileError(f"{len(options)} compiler options; at most {MOST_OPTIONS} are taken")
+    taken = list[str]()
+    for option in options:
+        match = OPTIONS.fullmatch(option.strip())
+        if match is None:
+            raise CompileError(
+                f"the compiler option {option[:MOST_SHOWN]!r} is not taken; -D NAME=VALUE, -std=, "
+                "--use_fast_math, --fmad=, --ftz=, --prec-div=, --prec-sqrt=, --maxrregcount= are"
+            )
+        if match["macro"]:
+            taken.append(f"-D{match['macro']}")
+        elif match["std"]:
+            taken.append(f"--std={match['std']}")
+        elif match["flag"]:
+            taken.append(f"--{match['flag']}")
+        elif match["switch"]:
+            taken.append(f"--{match['switch']}={match['on']}")
+        else:
+            taken.append(f"--maxrregcount={match['registers']}")
+    return taken
 
 
 def _target(
@@ -200,12 +357,13 @@ def _result(done: Finished, folder: Path, limits: Limits, ran_in: Path) -> str:
         ptx = out.read_text(encoding="utf-8", errors="replace")
         return ptx.replace(f"{ran_in.resolve()}/", "").replace(f"{ran_in}/", "")
     last_line = (folder / SOURCE_NAME).read_text(encoding="utf-8").count("\n") + 1
-    errors = _errors(done.stdout + "\n" + done.stderr, last_line)
+    errors = _errors(done.stdout + "\n" + done.stderr, last_line, ran_in)
     if errors:
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        where = f"{first['file']}, line" if "file" in first else "line"
         raise CompileError(
-            f"line {first['line']}: {first['message']}{more}", line=first["line"], errors=errors
+            f"{where} {first['line']}: {first['message']}{more}", line=first["line"], errors=errors
         )
     if done.code < 0 or done.code == 2 or done.code > 128:
         raise CompileError(
@@ -216,135 +374,47 @@ def _result(done: Finished, folder: Path, limits: Limits, ran_in: Path) -> str:
 
 
 _MESSAGE = re.compile(
-    rf"^(?:(?:\S*/)?{re.escape(SOURCE_NAME)}[(:](\d+)(?:[:,]\d+)?\)?|At end of source):\s*"
+    r"^(?:(\S+?)[(:](\d+)(?:[:,]\d+)?\)?|At end of source):\s*"
     r"(?:catastrophic |fatal )?(error|warning)[^:]*:\s*(.*)$",
     re.M,
 )
+_ABSENT = re.compile(r"(?:could not|cannot) open source file \"([^\"]+)\"")
 
 
-def _errors(log: str, last_line: int) -> list[dict[str, object]]:
-    return [
-        {"line": int(line or last_line), "message": message.strip()}
-        for line, kind, message in _MESSAGE.findall(log)
-        if kind == "error"
-    ]
+def _errors(log: str, last_line: int, folder: Path) -> list[dict[str, object]]:
+    found = list[dict[str, object]]()
+    for file, line, kind, message in _MESSAGE.findall(log):
+        if kind != "error":
+            continue
+        name = file.removeprefix(f"{folder.resolve()}/").removeprefix(f"{folder}/")
+        name = name.removeprefix(f"{HEADERS}/") or SOURCE_NAME
+        row: dict[str, object] = {"line": int(line or last_line), "message": message.strip()}
+        found.append(row if name == SOURCE_NAME else {**row, "file": name})
+    return found
+
+
+def _lines_by_file(error: CompileError) -> dict[str, set[int]]:
+    """Lines with errors, by the file they are in."""
+    found = dict[str, set[int]]()
+    for row in _rows(error):
+        found.setdefault(str(row.get("file", SOURCE_NAME)), set()).add(int(str(row["line"])))
+    return found
+
+
+def _absent_headers(error: CompileError, given: Mapping[str, str]) -> list[str]:
+    """Plain header names that the compiler looked for in vain."""
+    names = (name for row in _rows(error) for name in _ABSENT.findall(str(row["message"])))
+    return [name for name in dict.fromkeys(names) if is_header_name(name) and name not in given]
+
+
+def _rows(error: CompileError) -> list[dict[str, object]]:
+    rows = error.context.get("errors")
+    return [*rows] if isinstance(rows, list) else []
 
 
 def _remarks(log: str) -> tuple[Diagnostic, ...]:
     return tuple(
         Diagnostic("compiler_warning", message.strip(), int(line))
-        for line, kind, message in _MESSAGE.findall(log)
-        if kind == "warning" and line
+        for file, line, kind, message in _MESSAGE.findall(log)
+        if kind == "warning" and file.endswith(SOURCE_NAME)
     )
-
-
-# --- a first look at the source: what it may include, and whether it holds host code --------------
-# Both answers come from the text without comments, before a compiler sees it, in one pass over it.
-
-MOST_SHOWN = 200
-"""Characters of a source that a message repeats."""
-
-
-class Finding(NamedTuple):
-    """Something found in the source: 1-based line and what it is."""
-
-    line: int
-    what: str
-
-
-NOISE = re.compile(
-    r"""[/"'R0-9](?:
-      (?<=/)/[^\n]*
-    | (?<=/)\*.*?(?:\*/|\Z)
-    | (?<=R)(?:(?<!\wR)|(?<=\b[uUL]R)|(?<=\bu8R))
-      "(?P<end>[^\s()\\"]{0,16})\(.*?(?:\)(?P=end)"|\Z)
-    | (?<=")[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?
-    | (?<=')[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'?
-    | (?<=[0-9])(?<!\w[0-9])(?P<number>(?:[eEpP][+-]|'?\w|\.)*+)
-    )""",
-    re.DOTALL | re.VERBOSE,
-)
-"""Comments, strings, characters, and numbers, whose ``'`` opens no character (C++17, [lex]).
-
-What is never closed goes to the end of its line or of the text, so that no text is looked at
-twice: the time grows with the text alone.
-"""
-
-_SPLICE = re.compile(r"\\[ \t\v\f]*\n")
-_DIRECTIVE = re.compile(r"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*(include\w*|import|embed)\b(.*)$", re.M)
-_HEADER = re.compile(r"""\s*(?:<([\w.+/-]+)>|"([\w.+/-]+)")\s*""")
-_PROBE = re.compile(r"__has_(?:include|embed)\w*")
-_HOST = (
-    (re.compile(r"<<<"), "a kernel launch (<<<...>>>)"),
-    (re.compile(r"\bint\s+main\s*\("), "main()"),
-    (
-        re.compile(
-            r"#[ \t]*include[ \t]*<(?:iostream|vector|string|map|memory|algorithm|fstream|chrono|"
-            r"stdio\.h|stdlib\.h|string\.h|sys/\w+\.h|time\.h|c(?:stdio|stdlib|string|time))>"
-        ),
-        "a host header",
-    ),
-    (
-        re.compile(r"\bcuda(?:Malloc|Free|Memcpy|DeviceSynchronize|EventCreate)\w*\s*\("),
-        "a host call",
-    ),
-)
-
-
-def forbidden_include(source: str) -> Finding | None:
-    """The first include that is no plain relative header name, else ``None``.
-
-    Absolute paths, ``..``, macros as header names and probes (``__has_include``) are refused. This
-    is the second line, and a clear message: what a compiler can read at all, ``isolation`` says.
-    """
-    text, splices = _spliced(source)
-    text = NOISE.sub(lambda found: found[0] if found[0][0] != "/" else _blank(found), text)
-    for match in _DIRECTIVE.finditer(text):
-        header = _HEADER.fullmatch(match[2])
-        name = (header[1] or header[2]) if header else ""
-        if match[1] != "include" or not name or name.startswith("/") or ".." in name.split("/"):
-            what = f"#{match[1]}{match[2].rstrip()}"
-            return Finding(_line(text, splices, match.start()), what[:MOST_SHOWN])
-    probe = _PROBE.search(text)
-    return Finding(_line(text, splices, probe.start()), probe[0]) if probe else None
-
-
-def host_code(source: str) -> Finding | None:
-    """The first sign of host code, else ``None``; such files need ``nvcc``, not NVRTC."""
-    text, splices = _spliced(source)
-    text = NOISE.sub(lambda found: found[0] if found["number"] is not None else _blank(found), text)
-    found = [
-        Finding(_line(text, splices, match.start()), what)
-        for pattern, what in _HOST
-        if (match := pattern.search(text))
-    ]
-    return min(found, default=None)
-
-
-def code_alone(source: str) -> str:
-    """The source on joined lines, a space for each comment and ``""`` for each string."""
-
-    def short(found: re.Match[str]) -> str:
-        if found["number"] is not None:
-            return found[0]
-        return " " if found[0][0] == "/" else '""'
-
-    return NOISE.sub(short, _spliced(source)[0])
-
-
-def _spliced(source: str) -> tuple[str, list[int]]:
-    """The text with lines joined that end in a backslash, and where in it they were joined."""
-    pieces = _SPLICE.split(source.replace("\r\n", "\n"))
-    return "".join(pieces), list(accumulate(map(len, pieces[:-1])))
-
-
-def _blank(found: re.Match[str]) -> str:
-    """As many blanks, so that every position and every line break stays."""
-    text = found[0]
-    if "\n" not in text:
-        return " " * len(text)
-    return "\n".join(" " * len(line) for line in text.split("\n"))
-
-
-def _line(text: str, splices: list[int], position: int) -> int:
-    return text.count("\n", 0, position) + bisect_right(splices, position) + 1

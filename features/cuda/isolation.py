@@ -1,12 +1,14 @@
 """Processes with limits, and compilers that read their toolkit and nothing else.
 
-    in_force()     "namespaces", "landlock" or None: the first that this kernel keeps, tried once
-    run_limited()  one run in that mode; where there is none, with limits alone
+    in_force()     whether this kernel isolates compilers, tried once
+    run_limited()  one run, isolated; where that is not in force, with limits alone
     Limited        any program with limits
 
 Whoever runs sources of others asks ``in_force`` first (``predictor.parts.sources``). The doors are
 closed by ``jail.py``, in a process between us and the compiler: nothing is set between fork and
-exec of a threaded service. Namespaces need Linux 5.12, Landlock 5.13 (docs/operations.md).
+exec of a threaded service. Namespaces need Linux 5.12 (docs/operations.md). Landlock and seccomp
+are as quick with NVRTC and ptxas, but nvcc took 1.1 to 1.9 s for a file instead of 0.7, as a second
+process must answer every path it names, and whether a file exists could leak.
 """
 
 from __future__ import annotations
@@ -26,15 +28,12 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.cuda.jail import FAILED
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import GivenUpError, WattcastError
-
-Mode = Literal["namespaces", "landlock"]
-MODES: tuple[Mode, ...] = ("namespaces", "landlock")
 
 _JAIL = Path(__file__).with_name("jail.py").resolve()
 _PROBE = Path(__file__).with_name("probe.py").resolve()
@@ -92,13 +91,6 @@ class Finished:
         return self.code == FAILED
 
 
-class Named(Strict):
-    """Which arguments of a system call are a path, and the folder that the path starts from."""
-
-    path: int
-    folder: int | None = None
-
-
 class Calls(Strict):
     """Numbers of system calls of one architecture, which seccomp calls ``architecture``."""
 
@@ -109,13 +101,11 @@ class Calls(Strict):
     seccomp: int
     denied: Mapping[str, int]
     unknown: Mapping[str, int]
-    naming: Mapping[str, int]
 
 
 class SystemCalls(Strict):
-    """``syscalls.toml``: ``arguments`` of the calls in ``naming``, and an architecture each."""
+    """``syscalls.toml``, by architecture."""
 
-    arguments: Mapping[str, Named]
     x86_64: Calls
     aarch64: Calls
 
@@ -132,28 +122,22 @@ def filter_tables() -> dict[str, object] | None:
     calls = {"x86_64": table.x86_64, "aarch64": table.aarch64}.get(platform.machine())
     if calls is None:
         return None
-    arguments = ((number, table.arguments[name]) for name, number in calls.naming.items())
     return {
         **calls.model_dump(),
         "denied": list(calls.denied.values()),
         "unknown": list(calls.unknown.values()),
-        "naming": [(number, named.folder, named.path) for number, named in arguments],
     }
 
 
 @lru_cache(maxsize=1)
-def in_force() -> Mode | None:
-    """The isolation that compilers run in here, tried out once; ``None`` where there is none."""
-    return next((mode for mode in MODES if _holds(mode)), None)
-
-
-def _holds(mode: Mode) -> bool:
+def in_force() -> bool:
+    """Whether compilers run isolated here, tried out once."""
     if sys.platform != "linux" or filter_tables() is None:
         return False
     with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
         command = [str(_PROBE), sys.executable, str(os.getpid())]
         limits = Limits(seconds=PROBE_SECONDS)
-        return _run(command, Path(name), limits, (), mode).code == 0
+        return _run(command, Path(name), limits, (), isolated=True).code == 0
 
 
 class Limited(subprocess.Popen[bytes]):
@@ -166,7 +150,7 @@ class Limited(subprocess.Popen[bytes]):
     """
 
     def __init__(self, command: Sequence[str], policy: Mapping[str, Any], **popen: Any) -> None:
-        said = json.dumps({"mode": "none", **policy, "parent": os.getpid()})
+        said = json.dumps({**policy, "parent": os.getpid()})
         launcher = [sys.executable, "-I", "-S", str(_JAIL), said]
         super().__init__([*launcher, *command], start_new_session=True, **popen)
 
@@ -189,7 +173,7 @@ def run_limited(
     /dev/null and ``folder``, where it may write. Its process group is killed at its limits. Raises
     GivenUpError where the clock ends it, or its request's. Of what it prints, LOG_BYTES are kept.
     """
-    return _run(command, folder, limits, readable, in_force())
+    return _run(command, folder, limits, readable, isolated=in_force())
 
 
 def _run(
@@ -197,11 +181,12 @@ def _run(
     folder: Path,
     limits: Limits,
     readable: Sequence[Path],
-    mode: Mode | None,
+    *,
+    isolated: bool,
 ) -> Finished:
     folder = folder.resolve()
     policy = {
-        "mode": mode or "none",
+        "isolated": isolated,
         "folder": str(folder),
         "readable": sorted({str(path.absolute()) for path in readable if path.exists()}),
         **asdict(limits),

@@ -1,21 +1,15 @@
 """Become a program with limits, or a compiler that sees its toolkit and its own folder alone.
 
-usage: jail.py POLICY PROGRAM [ARGUMENT ...]       (POLICY is JSON, from ``isolation.start``)
+usage: jail.py POLICY PROGRAM [ARGUMENT ...]       (POLICY is JSON, from ``isolation``)
 
 Runs as a script in a process of its own, with the standard library only. It lowers its limits, sees
-to it that it ends with whoever started it, then starts PROGRAM in one of these ways:
-
-    namespaces   user, mount, pid, network and IPC namespaces: the files that may be read are bound
-                 read-only into an empty root; a seccomp filter on top
-    landlock     Landlock rules for what is read and written, and a seccomp filter that refuses
-                 network, signals and tracing. Landlock leaves stat() and the error of open() alone,
-                 so paths elsewhere would still be told apart; this process therefore answers
-                 every call that names one: "no such file"
-    none         limits alone
+to it that it ends with whoever started it, then starts PROGRAM: with limits alone, or, where
+POLICY says ``isolated``, in user, mount, pid, network and IPC namespaces, where the
+files that may be read are bound read-only into an empty root, with a seccomp filter on top.
 
 A PROGRAM that is a Python script is loaded before the doors close: its ``prepare(arguments)``
 returns what is called after. Sources: user_namespaces(7), pivot_root(2), mount_setattr(2),
-landlock(7), seccomp(2), seccomp_unotify(2).
+seccomp(2).
 """
 
 from __future__ import annotations
@@ -23,14 +17,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import resource
 import runpy
-import select
 import signal
-import socket
 import struct
 import sys
 from collections.abc import Callable
@@ -51,34 +42,18 @@ NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_N
 MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 4096, 16384, 1 << 18, 2
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
-SYS_MOUNT_SETATTR = 442  # on every architecture, as all calls since Linux 5.0; so are Landlock's
+SYS_MOUNT_SETATTR = 442  # on every architecture, as all calls since Linux 5.0
 
 # include/uapi/linux/prctl.h, capability.h
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
-# include/uapi/linux/landlock.h: rights on files, by the ABI that brought them
-SYS_LANDLOCK_CREATE_RULESET, SYS_LANDLOCK_ADD_RULE, SYS_LANDLOCK_RESTRICT_SELF = 444, 445, 446
-EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
-MAKE_DIR, MAKE_REG = 1 << 7, 1 << 8
-REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
-FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-OWN_FOLDER = (
-    READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | MAKE_DIR | MAKE_REG | REMOVE_DIR | REMOVE_FILE
-)
-
 # include/uapi/linux/seccomp.h, filter.h; struct seccomp_data holds nr, arch, ip and 6 arguments
-SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
-KILL, ERRNO, NOTIFY, ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
+SECCOMP_SET_MODE_FILTER = 1
+KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, EQUAL, ABOVE, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
 X32_BIT = 0x40000000
-NOTIF_RECV, NOTIF_SEND, NOTIF_CONTINUE = 0xC0502100, 0xC0182101, 1
-NOTIFICATION = struct.Struct("=QIIiIQ6Q")
-REPLY = struct.Struct("=QqiI")
-
-LOOK_MILLISECONDS = 1000
-"""Between two looks at whether we were told to end while nobody asks for a path."""
 
 Policy = dict[str, Any]
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -116,7 +91,7 @@ def in_namespaces(policy: Policy, run: Callable[[], int]) -> int:
         header = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0)
         _checked(_libc.capset(header, bytes(24)), "capset")
         _no_new_privileges()
-        _install_filter(policy, listen=False)
+        _install_filter(policy)
         return run()
 
     return _waited(_child(confined), policy)
@@ -181,54 +156,8 @@ def _mount_attributes(target: str, attributes: int, flags: int) -> None:
     )
 
 
-# --- Landlock and seccomp -----------------------------------------------------------------------
-
-
-def in_landlock(policy: Policy, run: Callable[[], int]) -> int:
-    """Run under Landlock and seccomp, answering for paths; the exit code. Raises OSError."""
-    ours, theirs = socket.socketpair()
-
-    def confined() -> int:
-        ours.close()
-        _no_new_privileges()
-        _landlock(policy)
-        listener = _install_filter(policy, listen=True)
-        socket.send_fds(theirs, [b"x"], [listener])
-        os.close(listener)
-        theirs.close()
-        return run()
-
-    child = _child(confined)
-    theirs.close()
-    _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
-    if listeners:
-        _answer_paths(listeners[0], policy)
-    return _waited(child, policy)
-
-
-def _landlock(policy: Policy) -> None:
-    abi = _system(SYS_LANDLOCK_CREATE_RULESET, "landlock", None, 0, 1)
-    handled = (1 << (13 + (abi > 1) + (abi > 2) + (abi > 4))) - 1
-    network = 3 if abi > 3 else 0  # bind and connect over TCP
-    scoped = 3 if abi > 5 else 0  # abstract Unix sockets and signals
-    attributes = struct.pack("=3Q", handled, network, scoped)[: 8 + 8 * (abi > 3) + 8 * (abi > 5)]
-    rules = _system(SYS_LANDLOCK_CREATE_RULESET, "landlock", attributes, len(attributes), 0)
-    reading = EXECUTE | READ_FILE | READ_DIR
-    allowed = [(path, reading) for path in policy["readable"]]
-    allowed += [(policy["folder"], OWN_FOLDER), ("/dev/null", READ_FILE | WRITE_FILE)]
-    for path, rights in allowed:
-        at = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        if not os.path.isdir(path):
-            rights &= FILE_RIGHTS
-        rule = struct.pack("=Qi", rights & handled, at)
-        _system(SYS_LANDLOCK_ADD_RULE, "landlock", rules, 1, rule, 0)
-        os.close(at)
-    _system(SYS_LANDLOCK_RESTRICT_SELF, "landlock", rules, 0)
-    os.close(rules)
-
-
-def _install_filter(policy: Policy, *, listen: bool) -> int:
-    """Put the seccomp filter in force; ``listen``: calls that name paths are asked about."""
+def _install_filter(policy: Policy) -> None:
+    """Put the seccomp filter in force."""
 
     def refuse(number: int, answer: int) -> list[tuple[int, int, int, int]]:
         return [(EQUAL, 0, 1, number), (RETURN, 0, 0, answer)]
@@ -245,9 +174,6 @@ def _install_filter(policy: Policy, *, listen: bool) -> int:
         steps += refuse(number, ERRNO | errno.EPERM)
     for number in policy["unknown"]:
         steps += refuse(number, ERRNO | errno.ENOSYS)
-    if listen:
-        for number, _, _ in policy["naming"]:
-            steps += refuse(number, NOTIFY)
     # clone() with a new namespace; limits of another process.
     for number, test in (
         (policy["clone"], (ANY_BIT, 0, 1, NAMESPACES | CLONE_NEWCGROUP)),
@@ -259,63 +185,7 @@ def _install_filter(policy: Policy, *, listen: bool) -> int:
     steps.append((RETURN, 0, 0, ALLOW))
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
-    flags = SECCOMP_FILTER_FLAG_NEW_LISTENER if listen else 0
-    return _system(policy["seccomp"], "seccomp", SECCOMP_SET_MODE_FILTER, flags, program)
-
-
-def _answer_paths(listener: int, policy: Policy) -> None:
-    """Answer calls that name a path until nobody is left to make any (seccomp_unotify(2)).
-
-    This hides what exists; what may be read is Landlock's to say, so that a caller who changes the
-    path meanwhile wins nothing but the knowledge that a file is there.
-    """
-    naming = {number: (folder, path) for number, folder, path in policy["naming"]}
-    places = [*policy["readable"], policy["folder"], "/dev/null"]
-    inside = tuple({os.path.realpath(place) for place in places})
-    above = {"/"}
-    for place in (*places, *inside):
-        while (place := os.path.dirname(place)) != "/":
-            above |= {place, os.path.realpath(place)}
-    poll = select.poll()
-    poll.register(listener, select.POLLIN)
-    while True:
-        ready = poll.poll(LOOK_MILLISECONDS)  # a signal just before it would wait for its end
-        if not ready:
-            continue
-        if not ready[0][1] & select.POLLIN:
-            return
-        asked = bytearray(NOTIFICATION.size)
-        try:
-            fcntl.ioctl(listener, NOTIF_RECV, asked)
-            ident, pid, _, number, _, _, *arguments = NOTIFICATION.unpack(asked)
-            answer = (-errno.ENOENT, 0)
-            with contextlib.suppress(OSError):  # a folder that is not open, a caller that is gone
-                path = _named_path(pid, arguments, *naming[number])
-                if path in above or any(path == p or path.startswith(p + "/") for p in inside):
-                    answer = (0, NOTIF_CONTINUE)
-            fcntl.ioctl(listener, NOTIF_SEND, REPLY.pack(ident, 0, *answer))
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EINTR):  # the caller died meanwhile
-                raise
-
-
-def _named_path(pid: int, arguments: list[int], folder: int | None, path: int) -> str:
-    """The path that a call of ``pid`` names, without symbolic links."""
-    at = arguments[path]
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        memory.seek(at)
-        text = memory.read(4096 - at % 4096)
-        if b"\0" not in text:
-            with contextlib.suppress(OSError):
-                text += memory.read(4096)
-    name = os.fsdecode(text.partition(b"\0")[0])
-    start = "cwd"
-    if folder is not None:
-        number = ctypes.c_int(arguments[folder] & 0xFFFFFFFF).value
-        start = "cwd" if number == AT_FDCWD else f"fd/{number}"
-    base = os.readlink(f"/proc/{pid}/{start}")
-    # Without a name it is a file that is open already.
-    return os.path.realpath(os.path.join(base, name)) if name else "/"
+    _system(policy["seccomp"], "seccomp", SECCOMP_SET_MODE_FILTER, 0, program)
 
 
 # --- the process --------------------------------------------------------------------------------
@@ -393,7 +263,7 @@ def _end_with(parent: int) -> None:
 
 
 def main(policy: Policy, command: list[str]) -> NoReturn:
-    """Limit this process, then become ``command`` in the mode that ``policy`` names."""
+    """Limit this process, then become ``command``, isolated where ``policy`` says so."""
     _end_with(policy["parent"])
     _limit(policy)
 
@@ -403,9 +273,7 @@ def main(policy: Policy, command: list[str]) -> NoReturn:
     run: Callable[[], int] = become
     if command[0].endswith(".py"):
         run = runpy.run_path(command[0])["prepare"](command[1:])
-    modes = {"namespaces": in_namespaces, "landlock": in_landlock}
-    mode = policy["mode"]
-    _ended(run if mode == "none" else lambda: modes[mode](policy, run))
+    _ended((lambda: in_namespaces(policy, run)) if policy.get("isolated") else run)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 usage: nvrtc_child.py LIBRARY SOURCE[,SOURCE...] PTX_OUT [OPTION ...]
 Prints the compiler's log; exit code 0 with the PTX written, 1 on compile errors, 2 otherwise. Of
 several sources, each in a folder of its own, PTX_OUT, ``log`` and ``code`` are written beside each.
+The option --instance=EXPRESSION instantiates a template; ``names`` beside the source says under
+which names (NVRTC user guide, section 4, "Accessing lowered names").
 Uses the standard library only, through NVRTC's C interface (NVRTC user guide, section 3).
 """
 
@@ -14,6 +16,7 @@ from pathlib import Path
 
 NVRTC_SUCCESS = 0
 NVRTC_ERROR_COMPILATION = 6
+INSTANCE = "--instance="
 
 
 def prepare(arguments: list[str]) -> Callable[[], int]:
@@ -49,7 +52,10 @@ def _compile(nvrtc: ctypes.CDLL, source: Path, out: Path, options: list[str]) ->
     if status != NVRTC_SUCCESS:
         print(f"NVRTC could not create the program (status {status})", file=sys.stderr)
         return 2
-    encoded = [option.encode() for option in options]
+    instances = [each[len(INSTANCE) :].encode() for each in options if each.startswith(INSTANCE)]
+    for expression in instances:
+        nvrtc.nvrtcAddNameExpression(program, expression)
+    encoded = [option.encode() for option in options if not option.startswith(INSTANCE)]
     status = nvrtc.nvrtcCompileProgram(
         program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded)
     )
@@ -67,6 +73,11 @@ def _compile(nvrtc: ctypes.CDLL, source: Path, out: Path, options: list[str]) ->
     nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
     ptx = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetPTX(program, ptx)
+    lowered = ctypes.c_char_p()
+    with source.with_name("names").open("wb") as names:
+        for expression in instances:
+            nvrtc.nvrtcGetLoweredName(program, expression, ctypes.byref(lowered))
+            names.write(expression + b"\t" + (lowered.value or b"") + b"\n")
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     out.write_bytes(ptx.value)
     return 0

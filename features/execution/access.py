@@ -240,43 +240,6 @@ def write_private(
         memory.write(where, value)
 
 
-def read_flat(
-    site: Site, machine: Machine, where: Offsets, shared: bool, group: Group, dtype: DType
-) -> Array:
-    """Values at addresses ``(warps that take part, n)``, one warp a row."""
-    if not shared:
-        region = machine.memory.find(int(where[0, 0]))
-        if region is not None:
-            offsets = where - region.base
-            if int(offsets.view(np.uint64).max()) <= region.size - dtype.itemsize:
-                return region.read(offsets, dtype, site.role)
-        return _scattered(site, where.reshape(-1), machine, dtype).reshape(where.shape)
-    positions = _tile_positions(site, machine, where, group, dtype.itemsize)
-    return machine.shared.read(positions, dtype)
-
-
-def write_flat(
-    site: Site, machine: Machine, where: Offsets, shared: bool, group: Group, values: Array
-) -> None:
-    """Store at addresses ``(warps that take part, n)``."""
-    if shared:
-        positions = _tile_positions(site, machine, where, group, values.dtype.itemsize)
-        machine.shared.write(positions, values)
-        return
-    _write_scattered(site, where.reshape(-1), machine, values.reshape(-1))
-
-
-def _tile_positions(
-    site: Site, machine: Machine, where: Offsets, group: Group, size: int
-) -> Offsets:
-    limit = machine.shared.size - size
-    inside = where.view(np.uint64) <= limit
-    if not inside.all():
-        machine.complain_address(site, int(where[~inside][0]), "shared memory")
-        where = np.where(inside, where, 0)
-    return where + (group.layout.owners * machine.shared.size)[:, None]
-
-
 def windows(addresses: Offsets) -> npt.NDArray[np.int64]:
     """The window of generic addresses: 0 global, 1 shared, 2 local."""
     return addresses >> WINDOW_SHIFT

@@ -8,7 +8,7 @@ import numpy as np
 
 from wattcast.features.execution import integer
 from wattcast.features.execution.conversion import conversion
-from wattcast.features.execution.floating import comparison, floating_operation, flush
+from wattcast.features.execution.floating import comparison, floating_operation
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import (
     CARRY,
@@ -39,13 +39,13 @@ from wattcast.features.integers import UNSIGNED, Lanes
 from wattcast.features.ptx import ir
 
 
-def arithmetic(base: str, modifiers: tuple[str, ...], *, precise: bool) -> integer.Operation | None:
+def arithmetic(base: str, modifiers: tuple[str, ...]) -> integer.Operation | None:
     """The pure operation of an opcode, whichever family it is of."""
     if base == "cvt":
-        return conversion(modifiers, precise=precise)
+        return conversion(modifiers)
     if base == "prmt":
         return integer.permute_operation(modifiers)
-    found = floating_operation(base, modifiers, precise=precise)
+    found = floating_operation(base, modifiers)
     return found or integer.integer_operation(base, modifiers)
 
 
@@ -69,9 +69,6 @@ def _compare(modifiers: tuple[str, ...]) -> tuple[integer.Function, DType, integ
     except KeyError as error:
         raise UnsupportedError(f"comparison {name}.{modifiers[-1]}") from error
     combine = next((_COMBINE[m] for m in modifiers if m in _COMBINE), None)
-    if "ftz" in modifiers and dtype is F32:
-        unflushed = function
-        return (lambda a, b: unflushed(flush(a), flush(b))), dtype, combine
     return function, dtype, combine
 
 
@@ -370,7 +367,7 @@ _CARRIERS = frozenset({"addc", "subc", "madc"})
 
 
 def build(
-    base: str, modifiers: tuple[str, ...], items: Items, operands: Operands, *, precise: bool
+    base: str, modifiers: tuple[str, ...], items: Items, operands: Operands
 ) -> Handler | None:
     """The handler of a register-to-register instruction; ``None`` if it is no such thing.
 
@@ -380,7 +377,7 @@ def build(
         return BUILDERS[base](modifiers, items, operands)
     if base in _CARRIERS or ("cc" in modifiers and base in ("add", "sub", "mad")):
         return with_carry(base, modifiers, items, operands)
-    operation = arithmetic(base, modifiers, precise=precise)
+    operation = arithmetic(base, modifiers)
     if operation is None:
         return None
     return pure(operation, operands, items)

@@ -15,18 +15,17 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from wattcast.features.attached import attached
 from wattcast.features.dataflow import closure
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.execution import tensor_maps
-from wattcast.features.execution.program import Program
+from wattcast.features.execution.program import GlobalVariable, Program
 from wattcast.features.execution.roles import registers, usage
 from wattcast.features.execution.spaces import (
     GLOBAL_BASE,
@@ -57,7 +56,6 @@ class Bound:
     parameters: bytes
     memory: GlobalMemory
     diagnostics: tuple[Diagnostic, ...]
-    symbols: tuple[tuple[str, DenseRegion], ...]
 
 
 def _given(launch: Launch, index: int, parameter: ir.Parameter) -> Argument | None:
@@ -81,14 +79,10 @@ class _Origins:
             if len(one.operands) < (3 if base == "setp" else 2):
                 continue  # not an instruction: it is reported where it would run
             if base == "ld":
-                address = one.operands[1]
-                if (
-                    isinstance(address, ir.Address)
-                    and isinstance(address.base, ir.Symbol)
-                    and address.base.name in parameters
-                ):
+                place = ir.place_of(one.operands[1])
+                if place is not None and place[0] in parameters:
                     for name in registers(one.operands[:1]):
-                        direct.setdefault(name, set()).add(address.base.name)
+                        direct.setdefault(name, set()).add(place[0])
                 continue
             if base == "setp":
                 compared.append(one.operands)
@@ -170,17 +164,12 @@ def pointers(kernel: ir.Function) -> dict[tuple[str, int], bool]:
     for one in kernel.body.instructions:
         if not one.opcode.startswith("ld.param") or len(one.operands) < 2:
             continue
-        address = one.operands[1]
-        if not (isinstance(address, ir.Address) and isinstance(address.base, ir.Symbol)):
-            continue
-        name = address.base.name
+        name, place = ir.place_of(one.operands[1]) or ("", 0)
         if name not in names or not one.opcode.endswith("64"):
             continue
-        place = address.base.offset + address.offset
-        size = 8
         for k, register in enumerate(registers(one.operands[:1])):
             if register in used.pointers:
-                found[(name, place + size * k)] = True
+                found[(name, place + 8 * k)] = True
     for parameter in kernel.parameters:
         if parameter.is_pointer:
             found[(parameter.name, 0)] = True
@@ -222,26 +211,18 @@ def _pack(value: float, parameter: ir.Parameter) -> bytes:
 
 def _used_as_float(kernel: ir.Function, name: str) -> bool:
     for one in kernel.body.instructions:
-        if one.base == "ld" and len(one.operands) > 1:
-            address = one.operands[1]
-            if (
-                isinstance(address, ir.Address)
-                and isinstance(address.base, ir.Symbol)
-                and address.base.name == name
-            ):
-                if one.opcode.rpartition(".")[2] in ("f32", "f64", "f16"):
+        place = ir.place_of(one.operands[1]) if one.base == "ld" and len(one.operands) > 1 else None
+        if place is not None and place[0] == name:
+            if one.opcode.rpartition(".")[2] in ("f32", "f64", "f16"):
+                return True
+            for register in registers(one.operands[:1]):
+                if usage(kernel.body).roles.get(register) == "float":
                     return True
-                for register in registers(one.operands[:1]):
-                    if usage(kernel.body).roles.get(register) == "float":
-                        return True
     return False
 
 
-def bind(
-    program: Program, launch: Launch, buffers: dict[int, npt.NDArray[np.uint8]] | None,
-    seed: int, raw_parameters: Mapping[str, bytes],
-) -> Bound:  # fmt: skip
-    """Lay out parameters and memory. ``buffers`` (exact mode) holds bytes by base address.
+def bind(program: Program, launch: Launch, seed: int) -> Bound:
+    """Lay out parameters and memory.
 
     Raises LaunchError for an argument that no parameter has, or that does not fit.
     """
@@ -252,25 +233,23 @@ def bind(
 
     parameters = program.kernel.parameters
     names = {p.name for p in parameters} | {str(i) for i in range(len(parameters))}
+    described = program.filled_by_host()
     for key in launch.arguments:
-        if key not in names:
+        if key not in names and key not in described:
+            others = f"; variables: {', '.join(described)}" if described else ""
             raise LaunchError(
                 f"no parameter {key!r}; {program.kernel.demangled} has "
-                f"{len(parameters)}: {', '.join(p.name for p in parameters) or 'none'}",
+                f"{len(parameters)}: {', '.join(p.name for p in parameters) or 'none'}{others}",
                 field="arguments",
             )
     size = max([program.parameters[p.name] + p.bytes for p in parameters], default=0)
     packed = bytearray(size)
     regions: list[object] = []
-    pointing = pointers(program.kernel) if buffers is None else {}
+    pointing = pointers(program.kernel)
     next_base = GLOBAL_BASE
     for index, parameter in enumerate(parameters):
         given = _given(launch, index, parameter)
-        bytes_given = raw_parameters.get(parameter.name, raw_parameters.get(str(index)))
         start = program.parameters[parameter.name]
-        if bytes_given is not None:
-            packed[start : start + len(bytes_given)] = bytes_given[: parameter.bytes]
-            continue
         places = sorted(place for name, place in pointing if name == parameter.name)
         hint = given if isinstance(given, PointerHint) else None
         if not places and (hint is not None or _is_tensor_map(program.kernel, parameter)):
@@ -313,27 +292,43 @@ def bind(
             value = min(value, (1 << (bits - 1)) - 1)
             packed[start : start + parameter.bytes] = int(value).to_bytes(bits // 8, "little")
         assume(f"{parameter.name} is not given; {value:,.12g} is assumed")
-    if buffers is not None:
-        for base, data in sorted(buffers.items()):
-            raw = np.frombuffer(np.ascontiguousarray(data).tobytes(), dtype=np.uint8)
-            regions.append(DenseRegion(f"0x{base:x}", base, raw))
-    else:
-        # Pointers that are read from memory lead here.
-        regions.append(SyntheticRegion("(pointers read from memory)", GLOBAL_BASE + 64 * SPAN,
-                                       None, launch.threads, seed + 99))  # fmt: skip
-    symbols = []
+    # Pointers that are read from memory lead here.
+    regions.append(SyntheticRegion("(pointers read from memory)", GLOBAL_BASE + 64 * SPAN,
+                                   None, launch.threads, seed + 99))  # fmt: skip
     for name, placed in program.globals.items():
+        if name in described:
+            given = launch.arguments.get(name)
+            if given is not None and not isinstance(given, PointerHint):
+                raise LaunchError(
+                    f"{name} is a variable: tell its elements and values", field="arguments"
+                )
+            regions.append(_described(placed, given, launch.threads, seed + len(regions)))
+            if given is None:
+                assume(f"variable {name}, which the host fills, gets pseudo-random data")
+            continue
         data = initial_bytes(placed.variable, program.address_of)
-        region = DenseRegion(name, placed.address, data)
-        regions.append(region)
-        symbols.append((name, region))
+        regions.append(DenseRegion(name, placed.address, data))
     if packed:
         regions.append(
             DenseRegion(
                 "(parameters)", PARAMETER_BASE, np.frombuffer(bytes(packed), dtype=np.uint8)
             )
         )
-    return Bound(bytes(packed), GlobalMemory(regions), tuple(diagnostics), tuple(symbols))
+    return Bound(bytes(packed), GlobalMemory(regions), tuple(diagnostics))
+
+
+def _described(
+    placed: GlobalVariable, hint: PointerHint | None, threads: int, seed: int
+) -> SyntheticRegion:
+    """What a texture reference is bound to, or the contents of a constant variable."""
+    variable = placed.variable
+    texture = variable.space != "const"
+    size = variable.bytes
+    elements = threads if texture else max(1, size // 4)
+    region = SyntheticRegion(variable.name, placed.address, hint, elements, seed)
+    if not texture:
+        region.size = size
+    return region
 
 
 def initial_bytes(

@@ -32,14 +32,6 @@ from wattcast.features.memory import changes, distinct
 Flat = npt.NDArray[np.int64]
 
 
-def _increment(old: int, limit: int) -> int:
-    return 0 if old >= limit else old + 1
-
-
-def _decrement(old: int, limit: int) -> int:
-    return limit if old == 0 or old > limit else old - 1
-
-
 # Operations that accumulate in any order of equal addresses through ufunc.at.
 _UFUNCS: dict[str, Any] = {
     "add": np.add, "min": np.minimum, "max": np.maximum,
@@ -127,50 +119,29 @@ def _by_cell(
         if name in _UFUNCS:
             running = _UFUNCS[name].accumulate(np.concatenate([cells[target : target + 1], values]))
             found, last = running[:-1], running[-1]
-        elif name == "cas":
-            assert c is not None
-            found, last = _swaps(cells[target], values, c[threads])
         else:
-            found, last = _counted(name, cells[target], values)
+            swap = None if c is None else c[threads]
+            found, last = _one_by_one(name, cells[target], values, swap)
         old[threads] = found
         cells[target] = last
     return cells, old
 
 
-def _swaps(value: Any, expected: Array, replacement: Array) -> tuple[Array, Any]:
-    """cas of many threads on one cell: jump from one success to the next."""
-    found = np.empty_like(expected)
-    place = 0
-    while place < expected.size:
-        hits = np.flatnonzero(expected[place:] == value)
-        if not hits.size:
-            break
-        success = place + int(hits[0])
-        found[place : success + 1] = value
-        value = replacement[success]
-        place = success + 1
-        if place < expected.size and expected[place] == value:  # a run of successes: one by one
-            while place < expected.size and expected[place] == value:
-                found[place] = value
-                value = replacement[place]
-                place += 1
-    found[place:] = value
-    return found, value
-
-
-def _counted(name: str, value: Any, limits: Array) -> tuple[Array, Any]:
-    """inc and dec of many threads on one cell."""
-    found = np.empty_like(limits)
-    if name == "inc" and (limits == limits[0]).all() and int(value) <= int(limits[0]):
-        sequence = int(value) + np.arange(limits.size + 1)
-        period = int(limits[0]) + 1
-        found[:] = sequence[:-1] % period
-        return found, int(sequence[-1]) % period
-    step = _increment if name == "inc" else _decrement
+def _one_by_one(
+    name: str, value: Any, given: Array, replacement: Array | None
+) -> tuple[Array, Any]:
+    """cas, inc and dec of many threads on one cell."""
+    found = np.empty_like(given)
     held = int(value)
-    for k, limit in enumerate(limits.tolist()):
+    for k, limit in enumerate(given.tolist()):
         found[k] = held
-        held = step(held, limit)
+        if name == "inc":
+            held = 0 if held >= limit else held + 1
+        elif name == "dec":
+            held = limit if held == 0 or held > limit else held - 1
+        elif held == limit:
+            assert replacement is not None
+            held = int(replacement[k])
     return found, held
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.attached import attached
-from wattcast.features.execution import access, mbarriers, tensor_maps
+from wattcast.features.execution import mbarriers, tensor_maps
 from wattcast.features.execution.context import Context
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.loads import addresses
@@ -25,8 +25,8 @@ from wattcast.features.execution.operands import (
 )
 from wattcast.features.execution.spaces import PARAMETER_BASE
 from wattcast.features.execution.tally import Tally
-from wattcast.features.execution.tensor_maps import Lines, TensorMap, swizzled
-from wattcast.features.execution.values import S32, S64, U8, U16, U32, U64, Array, as_type, spread
+from wattcast.features.execution.tensor_maps import Lines, TensorMap
+from wattcast.features.execution.values import S32, S64, U16, U32, U64, Array, as_type, spread
 from wattcast.features.isa import isa
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import KEY_BITS, SECTOR_SHIFT
@@ -52,10 +52,8 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     if len(order) != 2 or order[0] == order[1]:
         raise UnsupportedError("copy form")
     loads, tensor = order[0] == "shared", "tensor" in modifiers
-    if context.precise and ("reduce" in modifiers or any("im2col" in m for m in modifiers)):
-        raise UnsupportedError("values of this bulk copy")
     memory = items[1] if loads else items[0]
-    copy = _Copy(context, modifiers, items[0] if loads else items[1], loads=loads)
+    copy = _Copy(context, loads=loads)
     if loads:
         at = 2 if tensor else 3
         copy.announces(items[at])
@@ -69,8 +67,7 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
             starts = _of(addresses(frame, slot, offset), group)
             lengths = _of(as_type(frame[size], U32).astype(S64), group)
             lengths = np.minimum(lengths, group.machine.shared.size)  # it holds no more
-            line = Lines(starts[:, None], lengths[:, None], np.zeros_like(starts)[:, None])
-            copy.carry_out(frame, group, line, lengths, None)
+            copy.carry_out(frame, group, Lines(starts[:, None], lengths[:, None]), lengths)
 
         return in_a_row
     if not isinstance(memory, ir.Address):
@@ -90,14 +87,13 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
         for address in np.unique(at):
             mine = at == address
             part = group if mine.all() else _chosen(group, mine)
-            told = machine.tensor_maps.get(int(address))
-            found = told or _assumed(
+            found = _assumed(
                 machine, int(address), len(places), copy.bytes_told(frame, part) // share,
                 element_bytes, line,
             )  # fmt: skip
-            lines = tensor_maps.lines(found, [place[mine] for place in places], told is not None)
+            lines = tensor_maps.lines(found, [place[mine] for place in places])
             whole = np.full(int(mine.sum()), found.box_bytes, dtype=np.int64)
-            copy.carry_out(frame, part, lines, whole, found)
+            copy.carry_out(frame, part, lines, whole)
 
     return a_box
 
@@ -115,15 +111,11 @@ def _of(value: Array, group: Group) -> Integers:
 
 
 class _Copy:
-    """One copy instruction: its sites, the end in shared memory and the barrier it tells."""
+    """One copy instruction: its sites and the barrier it tells."""
 
-    def __init__(
-        self, context: Context, modifiers: tuple[str, ...], shared: ir.Operand, *, loads: bool
-    ) -> None:
-        self.loads, self.precise = loads, context.precise
+    def __init__(self, context: Context, *, loads: bool) -> None:
         self.site = context.site("global", 16, loads=loads, stores=not loads)
         self.inside = context.site("shared", 16, loads=not loads, stores=loads)
-        self.slot, self.offset = context.operands.address(shared)
         self._context = context
         self.barrier: tuple[int, int] | None = None
         self.mask: int | None = None
@@ -139,10 +131,8 @@ class _Copy:
         address, _ = next(mbarriers.places(frame, *self.barrier, group))
         return group.machine.mbarriers.told.get(address, 0)
 
-    def carry_out(
-        self, frame: Frame, group: Group, lines: Lines, whole: Integers, tensor: TensorMap | None
-    ) -> None:
-        """Count it, move the bytes in exact mode, tell the barrier. ``whole``: bytes by thread."""
+    def carry_out(self, frame: Frame, group: Group, lines: Lines, whole: Integers) -> None:
+        """Count it and tell the barrier; nothing is moved. ``whole``: bytes by thread."""
         machine = group.machine
         count_lines(machine.tallies[self.site.number], lines, group)
         passes = np.zeros(machine.slots, dtype=np.int64)
@@ -153,61 +143,15 @@ class _Copy:
         tally = machine.tallies[self.inside.number]
         tally.shared_requests += group.warps
         tally.transactions += passes
-        if self.precise:
-            self._move(frame, group, lines, tensor)
         if self.barrier is None:
             return
-        none = np.zeros(machine.slots, dtype=np.int64)
-        by_thread = np.zeros(machine.count, dtype=np.int64)
-        by_thread[group.index] = whole
-        for address, part in mbarriers.places(frame, *self.barrier, group):
-            machine.mbarriers.change(address, none, -mbarriers.per_slot(by_thread, part), none)
-
-    def _move(self, frame: Frame, group: Group, lines: Lines, tensor: TensorMap | None) -> None:
-        machine = group.machine
-        span = 16 if tensor is None else tensor.swizzle
-        pitch = 0 if tensor is None else tensor.box[0] * tensor.element_bytes
-        at = access.in_window(_of(addresses(frame, self.slot, self.offset), group))
-        for k, first in enumerate(at.tolist()):
-            if self.loads and pitch:  # what lies outside the tensor is zero
-                filled = first + np.arange(pitch * lines.starts.shape[1])
-                self._shared(group, k, swizzled(filled, span), np.zeros(filled.size, dtype=U8))
-            for row, (start, length) in enumerate(
-                zip(lines.starts[k], lines.lengths[k], strict=True)
-            ):
-                if not length:
-                    continue
-                region = machine.memory.find(int(start))
-                offsets = np.arange(int(length), dtype=np.int64) + int(start)
-                if region is None or int(offsets[-1]) >= region.base + region.size:
-                    machine.complain_address(self.site, int(start), "not copied")
-                    continue
-                inner = first + row * pitch + int(lines.before[k, row])
-                inner = swizzled(inner + np.arange(int(length)), span)
-                if self.loads:
-                    values = region.read(offsets - region.base, U8, "int")
-                    self._shared(group, k, inner, values)
-                else:
-                    values = machine.shared.read(self._positions(group, k, inner), U8)
-                    region.write(offsets - region.base, values)
-
-    def _positions(self, group: Group, k: int, inner: Integers) -> Integers:
-        machine = group.machine
-        if int(inner.max()) >= machine.shared.size:
-            machine.complain_address(self.inside, int(inner.max()), "shared memory")
-            inner = np.minimum(inner, machine.shared.size - 1)
-        owner = int(group.index[k]) // machine.per_block
-        return inner + owner * machine.shared.size
-
-    def _shared(self, group: Group, k: int, inner: Integers, values: Array) -> None:
-        group.machine.shared.write(self._positions(group, k, inner), values)
+        for address, _ in mbarriers.places(frame, *self.barrier, group):
+            machine.mbarriers.at(address)
 
 
 def _between_blocks(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """From shared memory to that of another block of the cluster: both are counted here, as blocks
     of a cluster do alike."""
-    if context.precise:
-        raise UnsupportedError("copies between blocks of a cluster")
     inside = context.site("shared", 16, loads=True, stores=True)
     size = context.operands.source(items[2], U32)
     barrier = context.operands.address(items[3])
@@ -219,9 +163,8 @@ def _between_blocks(context: Context, modifiers: tuple[str, ...], items: Items) 
         tally.shared_requests += group.warps
         passes = 2 * -(-np.minimum(lengths, machine.shared.size) // PASS_BYTES)
         np.add.at(tally.transactions, group.index // machine.per_block, passes)
-        none = np.zeros(machine.slots, dtype=np.int64)
         for address, _ in mbarriers.places(frame, *barrier, group):
-            machine.mbarriers.change(address, none, none, none)
+            machine.mbarriers.at(address)
 
     return handler
 

@@ -1,8 +1,7 @@
 """Handlers of what blocks of a cluster do to each other, and of multimem (PTX ISA 9.0).
 
 Blocks of a cluster do alike, so what others do to a block is taken to be what it does to them: an
-address in another block's shared memory is the block's own. Exact runs, whose values are wanted,
-refuse where blocks of a cluster meet.
+address in another block's shared memory is the block's own.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ import numpy as np
 from wattcast.features.execution import access, atomics, bulk, loads, mbarriers
 from wattcast.features.execution.context import Context
 from wattcast.features.execution.groups import Group
+from wattcast.features.execution.integer import Operation
 from wattcast.features.execution.operands import (
     Frame,
     Handler,
     Items,
-    UnsupportedError,
     elements,
+    pure,
     store,
 )
 from wattcast.features.execution.values import (
@@ -35,21 +35,10 @@ from wattcast.features.execution.warp import Builder
 from wattcast.features.ptx import ir
 
 
-def _alone(context: Context) -> None:
-    if context.precise and context.cluster > 1:
-        raise UnsupportedError("shared memory of other blocks of a cluster")
-
-
 def other_block(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """mapa: the same address."""
-    operands, kind = context.operands, TYPES[modifiers[-1]]
-    target, source = operands.target(items[0], kind), operands.source(items[1], kind)
-    _alone(context)
-
-    def handler(frame: Frame, group: Group) -> None:
-        store(frame, group, target, as_type(frame[source], kind))
-
-    return handler
+    kind = TYPES[modifiers[-1]]
+    return pure(Operation(lambda a: a, (kind,), kind), context.operands, items)
 
 
 def own_rank(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
@@ -69,7 +58,6 @@ def asynchronous(
     """st.async and red.async tell a barrier of their bytes; st.bulk writes zeros."""
     if modifiers[0] == "bulk":
         return _fill(context, items)
-    _alone(context)
     kept = tuple(m for m in modifiers if "mbarrier" not in m and m not in ("async", "bytes"))
     if base == "red":
         inner: Handler = atomics.build(context, base, kept, items[:2])
@@ -78,13 +66,11 @@ def asynchronous(
     if len(items) < 3:  # to global memory: no barrier
         return inner
     slot, offset = context.operands.address(items[2])
-    size = TYPES[kept[-1]].itemsize * len(elements(items[1]))
 
     def handler(frame: Frame, group: Group) -> None:
         inner(frame, group)
-        none = np.zeros(group.machine.slots, dtype=np.int64)
-        for address, part in mbarriers.places(frame, slot, offset, group):
-            group.machine.mbarriers.change(address, none, -size * part.lanes, none)
+        for address, _ in mbarriers.places(frame, slot, offset, group):
+            group.machine.mbarriers.at(address)
 
     return handler
 
@@ -123,9 +109,8 @@ def launch_control(context: Context, modifiers: tuple[str, ...], items: Items) -
         slot, offset = operands.address(items[1])
 
         def answer(frame: Frame, group: Group) -> None:
-            none = np.zeros(group.machine.slots, dtype=np.int64)
-            for address, part in mbarriers.places(frame, slot, offset, group):
-                group.machine.mbarriers.change(address, none, -16 * part.lanes, none)
+            for address, _ in mbarriers.places(frame, slot, offset, group):
+                group.machine.mbarriers.at(address)
 
         return answer
     kind = BOOL if "is_canceled" in modifiers else U32
@@ -152,8 +137,6 @@ def multimem(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
         inner = atomics.build(context, "red", kept, items)
     else:
         inner = bulk.build(context, modifiers, items)
-    if context.precise:
-        raise UnsupportedError("memory of several GPUs")
     opcode, line = context.instruction.opcode, context.instruction.line
 
     def handler(frame: Frame, group: Group) -> None:

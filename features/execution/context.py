@@ -120,18 +120,17 @@ class Context:
 
     ``parameters`` maps a kernel's parameter names to their byte offsets (empty for device
     functions); ``roles`` says how loaded registers are used; ``sites`` grows over the program.
-    ``cluster``: blocks of a cluster; ``idle``: what the instruction being built loads or stores
-    decides no count.
+    ``idle``: what the instruction being built computes, loads or stores decides no count;
+    ``decides``: branches or addresses rest on its results.
     """
 
     operands: Operands
     parameters: Mapping[str, int]
     roles: Mapping[str, str]
     sites: list[Site]
-    precise: bool
     body: ir.Body
-    cluster: int = 1
     idle: bool = False
+    decides: bool = False
     position: int = 0
     instruction: ir.Instruction = field(
         default_factory=lambda: ir.Instruction(0, 0, 0, "", (), None, False, None)

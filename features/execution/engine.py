@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +12,8 @@ from wattcast.features.attached import Attached
 from wattcast.features.dataflow import definitions
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT, Effort
-from wattcast.features.execution import spaces
-from wattcast.features.execution.arguments import Bound, bind
+from wattcast.features.execution.arguments import bind
 from wattcast.features.execution.context import FRAME_STEP, Linked
-from wattcast.features.execution.footprints import Ran
 from wattcast.features.execution.forced import overrides
 from wattcast.features.execution.groups import CutShortError, Group
 from wattcast.features.execution.machine import Machine
@@ -24,50 +21,25 @@ from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.results import ExecutionResult
-from wattcast.features.execution.sampling import SamplingPlan, plan_blocks, whole
+from wattcast.features.execution.sampling import SamplingPlan, plan_blocks
 from wattcast.features.execution.summary import summarise
-from wattcast.features.execution.tensor_maps import TensorMap
 from wattcast.features.execution.values import Array
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import Loop, exits
 from wattcast.features.ptx import ir
 
-EXACT_THREADS = 32_768
-"""Threads run together in exact mode (memory of registers against numpy's cost per call)."""
 ASSUMED_DYNAMIC_SHARED = 48 * 1024
 """Bytes of dynamic shared memory where a kernel uses it and the launch names none: the most a
 block gets without asking for more (CUDA C++ Programming Guide)."""
 
 
-@dataclass(frozen=True)
-class ExactMemory:
-    """Contents of device memory for exact mode: bytes (or an array) by base address.
-
-    ``symbols`` gives module variables (``__constant__``, ``__device__``) by name.
-    Pointer arguments of the launch are then plain integers: the addresses. ``textures`` are
-    float32 images ``(height, width)`` by texture object (point sampling, clamped, coordinates not
-    normalised); ``parameters`` are the bytes of parameters passed by value, by position or name;
-    ``tensor_maps`` say what those that are tensor maps hold, by name.
-    """
-
-    buffers: Mapping[int, bytes | npt.NDArray[Any]]
-    symbols: Mapping[str, bytes | npt.NDArray[Any]] = field(default_factory=dict)
-    textures: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)
-    parameters: Mapping[str, bytes] = field(default_factory=dict)
-    tensor_maps: Mapping[str, TensorMap] = field(default_factory=dict)
+_PROGRAMS: Attached[ir.Function, Program] = Attached("programs")
 
 
-_PROGRAMS: Attached[ir.Function, dict[bool, Program]] = Attached("programs")
-
-
-def compiled(function: ir.Function, module: ir.Module, *, precise: bool) -> Program:
+def compiled(function: ir.Function, module: ir.Module) -> Program:
     """The kernel compiled to handlers; kept for as long as the function object lives."""
-    kept = _PROGRAMS.set(function, {})
-    program = kept.get(precise)
-    if program is None:
-        program = kept[precise] = Program(function, module, precise=precise)
-    return program
+    return _PROGRAMS.get(function) or _PROGRAMS.set(function, Program(function, module))
 
 
 def execute(
@@ -77,14 +49,13 @@ def execute(
     gpu: GpuProfile | None = None,
     *,
     plan: SamplingPlan | None = None,
-    exact: ExactMemory | None = None,
     effort: float | None = DEFAULT_EFFORT,
     seed: int = 0,
     step_limit: int = 50_000_000,
     extrapolate: bool = True,
     forced: Mapping[int, float] | None = None,
 ) -> ExecutionResult:
-    """Run sampled blocks of a launch (all of them with ``exact``) and count what they do.
+    """Run sampled blocks of a launch and count what they do.
 
     ``plan`` replaces ``plan_blocks(launch)``; ``effort`` is the budget of work (``None``: no
     bound; see ``Effort``). Where it ends first, a few of the blocks are run with a budget of their
@@ -96,17 +67,12 @@ def execute(
     body that is not PTX, GivenUpError where the request's clock runs out.
     """
     spent = Effort(effort)
-    program = compiled(function, module, precise=exact is not None)
-    buffers = None
-    if exact is not None:
-        buffers = {base: _bytes(data) for base, data in exact.buffers.items()}
-    bound = bind(program, launch, buffers, seed, exact.parameters if exact else {})
-    if exact is not None:
-        _place_symbols(bound, exact)
-    chosen = whole(launch) if exact is not None else plan or plan_blocks(launch, seed=seed)
+    program = compiled(function, module)
+    bound = bind(program, launch, seed)
+    chosen = plan or plan_blocks(launch, seed=seed)
     diagnostics = [*program.diagnostics, *bound.diagnostics]
     dynamic = launch.dynamic_shared_bytes
-    if program.dynamic and not dynamic and exact is None:
+    if program.dynamic and not dynamic:
         dynamic = ASSUMED_DYNAMIC_SHARED
         diagnostics.append(
             Diagnostic(
@@ -116,37 +82,27 @@ def execute(
                 function.line,
             )
         )
-    batches: list[Ran] = []
+    machine = Machine(
+        program,
+        launch,
+        chosen.blocks,
+        bound.memory,
+        bound.parameters,
+        dynamic_shared_bytes=dynamic,
+        effort=spent,
+        step_limit=step_limit,
+        multiprocessors=80 if gpu is None else gpu.sm_count,
+        extrapolate=extrapolate,
+        overrides=overrides(program, forced or {}),
+        traced=chosen.to_trace(),
+    )
     cut, told = None, []
     try:
-        for first, last in _ranges(chosen, launch, exact is not None):
-            machine = Machine(
-                program,
-                launch,
-                chosen.blocks[first:last],
-                bound.memory,
-                bound.parameters,
-                dynamic_shared_bytes=dynamic,
-                effort=spent,
-                step_limit=step_limit,
-                multiprocessors=80 if gpu is None else gpu.sm_count,
-                extrapolate=extrapolate and exact is None,
-                overrides=overrides(program, forced or {}),
-                traced=() if exact is not None else chosen.to_trace(),
-            )
-            if exact is not None:
-                machine.textures = exact.textures
-                machine.tensor_maps = {
-                    spaces.PARAMETER_BASE + program.parameters[name]: tensor
-                    for name, tensor in exact.tensor_maps.items()
-                }
-            batches.append(Ran(machine, first))
-            try:
-                machine.run()
-            except CutShortError as error:
-                cut = str(error)
-                break
-        fewer = chosen.fewer(launch) if cut == "effort" and exact is None else None
+        try:
+            machine.run()
+        except CutShortError as error:
+            cut = str(error)
+        fewer = chosen.fewer(launch) if cut == "effort" else None
         if fewer is not None:
             found = execute(
                 function, module, launch, gpu, plan=fewer, effort=effort, seed=seed,
@@ -162,7 +118,7 @@ def execute(
                 diagnostics=(Diagnostic(CUT_SHORT, detail, function.line), *found.diagnostics),
             )
         if cut:
-            told = scale_unfinished(batches[-1].machine) if exact is None else []
+            told = scale_unfinished(machine)
             cap = f"the budget of {effort:.3g} units" if cut == "effort" else f"{step_limit} steps"
             what = (
                 f"counts were scaled for {', '.join(told)}; what stands behind is missing"
@@ -176,34 +132,10 @@ def execute(
                     function.line,
                 )
             )
-        result = summarise(
-            program, launch, chosen, batches, bound, diagnostics, spent.spent, exact is not None
-        )
+        result = summarise(program, launch, chosen, machine, diagnostics, spent.spent)
         return replace(result, lower_bounds=cut is not None and not told)
     finally:
-        for batch in batches:
-            batch.machine.release()
-
-
-def _bytes(data: bytes | npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    if isinstance(data, bytes | bytearray | memoryview):
-        return np.frombuffer(bytes(data), dtype=np.uint8)
-    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-
-
-def _place_symbols(bound: Bound, exact: ExactMemory) -> None:
-    for name, region in bound.symbols:
-        if name in exact.symbols:
-            data = _bytes(exact.symbols[name])[: region.size]
-            region.contents()[: data.size] = data
-
-
-def _ranges(plan: SamplingPlan, launch: Launch, exact: bool) -> list[tuple[int, int]]:
-    count = len(plan.blocks)
-    if not exact:
-        return [(0, count)]
-    each = max(1, EXACT_THREADS // (launch.warps_per_block * 32))
-    return [(start, min(count, start + each)) for start in range(0, count, each)]
+        machine.release()
 
 
 # --- what a cut left undone: loops in progress are scaled to the rounds they had to go ------------

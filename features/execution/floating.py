@@ -1,11 +1,7 @@
 """Floating-point instructions of PTX on arrays (PTX ISA 8.x, sections 9.7.3 to 9.7.6).
 
-Addition, multiplication, division and square root in f16, bf16, f32 and f64 round as IEEE 754
-asks. ``precise`` adds what does not change any count: the single rounding of f32, f16 and bf16
-``fma`` (computed in f64, rounded to odd first, so the second rounding is right), f64 ``fma`` by
-compensated products (right barring subnormal parts and overflow), flushing of subnormals
-(``.ftz``) and directed rounding. ``.approx`` functions are computed in f64 and rounded: at
-least as near the true value as hardware.
+They round to nearest in the precision of their type, fused ones twice and those of halves in f32
+first: what is counted rests on floats through comparisons alone.
 """
 
 from __future__ import annotations
@@ -19,8 +15,6 @@ from wattcast.features.execution.values import (
     BOOL,
     F16,
     F32,
-    F64,
-    S64,
     TYPES,
     U16,
     U32,
@@ -29,164 +23,6 @@ from wattcast.features.execution.values import (
     from_bf16,
     to_bf16,
 )
-
-# --- exact building blocks --------------------------------------------------------------------
-
-
-def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Sum and its rounding error, exact in f64 (Knuth)."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Product and its rounding error, exact in f64 barring overflow (Dekker, Veltkamp)."""
-
-    def split(x: Array) -> tuple[Array, Array]:
-        scaled = x * 134217729.0  # 2^27 + 1
-        high = scaled - (scaled - x)
-        return high, x - high
-
-    product = a * b
-    a1, a2 = split(a)
-    b1, b2 = split(b)
-    error = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
-    return product, np.where(np.isfinite(error), error, 0.0)
-
-
-def to_odd(total: Array, error: Array) -> Array:
-    """Round to odd: an inexact f64 gets an odd last bit, so a later rounding is correct."""
-    bits = total.view(S64)
-    inexact = (error != 0) & np.isfinite(error) & ((bits & np.int64(1)) == 0) & (total != 0)
-    away = (error > 0) == (total > 0)
-    return np.where(inexact, bits + np.where(away, np.int64(1), np.int64(-1)), bits).view(F64)
-
-
-def directed(exact: Array, dtype: DType, rounding: str) -> Array:
-    """Round f64 values to ``dtype`` by ``rn``, ``rz``, ``rm`` (down) or ``rp`` (up)."""
-    near = exact.astype(dtype)
-    if rounding == "rn":
-        return near
-    value = near.astype(F64)
-    low, high = dtype.type(-np.inf), dtype.type(np.inf)
-    down = np.nextafter(near, low)
-    up = np.nextafter(near, high)
-    if rounding == "rz":
-        return np.where(np.abs(value) > np.abs(exact), np.where(value > 0, down, up), near)
-    if rounding == "rm":
-        return np.where(value > exact, down, near)
-    return np.where(value < exact, up, near)
-
-
-def flush(a: Array) -> Array:
-    """Subnormal f32 values become zero of the same sign (``.ftz``)."""
-    return np.where(np.abs(a) < np.float32(1.1754943508222875e-38), a * np.float32(0), a)
-
-
-# --- f32 and f64 -----------------------------------------------------------------------------
-
-
-def _fma_exact(a: Array, b: Array, c: Array) -> Array:
-    """a*b+c of f64-held narrower values, rounded to odd in f64."""
-    return to_odd(*two_sum(a * b, c))
-
-
-def _fused64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
-    """``a*b + c`` as a sum of two: rounding that sum once rounds the exact value.
-
-    The smaller part is rounded to odd (Boldo and Melquiond, Emulation of FMA and
-    correctly rounded sums, IEEE Transactions on Computers 57, 2008).
-    """
-    high, low = two_product(a, b)
-    middle, error = two_sum(c, low)
-    middle = np.where(low == 0, c, middle)  # -0 + 0 would be +0
-    total, lost = two_sum(high, middle)
-    return total, to_odd(*two_sum(error, lost))
-
-
-def _fma64(a: Array, b: Array, c: Array) -> Array:
-    total, rest = _fused64(a, b, c)
-    exact = (rest == 0) | ~np.isfinite(total)  # adding +0 would lose the sign of -0
-    return np.where(exact, total, total + rest)
-
-
-def correct64(total: Array, error: Array, rounding: str) -> Array:
-    """Directed rounding in f64 from the nearest value and its error (true - value).
-
-    Infinities and NaN stay as they are.
-    """
-    error = np.where(np.isfinite(total), error, 0.0)
-    down = np.nextafter(total, -np.inf)
-    up = np.nextafter(total, np.inf)
-    if rounding == "rm":
-        return np.where(error < 0, down, total)
-    if rounding == "rp":
-        return np.where(error > 0, up, total)
-    toward = np.where(total > 0, down, up)
-    return np.where((error != 0) & ((error > 0) != (total > 0)), toward, total)
-
-
-def _round64(base: str, rounding: str) -> Function | None:
-    if base in ("add", "sub"):
-        sign = 1.0 if base == "add" else -1.0
-        return lambda a, b: correct64(*two_sum(a, b * sign), rounding)
-    if base == "mul":
-        return lambda a, b: correct64(*two_product(a, b), rounding)
-    if base == "div":
-
-        def quotient(a: Array, b: Array) -> Array:
-            near = a / b
-            product, low = two_product(near, b)
-            return correct64(near, ((a - product) - low) * np.sign(b), rounding)
-
-        return quotient
-    if base in ("fma", "mad"):
-
-        def fused(a: Array, b: Array, c: Array) -> Array:
-            total, error = _fused64(a, b, c)
-            nearest, rest = two_sum(total, error)
-            exact = (error == 0) | ~np.isfinite(total)  # adding +0 would lose the sign of -0
-            return correct64(np.where(exact, total, nearest), rest, rounding)
-
-        return fused
-    return None
-
-
-def _overflowing(function: Function, base: str, rounding: str) -> Function:
-    """Finite operands whose result is too large give the largest number where ``rounding``
-    leads towards zero, not infinity."""
-    largest = np.finfo(F64).max
-
-    def apply(*sources: Array) -> Array:
-        out = function(*sources)
-        lost = np.isinf(out)
-        for source in sources:
-            lost = lost & np.isfinite(source)
-        if base == "div":  # by zero infinity is exact
-            lost = lost & (sources[1] != 0)
-        if rounding != "rz":
-            lost = lost & ((out > 0) if rounding == "rm" else (out < 0))
-        return np.where(lost, np.copysign(largest, out), out)
-
-    return apply
-
-
-def _rounded32(base: str, rounding: str) -> Function | None:
-    def wide(function: Function) -> Function:
-        return lambda *s: directed(function(*(v.astype(F64) for v in s)), F32, rounding)
-
-    exact: dict[str, Function] = {
-        "add": lambda a, b: to_odd(*two_sum(a, b)),
-        "sub": lambda a, b: to_odd(*two_sum(a, -b)),
-        "mul": np.multiply,
-        "fma": _fma_exact,
-        "mad": _fma_exact,
-        "div": np.divide,
-        "rcp": np.reciprocal,
-        "sqrt": np.sqrt,
-    }
-    return wide(exact[base]) if base in exact else None
 
 
 def is_long_division(dividend: Array, divisor: Array) -> Array:
@@ -216,76 +52,26 @@ def _cosine(a: Array) -> Array:
     return np.cos(np.where(np.isfinite(a), a, np.nan))
 
 
-def _smaller(a: Array, b: Array) -> Array:
-    """min: a number before NaN, -0 before +0 (PTX ISA, min)."""
-    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
-
-
-def _larger(a: Array, b: Array) -> Array:
-    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
-
-
-def _smaller_or_nan(a: Array, b: Array) -> Array:
-    return np.where(np.isnan(a) | np.isnan(b), np.minimum(a, b), _smaller(a, b))
-
-
-def _larger_or_nan(a: Array, b: Array) -> Array:
-    return np.where(np.isnan(a) | np.isnan(b), np.maximum(a, b), _larger(a, b))
-
-
-_EXTREMES: dict[str, Function] = {"min": _smaller, "max": _larger}
-_EXTREMES_OR_NAN: dict[str, Function] = {"min": _smaller_or_nan, "max": _larger_or_nan}
-_BINARY: dict[str, Function] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
-    "min": np.fmin, "max": np.fmax, "copysign": lambda a, b: np.copysign(b, a),
-}  # fmt: skip
-_UNARY: dict[str, Function] = {
-    "abs": np.abs, "neg": np.negative, "sqrt": np.sqrt, "rcp": np.reciprocal,
-    "rsqrt": lambda a: 1.0 / np.sqrt(a), "sin": _sine, "cos": _cosine, "lg2": np.log2,
-    "ex2": np.exp2, "tanh": np.tanh,
-}  # fmt: skip
-_TRANSCENDENTAL = frozenset({"rsqrt", "sin", "cos", "lg2", "ex2", "tanh"})
-
-
-def _plain_fma(a: Array, b: Array, c: Array) -> Array:
+def _fused(a: Array, b: Array, c: Array) -> Array:
     return a * b + c
 
 
-def _native(base: str, modifiers: tuple[str, ...], dtype: DType, precise: bool) -> Function | None:
-    """f32 and f64."""
-    rounding = next((m for m in modifiers if m in ("rz", "rm", "rp")), None)
-    directed_function: Function | None = None
-    if precise and rounding:
-        pick = _rounded32 if dtype is F32 else _round64
-        directed_function = pick(base, rounding)
-        if directed_function is not None and dtype is F64:
-            directed_function = _overflowing(directed_function, base, rounding)
-    if directed_function is not None:
-        function = directed_function
-    elif base in ("fma", "mad"):
-        if not precise:
-            function = _plain_fma
-        elif dtype is F32:
+_FUNCTIONS: dict[str, tuple[Function, int]] = {
+    "add": (np.add, 2), "sub": (np.subtract, 2), "mul": (np.multiply, 2), "div": (np.divide, 2),
+    "min": (np.fmin, 2), "max": (np.fmax, 2), "copysign": (lambda a, b: np.copysign(b, a), 2),
+    "fma": (_fused, 3), "mad": (_fused, 3),
+    "abs": (np.abs, 1), "neg": (np.negative, 1), "sqrt": (np.sqrt, 1), "rcp": (np.reciprocal, 1),
+    "rsqrt": (lambda a: 1.0 / np.sqrt(a), 1), "sin": (_sine, 1), "cos": (_cosine, 1),
+    "lg2": (np.log2, 1), "ex2": (np.exp2, 1), "tanh": (np.tanh, 1),
+}  # fmt: skip
+"""What each does, and how many operands it has."""
 
-            def function(a: Array, b: Array, c: Array) -> Array:
-                return _fma_exact(a.astype(F64), b.astype(F64), c.astype(F64)).astype(F32)
-        else:
-            function = _fma64
-    elif base in _EXTREMES and precise:
-        function = (_EXTREMES_OR_NAN if "NaN" in modifiers else _EXTREMES)[base]
-    elif base in _EXTREMES and "NaN" in modifiers:
-        function = np.minimum if base == "min" else np.maximum
-    elif base in _TRANSCENDENTAL and dtype is F32 and precise:
-        inner = _UNARY[base]
+_OR_NAN: dict[str, Function] = {"min": np.minimum, "max": np.maximum}
 
-        def function(a: Array) -> Array:
-            return inner(a.astype(F64)).astype(F32)
-    elif base in _BINARY:
-        function = _BINARY[base]
-    elif base in _UNARY:
-        function = _UNARY[base]
-    else:
-        return None
+
+def _function(base: str, modifiers: tuple[str, ...], dtype: DType) -> Function:
+    """On arrays of f32 or f64, modifiers included."""
+    function = _OR_NAN[base] if base in _OR_NAN and "NaN" in modifiers else _FUNCTIONS[base][0]
     if "xorsign" in modifiers:
         plain = function
 
@@ -299,63 +85,28 @@ def _native(base: str, modifiers: tuple[str, ...], dtype: DType, precise: bool) 
         def function(*s: Array) -> Array:
             return saturate(unclamped(*s))
 
-    if "ftz" in modifiers and precise and dtype is F32 and base not in ("copysign",):
-        unflushed = function
+    if "relu" in modifiers:
+        signed = function
 
         def function(*s: Array) -> Array:
-            return flush(unflushed(*(flush(v) for v in s)))
+            positive: Array = np.maximum(signed(*s), dtype.type(0))
+            return positive
 
     return function
 
 
 def saturate(a: Array) -> Array:
-    """Clamp to [+0, 1]; NaN becomes 0 (``.sat``)."""
-    clamped = np.clip(a, 0, 1) + a.dtype.type(0)  # -0 becomes +0
-    packed: Array = np.where(np.isnan(a), a.dtype.type(0), clamped).astype(a.dtype, copy=False)
-    return packed
+    """Clamp to [0, 1]; NaN becomes 0 (``.sat``)."""
+    clamped: Array = np.where(np.isnan(a), a.dtype.type(0), np.clip(a, 0, 1))
+    return clamped.astype(a.dtype, copy=False)
 
 
-# --- f16 and bf16 ------------------------------------------------------------------------------
-
-
-def to_bf16_exact(value: Array) -> Array:
-    """f64 -> bfloat16 bits with one rounding (through an odd-rounded f32)."""
-    single = value.astype(F32)
-    back = single.astype(F64)
-    bits = single.view(U32)
-    inexact = (back != value) & ((bits & np.uint32(1)) == 0) & np.isfinite(single) & (single != 0)
-    grows = np.abs(value) > np.abs(back)
-    odd = np.where(inexact, np.where(grows, bits + np.uint32(1), bits - np.uint32(1)), bits)
-    return to_bf16(odd.view(F32))
-
-
-def _narrow(base: str, modifiers: tuple[str, ...], brain: bool) -> Function | None:
-    """f16 or bf16 by way of f64, with one rounding at the end."""
-    exact: dict[str, Function] = {
-        **_BINARY,
-        **_UNARY,
-        **_EXTREMES,
-        "add": lambda a, b: to_odd(*two_sum(a, b)),
-        "sub": lambda a, b: to_odd(*two_sum(a, -b)),
-        "fma": _fma_exact,
-        "mad": _fma_exact,
-    }
-    if base in ("min", "max") and "NaN" in modifiers:
-        exact[base] = _EXTREMES_OR_NAN[base]
-    if base not in exact:
-        return None
-    inner = exact[base]
-    clamp = "sat" in modifiers
-    positive = "relu" in modifiers
+def _of_halves(function: Function, brain: bool) -> Function:
+    """On f16 or bf16 by way of f32."""
 
     def apply(*sources: Array) -> Array:
-        wide = [(from_bf16(s) if brain else s.view(F16)).astype(F64) for s in sources]
-        out = inner(*wide)
-        if clamp:
-            out = saturate(out)
-        if positive:
-            out = np.where(np.isnan(out), out, np.maximum(out, 0.0) + 0.0)
-        return to_bf16_exact(out) if brain else out.astype(F16)
+        out = function(*(from_bf16(s) if brain else s.view(F16).astype(F32) for s in sources))
+        return to_bf16(out) if brain else out.astype(F16)
 
     return apply
 
@@ -381,34 +132,30 @@ _TESTS: dict[str, Function] = {
     "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= np.finfo(a.dtype).tiny) | (a == 0)),
     "subnormal": lambda a: (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny),
 }
-_COUNTS = {"fma": 3, "mad": 3, **dict.fromkeys(_BINARY, 2), **dict.fromkeys(_UNARY, 1)}
 
 
-def floating_operation(base: str, modifiers: tuple[str, ...], *, precise: bool) -> Operation | None:
+def floating_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None:
     """The operation of a floating-point opcode, or ``None`` if it is not one."""
     kind = modifiers[-1] if modifiers else ""
     if base == "testp" and kind in ("f32", "f64"):
         return Operation(_TESTS[modifiers[0]], (TYPES[kind],), BOOL)
-    count = _COUNTS.get(base)
-    if count is None:
+    if base not in _FUNCTIONS:
         return None
-    function: Function | None
+    count = _FUNCTIONS[base][1]
     if kind in ("f32", "f64"):
         dtype = TYPES[kind]
-        function = _native(base, modifiers, dtype, precise)
-        return Operation(function, (dtype,) * count, dtype) if function else None
-    if kind in ("f16", "bf16"):
-        held = F16 if kind == "f16" else U16
-        function = _narrow(base, modifiers, kind == "bf16")
-        return Operation(function, (held,) * count, held) if function else None
-    if kind in ("f16x2", "bf16x2"):
-        function = _narrow(base, modifiers, kind == "bf16x2")
-        return Operation(packed(function, U16), (U32,) * count, U32) if function else None
+        return Operation(_function(base, modifiers, dtype), (dtype,) * count, dtype)
     if kind == "f32x2":
-        function = _native(base, modifiers, F32, precise)
         held = TYPES[kind]
-        return Operation(_both_singles(function), (held,) * count, held) if function else None
-    return None
+        function = _both_singles(_function(base, modifiers, F32))
+        return Operation(function, (held,) * count, held)
+    if kind.removesuffix("x2") not in ("f16", "bf16"):
+        return None
+    narrow = _of_halves(_function(base, modifiers, F32), kind.startswith("b"))
+    if kind.endswith("x2"):
+        return Operation(packed(narrow, U16), (U32,) * count, U32)
+    held = TYPES[kind]
+    return Operation(narrow, (held,) * count, held)
 
 
 # --- comparisons --------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.counts import Traffic
 from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.program import Program
-from wattcast.features.execution.results import BufferFootprint, MemoryFacts
 from wattcast.features.execution.reuse import kept_by_l1, reuse_table
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.execution.sharing import Listed, measure_sharing, relations
@@ -20,11 +20,8 @@ from wattcast.features.memory import (
     KEY_BITS,
     SECTOR_BYTES,
     SECTORS_PER_LINE_SHIFT,
-    Overlap,
     changes,
     distinct,
-    overlap,
-    per_slot,
     unite,
 )
 from wattcast.features.reuse import Sharing, Stream, patch
@@ -40,11 +37,10 @@ two lies within the larger."""
 
 
 class Places(NamedTuple):
-    """Buffers: names, base addresses and first sectors, ascending; the first is no buffer but what
-    lies below and between them all."""
+    """Buffers: names and first sectors, ascending; the first is no buffer but what lies below and
+    between them all."""
 
     names: tuple[str, ...]
-    bases: tuple[int, ...]
     starts: Counts
     ends: Counts
 
@@ -61,7 +57,6 @@ def places(machine: Machine) -> Places:
     regions = machine.memory.regions
     return Places(
         ("(elsewhere)", *(region.name for region in regions)),
-        (0, *(region.base for region in regions)),
         np.array([0, *(region.base // SECTOR_BYTES for region in regions)], dtype=np.int64),
         np.array(
             [0, *(-(-(region.base + region.size) // SECTOR_BYTES) for region in regions)],
@@ -104,70 +99,59 @@ def kinds(program: Program) -> Kinds:
     return found
 
 
-class Ran(NamedTuple):
-    """The machine that ran a batch of blocks, and the place of its first block in the plan."""
-
-    machine: Machine
-    first: int
-
-
 def memory_facts(
-    program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran],
+    program: Program, launch: Launch, plan: SamplingPlan, machine: Machine,
     sites: dict[str, Counts], extra: Counts,
-) -> MemoryFacts:  # fmt: skip
+) -> Traffic:  # fmt: skip
     """What the sampled blocks say about global memory.
 
     ``sites`` holds counters ``int64[blocks, sites]`` by name, ``extra`` the distinct sectors of
     skipped iterations that no footprint lists.
     """
-    return _Footprints(program, launch, plan, batches, sites, extra).facts()
+    return _Footprints(program, launch, plan, machine, sites, extra).facts()
 
 
 class _Footprints:
     def __init__(
-        self, program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran],
+        self, program: Program, launch: Launch, plan: SamplingPlan, machine: Machine,
         sites: dict[str, Counts], extra: Counts,
     ) -> None:  # fmt: skip
         self.program, self.launch, self.plan = program, plan.numbered(launch), plan
-        self.batches, self.sites, self.extra = batches, sites, extra
+        self.machine, self.sites, self.extra = machine, sites, extra
         self.blocks = len(plan.blocks)
         self.kinds = kinds(program)
-        self.places = places(batches[0].machine)
+        self.places = places(machine)
         self.unlisted = plan.estimate(extra)
         numbers = [*self.kinds.loads, *self.kinds.stores]
         self.requests: Counts = sites["requests"][:, numbers].sum(axis=1)
         self.busy = max(1.0, plan.total((self.requests > 0).astype(np.int64)))
 
     def united(self, numbers: list[int]) -> Counts:
-        """Sorted distinct footprint keys of some sites, all batches together."""
-        parts = []
-        for batch in self.batches:
-            keys = unite([batch.machine.tallies[n].log.keys for n in numbers])
-            parts.append(keys + np.int64(batch.first << KEY_BITS))
-        return np.concatenate(parts)
+        """Sorted distinct footprint keys of some sites."""
+        return unite([self.keys(number) for number in numbers])
+
+    def keys(self, number: int) -> Counts:
+        """Footprint keys of a site."""
+        return self.machine.tallies[number].log.keys
 
     def total(self, numbers: list[int], name: str) -> float:
         """A launch total of some sites."""
         return self.plan.total(self.sites[name][:, numbers].sum(axis=1)) if numbers else 0.0
 
-    def facts(self) -> MemoryFacts:
+    def not_textures(self, numbers: list[int]) -> list[int]:
+        """Sites whose sectors the load/store unit asks for."""
+        return [n for n in numbers if self.program.sites[n].space != "texture"]
+
+    def facts(self) -> Traffic:
         plan = self.plan
         loads, stores = self.united(self.kinds.loads), self.united(self.kinds.writes)
-        pairs_x, pairs_y = list(plan.pairs_x), list(plan.pairs_y)
-        load_overlap = Overlap(overlap(loads, pairs_x), overlap(loads, pairs_y))
-        store_overlap = Overlap(overlap(stores, pairs_x), overlap(stores, pairs_y))
-        buffers, streams = self.buffers(loads, stores)
-        return MemoryFacts(
-            load_sectors=self.total(self.kinds.loads, "sectors"),
-            store_sectors=self.total(self.kinds.writes, "sectors"),
-            unique_load_sectors=sum(stream.unique_load_sectors for stream in streams),
-            unique_store_sectors=sum(stream.unique_store_sectors for stream in streams),
-            load_overlap=load_overlap,
-            store_overlap=store_overlap,
+        streams = self.streams(loads, stores)
+        return Traffic(
+            load_sectors=self.total(self.not_textures(self.kinds.loads), "sectors"),
+            store_sectors=self.total(self.not_textures(self.kinds.writes), "sectors"),
             footprint_sectors=sum(stream.distinct_sectors for stream in streams),
             busy_blocks=self.busy,
             requests_per_block=plan.total(self.requests) / self.busy,
-            buffers=buffers,
             streams=streams,
             grid=self.launch.grid,
         )
@@ -183,7 +167,7 @@ class _Footprints:
     def shares(self, number: int) -> Floats:
         """The share of a site's footprint that lies in each buffer."""
         found = np.zeros(len(self.places.names))
-        keys = self.batches[0].machine.tallies[number].log.keys & _SECTOR_MASK
+        keys = self.keys(number) & _SECTOR_MASK
         if not keys.size:
             found[0] = 1.0
             return found
@@ -209,11 +193,7 @@ class _Footprints:
         several = [n for n in numbers if self.unlisted[n]]
         if len(several) < 2:
             return np.ones(count)
-        parts = [
-            batch.machine.tallies[n].log.keys + np.int64(batch.first << KEY_BITS)
-            for batch in self.batches
-            for n in several
-        ]
+        parts = [self.keys(number) for number in several]
         together, each = (
             np.bincount(self.places.of(keys & _SECTOR_MASK), minlength=count)
             for keys in (unite(parts), np.concatenate(parts))
@@ -229,9 +209,7 @@ class _Footprints:
         density = np.bincount(where[first], minlength=count) / np.maximum(listed, 1)
         return sectors * density / self.busy
 
-    def buffers(
-        self, loads: Counts, stores: Counts
-    ) -> tuple[tuple[BufferFootprint, ...], tuple[Stream, ...]]:
+    def streams(self, loads: Counts, stores: Counts) -> tuple[Stream, ...]:
         """What is known of each buffer touched."""
         kinds, plan, launch = self.kinds, self.plan, self.launch
         sectors = plan.estimate(self.sites["sectors"])
@@ -246,23 +224,21 @@ class _Footprints:
         unique = self.uniques(both, [*kinds.loads, *kinds.stores])
         lines = self.lines(both, unique)
         table = reuse_table(
-            self.batches[0].machine.trace or Trace(self.blocks, ()), plan.weights(),
+            self.machine.trace or Trace(self.blocks, ()), plan.weights(),
             self.program.sites, self.places.of, self.lines(keys_kept, unique_kept), lines,
         )  # fmt: skip
         pairs, partly = relations(plan, launch), self.partly()
         where = self.places.of(both & _SECTOR_MASK)
-        buffers, streams = [], []
+        streams = []
         for number, name in enumerate(self.places.names):
             keys = both[where == number]
             if not keys.size:
                 continue
-            sector = keys & _SECTOR_MASK
             each = float(unique[number]) / self.busy
             sharing, of_lines = measure_sharing(
                 keys, partly, pairs, launch, each, float(lines[number])
             )
-            low, high = int(sector.min()), int(sector.max()) + 1
-            seen = distinct(sector)
+            seen = distinct(keys & _SECTOR_MASK)
             beyond = self.beyond(number)
             larger = self.larger(keys)
             distinct_sectors = self.of_launch(seen, sharing, each, beyond, larger)
@@ -270,15 +246,6 @@ class _Footprints:
                 distinct(seen >> SECTORS_PER_LINE_SHIFT), of_lines, float(lines[number]),
                 beyond >> SECTORS_PER_LINE_SHIFT, larger,
             )  # fmt: skip
-            base = self.places.bases[number]
-            if number:
-                means = [self.mean(keys_of, number) for keys_of in (loads, stores)]
-                buffers.append(
-                    BufferFootprint(
-                        name, base, means[0], means[1],
-                        low * SECTOR_BYTES - base, high * SECTOR_BYTES - base, distinct_sectors,
-                    )
-                )  # fmt: skip
             streams.append(
                 Stream(
                     name=name,
@@ -298,12 +265,12 @@ class _Footprints:
                     all=table.all[number],
                 )
             )
-        return tuple(buffers), tuple(streams)
+        return tuple(streams)
 
     def beyond(self, number: int) -> int:
         """Sectors of a buffer where what is listed does not bound what is touched, as the budget
         ended, else 0."""
-        if not number or all(machine.finished for machine, _ in self.batches):
+        if not number or self.machine.finished:
             return 0
         return int(self.places.ends[number] - self.places.starts[number])
 
@@ -334,13 +301,7 @@ class _Footprints:
         found = []
         for number in (*self.kinds.loads, *self.kinds.stores):
             unlisted = float(self.extra[:, number].sum())
-            logs = [batch.machine.tallies[number].log.keys for batch in self.batches]
-            keys = np.concatenate(logs) if unlisted else logs[0][:0]
-            if keys.size:
+            keys = self.keys(number)
+            if unlisted and keys.size:
                 found.append(Listed(distinct(keys & _SECTOR_MASK), 1.0 + unlisted / keys.size))
         return sorted(found, key=lambda listed: listed.factor)
-
-    def mean(self, keys: Counts, number: int) -> float:
-        """Distinct sectors of a buffer that a block touches on average (those listed)."""
-        chosen = keys[self.places.of(keys & _SECTOR_MASK) == number]
-        return self.plan.total(per_slot(chosen, self.blocks)) / sum(self.plan.sizes)

@@ -26,7 +26,7 @@ ISSUE_UNITS = 2048
 lanes do: numpy's 5 us per call over its 2 ns per lane, measured over the fixture kernels."""
 SLICE_UNITS = 512
 """The same where only what steers a loop is run on, and nothing is counted (1.4 us)."""
-ACCESS_UNITS, ATOMIC_UNITS, MATRIX_UNITS = 16, 64, 128
+ACCESS_UNITS, ATOMIC_UNITS = 16, 64
 """Further units per lane of an access to memory, of an atomic one, and of a matrix product."""
 
 

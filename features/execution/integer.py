@@ -236,13 +236,6 @@ def _mul24(high: bool) -> Function:
     return apply
 
 
-def shared_operation(base: str, dtype: DType) -> Operation:
-    """An operation of ``features.integers`` for a dtype."""
-    function, numbers, counts = operations(Lanes(dtype))[base]
-    result = U32 if base in ("popc", "clz") else dtype
-    return Operation(function, (dtype,) * numbers + (U32,) * counts, result)
-
-
 _EITHER_SIGN = frozenset(
     {"add", "sub", "and", "or", "xor", "not", "neg", "shl", "bfi", "brev", "popc", "clz"}
 )
@@ -261,9 +254,6 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
         half = S16 if kind == "s16x2" else U16
         simple = {"add": np.add, "min": np.minimum, "max": np.maximum}.get(base)
         return None if simple is None else Operation(packed(simple, half), (U32, U32), U32)
-    if base == "mov" and kind in TYPES:
-        dtype = TYPES[kind]
-        return Operation(lambda a: a, (dtype,), dtype)
     if kind == "pred":
         logic: dict[str, tuple[Function, int]] = {
             "and": (np.logical_and, 2), "or": (np.logical_or, 2), "xor": (np.logical_xor, 2),
@@ -296,11 +286,13 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
         return Operation(_saturated(np.add if base == "add" else np.subtract), (S32, S32), S32)
     if base in _EITHER_SIGN | _BY_SIGN:
         # Where signedness does not matter, the unsigned dtype saves reinterpretations.
-        found = shared_operation(base, raw if base in _EITHER_SIGN else dtype)
+        kind_of = raw if base in _EITHER_SIGN else dtype
+        function, numbers, counts = operations(Lanes(kind_of))[base]
+        result = U32 if base in ("popc", "clz") else kind_of
         if "relu" in modifiers:
-            inner = found.function
-            return found._replace(function=lambda *s: np.maximum(inner(*s), 0))
-        return found
+            inner = function
+            function = lambda *s: np.maximum(inner(*s), 0)  # noqa: E731
+        return Operation(function, (kind_of,) * numbers + (U32,) * counts, result)
     special: dict[str, Operation] = {
         "cnot": Operation(lambda a: (a == 0).astype(raw), (raw,), raw),
         "sad": Operation(lambda a, b, c: np.where(a < b, b - a, a - b) + c, (dtype,) * 3, dtype),

@@ -72,8 +72,9 @@ def pick_bytes(stored: dict[int, Array], offset: int, dtype: DType) -> Array:
 
 
 def _parameter_address(operand: ir.Operand) -> tuple[str, int]:
-    if isinstance(operand, ir.Address) and isinstance(operand.base, ir.Symbol):
-        return operand.base.name, operand.base.offset + operand.offset
+    place = ir.place_of(operand)
+    if place is not None:
+        return place
     if isinstance(operand, ir.Symbol):
         return operand.name, operand.offset
     raise UnsupportedError("parameter addressed through a register")

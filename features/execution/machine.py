@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +35,6 @@ from wattcast.features.execution.trace import Trace
 from wattcast.features.execution.trips import Trips
 from wattcast.features.execution.values import BOOL, U32, Array, as_type, spread
 from wattcast.features.execution.warp import ballot
-from wattcast.features.execution.warpgroup import TensorMemory
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import MOST_KEYS, distinct
 
@@ -129,7 +127,6 @@ class Machine:
         self.pending: dict[int, Group] = {}
         self.barriers = Barriers(self)
         self.mbarriers = Mbarriers(self)
-        self.tensor_memory = TensorMemory(self.slots)
         self.assumed_maps: set[TensorMap] = set()
         self.gathering: dict[int, Group] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
@@ -160,8 +157,8 @@ class Machine:
         return len(self.program.functions) > 1
 
     def clock(self) -> int:
-        """Cycles so far: four per run executed (monotone, not a timing); 0 in exact mode."""
-        return 0 if self.program.precise else self.steps * 4
+        """Cycles so far: four per run executed (monotone, not a timing)."""
+        return self.steps * 4
 
     def complain(self, code: str, detail: str, line: int | None = None) -> None:
         """Report once per code and place."""
@@ -357,8 +354,6 @@ class Machine:
         return True
 
     forced = False
-    textures: Mapping[int, npt.NDArray[Any]] = MappingProxyType({})
-    tensor_maps: Mapping[int, TensorMap] = MappingProxyType({})
 
     # --- collectives ---
 
@@ -491,6 +486,3 @@ class Machine:
                 self.put(key, group)
                 return
             run = runs[key + shift]
-
-
-Registers = dict[str, Any]

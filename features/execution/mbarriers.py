@@ -26,7 +26,7 @@ from wattcast.features.ptx import ir
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
 
-_WANTED, _PENDING, _BYTES, _PHASE = range(4)
+_WANTED, _PENDING, _PHASE = range(3)
 _KINDS = ("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx")
 
 
@@ -45,8 +45,7 @@ class _Rest(NamedTuple):
 class Mbarriers:
     """The memory barriers of a machine's blocks by address.
 
-    ``told`` is the number of bytes last announced at each. In exact mode a phase also waits for
-    its bytes; else their number may be an assumption, and they are taken to come.
+    ``told`` is the number of bytes last announced at each; they are taken to come.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -57,28 +56,26 @@ class Mbarriers:
         self._tried = False
 
     def at(self, address: int) -> Counts:
-        """Arrivals wanted and pending, bytes to come and the phase, ``int64[4, slots]``."""
+        """Arrivals wanted and pending, and the phase, ``int64[3, slots]``."""
         found = self._state.get(address)
         if found is None:
-            found = self._state[address] = np.zeros((4, self._machine.slots), dtype=np.int64)
+            found = self._state[address] = np.zeros((3, self._machine.slots), dtype=np.int64)
         return found
 
     def begin(self, address: int, counts: Counts, where: npt.NDArray[np.bool_]) -> None:
         """mbarrier.init in some slots."""
         state = self.at(address)
         state[_WANTED, where] = state[_PENDING, where] = counts[where]
-        state[_BYTES, where] = state[_PHASE, where] = 0
+        state[_PHASE, where] = 0
 
-    def change(self, address: int, arrivals: Counts, expected: Counts, dropped: Counts) -> None:
-        """Arrivals and bytes announced (negative: come) by slot; phases they complete end."""
+    def change(self, address: int, arrivals: Counts, dropped: Counts) -> None:
+        """Arrivals by slot; phases they complete end."""
         state = self.at(address)
         state[_WANTED] -= dropped
         state[_PENDING] -= arrivals
-        if self._machine.program.precise:
-            state[_BYTES] += expected
         ended = False
         while True:
-            done = (state[_PENDING] <= 0) & (state[_BYTES] == 0) & (state[_WANTED] > 0)
+            done = (state[_PENDING] <= 0) & (state[_WANTED] > 0)
             if not done.any():
                 break
             state[_PHASE, done] += 1
@@ -194,6 +191,7 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
         number = one if given is None else frame[given]
         none = np.zeros(group.machine.slots, dtype=np.int64)
         for address, part in places(frame, slot, offset, group):
+            barriers.at(address)
             counts = per_slot(number, part)
             if kind == "init":
                 barriers.begin(address, counts // np.maximum(part.lanes, 1), part.lanes > 0)
@@ -205,12 +203,8 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
                 barriers.told[address] = int(counts.max())
             arrivals = part.lanes if expects else counts
             drops = arrivals if kind == "arrive_drop" else none
-            if kind == "complete_tx":
-                barriers.change(address, none, -counts, none)
-            elif kind == "expect_tx":
-                barriers.change(address, none, counts, none)
-            else:
-                barriers.change(address, arrivals, counts if expects else none, drops)
+            if kind not in ("complete_tx", "expect_tx"):
+                barriers.change(address, arrivals, drops)
 
     return handler
 
@@ -232,7 +226,7 @@ def arrives_once(context: Context, operand: ir.Operand) -> Handler:
     def handler(frame: Frame, group: Group) -> None:
         none = np.zeros(group.machine.slots, dtype=np.int64)
         for address, part in places(frame, slot, offset, group):
-            group.machine.mbarriers.change(address, part.lanes, none, none)
+            group.machine.mbarriers.change(address, part.lanes, none)
 
     return handler
 

@@ -192,17 +192,6 @@ def destinations(operand: ir.Operand) -> tuple[ir.Operand, ir.Operand | None]:
 # --- handlers of pure operations ------------------------------------------------------------
 
 
-def _unary(function: Function, dst: int, a: int, ta: DType) -> Handler:
-    def handler(frame: Frame, group: Group) -> None:
-        x = frame[a]
-        if x.dtype is not ta:
-            x = as_type(x, ta)
-        value = function(x)
-        frame[dst] = value if group.full else merge(group, value, frame[dst])
-
-    return handler
-
-
 def _binary(function: Function, dst: int, a: int, b: int, ta: DType, tb: DType) -> Handler:
     def handler(frame: Frame, group: Group) -> None:
         x, y = frame[a], frame[b]
@@ -211,24 +200,6 @@ def _binary(function: Function, dst: int, a: int, b: int, ta: DType, tb: DType) 
         if y.dtype is not tb:
             y = as_type(y, tb)
         value = function(x, y)
-        frame[dst] = value if group.full else merge(group, value, frame[dst])
-
-    return handler
-
-
-def _ternary(function: Function, dst: int, slots: list[int], types: tuple[DType, ...]) -> Handler:
-    a, b, c = slots
-    ta, tb, tc = types
-
-    def handler(frame: Frame, group: Group) -> None:
-        x, y, z = frame[a], frame[b], frame[c]
-        if x.dtype is not ta:
-            x = as_type(x, ta)
-        if y.dtype is not tb:
-            y = as_type(y, tb)
-        if z.dtype is not tc:
-            z = as_type(z, tc)
-        value = function(x, y, z)
         frame[dst] = value if group.full else merge(group, value, frame[dst])
 
     return handler
@@ -276,12 +247,8 @@ def pure(operation: Operation, operands: Operands, items: Items) -> Handler:
             return fitted(inner(*values))
 
     types = operation.sources
-    if wanted == 1:
-        return _unary(function, dst, slots[0], types[0])
-    if wanted == 2:
+    if wanted == 2:  # most are of this kind
         return _binary(function, dst, slots[0], slots[1], types[0], types[1])
-    if wanted == 3:
-        return _ternary(function, dst, slots, types)
     return _general(function, dst, slots, types)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.execution import control, groups
+from wattcast.features.execution import control, groups, matrix
 from wattcast.features.execution.access import Site
 from wattcast.features.execution.context import (
     CallSite,
@@ -30,9 +30,10 @@ from wattcast.features.execution.context import (
 from wattcast.features.execution.decode import decode, is_plain
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
 from wattcast.features.execution.roles import that_count, usage
-from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
+from wattcast.features.execution.spaces import CODE_BASE, SPAN, SYMBOL_BASE, TEXTURE_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, constant
 from wattcast.features.execution.warp import is_collective, member_mask
+from wattcast.features.isa import classify
 from wattcast.features.launch import dim3
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*")
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
-_MATRIX = frozenset({"mma", "wmma", "wgmma"})
 
 
 @dataclass(slots=True)
@@ -54,12 +54,11 @@ class GlobalVariable:
 
 
 class Program:
-    """A compiled kernel. ``precise`` keeps every rounding exact (see ``floating``)."""
+    """A compiled kernel."""
 
-    def __init__(self, kernel: ir.Function, module: ir.Module, *, precise: bool) -> None:
+    def __init__(self, kernel: ir.Function, module: ir.Module) -> None:
         self.kernel = kernel
         self.module = module
-        self.precise = precise
         self.diagnostics: list[Diagnostic] = []
         self.runs: dict[int, Run] = {}
         self.sites: list[Site] = []
@@ -77,9 +76,8 @@ class Program:
         self.paths: dict[tuple[int, ...], Path | None] = {}
         self._critical: dict[int, list[tuple[int, frozenset[str]]]] = {}
         self._link()
-        # Results are wanted in exact mode; else only what decides a count is carried out.
         bodies = [linked.body for linked in self.functions]
-        self._that_count, self._contents = that_count(bodies, is_plain)
+        self._decide, self._that_count, self._contents = that_count(bodies, is_plain)
         for linked in self.functions:
             self._compile(linked)
 
@@ -122,7 +120,7 @@ class Program:
         return {name: defined[name] for name in closure((self.kernel.name, *listed), called)}
 
     def _place_variables(self) -> None:
-        used = {
+        used = self.used = {
             operand.name
             for linked in self.functions
             for one in linked.body.instructions
@@ -130,7 +128,10 @@ class Program:
         }
         address = SYMBOL_BASE
         for variable in self.module.variables:
-            if variable.space in ("global", "const"):
+            if variable.type in ("texref", "surfref"):
+                place = TEXTURE_BASE + len(self.globals) * SPAN
+                self.globals[variable.name] = GlobalVariable(variable, place)
+            elif variable.space in ("global", "const"):
                 address = -(-address // 256) * 256
                 self.globals[variable.name] = GlobalVariable(variable, address)
                 address += max(1, variable.bytes)
@@ -177,6 +178,11 @@ class Program:
         if name == "WARP_SZ":
             return slots.constant(constant(32, U64))
         return None
+
+    def filled_by_host(self) -> tuple[str, ...]:
+        """Those of ``ir.filled_by_host`` that the kernel uses."""
+        found = (variable.name for variable in ir.filled_by_host(self.module))
+        return tuple(name for name in found if name in self.used)
 
     def address_of(self, name: str) -> int | None:
         """The address of a module variable or function, for initializers."""
@@ -235,9 +241,7 @@ class Program:
             self.parameters if linked.function is self.kernel else {},
             linked.usage.roles,
             self.sites,
-            self.precise,
             body,
-            self.cluster[0] * self.cluster[1] * self.cluster[2],
         )
         starts = {block.start for block in linked.cfg.blocks}
         count = len(body.instructions)
@@ -254,7 +258,7 @@ class Program:
         for start, end in zip(ordered, ends, strict=True):
             run = Run(len(self.runs), linked.base + start, linked.base + end, linked.index)
             handlers = []
-            carried_out, matrices = 1, 0
+            carried_out = 1
             sites = len(self.sites)
             for one in body.instructions[start:end]:
                 context.position = linked.base + one.position
@@ -262,19 +266,19 @@ class Program:
                 if one.base in _ENDS or _waits(one):
                     continue  # it ends the run
                 context.idle = self._is_idle(linked, one)
-                if context.idle:  # frames have a place even for what no handler writes
+                context.decides = not self._decide[linked.index].isdisjoint(writes(one))
+                if context.idle or one.base in matrix.BUILDERS:
+                    # Frames have a place even for what no handler writes.
                     for name in writes(one):
                         slots.register(name)
                 handler = self._handler(context, one)
                 carried_out += handler is not None
                 if handler is not None and handler is not _idle:
-                    matrices += one.base in _MATRIX and not context.idle
                     handlers.append(handler)
                     run.by_position[context.position] = handler
             run.handlers = tuple(handlers)
             run.issue_units = carried_out * groups.ISSUE_UNITS
             run.lane_units = carried_out + sum(map(_units, self.sites[sites:]))
-            run.lane_units += matrices * groups.MATRIX_UNITS
             if is_collective(body.instructions[start]):
                 run.gather = _gather(context, body.instructions[start])
             last = body.instructions[end - 1]
@@ -287,29 +291,23 @@ class Program:
 
     def _is_idle(self, linked: Linked, one: ir.Instruction) -> bool:
         """Whether nothing that is counted rests on what an instruction computes or stores."""
-        if self.precise or one.opcode.startswith(("ld.param", "st.param")):
+        if one.opcode.startswith(("ld.param", "st.param")):
             return False
-        if one.base == "st":
+        if one.base == "st" or one.opcode.startswith("cp.async.c"):
             return not self._contents
-        if one.opcode.startswith(("cp.async.c", "stmatrix")):
-            return not self._contents
-        if one.opcode.startswith(("tcgen05.mma", "tcgen05.cp", "tcgen05.st", "tcgen05.shift")):
-            read = (writes(each) for each in linked.body.instructions
-                    if each.opcode.startswith("tcgen05.ld"))  # fmt: skip
-            return all(map(self._that_count[linked.index].isdisjoint, read))
-        plain = one.base in ("ld", "ldu", "ldmatrix") or is_plain(one)
+        plain = one.base in ("ld", "ldu") or is_plain(one)
         return plain and self._that_count[linked.index].isdisjoint(writes(one))
 
     def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:
+        plain = is_plain(one) and classify(one.opcode).known
         try:
-            handler = decode(context, one)
             counts = one.base in ("wgmma", "tcgen05")  # what they read of shared memory
-            if context.idle and handler is not None and is_plain(one) and not counts:
-                handler = _idle
+            skipped = context.idle and plain and not counts
+            handler = _idle if skipped else decode(context, one)
         except (LookupError, StopIteration, TypeError, ValueError) as error:
-            # A product (sparse, scaled) whose result decides nothing: its name tells its work.
-            product = one.base == "mma" and context.idle
-            handler = _idle if product else _unsupported(one, str(error))
+            # What nothing rests on, the class of its opcode tells.
+            quiet = plain and not context.decides
+            handler = _idle if quiet else _unsupported(one, str(error))
         if handler is None or one.predicate is None:
             return handler
         slot = context.operands.slots.register(one.predicate, BOOL)

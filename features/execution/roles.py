@@ -38,14 +38,17 @@ def registers(operands: Iterable[ir.Operand]) -> list[str]:
 _NOT_FROM_MEMORY = ("ld.param", "div.", "mbarrier.", "elect.", "mapa.", "activemask")
 
 
+_STORES = ("st.", "stmatrix.", "wmma.store.")
+
 _STORED_TO_TELL = ("st.param", "st.async", "st.bulk")
 """Stores of which more than the address decides what is counted."""
 
 
 def that_count(
     bodies: Sequence[ir.Body], is_plain: Callable[[ir.Instruction], bool]
-) -> tuple[list[frozenset[str]], bool]:
-    """Registers of each function whose values decide a count, and whether contents of memory do.
+) -> tuple[list[frozenset[str]], list[frozenset[str]], bool]:
+    """Registers of each function whose values decide a count: of themselves, and with those that
+    decide it through memory; and whether contents of memory do.
 
     What steers or addresses is counted; so is everything that goes into an instruction that is
     not plain (``decode.is_plain``). Stored values only where a value that counts is loaded.
@@ -58,8 +61,8 @@ def that_count(
         for body, names in zip(bodies, found, strict=True)
         for one in body.instructions
     ):
-        return found, False
-    return [_that_count(body, is_plain, contents=True) for body in bodies], True
+        return found, found, False
+    return found, [_that_count(body, is_plain, contents=True) for body in bodies], True
 
 
 def _that_count(
@@ -69,11 +72,13 @@ def _that_count(
     for one in body.instructions:
         if one.predicate is not None:
             found.add(one.predicate)
-        stores = one.base in ("st", "stmatrix") and not one.opcode.startswith(_STORED_TO_TELL)
+        stores = one.opcode.startswith(_STORES) and not one.opcode.startswith(_STORED_TO_TELL)
         if stores and not contents:
             place = one.operands[0] if one.operands else None
             if isinstance(place, ir.Address):
                 found.update({place.base.name} if isinstance(place.base, ir.Register) else ())
+                if one.base == "wmma":
+                    found.update(registers(one.operands[2:]))  # its stride
                 continue
         if not is_plain(one):
             found.update(reads(one))

@@ -19,8 +19,8 @@ from wattcast.features.memory import distinct
 
 Offsets = npt.NDArray[np.int64]
 
-GLOBAL_SPACES = ("global", "generic")
-"""Spaces an instruction names that may be global memory."""
+GLOBAL_SPACES = ("global", "generic", "texture")
+"""Spaces of instructions that may be global memory."""
 WINDOW_SHIFT = 56
 WINDOWS: dict[str, int] = {"shared": 1 << WINDOW_SHIFT, "local": 2 << WINDOW_SHIFT}
 
@@ -31,6 +31,8 @@ SYMBOL_BASE = 0x7E00_0000_0000
 """Address of the first module variable (global and constant memory)."""
 PARAMETER_BASE = 0x7D00_0000_0000
 """Address of the kernel's parameters where a kernel takes their address."""
+TEXTURE_BASE = 0x7800_0000_0000
+"""Address of what the first texture or surface reference is bound to, ``SPAN`` bytes apart."""
 CODE_BASE = 0x7C00_0000_0000
 """Address of the first function, for calls through registers; functions lie 256 bytes apart."""
 
@@ -80,7 +82,7 @@ class _Bytes:
 
 
 class DenseRegion(_Bytes):
-    """Given bytes (exact mode, module variables, parameters)."""
+    """Known bytes (module variables, parameters)."""
 
     def __init__(self, name: str, base: int, data: npt.NDArray[np.uint8]) -> None:
         super().__init__(np.zeros(-(-data.size // 16) * 16 + 16, dtype=np.uint8))
@@ -88,10 +90,6 @@ class DenseRegion(_Bytes):
         self.name = name
         self.base = base
         self.size = data.size
-
-    def contents(self) -> npt.NDArray[np.uint8]:
-        """The bytes as they are now."""
-        return self.flat[: self.size]
 
 
 @lru_cache(maxsize=16)

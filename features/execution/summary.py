@@ -3,48 +3,34 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.attached import Attached
+from wattcast.features.counts import Atomics, AtomicUse
+from wattcast.features.counts import Counts as Instructions
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
-from wattcast.features.execution.arguments import Bound
-from wattcast.features.execution.contention import Contention, Hits
+from wattcast.features.execution.contention import Hits
 from wattcast.features.execution.context import Linked
-from wattcast.features.execution.footprints import Ran, memory_facts
+from wattcast.features.execution.footprints import memory_facts
 from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.results import (
-    AtomicCounts,
-    AtomicFacts,
     ExecutionResult,
-    InstructionCounts,
     LoopTrips,
     SamplingInfo,
 )
 from wattcast.features.execution.sampling import SamplingPlan
-from wattcast.features.execution.spaces import DenseRegion
-from wattcast.features.execution.tally import COUNTED, Tally
+from wattcast.features.execution.tally import COUNTED
 from wattcast.features.launch import Launch
 from wattcast.features.memory import per_slot
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-
-def _stacked(batches: list[Ran], blocks: int, pick: Callable[[Machine], Counts]) -> Counts:
-    """``int64[blocks, ...]`` from the slots of every machine; blocks not run stay zero."""
-    parts = [pick(b.machine) for b in batches]
-    if len(parts) == 1 and parts[0].shape[0] == blocks:
-        return parts[0]
-    out = np.zeros((blocks, *parts[0].shape[1:]), dtype=np.int64)
-    for batch, part in zip(batches, parts, strict=True):
-        out[batch.first : batch.first + part.shape[0]] = part
-    return out
 
 
 def _unique_sectors(machine: Machine) -> Counts:
@@ -62,50 +48,40 @@ def _unlisted(machine: Machine) -> Counts:
 
 
 def summarise(
-    program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran], bound: Bound,
-    diagnostics: list[Diagnostic], effort: int, exact: bool,
+    program: Program, launch: Launch, plan: SamplingPlan, machine: Machine,
+    diagnostics: list[Diagnostic], effort: int,
 ) -> ExecutionResult:  # fmt: skip
     """Put together what the sampled blocks did and what it means for the launch."""
-    blocks = len(plan.blocks)
-    runs = _stacked(batches, blocks, lambda m: m.run_stats.transpose(2, 0, 1))
-    guarded = _stacked(batches, blocks, lambda m: m.guarded.T)
-    counted = _stacked(batches, blocks, lambda m: m.counted.transpose(2, 1, 0))
+    runs = machine.run_stats.transpose(2, 0, 1)
+    counted = machine.counted.transpose(2, 1, 0)
     sites = {name: counted[:, number] for number, name in enumerate(COUNTED)}
     del sites["extra"]
-    extra = _stacked(batches, blocks, _unlisted)
-    sites["unique_sectors"] = _stacked(batches, blocks, _unique_sectors) + extra
+    extra = _unlisted(machine)
+    sites["unique_sectors"] = _unique_sectors(machine) + extra
     functions = {
-        linked.function.name: _function(program, linked, runs, guarded, sites, plan)
+        linked.function.name: _function(program, linked, runs, machine.guarded.T, sites, plan)
         for linked in program.functions
     }
-    found = dict.fromkeys(d for b in batches for d in b.machine.diagnostics.values())
-    contents = {}
-    if exact:
-        for region in bound.memory.regions:
-            if isinstance(region, DenseRegion):
-                contents[region.base] = region.contents()
-    machines = [b.machine for b in batches]
     executed = runs[:, :, 0] @ np.array(_run_lengths(program))
     estimate = plan.total(executed)
     error = plan.standard_error(executed) / estimate if estimate else 0.0
     return ExecutionResult(
         functions=functions,
-        loops=_loops(program, batches, plan),
-        memory=memory_facts(program, launch, plan, batches, sites, extra),
-        atomics=atomic_facts(program, plan, batches),
+        loops=_loops(program, machine, plan),
+        memory=memory_facts(program, launch, plan, machine, sites, extra),
+        atomics=atomic_facts(program, plan, machine),
         sampling=SamplingInfo(
             plan,
             launch.blocks,
             error,
             plan.balanced is not None and not plan.complete and _differ(executed),
-            all(m.finished for m in machines),
-            sum(m.steps for m in machines),
+            machine.finished,
+            machine.steps,
             effort,
         ),
-        diagnostics=(*diagnostics, *found),
-        shared_bytes=machines[0].shared_bytes,
-        carried_out=_carried_out(program, machines),
-        contents=contents,
+        diagnostics=(*diagnostics, *machine.diagnostics.values()),
+        shared_bytes=machine.shared_bytes,
+        carried_out=_carried_out(program, machine),
     )
 
 
@@ -114,17 +90,16 @@ def _differ(executed: npt.NDArray[np.int64]) -> bool:
     return bool(executed.max() > 1.1 * executed.min())
 
 
-def _carried_out(program: Program, machines: list[Machine]) -> dict[str, Floats]:
+def _carried_out(program: Program, machine: Machine) -> dict[str, Floats]:
     found = {
         linked.function.name: np.zeros(len(linked.body.instructions))
         for linked in program.functions
     }
-    for machine in machines:
-        real = machine.run_stats[:, 0].sum(axis=1) - machine.skipped.sum(axis=1)
-        for run in program.runs.values():
-            linked = program.functions[run.function]
-            where = slice(run.start - linked.base, run.end - linked.base)
-            found[linked.function.name][where] += real[run.index]
+    real = machine.run_stats[:, 0].sum(axis=1) - machine.skipped.sum(axis=1)
+    for run in program.runs.values():
+        linked = program.functions[run.function]
+        where = slice(run.start - linked.base, run.end - linked.base)
+        found[linked.function.name][where] += real[run.index]
     return found
 
 
@@ -138,7 +113,7 @@ def _run_lengths(program: Program) -> list[int]:
 def _function(
     program: Program, linked: Linked, runs: Counts, guarded: Counts, sites: dict[str, Counts],
     plan: SamplingPlan,
-) -> InstructionCounts:  # fmt: skip
+) -> Instructions:  # fmt: skip
     checkpoint()
     places = _places_of(program, linked)
     count = len(linked.body.instructions)
@@ -150,7 +125,7 @@ def _function(
         raw[:, 2:, positions] += table[:, :, numbers]
     names = ("warp_executions", "active_lanes", *sites)
     found = dict(zip(names, plan.estimate(raw), strict=True))
-    return InstructionCounts(function=linked.function.name, **found)
+    return Instructions(function=linked.function.name, **found)
 
 
 class _Places(NamedTuple):
@@ -209,34 +184,23 @@ def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[Counts, Counts]:
     return table[:, 0], table[:, 1]
 
 
-def _loops(program: Program, batches: list[Ran], plan: SamplingPlan) -> tuple[LoopTrips, ...]:
+def _loops(program: Program, machine: Machine, plan: SamplingPlan) -> tuple[LoopTrips, ...]:
     found = []
-    blocks = len(plan.blocks)
     for number, (function, index) in enumerate(program.loops):
         linked = program.functions[function]
         loop = linked.loops.loops[index]
-        entries = np.zeros(blocks, dtype=np.int64)
-        rounds = np.zeros(blocks, dtype=np.int64)
-        lowest, highest = np.iinfo(np.int64).max, 0
-        extrapolated = rough = False
-        for batch in batches:
-            count = batch.machine.trips.counts[number]
-            if count is None:
-                continue
-            count.settle(None)
-            entries[batch.first : batch.first + count.entries.size] = count.entries
-            rounds[batch.first : batch.first + count.rounds.size] = count.rounds
-            lowest, highest = min(lowest, count.lowest), max(highest, count.highest)
-            extrapolated |= count.extrapolated or not batch.machine.finished
-            rough |= count.rough
-        entered = plan.total(entries)
+        count = machine.trips.counts[number]
+        if count is None:
+            continue
+        entered = plan.total(count.entries)
         if not entered:
             continue
+        count.settle(None)
         found.append(
             LoopTrips(
                 linked.function.name, loop.index, loop.label, loop.line,
-                plan.total(rounds) / entered, int(lowest), int(highest), entered, extrapolated,
-                rough,
+                plan.total(count.rounds) / entered, int(count.lowest), count.highest, entered,
+                count.extrapolated or not machine.finished, count.rough,
             )
         )  # fmt: skip
     return tuple(found)
@@ -255,61 +219,34 @@ class Hottest(NamedTuple):
     requests: float
 
 
-def atomic_facts(program: Program, plan: SamplingPlan, batches: Sequence[Ran]) -> AtomicFacts:
+def atomic_facts(program: Program, plan: SamplingPlan, machine: Machine) -> Atomics:
     """Every atom and red instruction that ran, and the address they hit most together."""
-    found: list[AtomicCounts] = []
+    found: list[AtomicUse] = []
     everywhere: list[Hits] = []
     for site in program.sites:
-        if not site.atomic:
+        tally = machine.tallies[site.number]
+        counted = tally.contention
+        if counted is None:
             continue
         linked = next(f for f in reversed(program.functions) if f.base <= site.position)
-        ran = _Followed(plan, batches, site.number)
-        hits = ran.hits()
-        everywhere += hits
-        place = linked.function.name, site.position - linked.base, site.line, site.opcode
-        requests, shared = (
-            ran.total(lambda t, _: t.requests),
-            ran.total(lambda t, _: t.shared_requests),
-        )
+        hits = counted.hits()
+        everywhere.append(hits)
+        at = site.position - linked.base
+        where = linked.body.instructions[at].location
+        source_line = where.line if where else None
+        place = linked.function.name, at, site.line, source_line, site.opcode
+        requests, operations, passes, shared, shared_operations, shared_passes = map(
+            plan.total,
+            (tally.requests, counted.operations, counted.passes, tally.shared_requests,
+             counted.shared_operations, counted.shared_passes),
+        )  # fmt: skip
         if requests:
-            operations = ran.total(lambda _, c: c.operations)
-            passes = ran.total(lambda _, c: c.passes)
-            found.append(
-                AtomicCounts(*place, "global", requests, operations, passes, *hottest(hits, plan))
-            )
+            top = hottest([hits], plan)
+            found.append(AtomicUse(*place, "global", requests, operations, passes, *top))
         if shared:
-            operations = ran.total(lambda _, c: c.shared_operations)
-            passes = ran.total(lambda _, c: c.shared_passes)
-            found.append(AtomicCounts(*place, "shared", shared, operations, passes, None, None))
-    return AtomicFacts(tuple(found), *hottest(everywhere, plan))
-
-
-class _Followed:
-    """One site in all batches."""
-
-    def __init__(self, plan: SamplingPlan, batches: Sequence[Ran], number: int) -> None:
-        self.plan = plan
-        self.parts: list[tuple[int, Tally, Contention]] = []
-        for batch in batches:
-            tally = batch.machine.tallies[number]
-            assert tally.contention is not None
-            self.parts.append((batch.first, tally, tally.contention))
-
-    def total(self, pick: Callable[[Tally, Contention], Counts]) -> float:
-        """The launch total of a counter."""
-        counts = np.zeros(len(self.plan.blocks), dtype=np.int64)
-        for first, tally, contention in self.parts:
-            values = pick(tally, contention)
-            counts[first : first + values.size] = values
-        return self.plan.total(counts)
-
-    def hits(self) -> list[Hits]:
-        """Hits by place in the plan."""
-        found = []
-        for first, _, contention in self.parts:
-            hits = contention.hits()
-            found.append(hits._replace(slots=hits.slots + first))
-        return found
+            operations, passes = shared_operations, shared_passes
+            found.append(AtomicUse(*place, "shared", shared, operations, passes, None, None))
+    return Atomics(tuple(found), *hottest(everywhere, plan))
 
 
 def hottest(parts: Sequence[Hits], plan: SamplingPlan) -> Hottest:

@@ -7,16 +7,9 @@ import numpy as np
 from wattcast.features import memory
 from wattcast.features.execution.contention import Contention
 from wattcast.features.execution.groups import Counts, Group, Mask
-from wattcast.features.execution.spaces import (
-    WINDOW_SHIFT,
-    Offsets,
-    Region,
-)
+from wattcast.features.execution.spaces import Offsets, Region
 from wattcast.features.execution.trace import Picked
 from wattcast.features.launch import WARP_SIZE
-
-_OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
-
 
 ROUND_OF_BANKS = 128
 """Bytes after which the banks of shared memory come round again (CUDA C++ Programming Guide)."""

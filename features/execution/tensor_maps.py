@@ -7,6 +7,7 @@ that a swizzle takes, and the lines of the tensor far apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,31 +35,27 @@ large enough that boxes apart in a usual tensor are apart in memory."""
 class TensorMap:
     """A tensor in global memory and the box that is copied; lengths innermost first.
 
-    ``address`` in bytes; ``strides`` are bytes along every dimension but the first; ``swizzle`` is
-    0, 32, 64 or 128 bytes. What lies outside reads as zero.
+    ``address`` in bytes; ``strides`` are bytes along every dimension but the first.
     """
 
     address: int
     element_bytes: int
-    dims: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
-    swizzle: int = 0
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of a box, those outside the tensor included."""
-        return int(np.prod(self.box)) * self.element_bytes
+        """Bytes of a box."""
+        return math.prod(self.box) * self.element_bytes
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of boxes, one box a row: addresses of their first bytes that lie in the tensor, how
-    many there are (0: none), and how many bytes of the line come before them."""
+    """Lines of boxes, one box a row: addresses of their first bytes that lie in the tensor, and how
+    many there are (0: none)."""
 
     starts: Integers
     lengths: Integers
-    before: Integers
 
 
 def assumed(address: int, dimensions: int, box_bytes: int, element_bytes: int) -> TensorMap:
@@ -67,41 +64,25 @@ def assumed(address: int, dimensions: int, box_bytes: int, element_bytes: int) -
     box = (inner // element_bytes, -(-box_bytes // inner))[: max(2, dimensions)]
     if dimensions == 1:
         box = (box_bytes // element_bytes,)
-    whole = (1 << 31) - 1
     return TensorMap(
-        address, element_bytes, (whole,) * dimensions, PITCHES[dimensions],
-        (*box, *(1,) * (dimensions - len(box))),
-    )  # fmt: skip
+        address, element_bytes, PITCHES[dimensions], (*box, *(1,) * (dimensions - len(box)))
+    )
 
 
-def lines(tensor: TensorMap, places: Sequence[Integers], known: bool) -> Lines:
-    """The lines of the boxes at ``places`` (an array for each dimension, innermost first)."""
+def lines(tensor: TensorMap, places: Sequence[Integers]) -> Lines:
+    """The lines of the boxes at ``places`` (an array for each dimension, innermost first); what
+    lies before the tensor is none of them."""
     size = tensor.element_bytes
-    rows = int(np.prod(tensor.box[1:]))
+    rows = math.prod(tensor.box[1:])
     number = np.arange(rows)
     at = np.zeros((places[0].size, rows), dtype=np.int64)
     inside = np.ones(at.shape, dtype=np.bool_)
-    for place, length, pitch, limit in zip(
-        places[1:], tensor.box[1:], tensor.strides, tensor.dims[1:], strict=True
-    ):
+    for place, length, pitch in zip(places[1:], tensor.box[1:], tensor.strides, strict=True):
         index = place[:, None] + number % length
-        inside &= (index >= 0) & (index < limit)
+        inside &= index >= 0
         at += index * pitch
         number = number // length
-    low = np.clip(places[0], 0, tensor.dims[0])[:, None]
-    high = np.clip(places[0] + tensor.box[0], 0, tensor.dims[0])[:, None]
-    at += low * size
-    if not known:  # it must lie in the buffer made for it
-        at %= SPAN // 2
-    lengths = np.where(inside, (high - low) * size, 0)
-    before = np.broadcast_to((low - places[0][:, None]) * size, at.shape)
-    return Lines(tensor.address + at, lengths, np.where(inside, before, 0))
-
-
-def swizzled(address: Integers, span: int) -> Integers:
-    """Bits 4 to 6 of addresses in shared memory XORed with those from 7 on, as many as lines of
-    ``span`` bytes need (PTX ISA 9.0, Swizzling Modes)."""
-    if span <= 16:
-        return address
-    result: Integers = address ^ ((address >> 7 & (span // 16 - 1)) << 4)
-    return result
+    low = np.maximum(places[0], 0)[:, None]
+    high = np.maximum(places[0] + tensor.box[0], 0)[:, None]
+    at = (at + low * size) % (SPAN // 2)  # it must lie in the buffer made for it
+    return Lines(tensor.address + at, np.where(inside, (high - low) * size, 0))

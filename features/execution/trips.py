@@ -32,18 +32,17 @@ class LoopCount:
         self.current = np.zeros(0, dtype=np.int64)
         self.entries = np.zeros(slots, dtype=np.int64)  # thread entries
         self.rounds = np.zeros(slots, dtype=np.int64)  # header executions by threads
-        self.lowest = _NONE
-        self.highest = 0
+        self.lowest, self.highest = _NONE, 0  # of header executions per entry
         self.extrapolated = self.rough = False
         self.frames: list[Frame] = []  # registers at the last two rounds
 
     def settle(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]] | None) -> None:
         """The present entry of the chosen threads (all if ``None``) is over."""
-        held = self.current if chosen is None or not self.current.size else self.current[chosen]
-        held = held[held > 0]
-        if held.size:
-            self.lowest = min(self.lowest, int(held.min()))
-            self.highest = max(self.highest, int(held.max()))
+        ended = self.current if chosen is None or not self.current.size else self.current[chosen]
+        ended = ended[ended > 0]
+        if ended.size:
+            self.lowest = min(self.lowest, int(ended.min()))
+            self.highest = max(self.highest, int(ended.max()))
 
 
 class Trips:
@@ -78,7 +77,7 @@ class Trips:
             count.current[group.mask] = 1
 
     def _hold(self, loop: int, key: int) -> None:
-        """Settle loops in which no thread is any more, once twice as many as before are held."""
+        """Settle loops that no thread is in, once twice as many as before are held."""
         self._held.add(loop)
         if len(self._held) <= self._most:
             return

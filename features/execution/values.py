@@ -10,7 +10,6 @@ carried in ``uint16``.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,9 +37,7 @@ TYPES: dict[str, DType] = {
     "u16x2": U32, "s16x2": U32, "u8x4": U32, "s8x4": U32,
     "b64": U64, "u64": U64, "s64": S64, "f64": F64, "f32x2": U64,
     "texref": U64, "samplerref": U64, "surfref": U64,
-    "e4m3": U8, "e5m2": U8, "e4m3x2": U16, "e5m2x2": U16, "e3m2x2": U16, "e2m3x2": U16,
-    "e2m1x2": U8, "ue8m0x2": U16, "e4m3x4": U32, "e5m2x4": U32, "e3m2x4": U32, "e2m3x4": U32,
-    "e2m1x4": U16, "b128": U128,
+    "b128": U128,
 }  # fmt: skip
 
 
@@ -119,7 +116,7 @@ def spread(value: Array, count: int) -> Array:
     return value if value.shape[0] == count else np.broadcast_to(value, (count,))
 
 
-# --- bfloat16 and other narrow floats ----------------------------------------------
+# --- bfloat16 and packed halves ----------------------------------------------
 
 
 def from_bf16(bits: Array) -> Array:
@@ -144,47 +141,3 @@ def pack_halves(low: Array, high: Array) -> Array:
     """Two 16-bit values -> one ``uint32`` (low first)."""
     result: Array = low.view(U16).astype(U32) | (high.view(U16).astype(U32) << np.uint32(16))
     return result
-
-
-EIGHT_BIT = {"e4m3": 0x7E, "e5m2": 0x7B, "e3m2": 0x1F, "e2m3": 0x1F, "e2m1": 0x07}
-"""The largest finite pattern of floats of 8, 6 and 4 bits; those of 8 bits have patterns beyond,
-some no number (OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0)."""
-
-
-@lru_cache
-def eight_bit_values(name: str) -> npt.NDArray[np.float64]:
-    """Values of the 256 patterns of a float of at most 8 bits; bits above its own do not matter.
-
-    ``ue8m0`` and ``ue4m3`` are scales, without a sign.
-    """
-    bits = np.arange(256)
-    if name == "ue8m0":
-        return np.where(bits == 255, np.nan, np.ldexp(1.0, bits - 127))
-    if name == "ue4m3":
-        return np.abs(eight_bit_values("e4m3"))
-    exponent_bits, places = int(name[1]), int(name[3])
-    width, bias = exponent_bits + places, (1 << (exponent_bits - 1)) - 1
-    size = bits & ((1 << width) - 1)
-    exponent, fraction = size >> places, size % (1 << places) / (1 << places)
-    value: npt.NDArray[np.float64] = np.ldexp(
-        fraction + (exponent > 0), np.maximum(exponent, 1) - bias
-    )
-    value[size > EIGHT_BIT[name]] = np.nan
-    if name == "e5m2":
-        value[size == 0x7C] = np.inf
-    signed: npt.NDArray[np.float64] = np.where(bits >> width & 1, -value, value)
-    return signed
-
-
-def to_eight_bit(value: Array, name: str) -> Array:
-    """float64 -> the nearest finite float of at most 8 bits (``.satfinite``), ties to even; NaN
-    becomes 0x7f, of 6 and 4 bits the largest number (PTX ISA, cvt)."""
-    table = eight_bit_values(name)[: EIGHT_BIT[name] + 1]
-    middles = (table[1:] + table[:-1]) / 2
-    size = np.abs(value)
-    found = np.searchsorted(middles, size)
-    tie = (found < middles.size) & (size == middles[np.minimum(found, middles.size - 1)])
-    found = found + (tie & (found % 2 == 1))
-    sign = 1 << int(name[1]) + int(name[3])
-    found = np.where(np.signbit(value), found | sign, found)
-    return np.where(np.isnan(value), 0x7F if sign == 0x80 else sign - 1, found).astype(U8)

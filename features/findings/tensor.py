@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from wattcast.features.activity.extras import TensorWork, tensor_work
+from wattcast.features.activity.extras import TensorWork, is_product, tensor_work
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.findings.finding import Difference, Evidence, Finding, Place, place
 from wattcast.features.gpus.loader import capabilities
-from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Instruction
@@ -35,13 +34,8 @@ def _matrix_places(evidence: Evidence, wanted: str = "") -> tuple[Place, ...]:
         place(function, one)
         for function, events in evidence.functions()
         for one in function.body.instructions
-        if _multiplies(one) and wanted in one.opcode and events.warp_executions[one.position]
+        if is_product(one) and wanted in one.opcode and events.warp_executions[one.position]
     )
-
-
-def _multiplies(one: Instruction) -> bool:
-    facts = classify(one.opcode)
-    return facts.pipe == "tensor" and facts.category == "compute"
 
 
 def shallow_pipeline(evidence: Evidence) -> Iterator[Finding]:

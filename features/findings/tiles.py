@@ -146,7 +146,7 @@ def summed_accesses(
     from wattcast.features.symbolic.sample import Forms
 
     made = scheme(analysis.module, analysis.function)
-    forms = Forms(made, analysis.launch, Arguments(made, analysis.launch).constant)
+    forms = Forms(made, analysis.launch, Arguments(made, analysis.launch, analysis.module).constant)
     by_position = {one.position: one for one in chosen}
     for access in (each for block in made.accesses for each in block):
         one = by_position.get(access.position)

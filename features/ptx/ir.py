@@ -7,6 +7,7 @@ Lines and columns are 1-based and point into the text as the user sent it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -112,6 +113,13 @@ def parts(operand: Operand) -> Iterator[Operand]:
         inside = (operand.operand,)
     for each in inside:
         yield from parts(each)
+
+
+def place_of(operand: Operand) -> tuple[str, int] | None:
+    """The variable that an address is counted from, and the bytes from there; else ``None``."""
+    if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+        return operand.base.name, operand.base.offset + operand.offset
+    return None
 
 
 # --- instructions ---------------------------------------------------------------
@@ -339,8 +347,14 @@ def _some(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + rest
 
 
+_CAST = re.compile(r"\((?:bool|(?:unsigned)?(?:char|short|int|long|longlong))\)(?=-?\d)")
+_BOOL = re.compile(r"\(bool\)([01])(?!\d)")
+
+
 def _squeeze(name: str) -> str:
-    return "".join(name.split())
+    """Without blanks, and template arguments as the source writes them: ``32`` for ``(int)32``."""
+    bare = _BOOL.sub(lambda found: "true" if found[1] == "1" else "false", "".join(name.split()))
+    return _CAST.sub("", bare)
 
 
 def _head(demangled: str) -> str:
@@ -382,3 +396,14 @@ def excerpt(text: str, most: int = 60) -> str:
     """One line of at most ``most`` characters, for a message."""
     words = " ".join(text[: 4 * most].split())
     return words if len(words) <= most else words[: most - 3] + "..."
+
+
+def filled_by_host(module: Module) -> tuple[Variable, ...]:
+    """Variables of a module that only the host can fill: constant memory without an initializer,
+    and what texture and surface references are bound to."""
+    return tuple(
+        variable
+        for variable in module.variables
+        if variable.type in ("texref", "surfref")
+        or (variable.space == "const" and not variable.initializer)
+    )

@@ -21,7 +21,6 @@ from wattcast.features.symbolic.results import (
     AccessInfo,
     BranchInfo,
     SampledBlocks,
-    SymbolicCounts,
     SymbolicResult,
     TripInfo,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "AccessInfo",
     "BranchInfo",
     "SampledBlocks",
-    "SymbolicCounts",
     "SymbolicResult",
     "TripInfo",
     "analyse_symbolically",

@@ -72,14 +72,14 @@ def measure(walker: Counting, access: Access, context: Context, state: State) ->
     requests, lanes = walker.count(state.mask, context)
     part = 1 if access.facts.category == "copy" and access.space != access.facts.space else 0
     if access.space not in ACCESS_SPACES:
-        return Touched(access.position, part, requests, 0.0, 0.0, None, None, None)
+        return Touched(access.position, part, requests, 0.0, 0.0, None, None)
     passes = access.space in ("shared", "const")
     unit = _unit(access)
     grounds = _ground(walker, access, context, state, unit)
     if grounds.reason is not None:
         moved = 0.0 if passes else lanes * state.share
         transactions = requests if passes else 0.0
-        return Touched(access.position, part, requests, moved, transactions, None, None,
+        return Touched(access.position, part, requests, moved, transactions, None,
                        grounds.reason)  # fmt: skip
     # Addresses that differ by a whole number of units share sectors and banks alike.
     kind = access.facts.opcode if access.facts.entry in TILES else access.facts.entry
@@ -92,7 +92,7 @@ def measure(walker: Counting, access: Access, context: Context, state: State) ->
     doubt = None if state.known else Missing("whether it is reached depends on data", 0)
     moved, transactions = (0.0, kept.totals) if passes else (kept.totals, 0.0)
     return Touched(access.position, part, requests, moved, transactions, grounds.stride,
-                   grounds.step, doubt, kept.l1_millicycles)  # fmt: skip
+                   doubt, kept.l1_millicycles)  # fmt: skip
 
 
 def _unit(access: Access) -> int:
@@ -132,7 +132,6 @@ class Grounds(NamedTuple):
     mask: Mask
     found: list[Ground]
     stride: Number | None
-    step: Number | None
     reason: Missing | None
 
 
@@ -218,8 +217,7 @@ def _grounded(
         if agreed(much):
             reason = Missing("too many iterations differ to look at all", 0)
     if reason is not None:
-        return Grounds(context, state.mask, [], None, None, reason)
-    step = _step(address, context)
+        return Grounds(context, state.mask, [], None, reason)
     masks = layout.parts(state.mask)
     every: list[Ground] = []
     leads = listed(lead, layout.count)
@@ -236,7 +234,7 @@ def _grounded(
             ground = Ground(part, weights, base, phases[number], *laid, kinds)
         every.append(ground)
     strides = each(layout, [ground.stride for ground in every])
-    return Grounds(context, state.mask, every, strides, step, None)
+    return Grounds(context, state.mask, every, strides, None)
 
 
 def _pattern(access: Access, ground: Ground) -> Pattern:
@@ -448,11 +446,3 @@ def _stride(
     held = np.bincount(starts & (LINE_BYTES - 1), weights, LINE_BYTES)
     begins = tuple((int(place), float(held[place])) for place in held.nonzero()[0])
     return stride, starts[None], begins
-
-
-def _step(address: Val, context: Context) -> Number | None:
-    """Bytes per iteration of the innermost loop."""
-    if context.loop < 0:
-        return None
-    factor = address.terms.get(context.loop, 0)
-    return factor if isinstance(factor, int | Each) else None

@@ -18,7 +18,14 @@ from wattcast.features.effort import checkpoint
 from wattcast.features.errors import NONSENSE, LaunchError, PtxError
 from wattcast.features.integers import wrap
 from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
-from wattcast.features.ptx.ir import Function, Instruction, Module, Symbol, Variable
+from wattcast.features.ptx.ir import (
+    Function,
+    Instruction,
+    Module,
+    Symbol,
+    Variable,
+    filled_by_host,
+)
 from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
 from wattcast.features.symbolic.calls import Calls
@@ -30,7 +37,7 @@ from wattcast.features.symbolic.report import summarise
 from wattcast.features.symbolic.results import SampledBlocks, SymbolicResult
 from wattcast.features.symbolic.rounds import Rounder
 from wattcast.features.symbolic.sample import choose_blocks
-from wattcast.features.symbolic.scheme import Scheme
+from wattcast.features.symbolic.scheme import UNADDRESSED, Scheme
 from wattcast.features.symbolic.walk import Walker
 from wattcast.features.trips import resolve_trips
 
@@ -53,7 +60,7 @@ def analyse_symbolically(
     kernel does not have.
     """
     made = scheme(module, function)
-    arguments = Arguments(made, launch)
+    arguments = Arguments(made, launch, module)
     known = shape_of(made).knowable
     (blocks,) = choose_blocks(made, [(launch, arguments.constant)], knowable=known)
     asked = _Asked(launch, arguments, blocks)
@@ -83,7 +90,7 @@ def analyse_together(
     valid: list[tuple[Launch, Arguments]] = []
     for launch in launches:
         with suppress(LaunchError):
-            valid.append((launch, Arguments(made, launch)))
+            valid.append((launch, Arguments(made, launch, module)))
     pairs = [(launch, arguments.constant) for launch, arguments in valid]
     blocks = choose_blocks(made, pairs, knowable=shape_of(made).knowable)
     groups: dict[Hashable, list[_Asked]] = {}
@@ -190,18 +197,15 @@ def knowable(module: Module, function: Function) -> bool:
 
     Raises PtxError for a body that is not PTX.
     """
-    if any(one.opcode.startswith(_BY_DESCRIPTOR) for one in _instructions(function)):
+    if any(one.opcode.startswith(UNADDRESSED) for one in _instructions(function)):
         return False
     return shape_of(scheme(module, function)).knowable
-
-
-_BY_DESCRIPTOR = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.mma_async", "tcgen05.mma")
 
 
 class Arguments:
     """Values of kernel parameters; remembers which ones were asked for and are not given."""
 
-    def __init__(self, made: Scheme, launch: Launch) -> None:
+    def __init__(self, made: Scheme, launch: Launch, module: Module) -> None:
         self.scheme = made
         parameters = made.function.parameters
         names = {p.name: index for index, p in enumerate(parameters)}
@@ -212,10 +216,14 @@ class Arguments:
             name = key
             if key not in names and key.isdecimal() and int(key) < len(parameters):
                 name = parameters[int(key)].name
+            variables = [variable.name for variable in filled_by_host(module)]
+            if name in variables:
+                continue
             if name not in names:
+                others = f"; variables: {', '.join(variables)}" if variables else ""
                 raise LaunchError(
                     f"no parameter {key!r}; {made.function.demangled} has {len(parameters)}: "
-                    f"{', '.join(names) or 'none'}",
+                    f"{', '.join(names) or 'none'}{others}",
                     field="arguments",
                 )
             self.given[name] = value

@@ -8,7 +8,14 @@ it is one: it is taken to be the last of the grid.
 from __future__ import annotations
 
 from wattcast.features.dataflow import reads, writes
-from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Operand, Special, Symbol
+from wattcast.features.ptx.ir import (
+    Body,
+    Immediate,
+    Instruction,
+    Operand,
+    Special,
+    place_of,
+)
 
 _COUNTS = frozenset({"inc", "add"})
 _STEPS = frozenset({"add", "sub", "mov", "cvt", "mul", "mad", "selp"})
@@ -42,24 +49,17 @@ def elected(body: Body) -> dict[int, tuple[int, int]]:
                 own = values if known == (1, 0) else values[::-1]
                 told.update(dict.fromkeys(writes(one), own))
         elif one.opcode.startswith("st.shared") and len(one.operands) == 2:
-            place = _place(one.operands[0])
+            place = place_of(one.operands[0])
             if place is not None:
                 names = reads(one)
                 flags.setdefault(place, []).append(told.get(names[-1]) if names else None)
     for one in body.instructions:
         if one.opcode.startswith("ld.shared") and len(one.operands) == 2:
-            place = _place(one.operands[1])
+            place = place_of(one.operands[1])
             stored = flags.get(place, []) if place is not None else []
             if len(stored) == 1 and stored[0] is not None:
                 found[one.position] = stored[0]
     return found
-
-
-def _place(operand: Operand) -> tuple[str, int] | None:
-    """A variable and an offset in it."""
-    if not isinstance(operand, Address) or not isinstance(operand.base, Symbol):
-        return None
-    return operand.base.name, operand.base.offset + operand.offset
 
 
 def _elects(one: Instruction, made: dict[str, Instruction | None]) -> bool:

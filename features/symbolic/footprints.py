@@ -189,7 +189,7 @@ def streams(
     in their buffer where its size is given.
     """
     made = scheme(module, function)
-    arguments = Arguments(made, launch)
+    arguments = Arguments(made, launch, module)
     forms = Forms(made, launch, arguments.constant)
     forms.row = row
     groups, loose = _grouped(forms, result)

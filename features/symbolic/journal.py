@@ -53,7 +53,6 @@ class Touched(NamedTuple):
     sectors: Amount
     transactions: Amount
     stride: Number | None
-    per_iteration: Number | None
     reason: Missing | None
     l1_millicycles: Amount = 0.0
 
@@ -68,8 +67,6 @@ class Rounds(NamedTuple):
     loop: int
     entries: Amount
     headers: Amount
-    lowest: Number
-    highest: Number
     reason: Missing | None
     how: str
 

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from wattcast.features.counts import Counts
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.ptx.ir import Instruction
 from wattcast.features.symbolic import results
 from wattcast.features.symbolic.arith import Missing
 from wattcast.features.symbolic.each import (
@@ -18,14 +18,13 @@ from wattcast.features.symbolic.each import (
     Layout,
     Number,
     by_launch,
-    least,
     listed,
     most,
     ratio,
 )
 from wattcast.features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.plan import Shape
-from wattcast.features.symbolic.scheme import Scheme
+from wattcast.features.symbolic.scheme import UNADDRESSED, Scheme
 from wattcast.features.symbolic.walk import Walker
 from wattcast.features.trips import TripCount
 from wattcast.features.values import Node, describe
@@ -41,14 +40,10 @@ def text(node: Node) -> str:
     return known
 
 
-def _source_line(one: Instruction) -> int | None:
-    return one.location.line if one.location else None
-
-
 class _Totals(NamedTuple):
     """One function's journal, added up; lists are by launch."""
 
-    counts: list[results.SymbolicCounts]
+    counts: list[Counts]
     accesses: list[tuple[results.AccessInfo, ...]]
     branches: list[tuple[results.BranchInfo, ...]]
     rounds: dict[int, list[Rounds]]
@@ -190,23 +185,19 @@ def _branches(
         if not entries or ending.condition is None:
             continue
         one = scheme.cfg.body.instructions[scheme.cfg.blocks[block].end - 1]
-        yes, no = sum(e.taken_lanes for e in entries), sum(e.other_lanes for e in entries)
+        yes = sum(e.taken_lanes for e in entries)
         yes_warps = sum(e.taken_warps for e in entries)
         no_warps = sum(e.other_warps for e in entries)
         if one.base in ("bra", "ret", "exit"):
             lanes[:, one.position : one.position + 1] = _column(yes)  # active where it is taken
             known[one.position] &= not any(entry.reason for entry in entries)
-        whole = most(yes + no, 1e-300)
         top = most(yes_warps, no_warps, 1e-300)
         reason = next((e.reason for e in entries if e.reason is not None), None)
-        condition = text(ending.condition)
-        shares = yes / whole, yes_warps / top, no_warps / top
+        shares = yes_warps / top, no_warps / top
         for infos_of, row in zip(infos, by_launch(shares, launches), strict=True):
             infos_of.append(
                 results.BranchInfo(
-                    one.position, one.line, _source_line(one),
-                    f"not {condition}" if ending.negated else condition,
-                    row[0], row[1], row[2], reason is None,
+                    one.position, one.line, row[0], row[1], reason is None,
                     reason.reason if reason else None, (reason.line or None) if reason else None,
                 )
             )  # fmt: skip
@@ -219,14 +210,15 @@ def _accesses(
     warps: results.Floats,
     lanes: results.Floats,
     known: results.Flags,
-) -> tuple[list[results.SymbolicCounts], list[tuple[results.AccessInfo, ...]]]:
+) -> tuple[list[Counts], list[tuple[results.AccessInfo, ...]]]:
     scheme, layout = walker.scheme, walker.layout
     body, launches = scheme.cfg.body, layout.count
     nothing: list[Amount] = [0.0] * len(body.instructions)
     requests, sectors, shared_requests, transactions, constants, l1_millicycles = (
         nothing.copy() for _ in range(6)
     )
-    sure = known.tolist()
+    lost = (one.opcode.startswith(UNADDRESSED) for one in body.instructions)
+    sure = (known & ~np.fromiter(lost, np.bool_, known.size)).tolist()
     infos: list[list[results.AccessInfo]] = [[] for _ in range(launches)]
     for accesses in scheme.accesses:
         for number, access in enumerate(accesses):
@@ -252,27 +244,28 @@ def _accesses(
             (shared_requests if access.space == "shared" else requests)[position] += asked
             sectors[position] += got
             (constants if access.space == "const" else transactions)[position] += moved
-            affine = reason is None and bool(known[position])
+            # What a texture unit fetches is followed by an execution alone.
+            followed = access.space != "tex"
+            affine = reason is None and followed and bool(known[position])
             if not affine:
                 sure[position] = False
-            columns = (
-                _one_of([(entry.stride, entry.requests) for entry in mine], layout),
-                _one_of([(entry.per_iteration, entry.requests) for entry in mine], layout),
-                asked, ratio(got, asked), ratio(moved, asked),
-            )  # fmt: skip
-            place = position, one.opcode, one.line, _source_line(one), access.space, affine
+            stride = _one_of([(entry.stride, entry.requests) for entry in mine], layout)
+            place = position, one.opcode, one.line, access.space, affine
             address = text(access.address) + (f" + {access.offset}" if access.offset else "")
             why = (reason.reason, reason.line or None) if reason else (None, None)
-            for infos_of, row in zip(infos, by_launch(columns, launches), strict=True):
-                infos_of.append(results.AccessInfo._make((*place, *row, address, *why)))
-    amounts = (requests, sectors, shared_requests, transactions, constants, l1_millicycles)
-    tables = [_table(one, launches) for one in amounts]
+            for infos_of, row in zip(infos, by_launch((stride,), launches), strict=True):
+                infos_of.append(results.AccessInfo(*place, row[0], address, *why))
+    amounts = {
+        "requests": requests, "sectors": sectors, "shared_requests": shared_requests,
+        "shared_transactions": transactions, "constant_transactions": constants,
+        "l1_millicycles": l1_millicycles,
+    }  # fmt: skip
+    tables = {name: _table(one, launches) for name, one in amounts.items()}
     certain = np.array(sure, dtype=np.bool_)
     counts = [
-        results.SymbolicCounts(
-            scheme.function.name, warps[launch], lanes[launch], tables[0][launch],
-            tables[1][launch], tables[2][launch], tables[3][launch], known, certain,
-            tables[4][launch], tables[5][launch],
+        Counts(
+            scheme.function.name, warps[launch], lanes[launch], counts_known=known,
+            access_known=certain, **{name: rows[launch] for name, rows in tables.items()},
         )
         for launch in range(launches)
     ]  # fmt: skip
@@ -303,8 +296,6 @@ def _loops(
     infos: list[list[results.TripInfo]] = [[] for _ in range(launches)]
     for loop in scheme.forest.loops:
         entries = rounds.get(loop.index, [])
-        conditions = shape.conditions[loop.index]
-        expression = " and ".join(text(node) for node in conditions[:3])
         lanes = sum(e.entries for e in entries)
         headers = sum(e.headers for e in entries)
         reason = next((e.reason for e in entries if e.reason is not None), None)
@@ -321,18 +312,12 @@ def _loops(
         mean = ratio(headers, lanes)
         if any(e.how == "unknown" for e in entries):
             mean = known.count + (1 if first else 0)
-        columns = (
-            most(0.0, mean - (1 if first else 0)), mean,
-            least(*(e.lowest for e in entries)) if entries else 0,
-            most(*(e.highest for e in entries)) if entries else 0, lanes,
-        )  # fmt: skip
+        columns = most(0.0, mean - (1 if first else 0)), mean, lanes
         for infos_of, row in zip(infos, by_launch(columns, launches), strict=True):
-            count, average, lowest, highest, entered = row
+            count, average, entered = row
             infos_of.append(
                 results.TripInfo(
-                    loop.index, loop.label, loop.line,
-                    loop.location.line if loop.location else None, how,
-                    count, average, lowest, highest, entered, expression,
+                    loop.index, loop.label, loop.line, how, count, average, entered,
                     reason.reason if reason else None, (reason.line or None) if reason else None,
                 )
             )  # fmt: skip

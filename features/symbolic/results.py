@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.counts import Counts
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.execution.sampling import SamplingPlan
 
@@ -19,28 +20,6 @@ How = Literal["constant", "inferred", "given", "assumed"]
 
 
 @dataclass(frozen=True, slots=True)
-class SymbolicCounts:
-    """Counts of one function's instructions over the whole launch, indexed by position.
-
-    Arrays ``float64[instructions]`` mean what they mean in
-    ``features.execution.InstructionCounts``. ``counts_known`` tells where executions and lanes
-    do not rest on a guess, ``access_known`` where sectors and transactions do not.
-    """
-
-    function: str
-    warp_executions: Floats
-    active_lanes: Floats
-    requests: Floats
-    sectors: Floats
-    shared_requests: Floats
-    shared_transactions: Floats
-    counts_known: Flags
-    access_known: Flags
-    constant_transactions: Floats
-    l1_millicycles: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class TripInfo:
     """How often a loop is gone round each time it is entered.
 
@@ -48,22 +27,17 @@ class TripInfo:
     both are exact. ``given`` and ``assumed`` are the user's or the default trip count where
     neither was possible, for the ``reason`` on ``reason_line`` of the PTX.
     ``count`` is the mean over lanes of executions of the loop's body as the programmer sees
-    it; ``mean``, ``lowest`` and ``highest`` those of its header block per entry, which are one
-    more where the test comes first. ``entries``: lanes that enter, over the launch.
-    ``expression``: the test that keeps the loop going, for people.
+    it; ``mean`` that of its header block per entry, which is one more where the test comes first.
+    ``entries``: lanes that enter, over the launch.
     """
 
     loop: int
     label: str | None
     line: int
-    source_line: int | None
     how: How
     count: float
     mean: float
-    lowest: int
-    highest: int
     entries: float
-    expression: str
     reason: str | None = None
     reason_line: int | None = None
 
@@ -76,38 +50,25 @@ class TripInfo:
 class AccessInfo(NamedTuple):
     """A memory access (of the launch). ``affine``: its address is known exactly.
 
-    ``stride_bytes`` lies between neighbouring lanes, ``step_bytes`` between iterations of the
-    innermost loop (``None``: not one number). ``sectors_per_request`` counts 32-byte sectors
-    of global memory, ``conflict_degree`` shared-memory transactions per request.
+    ``stride_bytes`` lies between neighbouring lanes (``None``: not one number).
     """
 
     position: int
     opcode: str
     line: int
-    source_line: int | None
     space: str
     affine: bool
     stride_bytes: int | None
-    step_bytes: int | None
-    requests: float
-    sectors_per_request: float
-    conflict_degree: float
     address: str
     reason: str | None = None
     reason_line: int | None = None
 
 
 class BranchInfo(NamedTuple):
-    """A conditional branch: shares of the warps and lanes that come to it.
-
-    A warp that takes both sides counts in ``divergent``. ``known``: the condition is.
-    """
+    """A conditional branch: shares of the warps that come to it. ``known``: its condition is."""
 
     position: int
     line: int
-    source_line: int | None
-    condition: str
-    taken_lanes: float
     taken_warps: float
     other_warps: float
     known: bool
@@ -136,7 +97,7 @@ class SymbolicResult:
     device functions; ``loops``, ``accesses`` and ``branches`` are the kernel's own.
     """
 
-    functions: Mapping[str, SymbolicCounts]
+    functions: Mapping[str, Counts]
     loops: tuple[TripInfo, ...]
     accesses: tuple[AccessInfo, ...]
     branches: tuple[BranchInfo, ...]
@@ -146,16 +107,6 @@ class SymbolicResult:
     """Every function called was followed (not: recursion, addresses in registers)."""
     relative_standard_error: float = 0.0
     """Of the launch's warp executions; 0 where the sampling is exact."""
-
-    @property
-    def warp_executions(self) -> float:
-        """Executed warp instructions of the launch."""
-        return sum(float(f.warp_executions.sum()) for f in self.functions.values())
-
-    @property
-    def active_lanes(self) -> float:
-        """Executed thread instructions (guards true) of the launch."""
-        return sum(float(f.active_lanes.sum()) for f in self.functions.values())
 
     @property
     def exact(self) -> bool:
@@ -172,4 +123,4 @@ class SymbolicResult:
     @property
     def known(self) -> bool:
         """Whether no count at all rests on a guess."""
-        return self.complete and all(bool(f.counts_known.all()) for f in self.functions.values())
+        return self.complete and all(bool(np.all(f.counts_known)) for f in self.functions.values())

@@ -342,20 +342,18 @@ class Rounder:
     ) -> None:  # fmt: skip
         """Write down how often the header was executed."""
         entries = self.walker.count(state.mask, context)[1]
-        low: Number
-        high: Number
         if isinstance(last, NUMBER):
-            rounds, low, high = entries * (last + 1), last + 1, last + 1
+            rounds = entries * (last + 1)
         else:
             wide = np.broadcast_to(last, np.broadcast_shapes(last.shape, state.mask.shape))
             inside = np.broadcast_to(state.mask, wide.shape)
-            low, high = (self._end(end, wide, inside) + 1 for end in (np.minimum, np.maximum))
             per_warp = ((wide + 1) * inside).reshape(wide.shape[0], -1, 32).sum(axis=2)
             rounds = self.walker.weighed(weights_of(wide, context), per_warp)
-            if not state.known and low != high:
+            ends = (self._end(end, wide, inside) for end in (np.minimum, np.maximum))
+            if not state.known and next(ends) != next(ends):
                 line = self.scheme.forest.loops[loop].line
                 reason, how = Missing("which lanes enter it depends on data", line), "doubtful"
-        self.walker.journal.append(Rounds(loop, entries, rounds, low, high, reason, how))
+        self.walker.journal.append(Rounds(loop, entries, rounds, reason, how))
 
     # --- one iteration after the other ---
 
@@ -456,10 +454,7 @@ class Rounder:
         trips = self.trip(loop).count
         body = Context(loop, context, "unknown", context.rows, context.weight * trips, reason)
         entries = self.walker.count(state.mask, context)[1] * state.share
-        whole = round(trips)
-        self.walker.journal.append(
-            Rounds(loop, entries, entries * trips, whole, whole, reason, "unknown")
-        )
+        self.walker.journal.append(Rounds(loop, entries, entries * trips, reason, "unknown"))
         if self.scheme.forest.loops[loop].depth <= DEEPEST:
             self.walker.region(loop, body, State(state.mask, state.share, False))
         else:

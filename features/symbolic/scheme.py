@@ -12,6 +12,12 @@ from wattcast.features.loops import LoopForest
 from wattcast.features.ptx import ir
 from wattcast.features.values import Graph, Node
 
+UNADDRESSED = (
+    "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.mma_async", "tcgen05.mma", "tex.", "tld4.",
+    "suld.", "sust.", "sured.",
+)  # fmt: skip
+"""Instructions that move bytes which only an execution counts: by descriptors, by coordinates."""
+
 
 @dataclass(slots=True)
 class Access:

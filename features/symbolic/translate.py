@@ -11,16 +11,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
-from wattcast.features.integers import COMPARISONS
+from wattcast.features.integers import COMPARISONS, Whole, operations
 from wattcast.features.ptx.ir import (
-    Address,
     Immediate,
     Instruction,
     Operand,
     Pair,
     Register,
     Special,
-    Symbol,
+    place_of,
 )
 from wattcast.features.values import Graph, Node
 
@@ -55,32 +54,29 @@ def width(type_name: str) -> int:
     return _BITS.get(type_name[1:], 0) if type_name[:1] in ("s", "u", "b") else 0
 
 
-def _plain(op: str, bits: int, count: int) -> Translator:
-    def make(source: Source, one: Instruction) -> Node:
-        args = tuple(source.value(operand, bits) for operand in one.operands[1 : 1 + count])
-        return source.graph.make(op, bits, args)
-
-    return make
-
-
-def _of_widths(op: str, bits: int, *widths: int) -> Translator:
-    """An operation whose operands have widths of their own."""
-
-    def make(source: Source, one: Instruction) -> Node:
-        args = tuple(source.value(one.operands[at], each) for at, each in enumerate(widths, 1))
-        return source.graph.make(op, bits, args)
-
-    return make
-
-
 def _signed(type_name: str) -> str:
     return "s" if type_name.startswith("s") else "u"
 
 
-def _shift(parts: list[str]) -> Translator | None:
-    bits = width(parts[-1])
-    op = parts[0] if parts[0] == "shl" else f"shr.{_signed(parts[-1])}"
-    return _of_widths(op, bits, bits, 32) if bits else None
+_BY_SIGN = frozenset({"min", "max", "div", "rem", "shr", "bfe"})
+
+
+def _shared(parts: list[str]) -> Translator | None:
+    """What ``features.integers`` tells of numbers: operands of the type's width, counts of 32 bits,
+    which is also the width of what popc and clz give."""
+    base, bits = parts[0], width(parts[-1])
+    if len(parts) != 2 or bits < (1 if base in ("and", "or", "xor") else 2):
+        return None
+    _, numbers, counts = operations(Whole(bits, signed=True))[base]
+    widths = (bits,) * numbers + (32,) * counts
+    name = f"{base}.{_signed(parts[-1])}" if base in _BY_SIGN else base
+    result = 32 if base in ("popc", "clz") else bits
+
+    def make(source: Source, one: Instruction) -> Node:
+        args = tuple(source.value(one.operands[at], each) for at, each in enumerate(widths, 1))
+        return source.graph.make(name, result, args)
+
+    return make
 
 
 def _multiply(parts: list[str]) -> Translator | None:
@@ -215,15 +211,6 @@ def _move(parts: list[str]) -> Translator | None:
     return make
 
 
-def _address_conversion(parts: list[str]) -> Translator | None:
-    bits = width(parts[-1])
-
-    def make(source: Source, one: Instruction) -> Node:
-        return source.value(one.operands[1], bits)
-
-    return make if bits else None
-
-
 def _load(parts: list[str]) -> Translator | None:
     """Only parameters can be followed."""
     bits = width(parts[-1])
@@ -231,11 +218,8 @@ def _load(parts: list[str]) -> Translator | None:
         return None
 
     def make(source: Source, one: Instruction) -> Node | None:
-        address = one.operands[1]
-        if not isinstance(address, Address) or not isinstance(address.base, Symbol):
-            return None
-        offset = address.offset + address.base.offset
-        return source.parameter(address.base.name, offset, bits, parts[-1].startswith("s"))
+        place = place_of(one.operands[1])
+        return place and source.parameter(*place, bits, parts[-1].startswith("s"))
 
     return make
 
@@ -247,47 +231,7 @@ def _not(parts: list[str]) -> Translator | None:
         graph = source.graph
         return graph.make("xor", 1, (source.value(one.operands[1], 1), graph.constant(1, 1)))
 
-    return flip if bits == 1 else _plain("not", bits, 1) if bits else None
-
-
-def _add(parts: list[str]) -> Translator | None:
-    if "sat" in parts or "cc" in parts:
-        return None
-    bits = width(parts[-1])
-    return _plain(parts[0], bits, 2) if bits > 1 else None
-
-
-def _logic(parts: list[str]) -> Translator | None:
-    bits = width(parts[-1])
-    return _plain(parts[0], bits, 2) if bits else None
-
-
-def _by_sign(parts: list[str]) -> Translator | None:
-    bits = width(parts[-1])
-    if not bits or len(parts) != 2:
-        return None
-    return _plain(f"{parts[0]}.{_signed(parts[-1])}", bits, 2)
-
-
-def _unary(parts: list[str]) -> Translator | None:
-    bits = width(parts[-1])
-    return _plain(parts[0], bits, 1) if bits > 1 and len(parts) == 2 else None
-
-
-def _count_bits(parts: list[str]) -> Translator | None:
-    """popc and clz: the result has 32 bits whatever the operand."""
-    bits = width(parts[-1])
-    return _of_widths(parts[0], 32, bits) if bits else None
-
-
-def _extract(parts: list[str]) -> Translator | None:
-    bits = width(parts[-1])
-    return _of_widths(f"bfe.{_signed(parts[-1])}", bits, bits, 32, 32) if bits else None
-
-
-def _insert(parts: list[str]) -> Translator | None:
-    bits = width(parts[-1])
-    return _of_widths("bfi", bits, bits, bits, 32, 32) if bits else None
+    return flip if bits == 1 else _shared(parts)
 
 
 def _phase(parts: list[str]) -> Translator | None:
@@ -316,12 +260,13 @@ def _elect(parts: list[str]) -> Translator | None:
 
 
 _FACTORIES: dict[str, Callable[[list[str]], Translator | None]] = {
-    "add": _add, "sub": _add, "mul": _multiply, "mad": _multiply, "shl": _shift, "shr": _shift,
-    "and": _logic, "or": _logic, "xor": _logic, "not": _not, "neg": _unary, "abs": _unary,
-    "min": _by_sign, "max": _by_sign, "div": _by_sign, "rem": _by_sign, "setp": _setp,
-    "set": _set, "selp": _selp, "cvt": _convert, "mov": _move, "cvta": _address_conversion,
-    "ld": _load, "ldu": _load, "popc": _count_bits, "clz": _count_bits, "bfe": _extract,
-    "bfi": _insert, "brev": _unary, "mbarrier": _phase, "elect": _elect,
+    **dict.fromkeys(
+        ("add", "sub", "and", "or", "xor", "neg", "abs", "min", "max", "div", "rem", "shl", "shr",
+         "popc", "clz", "bfe", "bfi", "brev"), _shared,
+    ),
+    "not": _not, "mul": _multiply, "mad": _multiply, "setp": _setp, "set": _set, "selp": _selp,
+    "cvt": _convert, "mov": _move, "cvta": _move, "ld": _load, "ldu": _load, "mbarrier": _phase,
+    "elect": _elect,
 }  # fmt: skip
 
 

@@ -50,9 +50,7 @@ class BoostedPowerModel:
         self._minimum = np.array([f.minimum for f in card.features]).astype(np.float32)
         self._maximum = np.array([f.maximum for f in card.features]).astype(np.float32)
         self._may_miss = np.array([f.missing_share > 0 for f in card.features])
-        self._background_file = (artifact if card.files else artifact.members[0]).file(
-            BACKGROUND_NAME
-        )
+        self._with_background = artifact if card.files else artifact.members[0]
 
     def predict_watts(self, x: ArrayLike) -> Float64s:
         """Power in watts, ``[n]``, for vectors ``[n, k]``, by ONNX Runtime on one thread."""
@@ -116,7 +114,7 @@ class BoostedPowerModel:
     @cached_property
     def background(self) -> Background:
         """Statistics for LIME and synthetic points. Raises ModelError if unreadable."""
-        return read_background(self._background_file)
+        return read_background(self._with_background.read(BACKGROUND_NAME))
 
     def warm_up(self) -> None:
         """Create the ONNX sessions now rather than at the first prediction."""

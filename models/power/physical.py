@@ -7,7 +7,7 @@
 f and f_m are clocks over the reference pair's, V the core voltage over that at the reference, a_j
 the units' activities (``models.power.activities``). All weights are >= 0, so a busier unit or a
 higher core clock at the same activities never draws less. One set of weights per GPU, fitted by
-``studies/power/physical_fit.py``; the pooled set serves GPUs nobody measured. docs/physical.md.
+``studies/fitting/physical/fit.py``; the pooled set serves GPUs nobody measured. docs/physical.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ POOLED = "pooled"
 
 SHARED_WEIGHTS: Mapping[str, str] = MappingProxyType({"fp16": "fma", "tensor": "fma"})
 """Units that no program of the published data uses: ``own_weights`` has theirs, from published
-energies (``published_weights``) or measured (``wattcast.training.onboard.run``). Without, a full
+energies (``published_weights``) or measured (``wattcast.measure.onboard.run``). Without, a full
 unit is taken to draw what a full FMA pipe draws."""
 
 CORE_UNITS = ("issue", "fma", "alu", "fp64", "sfu", "load_store", "l2", "texture")
@@ -395,11 +395,10 @@ class PhysicalPowerModel:
 
     def __init__(self, artifact: Artifact, gpu: GpuProfile) -> None:
         self.card: ModelCard = artifact.card
-        path = artifact.file(PARAMETERS_NAME)
         try:
-            stored = PhysicalParameters.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise ModelError(f"{path.name} of {self.card.folder}: {error}") from error
+            stored = PhysicalParameters.model_validate_json(artifact.read(PARAMETERS_NAME))
+        except ValidationError as error:
+            raise ModelError(f"{PARAMETERS_NAME} of {self.card.folder}: {error}") from error
         self.pooled = stored.gpu == POOLED
         self.gpu = gpu
         self.parameters = parameters_for(gpu, stored) if self.pooled else stored

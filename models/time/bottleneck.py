@@ -26,10 +26,18 @@ from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming
 from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
 from wattcast.models.time.base import Floats, Regime, TimePrediction
-from wattcast.models.time.beside import NOTHING_BESIDE, Beside, beside, tensor_cycles
-from wattcast.models.time.bound import bound_by
+from wattcast.models.time.beside import (
+    DEPENDENT_CYCLES,
+    NOTHING_BESIDE,
+    Beside,
+    beside,
+    bound_by,
+    gap_seconds,
+    major,
+    tensor_cycles,
+    waiting_seconds,
+)
 from wattcast.models.time.spread import interval_of, level_of
-from wattcast.models.time.waits import DEPENDENT_CYCLES, gap_seconds, major, waiting_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,15 @@ HOT_WORD_CYCLES = 1.0
 whitepaper: one a clock; 2^26 of them take 35.7 to 37.8 ms on GTX 1650, RTX 2060, 3060, 3060 Ti and
 3080, 1.8 to 1.9 billion a second: R100001/Programming-Massively-Parallel-Processors, histogram)."""
 
+CONSTANT_CYCLES = 2.0
+"""Cycles of an SM for each word, or pair of words, that a warp loads from constant memory at an
+address that is no operand. A Quadro GV100 takes 24,208 cycles for 9,830 of an SM (dct8x8) and
+691,893 for 220,000 beside 503,000 of issue (mri-q; ``python -m studies volta``): 2.0 and 2.2,
+each kernel by itself."""
+UNIFORM_CONSTANTS_FROM = 7.5
+"""Compute capability from which a word that all lanes share is loaded once for the warp by its
+uniform datapath, beside (Turing; CUDA Binary Utilities, ULDC)."""
+
 FILL_BYTES_PER_CLOCK: Mapping[str, float] = {"5": 0.68}
 """Bytes that L2 takes from memory a core clock for each bit of the bus, by major capability.
 The microbenchmark DRAM of a GTX Titan X (github.com/hpc-ulisboa/gpuPTXModel) takes 0.867 to 0.907
@@ -161,6 +178,7 @@ def resource_seconds(
         * pipe(activity.fp64_instructions, sm.fp64_lanes),
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
+        "constant": CONSTANT_CYCLES * _constant_passes(gpu, more) / busiest,
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
         "blocks": activity.blocks * _block_seconds(activity, gpu, hz, busiest, constants),
         "latency": waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
@@ -311,6 +329,11 @@ def _load_store_passes(activity: Activity, gpu: GpuProfile, feed_passes: float) 
     handed = activity.shared_requests * WARP_SIZE / gpu.lsu_lanes
     width = gpu.capability.shared_bytes_per_clock / SHARED_BYTES_PER_LANE / WARP_SIZE
     return others + max(activity.shared_requests + conflicts, handed * width)
+
+
+def _constant_passes(gpu: GpuProfile, more: Beside) -> float:
+    uniform = float(gpu.compute_capability) >= UNIFORM_CONSTANTS_FROM
+    return max(0.0, more.constant_passes - uniform * more.constant_requests)
 
 
 def _queues_fp64(gpu: GpuProfile) -> bool:

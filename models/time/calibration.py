@@ -3,7 +3,7 @@
 What the model misses of a board (its driver's overheads, an optimistic bandwidth) it misses in
 nearly the same proportion at every launch, or at every launch that the same thing bounds. So the
 correction is a factor on the predicted seconds: one, or one for each ``regime``.
-``training/retrain/launch_time.py`` fits it.
+``training/calibrated.py`` fits it.
 """
 
 from __future__ import annotations
@@ -213,11 +213,10 @@ class CorrectedTimes:
 
     def __init__(self, artifact: Artifact[TimeCorrectionCard]) -> None:
         self.card = artifact.card
-        path = artifact.file(PARAMETERS_NAME)
         try:
-            self.correction = TimeCorrection.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise ModelError(f"{path.name} of {self.card.folder}: {error}") from error
+            self.correction = TimeCorrection.model_validate_json(artifact.read(PARAMETERS_NAME))
+        except ValidationError as error:
+            raise ModelError(f"{PARAMETERS_NAME} of {self.card.folder}: {error}") from error
         self._ranges = {fact.name: (fact.minimum, fact.maximum) for fact in self.card.features}
 
     def seconds(self, regime: Regime, predicted_seconds: float) -> float:

@@ -1,4 +1,7 @@
-"""Every time model by name. One more is one more line of ``TIME_MODELS``."""
+"""Every time model by name: the default one, and those of papers (``wattcast.models.papers``).
+
+This table is the one way to the papers' models: a module is imported when it is first asked for.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,19 @@ class Entry(NamedTuple):
 DEFAULT = "bottleneck"
 
 TIME_MODELS: Mapping[str, Entry] = {
-    DEFAULT: Entry("bottleneck", "BottleneckTimeModel", "the slowest resource of the launch"),
+    DEFAULT: Entry("time.bottleneck", "BottleneckTimeModel", "the slowest resource of the launch"),
     "scheduling": Entry(
-        "scheduling", "SchedulingTimeModel", "the thesis' schedule, Algorithms 6-8"
+        "papers.thesis.scheduling", "SchedulingTimeModel", "the thesis' schedule, Algorithms 6-8"
     ),
-    "delay": Entry("delay", "DelayTimeModel", "the thesis' delays, Algorithms 4-5"),
-    "queueing": Entry("queueing_model", "QueueingTimeModel", "Wang and Chu, servers in a network"),
-    "queueing-cases": Entry("queueing_model", "QueueingCasesTimeModel", "Wang and Chu, by cases"),
-    "roofline": Entry("roofline", "RooflineTimeModel", "peak rates: a lower bound"),
-    "volkov": Entry("throughput", "VolkovTimeModel", "Volkov's throughput and latency bounds"),
+    "delay": Entry("papers.thesis.delay", "DelayTimeModel", "the thesis' delays, Algorithms 4-5"),
+    "queueing": Entry(
+        "papers.wang_chu.model", "QueueingTimeModel", "Wang and Chu, servers in a network"
+    ),
+    "queueing-cases": Entry(
+        "papers.wang_chu.model", "QueueingCasesTimeModel", "Wang and Chu, by cases"
+    ),
+    "roofline": Entry("papers.roofline", "RooflineTimeModel", "peak rates: a lower bound"),
+    "volkov": Entry("papers.volkov", "VolkovTimeModel", "Volkov's throughput and latency bounds"),
 }
 """Every time model: what HTTP, command line, page and docs offer. One more is one more line."""
 
@@ -45,6 +52,6 @@ def get_time_model(name: str) -> TimeModel:
         known = sorted(TIME_MODELS)
         raise ModelError(f"unknown time model {name!r}; known: {', '.join(known)}", known=known)
     entry = TIME_MODELS[name]
-    module = import_module(f"wattcast.models.time.{entry.module}")
+    module = import_module(f"wattcast.models.{entry.module}")
     model: TimeModel = getattr(module, entry.name)()
     return model

@@ -2,20 +2,24 @@
 
 ``spread.csv`` holds factors of the models that nothing was fitted in. ``scheduling`` and ``delay``:
 the spread of ln(measured / predicted) over the pairs of the thesis' Tables 4.8 and 4.2
-(``studies.time.published``), the only published error of these models; it is that of the authors'
-tools, whose readings of the ambiguous steps are not known to be ours. ``queueing`` and
+(``studies.papers.thesis.published``), the only published error of these models; it is that of the
+authors' tools, whose readings of the ambiguous steps are not known to be ours. ``queueing`` and
 ``queueing-cases``: made by ``python -m studies queueing --write``.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from wattcast.features.activity import Activity
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
 from wattcast.models.estimate import Basis, Estimate
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
 
@@ -76,12 +80,12 @@ def uncalibrated_estimate(seconds: float, low_seconds: float, high_seconds: floa
     return estimate_within(seconds, low_seconds, high_seconds, (width, "uncalibrated"))
 
 
-# --- the interval of the default time model: what it missed on programs it was not fitted to --
-# ``bottleneck_errors.csv`` (made by ``python -m wattcast.training.bottleneck --write``) holds
-# ln(measured / predicted) of the application programs of four GPUs at their highest clocks. A
+# --- the interval of the default time model: what its answers missed ---------------------------
+# ``served_errors.csv`` (``python -m studies widths --write``) holds ln(measured / predicted) of
+# what the service answers for public programs, kernels of a Volta, a sweep and tuning spaces. A
 # program is a group, over all GPUs: an unseen program is what a user brings.
-# ``served_errors.csv`` (``python -m studies widths --write``) holds those of the answers of the
-# service, for programs, a sweep and tuning spaces on boards that no measured time was used for.
+# ``bottleneck_errors.csv`` (``python -m studies bottleneck --write``) holds those on activity
+# tables, and names the boards whose programs were in sight when the model was made.
 
 
 ERRORS = Path(__file__).with_name("bottleneck_errors.csv")
@@ -124,15 +128,75 @@ def level_of(gpu: GpuProfile) -> float:
 def interval_width(gpu_id: str) -> tuple[IntervalWidth, Basis]:
     """Interval factors at 90 % and what they rest on.
 
-    The errors of all GPUs are pooled, because fifteen programs give no 90 % quantile. A GPU among
-    the four of ``bottleneck_errors.csv`` is ``unseen_kernel``; any other has datasheet facts alone:
-    ``uncalibrated``, by what answers missed on boards without calibration.
+    What answers of the service missed is pooled over all boards, because twenty programs of one
+    give no 90 % quantile. A GPU among the four of ``bottleneck_errors.csv`` is ``unseen_kernel``;
+    any other has datasheet facts alone: ``uncalibrated``.
     """
     measured = any(error.gpu == gpu_id for error in program_errors())
-    errors = program_errors() if measured else program_errors(ERRORS_SERVED)
+    errors = program_errors(ERRORS_SERVED)
     programs = sorted({error.program for error in errors})
     groups = [programs.index(error.program) for error in errors]
     residuals = [error.log_ratio for error in errors]
     low, high = conformal_factors(residuals, groups, LEVEL, symmetric=True)
     width = IntervalWidth(low_factor=low, high_factor=high)
     return width, "unseen_kernel" if measured else "uncalibrated"
+
+
+# --- The least time a launch can take: what its start takes, and what surel --------------------
+
+
+Precision = Literal["fp32", "fp64", "fp16", "tensor"]
+
+FLOPS_PER_FMA = 2
+"""A multiply-add is two operations; peaks are stated so."""
+
+LEAST_LAUNCH_SECONDS = 1e-6
+"""Of a launch that does nothing. The shortest of 2,596 launches that a profiler timed on an RTX
+3080 took 1.7 us (docs/data.md, measured work); the round figure below leaves newer boards room."""
+
+
+def least_seconds(activities: Iterable[Activity], gpu: GpuProfile, clocks: ClockPair) -> float:
+    """Of a launch, or launches, that may be any of the cases; at least the start of one."""
+    return min((_least(each, gpu, clocks) for each in activities), default=LEAST_LAUNCH_SECONDS)
+
+
+def _least(activity: Activity, gpu: GpuProfile, clocks: ClockPair) -> float:
+    peaks = peaks_per_second(gpu, max(clocks.core_mhz, gpu.max_core_mhz))
+    flops = lane_flops(activity, 0.0, gpu)
+    memory = bandwidth_bytes_per_second(gpu, max(clocks.memory_mhz, gpu.memory_mhz))
+    moved = max(0.0, activity.footprint_bytes - gpu.l2_bytes)
+    bounds = [flops[name] / peaks[name] for name in flops if peaks[name] > 0]
+    return max(LEAST_LAUNCH_SECONDS * max(1.0, activity.kernel_launches), moved / memory, *bounds)
+
+
+def peaks_per_second(gpu: GpuProfile, core_mhz: float) -> dict[Precision, float]:
+    """Floating-point operations a second at a core clock: lanes x 2 x clock of every SM.
+
+    FP16 counts both halves of a lane's pair; where there are no such lanes the compiler converts
+    to FP32. ``tensor`` is that of dense FP16 matrices, 0 without tensor cores.
+    """
+    sm = gpu.capability
+    hz = gpu.sm_count * core_mhz * 1e6
+    per_cycle: dict[Precision, float] = {
+        "fp32": sm.fp32_lanes,
+        "fp64": sm.fp64_lanes,
+        "fp16": sm.fp16_lanes or sm.fp32_lanes,
+        "tensor": sm.tensor_fma_per_clock,
+    }
+    return {name: FLOPS_PER_FMA * each * hz for name, each in per_cycle.items()}
+
+
+def lane_flops(activity: Activity, tensor_flops: float, gpu: GpuProfile) -> dict[Precision, float]:
+    """Operations the lanes of each precision were occupied for, over the whole launch.
+
+    An addition holds its lane as long as a multiply-add and counts as one, and a partial warp
+    as a whole one: what could have been done, which is what the peak is made of.
+    """
+    pair = 2 if gpu.capability.fp16_lanes else 1
+    slots = FLOPS_PER_FMA * WARP_SIZE
+    return {
+        "fp32": slots * activity.fp32_instructions,
+        "fp64": slots * activity.fp64_instructions,
+        "fp16": slots * pair * activity.fp16_instructions,
+        "tensor": tensor_flops,
+    }

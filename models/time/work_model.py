@@ -95,7 +95,7 @@ class WorkTimeModel:
             raise ModelError(f"the {card.gpu} time model takes other inputs than {SCHEMA_ID}")
         self.card = card
         self.trees = TreeModel(artifact)
-        self._background_file = artifact.file(BACKGROUND_NAME)
+        self._artifact = artifact
         self._low = np.array([f.minimum for f in card.features], dtype=np.float32)
         self._high = np.array([f.maximum for f in card.features], dtype=np.float32)
 
@@ -107,7 +107,7 @@ class WorkTimeModel:
     @property
     def background(self) -> Background:
         """Statistics of the training inputs. Raises ModelError if unreadable."""
-        return read_background(self._background_file)
+        return read_background(self._artifact.read(BACKGROUND_NAME))
 
     def predict(
         self, work: Work, gpu: GpuProfile, clocks: ClockPair | None = None

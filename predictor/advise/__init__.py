@@ -12,20 +12,20 @@ mended. Code is mended in its activity or in its PTX, which is then analysed lik
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from wattcast.features.errors import ServiceError
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.predictor import parts
-from wattcast.predictor.advise.adviser import Adviser, Outcome, compared
+from wattcast.predictor.advise.adviser import Adviser, Outcome, gain
 from wattcast.predictor.advise.launches import others
+from wattcast.predictor.messages.advise import AdviceAnswer, Fusion, Gain
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.stored import record_of, request_of
+from wattcast.predictor.parts.stored import answer_of, record_of, request_of
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -36,21 +36,21 @@ LEAST_GAIN_PERCENT = 0.5
 MOST_ADVICE = 25
 
 
-def advice(predictor: Predictor, prediction_id: UUID) -> dict[str, Any]:
-    """``AdviceAnswer`` of a stored prediction.
+def advice(predictor: Predictor, prediction_id: UUID) -> AdviceAnswer:
+    """What to change about the launch of a stored prediction.
 
     Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (measured work has no code),
     and AnalysisError where the kernel cannot be analysed.
     """
     record = record_of(predictor, prediction_id)
-    if json.loads(record.result)["time"] is None:
+    if answer_of(record).time is None:
         raise ServiceError("no-explanation", f"prediction {prediction_id} has no time")
-    found = advise(predictor, request_of(predictor, record))
-    return {"prediction_id": str(prediction_id), **found}
+    answer = advise(predictor, request_of(predictor, record))
+    return answer.model_copy(update={"prediction_id": prediction_id})
 
 
 @parts.within_asked_seconds
-def advise(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
+def advise(predictor: Predictor, request: PredictRequest) -> AdviceAnswer:
     """The same for a request with one GPU; its ``model`` and ``time_model`` do not matter.
     Raises what ``predict`` raises, and AnalysisError."""
     assert request.gpu is not None
@@ -58,27 +58,27 @@ def advise(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
     source = predictor.sources.read(request, gpu)
     adviser = Adviser(predictor, request, source, gpu)
     found = [*adviser.findings(), *others(adviser)]
-    kept = [each for each in found if _worth_it(each["gain"])]
-    kept.sort(key=lambda each: (-each["gain"]["joules"], -each["gain"]["seconds"]))
+    kept = [each for each in found if _worth_it(each.gain)]
+    kept.sort(key=lambda each: (-each.gain.joules, -each.gain.seconds))
     analysis = adviser.analysis
-    return {
-        "gpu": gpu.id,
-        "kernel": parts.kernel_name(analysis),
-        "clocks": adviser.clocks._asdict(),
-        "model": reference_of(adviser.model.card),
-        "time_model": "bottleneck",
-        "before": adviser.before.answer(),
-        "advice": kept[:MOST_ADVICE],
-        "warnings": parts.warnings(
+    return AdviceAnswer(
+        gpu=gpu.id,
+        kernel=parts.kernel_name(analysis.function),
+        clocks=parts.clocks(adviser.clocks),
+        model=reference_of(adviser.model.card),
+        time_model="bottleneck",
+        before=adviser.before.answer(),
+        advice=kept[:MOST_ADVICE],
+        warnings=parts.warnings(
             source,
             analysis,
             analysis.activity_diagnostics,
             parts.left_out("suggestions", len(kept), MOST_ADVICE),
         ),
-    }
+    )
 
 
-def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[dict[str, Any]]:
+def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[Fusion]:
     """Elementwise passes that follow a product of matrices, and what fusing them with it saves.
 
     ``requests`` are launches in the order in which they run, each with one GPU. A pass uses neither
@@ -87,7 +87,7 @@ def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[di
     that is neither written nor read, and the launch of the pass goes; what else it does is added,
     though much of it would pass beside the product. Raises as ``advise`` does.
     """
-    found: list[dict[str, Any]] = []
+    found: list[Fusion] = []
     chain: list[Adviser] = []
     for request in requests:
         assert request.gpu is not None
@@ -100,10 +100,10 @@ def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[di
         if len(chain) > 1:
             told = _fused(chain)
             found = [*(found[:-1] if len(chain) > 2 else found), told]
-    return [each for each in found if _worth_it(each["gain"])]
+    return [each for each in found if _worth_it(each.gain)]
 
 
-def _fused(chain: Sequence[Adviser]) -> dict[str, Any]:
+def _fused(chain: Sequence[Adviser]) -> Fusion:
     """A product with the passes after it, as launches and as one."""
     before = Outcome.both(each.before for each in chain)
     after = []
@@ -121,20 +121,23 @@ def _fused(chain: Sequence[Adviser]) -> dict[str, Any]:
             dram_write_sectors=max(0.0, activity.dram_write_sectors - gone),
         )
         after.append(each.outcome(less))
+    then = Outcome.both(after)
     spared = 2 * SECTOR_BYTES * sum(each.written for each in chain[:-1])
-    names = [parts.kernel_name(each.analysis)["demangled"] for each in chain]
+    names = [each.analysis.function.demangled for each in chain]
     passes = " and ".join(names[1:])
-    return {
-        "code": "unfused_passes",
-        "kernels": names,
-        "bytes": spared,
-        "detail": f"{names[0]} writes what {passes} read again, element by element",
-        "remedy": f"compute {passes} on the sums before {names[0]} stores them",
-        **compared(before, Outcome.both(after)),
-    }
+    return Fusion(
+        code="unfused_passes",
+        kernels=names,
+        bytes=spared,
+        detail=f"{names[0]} writes what {passes} read again, element by element",
+        remedy=f"compute {passes} on the sums before {names[0]} stores them",
+        before=before.answer(),
+        after=then.answer(),
+        gain=gain(before, then),
+    )
 
 
-def _worth_it(gain: Mapping[str, float]) -> bool:
+def _worth_it(saved: Gain) -> bool:
     """It saves energy or time noticeably, and costs no more of the other than it saves."""
-    energy, time = gain["energy_percent"], gain["time_percent"]
+    energy, time = saved.energy_percent, saved.time_percent
     return max(energy, time) >= LEAST_GAIN_PERCENT and energy >= 0 and time + energy >= 0

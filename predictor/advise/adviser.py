@@ -22,10 +22,11 @@ from wattcast.models.time.beside import Beside, beside
 from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.messages import KernelRequest, LaunchRequest, PointerArgument
+from wattcast.predictor.messages import advise as messages
+from wattcast.predictor.messages.advise import Advice, AdvicePlace, ChangedQuantity, Gain
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import OVER_LIMIT, board_limit
 from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -62,9 +63,9 @@ class Outcome:
         seconds = sum(each.seconds for each in told)
         return cls(seconds, sum(each.joules for each in told) / seconds)
 
-    def answer(self) -> dict[str, float]:
-        """``wattcast.predictor.messages.advise.Outcome``."""
-        return {"seconds": self.seconds, "watts": self.watts, "joules": self.joules}
+    def answer(self) -> messages.Outcome:
+        """As answers hold it."""
+        return messages.Outcome(seconds=self.seconds, watts=self.watts, joules=self.joules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +88,15 @@ def snippets() -> dict[str, dict[str, str]]:
             for name, both in tomllib.loads(text).items()}  # fmt: skip
 
 
-def compared(before: Outcome, after: Outcome) -> dict[str, Any]:
-    """Both outcomes and the gain, as answers have them."""
-    return {
-        "before": before.answer(),
-        "after": after.answer(),
-        "gain": {
-            "seconds": before.seconds - after.seconds,
-            "watts": before.watts - after.watts,
-            "joules": before.joules - after.joules,
-            "time_percent": 100 * (1 - after.seconds / before.seconds),
-            "energy_percent": 100 * (1 - after.joules / before.joules),
-        },
-    }
+def gain(before: Outcome, after: Outcome) -> Gain:
+    """How much less is taken after a change."""
+    return Gain(
+        seconds=before.seconds - after.seconds,
+        watts=before.watts - after.watts,
+        joules=before.joules - after.joules,
+        time_percent=100 * (1 - after.seconds / before.seconds),
+        energy_percent=100 * (1 - after.joules / before.joules),
+    )
 
 
 class Adviser:
@@ -110,7 +107,7 @@ class Adviser:
     ) -> None:
         self._predictor, self._source = predictor, source
         self.request, self.gpu = request, gpu
-        self.clocks, _ = clocks_of(request.clocks, gpu)
+        self.clocks, _ = parts.clocks_of(request.clocks, gpu)
         self.model: PhysicalPowerModel = predictor.power.physical(gpu, request.board or "")
         own = board_limit(self.model.card, gpu)
         asked = checked_limit(request.power_limit_watts, gpu)
@@ -176,7 +173,7 @@ class Adviser:
             and activity.dram_read_sectors >= SAME * other.written > 0
         )
 
-    def findings(self) -> Iterator[dict[str, Any]]:
+    def findings(self) -> Iterator[Advice]:
         """What is found in the code, mended."""
         text = self.analysis.module.text.splitlines()
         for finding in find(self.analysis):
@@ -186,7 +183,7 @@ class Adviser:
             activity, after = mended
             before, then = self.analysis.activity.values(), activity.values()
             changes = [
-                {"name": name, "before": value, "after": then[name]}
+                ChangedQuantity(name=name, before=value, after=then[name])
                 for name, value in before.items()
                 if value != then[name]
             ]
@@ -237,27 +234,26 @@ class Adviser:
         self,
         found: Finding | Otherwise,
         after: Outcome,
-        places: list[dict[str, Any]],
-        activity: list[dict[str, Any]],
+        places: list[AdvicePlace],
+        activity: list[ChangedQuantity],
         request: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """``wattcast.predictor.messages.advise.Advice``."""
-        both = compared(self.before, after)
+    ) -> Advice:
+        """One thing to change, and what that saves."""
         form = getattr(found, "form", "")
         snippet = snippets().get(f"{found.code}-{form}" if form else found.code, {})
         ptx = getattr(found, "ptx", None)
-        return {
+        return Advice(
             **parts.members(found, "code", "detail", "remedy"),
-            "places": places,
-            "activity": activity,
-            "request": request,
-            "changed_ptx": ptx if ptx is not None and len(ptx) <= MOST_PTX else None,
-            "after": both["after"],
-            "gain": both["gain"],
-            "promise": "at_least" if getattr(found, "at_least", False) else "estimate",
-            "snippet_before": snippet.get("before"),
-            "snippet_after": snippet.get("after"),
-        }
+            places=places,
+            activity=activity,
+            request=request,
+            changed_ptx=ptx if ptx is not None and len(ptx) <= MOST_PTX else None,
+            after=after.answer(),
+            gain=gain(self.before, after),
+            promise="at_least" if getattr(found, "at_least", False) else "estimate",
+            snippet_before=snippet.get("before"),
+            snippet_after=snippet.get("after"),
+        )
 
     def asked_again(self, **changes: Any) -> tuple[KernelAnalysis, Outcome] | None:
         """The launch with a changed request; ``None`` where that cannot be launched."""
@@ -269,11 +265,11 @@ class Adviser:
             return None
 
 
-def _places(finding: Finding, text: list[str]) -> list[dict[str, Any]]:
+def _places(finding: Finding, text: list[str]) -> list[AdvicePlace]:
     return [
-        {
+        AdvicePlace(
             **parts.members(each, "function", "line", "source_line", "opcode"),
-            "text": parts.line_of(text, each.line),
-        }
+            text=parts.line_of(text, each.line),
+        )
         for each in finding.places[:MOST_PLACES]
     ]

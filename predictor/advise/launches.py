@@ -15,6 +15,7 @@ from wattcast.models.clocks import supported_pairs
 from wattcast.models.time.registry import DEFAULT, get_time_model
 from wattcast.predictor.advise.adviser import Adviser, Otherwise, Outcome
 from wattcast.predictor.messages import LaunchRequest
+from wattcast.predictor.messages.advise import Advice
 
 MOST_SLOWDOWN = 1.05
 """How much longer a launch at lower clocks may take to be advised."""
@@ -25,7 +26,7 @@ TAIL = 1.05
 _BLOCKS_TRIED = frozenset({64, 128, 192, 256, 384, 512, 768, 1024})
 
 
-def others(adviser: Adviser) -> Iterator[dict[str, Any]]:
+def others(adviser: Adviser) -> Iterator[Advice]:
     """The launch with another shape, other registers, other clocks."""
     grid = _grid(adviser)
     # A grid too small is no matter of the block's shape.

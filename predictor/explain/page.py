@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
-from html import escape
 from pathlib import Path
-from string import Template
 from typing import Any
 
+from wattcast.models.estimate import quantity
 from wattcast.predictor.explain.pictures import Chart, ChartKind, draw, svg
+from wattcast.predictor.messages.explain import (
+    Explanation,
+    LimeAnswer,
+    ShapAnswer,
+    TimeLimeAnswer,
+    TimeShapAnswer,
+)
+from wattcast.predictor.messages.predict import PredictAnswer
+from wattcast.predictor.reports import Column, Line, Picture, Report, Table, html
 
 _FOLDER = Path(__file__).parent
 STYLE = (_FOLDER / "page.css").read_text(encoding="utf-8")
@@ -25,83 +32,99 @@ POLICY = (
 QUANTITIES = {"power": ("watts", "W"), "time": ("seconds", "s")}
 """Member that holds the amount of each part, and its unit."""
 
+BAR = 20
+"""Characters of the longest bar."""
 
-def chart_of(explanation: Mapping[str, Any], prediction: Mapping[str, Any]) -> Chart:
+
+def chart_of(explanation: Explanation, prediction: PredictAnswer) -> Chart:
     """What to draw of an explanation; ``prediction`` is the answer that it explains."""
-    target, method = explanation["target"], explanation["method"]
-    unit_name, unit = QUANTITIES[target]
-    shap = method == "shap"
-    parts = [part for part in explanation["contributions"] if part[unit_name]]
+    amount, unit = QUANTITIES[explanation.target]
+    shap = isinstance(explanation, ShapAnswer | TimeShapAnswer)
     start, start_name = ("base", "base") if shap else ("intercept", "intercept")
     end, end_name = ("prediction", "prediction") if shap else ("local_prediction", "linear model")
-    fit = "" if shap else f", fits the model with R² {explanation['r_squared']:.2f}"
+    fit = ""
+    if isinstance(explanation, LimeAnswer | TimeLimeAnswer):
+        fit = f", fits the model with R² {explanation.r_squared:.2f}"
     return Chart(
-        title=f"{target.capitalize()} of {kernel_of(prediction)} on {prediction['gpu']}",
-        subtitle=f"{method.upper()} on the {explanation['model']['family']} model{fit}",
-        quantity=target,
+        title=f"{explanation.target.capitalize()} of {prediction.name} on {prediction.gpu}",
+        subtitle=f"{explanation.method.upper()} on the {explanation.model.family} model{fit}",
+        quantity=explanation.target,
         unit=unit,
-        start=(start_name, explanation[f"{start}_{unit_name}"]),
-        bars=[(label(part), part[unit_name]) for part in parts],
-        end=(end_name, explanation[f"{end}_{unit_name}"]),
+        start=(start_name, getattr(explanation, f"{start}_{amount}")),
+        bars=[
+            (label(part), getattr(part, amount))
+            for part in explanation.contributions
+            if getattr(part, amount)
+        ],
+        end=(end_name, getattr(explanation, f"{end}_{amount}")),
     )
 
 
-def kernel_of(prediction: Mapping[str, Any]) -> str:
-    """The kernel's name for people."""
-    kernel = prediction["kernel"]
-    return "measured work" if kernel is None else str(kernel["demangled"])
-
-
-def label(part: Mapping[str, Any]) -> str:
+def label(part: Any) -> str:
     """A part's name, with its value where it has one."""
-    if "condition" in part:
-        return str(part["condition"])
-    if part.get("binding_seconds") is not None or part["value"] is None:
-        return str(part["feature"])
-    return f"{part['feature']} = {part['value']:.6g}" if "watts" in part else str(part["feature"])
+    if hasattr(part, "condition"):
+        return str(part.condition)
+    if not hasattr(part, "watts") or part.value is None:
+        return str(part.feature)
+    return f"{part.feature} = {part.value:.6g}"
 
 
-def page(explanation: Mapping[str, Any], prediction: Mapping[str, Any], kind: ChartKind) -> str:
+def report(explanation: Explanation, prediction: PredictAnswer, most: int) -> Report:
+    """What is predicted, then the base, the ``most`` largest parts and the prediction, each with
+    what it is."""
+    amount, unit = QUANTITIES[explanation.target]
+    chart = chart_of(explanation, prediction)
+    parts = [part for part in explanation.contributions if getattr(part, amount)]
+    longest = max((abs(getattr(part, amount)) for part in parts), default=1.0)
+
+    def signed(value: float) -> str:
+        return f"{'+' if value > 0 else ''}{quantity(value, unit)}"
+
+    def row(part: Any) -> tuple[str, ...]:
+        value = getattr(part, amount)
+        bar = "█" * max(1, round(BAR * abs(value) / longest))
+        joules = "" if getattr(part, "joules", None) is None else f"{part.joules:+.4g} J"
+        return signed(value), bar, label(part), joules, part.meaning
+
+    rows = [(quantity(chart.start[1], unit), "", chart.start[0], "", ""), *map(row, parts[:most])]
+    if rest := parts[most:]:
+        total = sum(getattr(part, amount) for part in rest)
+        rows.append((signed(total), "", f"{len(rest)} more", "", ""))
+    rows.append((quantity(chart.end[1], unit), "", chart.end[0], "", ""))
+    headings = [explanation.target, "", "part", "energy", "what it is"]
+    shown = [n for n in range(len(headings)) if n != 3 or any(each[3] for each in rows)]
+    columns = [
+        Column(headings[n], lambda row, n=n: row[n], figures=n in (0, 3))  # type: ignore[misc]
+        for n in shown
+    ]
+    return [Line(chart.subtitle), Line(sentence(explanation)), Table(columns, rows, most=len(rows))]
+
+
+def page(explanation: Explanation, prediction: PredictAnswer, kind: ChartKind) -> str:
     """The explanation as HTML: the picture, then what each part means. Runs no script."""
     chart = chart_of(explanation, prediction)
-    unit_name, unit = QUANTITIES[explanation["target"]]
-    rows = "\n".join(_row(part, unit_name, unit) for part in explanation["contributions"])
-    joules = "<th>Energy</th>" if unit_name == "watts" else ""
-    return Template((_FOLDER / "page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(chart.title),
-        style=STYLE,
-        sentence=escape(sentence(explanation)),
-        picture=svg(draw(chart, kind)),
-        target=escape(explanation["target"].capitalize()),
-        joules=joules,
-        rows=rows,
-    )
+    blocks = list(report(explanation, prediction, len(explanation.contributions)))
+    blocks.insert(2, Picture(svg(draw(chart, kind))))
+    return html.page(chart.title, blocks, STYLE)
 
 
-def sentence(explanation: Mapping[str, Any]) -> str:
+def sentence(explanation: Explanation) -> str:
     """What is predicted, and what the explanation's parts begin with or come to."""
-    unit_name, unit = QUANTITIES[explanation["target"]]
-    predicted = f"{explanation[f'prediction_{unit_name}']:.4g} {unit}"
-    if explanation["method"] == "shap":
-        base = f"{explanation[f'base_{unit_name}']:.4g} {unit}"
-        return f"The prediction is {predicted}: a base of {base}, plus what each part adds."
-    local = f"{explanation[f'local_prediction_{unit_name}']:.4g} {unit}"
-    told = f"The prediction is {predicted}; the local linear model gives {local}."
-    if (agreed := explanation["stability"]) is not None:
-        told += (
-            f" Over {agreed['seeds']} seeds the {agreed['top']} strongest parts agree in "
-            f"{agreed['selection']:.0%} of cases, their signs in {agreed['sign_agreement']:.0%}."
+    amount, unit = QUANTITIES[explanation.target]
+
+    def told(name: str) -> str:
+        return f"{getattr(explanation, f'{name}_{amount}'):.4g} {unit}"
+
+    if isinstance(explanation, ShapAnswer | TimeShapAnswer):
+        base = told("base")
+        return (
+            f"The prediction is {told('prediction')}: a base of {base}, plus what each part adds."
         )
-    return told
-
-
-def _row(part: Mapping[str, Any], unit_name: str, unit: str) -> str:
-    cells = [
-        f"<td>{escape(label(part))}</td>",
-        f'<td class="number">{part[unit_name]:+.4g} {unit}</td>',
-    ]
-    if "joules" in part:
-        told = "" if part["joules"] is None else f"{part['joules']:+.4g} J"
-        cells.append(f'<td class="number">{told}</td>')
-    cells.append(f"<td>{escape(part['meaning'])}</td>")
-    return f"<tr>{''.join(cells)}</tr>"
+    local = told("local_prediction")
+    text = f"The prediction is {told('prediction')}; the local linear model gives {local}."
+    if (agreed := explanation.stability) is not None:
+        text += (
+            f" Over {agreed.seeds} seeds the {agreed.top} strongest parts agree in "
+            f"{agreed.selection:.0%} of cases, their signs in {agreed.sign_agreement:.0%}."
+        )
+    return text

@@ -1,15 +1,16 @@
 """What goes in and comes out, for HTTP, command line and Python alike: shapes that requests share.
 
-A file of its own for each use case. The models document and validate; the use cases build plain
-dictionaries of the same shape, which serialise faster."""
+A file of its own for each use case, with its request and its answer. Both are frozen: the use case
+takes the one and returns the other, and HTTP, command line and Python are derived from them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -26,12 +27,16 @@ from pydantic_core import CoreSchema
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.launch import Launch, PointerHint
-from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.features.launch import L2State, Launch, PointerHint
+from wattcast.models.clocks import ClockPair, CodeModel, default_clocks
 from wattcast.models.estimate import Basis
 from wattcast.models.power import POWER_FAMILIES
-from wattcast.models.scaling import CodeModel
 from wattcast.models.time.registry import TIME_MODELS
+from wattcast.predictor import reports
+from wattcast.predictor.reports import Report
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_INTEGER = 2**63 - 1
 """Largest integer taken from JSON: every limit of a GPU lies far below."""
@@ -42,6 +47,7 @@ MAX_TRIPS = 1e15
 Dimension = Annotated[int, Field(strict=True, ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Dimensions = Annotated[list[Dimension], Field(min_length=1, max_length=3)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+HeaderName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 TripCount = Annotated[float, Field(ge=0, le=MAX_TRIPS, allow_inf_nan=False)]
 ArgumentNumber = Annotated[int, Field(strict=True, ge=-(2**63), le=2**64 - 1)]
 FiniteNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -136,6 +142,62 @@ class Message(BaseModel):
         return schema
 
 
+class Answer(BaseModel):
+    """An answer of a use case, or a part of one.
+
+    Members that the use case does not give are left out of the JSON; in Python they have their
+    defaults.
+    """
+
+    model_config = ConfigDict(frozen=True, defer_build=True, validate_by_name=True)
+
+    def json_bytes(self) -> bytes:
+        """As HTTP answers it; NaN and infinities, which JSON lacks, become ``null``."""
+        return self.__pydantic_serializer__.to_json(self, by_alias=True, exclude_unset=True)
+
+    def data(self) -> dict[str, Any]:
+        """The same as plain data; numbers stay what they are."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+    def __getitem__(self, member: str) -> Any:
+        """A member by its name in JSON."""
+        if member == "schema":
+            member = "schema_id"
+        if member not in self.model_fields_set:
+            raise KeyError(member)
+        return getattr(self, member)
+
+    def __contains__(self, member: str) -> bool:
+        return member in self.model_fields_set
+
+
+class Reported(Answer):
+    """An answer as a whole: it shows itself, and becomes a table."""
+
+    def report(self) -> Report:
+        """What people see of it."""
+        raise NotImplementedError
+
+    def rows(self) -> Iterable[Mapping[str, Any]]:
+        """Its rows, as ``to_frame`` takes them."""
+        return [self.data()]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas table with a row for each part of the answer. Quantities carry their units:
+        ``time_seconds``, ``time_low_seconds``. Raises MissingExtraError without pandas (the extra
+        ``notebook``)."""
+        return reports.frame(self.rows())
+
+    def show(self) -> None:
+        """Print it, as the command line does."""
+        print(reports.text(self.report()))
+
+    def _repr_html_(self) -> str:
+        from wattcast.predictor.reports.html import card
+
+        return card(self.report())
+
+
 class PointerArgument(Message):
     """What a pointer argument points to."""
 
@@ -158,7 +220,7 @@ class PointerArgument(Message):
         return self
 
 
-SharedBytes = Annotated[Dimension, Field(description="Dynamic shared memory per block.")]
+SharedBytes = Annotated[Dimension, Field(description="Dynamic shared memory per block, in bytes.")]
 Arguments = Annotated[
     dict[str, ArgumentNumber | FiniteNumber | PointerArgument],
     Field(
@@ -184,6 +246,11 @@ class LaunchRequest(Message):
     )
     dynamic_shared_bytes: SharedBytes = 0
     arguments: Arguments = Field(default_factory=dict)
+    l2: L2State = Field(
+        "warm",
+        description="What L2 holds when the launch starts: `warm`, what an equal launch left, as "
+        "where launches are repeated; `cold`, nothing, as where a benchmark flushes it.",
+    )
 
     def launch(self) -> Launch:
         """The launch. Raises LaunchError for an impossible dimension."""
@@ -195,7 +262,8 @@ class LaunchRequest(Message):
         }
         if self.block is None:
             raise LaunchError("launch.block is not given, and nothing fixes it", field="block")
-        return Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints)
+        launch = Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints)
+        return replace(launch, l2=self.l2)
 
 
 class KernelCode(Message):
@@ -210,11 +278,23 @@ class KernelCode(Message):
         min_length=1,
         description="CUDA C++ source, compiled for the GPU's compute capability; or give `ptx`.",
     )
+    headers: dict[HeaderName, str] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Files that `cuda` includes, by the name it includes them by.",
+    )
+    compiler_options: list[Annotated[str, StringConstraints(max_length=256)]] = Field(
+        default_factory=list,
+        max_length=64,
+        description="For `cuda`: -D NAME=VALUE, -std=, --use_fast_math, --fmad=, --ftz=, "
+        "--prec-div=, --prec-sqrt=, --maxrregcount=.",
+    )
     kernel: str | None = Field(
         None,
         min_length=1,
         max_length=65_536,
-        description="Mangled or demangled name; needed if there are several kernels.",
+        description="Mangled or demangled name; needed if there are several kernels. Of CUDA "
+        "source also an instance of a template: `gemm<32, float>`.",
     )
     loops: dict[str, TripCount] = Field(
         default_factory=dict,
@@ -226,14 +306,14 @@ class KernelCode(Message):
         strict=True,
         ge=1,
         le=255,
-        description="As the compiler reports it; default: estimated.",
+        description="Registers per thread, as the compiler reports them. Default: estimated.",
     )
     static_shared_bytes: int | None = Field(
         None,
         strict=True,
         ge=0,
         le=2**31 - 1,
-        description="Static shared memory per block. Default: from the PTX declarations.",
+        description="Static shared memory per block, in bytes. Default: from the PTX.",
     )
     analysis: Mode = Field(
         "auto",
@@ -321,7 +401,19 @@ class KernelTiming(TimingChoice, KernelRequest):
     """A kernel whose time is asked for, and by which model."""
 
 
-class Interval(BaseModel):
+class _Watts(Answer):
+    watts: float
+
+
+class _Seconds(Answer):
+    seconds: float
+
+
+class _Joules(Answer):
+    joules: float
+
+
+class Interval(Answer):
     """How sure an answer is of a quantity."""
 
     low: float = Field(description="Lower end of the interval.")
@@ -329,20 +421,32 @@ class Interval(BaseModel):
     level: float = Field(description="Nominal coverage of [low, high], 0 to 1.")
     basis: Basis = Field(description="Basis of the interval.")
     widened: float = Field(
-        1.0,
+        default=1.0,
         description="How many times as wide, in logarithms, as calibrated: measurements said that "
         "it had to be. Left out where it is 1.",
     )
 
 
-class KernelName(BaseModel):
+class Power(Interval, _Watts):
+    """Mean power while the kernel runs."""
+
+
+class Time(Interval, _Seconds):
+    """Duration of the launch."""
+
+
+class Energy(Interval, _Joules):
+    """Power times time of the same answer."""
+
+
+class KernelName(Answer):
     """A kernel under both its names."""
 
     mangled: str
     demangled: str
 
 
-class Compiled(BaseModel):
+class Compiled(Answer):
     """How the PTX came about, where the request brought CUDA source."""
 
     compiler: str = Field(description="`nvrtc`, or `nvcc` for a file with host code.")
@@ -350,7 +454,7 @@ class Compiled(BaseModel):
     source_sha256: str = Field(description="SHA-256 of the CUDA source, UTF-8.")
 
 
-class TimeModel(BaseModel):
+class TimeModel(Answer):
     """How the time came about."""
 
     family: str
@@ -372,21 +476,21 @@ class TimeModel(BaseModel):
     )
 
 
-class ClocksAnswer(BaseModel):
+class ClocksAnswer(Answer):
     """The clocks predicted for, in MHz."""
 
     core_mhz: float
     memory_mhz: float
 
 
-class MemberReference(BaseModel):
+class MemberReference(Answer):
     """One model of an average."""
 
     family: str
     version: int
 
 
-class ModelReference(BaseModel):
+class ModelReference(Answer):
     """The artifact that predicted the power; ``card`` is the path of its model card."""
 
     family: str
@@ -399,7 +503,7 @@ class ModelReference(BaseModel):
     card: str
 
 
-class Occupancy(BaseModel):
+class Occupancy(Answer):
     """Theoretical occupancy (0 to 1] of one SM and the resource that limits it."""
 
     occupancy: float
@@ -408,7 +512,7 @@ class Occupancy(BaseModel):
     limiter: str
 
 
-class Registers(BaseModel):
+class Registers(Answer):
     """Registers per thread; ``how`` they are known. Estimates have ``low`` < ``high``."""
 
     value: int
@@ -416,8 +520,12 @@ class Registers(BaseModel):
     high: int
     how: str
 
+    def __str__(self) -> str:
+        spread = "" if self.low == self.high else f" ({self.low} to {self.high})"
+        return f"{self.value} registers per thread{spread}, {self.how}"
 
-class LoopTrips(BaseModel):
+
+class LoopTrips(Answer):
     """Executions of one loop's body and how they are known."""
 
     loop: str | None = Field(description="Label of the loop's header block.")
@@ -427,7 +535,7 @@ class LoopTrips(BaseModel):
     source_line: int | None = Field(description="Line in the CUDA source, if the PTX has it.")
 
 
-class WarningLine(BaseModel):
+class WarningLine(Answer):
     """Something guessed, assumed or unknown; ``code`` is stable."""
 
     model_config = ConfigDict(title="Warning")
@@ -439,7 +547,7 @@ class WarningLine(BaseModel):
     source_line: int | None = Field(None, description="Line in the CUDA source of the request.")
 
 
-class Need(BaseModel):
+class Need(Answer):
     """An argument that was not given and decides the answer: give it first."""
 
     argument: str = Field(description="Its C name where known, else its name in the PTX.")
@@ -451,8 +559,15 @@ class Need(BaseModel):
         description="Whether `assumed` is the trips of the loops it decides, or its value."
     )
 
+    def __str__(self) -> str:
+        what = "trips" if self.assumes == "trips" else "as its value"
+        return (
+            f"give {self.argument} (argument {self.position}): it decides the {self.decides}; "
+            f"{self.effect}. Assumed: {self.assumed:,.10g} {what}. Pass --arg {self.position}=..."
+        )
 
-class Coverage(BaseModel):
+
+class Coverage(Answer):
     """How the launch's work (executed warp instructions) is known; shares that sum to 1."""
 
     executed: float = Field(description="Carried out by the executed analysis.")
@@ -465,7 +580,7 @@ class Coverage(BaseModel):
     )
 
 
-class KernelParameter(BaseModel):
+class KernelParameter(Answer):
     """A parameter of the kernel: what an argument may be addressed by."""
 
     position: int

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from wattcast.predictor.messages import ClocksAnswer, KernelName, ModelReference, WarningLine
+from wattcast.models.estimate import quantity
+from wattcast.predictor.messages import (
+    Answer,
+    ClocksAnswer,
+    KernelName,
+    ModelReference,
+    Reported,
+    WarningLine,
+)
+from wattcast.predictor.reports import (
+    Block,
+    Code,
+    Line,
+    Report,
+    Title,
+    Warnings,
+    percent,
+    words,
+)
 
 
-class Outcome(BaseModel):
+class Outcome(Answer):
     """What a launch takes."""
 
     seconds: float
@@ -18,7 +37,7 @@ class Outcome(BaseModel):
     joules: float
 
 
-class Gain(BaseModel):
+class Gain(Answer):
     """How much less is taken; negative is more."""
 
     seconds: float
@@ -28,7 +47,7 @@ class Gain(BaseModel):
     energy_percent: float
 
 
-class AdvicePlace(BaseModel):
+class AdvicePlace(Answer):
     """Where in the code."""
 
     function: str
@@ -37,8 +56,12 @@ class AdvicePlace(BaseModel):
     opcode: str
     text: str = Field(description="The PTX line.")
 
+    def __str__(self) -> str:
+        source = "" if self.source_line is None else f" (source line {self.source_line})"
+        return f"line {self.line}{source}: {self.text}"
 
-class ChangedQuantity(BaseModel):
+
+class ChangedQuantity(Answer):
     """A quantity of ``activity1`` that the remedy changes."""
 
     name: str
@@ -46,7 +69,7 @@ class ChangedQuantity(BaseModel):
     after: float
 
 
-class Advice(BaseModel):
+class Advice(Answer):
     """One thing to change. ``gain`` is the difference of two predictions of the same models."""
 
     code: Literal[
@@ -102,7 +125,20 @@ class Advice(BaseModel):
     )
 
 
-class AdviceAnswer(BaseModel):
+class Fusion(Answer):
+    """Elementwise passes worth fusing with the product of matrices before them."""
+
+    code: Literal["unfused_passes"]
+    kernels: list[str] = Field(description="The product, then the passes, in order.")
+    bytes: float = Field(description="Of device memory, neither written nor read any more.")
+    detail: str
+    remedy: str
+    before: Outcome
+    after: Outcome
+    gain: Gain
+
+
+class AdviceAnswer(Reported):
     """Advice by gain in energy, the largest first; each alone, so gains do not add up."""
 
     prediction_id: UUID | None = None
@@ -114,3 +150,39 @@ class AdviceAnswer(BaseModel):
     before: Outcome
     advice: list[Advice]
     warnings: list[WarningLine]
+
+    def report(self) -> Report:
+        """Each change with what it saves, where, and the lines before and after it."""
+        before = f"{quantity(self.before.joules, 'J')} in {quantity(self.before.seconds, 's')}"
+        blocks: list[Block] = [Title(self.kernel.demangled, f"on {self.gpu}"), Line(before)]
+        if not self.advice:
+            blocks.append(Line("no change found that saves a noticeable amount"))
+        for each in self.advice:
+            saved = f"{percent(-each.gain.energy_percent)} energy, "
+            saved += f"{percent(-each.gain.time_percent)} time"
+            least = ", at least" if each.promise == "at_least" else ""
+            blocks += [
+                Line(""),
+                Line(f"{words(each.code)}: {saved}{least}", "bold"),
+                Line(f"  {each.detail}"),
+                Line(f"  {each.remedy}"),
+                *(Line(f"  {place}") for place in each.places[:4]),
+            ]
+            if each.snippet_before and each.snippet_after:
+                blocks += [
+                    Code("  before", each.snippet_before),
+                    Code("  after", each.snippet_after),
+                ]
+        return [*blocks, Warnings(self.warnings)]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each suggestion."""
+        for each in self.advice:
+            first = each.places[0] if each.places else None
+            yield {
+                **each.model_dump(include={"code", "detail", "remedy"}),
+                "line": first and first.line,
+                "source_line": first and first.source_line,
+                **{f"saved_{name}": value for name, value in each.gain},
+                **{f"after_{name}": value for name, value in each.after},
+            }

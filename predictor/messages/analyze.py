@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from wattcast.predictor import messages as shared
+from wattcast.predictor.reports import (
+    Block,
+    Column,
+    Line,
+    Report,
+    Table,
+    Title,
+    Warnings,
+    cell_of,
+    word,
+    words,
+)
 
 
 class AnalyzeRequest(shared.KernelRequest):
@@ -26,8 +39,18 @@ class AnalyzedArgument(shared.KernelParameter):
         None, description="Null if not given; the warnings say what was assumed."
     )
 
+    def __str__(self) -> str:
+        given = "not given"
+        if isinstance(self.given, dict):
+            elements = self.given["elements"]
+            count = "" if elements is None else f"{elements:,} elements, "
+            given = f"{count}{self.given['values']}"
+        elif self.given is not None:
+            given = f"{self.given:,}" if isinstance(self.given, int) else f"{self.given:g}"
+        return f"{self.position} {self.c_name or self.ptx_name} ({self.type}) = {given}"
 
-class AnalyzedLaunch(BaseModel):
+
+class AnalyzedLaunch(shared.Answer):
     """The launch, and what follows from it."""
 
     grid: list[int] = Field(description="Blocks along x, y, z.")
@@ -47,7 +70,7 @@ class AnalyzedOccupancy(shared.Occupancy):
     waves: float
 
 
-class ObservedTrips(BaseModel):
+class ObservedTrips(shared.Answer):
     """What the executed analysis saw of a loop: executions of its header per entry."""
 
     mean: float
@@ -66,7 +89,7 @@ class AnalyzedLoop(shared.LoopTrips):
     observed: ObservedTrips | None = Field(None, description="Null if the loop was not executed.")
 
 
-class AnalyzedAccess(BaseModel):
+class AnalyzedAccess(shared.Answer):
     """One memory instruction: how its warps reach memory."""
 
     function: str
@@ -89,7 +112,7 @@ class AnalyzedAccess(BaseModel):
     address: str | None = Field(None, description="The address, for people.")
 
 
-class Quantity(BaseModel):
+class Quantity(shared.Answer):
     """One quantity of ``activity1``, for the whole launch."""
 
     name: str
@@ -98,7 +121,7 @@ class Quantity(BaseModel):
     description: str
 
 
-class AnalyzedLine(BaseModel):
+class AnalyzedLine(shared.Answer):
     """What one source line executes (a PTX line where there is no line information)."""
 
     file: str | None = Field(None, description="Null: the line is one of the PTX.")
@@ -112,7 +135,7 @@ class AnalyzedLine(BaseModel):
     shared_transactions: float
 
 
-class AnalyzedBlock(BaseModel):
+class AnalyzedBlock(shared.Answer):
     """A basic block of the kernel and its chain of dependent instructions."""
 
     block: int
@@ -123,7 +146,7 @@ class AnalyzedBlock(BaseModel):
     ilp: float = Field(description="Instructions over the longest chain; 1: nothing is parallel.")
 
 
-class Sampling(BaseModel):
+class Sampling(shared.Answer):
     """Which part of the launch was executed, and how sure that makes of the whole."""
 
     sampled_blocks: int
@@ -139,7 +162,7 @@ EXAMPLE: dict[str, Any] = json.loads(
 """What the service answers to the first example of ``AnalyzeRequest``; lists show one row."""
 
 
-class AnalyzeAnswer(BaseModel):
+class AnalyzeAnswer(shared.Reported):
     """Answer of ``POST /analyze``: counts are totals of the launch."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
@@ -163,3 +186,77 @@ class AnalyzeAnswer(BaseModel):
     )
     coverage: shared.Coverage
     warnings: list[shared.WarningLine]
+
+    def report(self) -> Report:
+        """Occupancy, loops, accesses, mix, activity and source lines; the first of each."""
+        launch, occupancy = self.launch, self.occupancy
+        grid, block = (" x ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
+        limits = ", ".join(f"{name} {blocks}" for name, blocks in occupancy.limits.items())
+        static, dynamic = launch.static_shared_bytes, launch.dynamic_shared_bytes
+        shared_bytes = f"{static:,} bytes static, {dynamic:,} bytes dynamic per block"
+        blocks: list[Block] = [Title(self.kernel.demangled, f"on {self.gpu}")]
+        if (made := self.compiled) is not None:
+            target = f"{made.target // 10}.{made.target % 10}"
+            blocks.append(Line(f"compiled by {made.compiler} for compute capability {target}"))
+        blocks += [
+            Line(
+                f"grid {grid} of blocks {block}: {launch.blocks:,} blocks, "
+                f"{launch.threads:,} threads"
+            ),
+            *(Line(f"  {argument}") for argument in launch.arguments),
+            Line(
+                f"occupancy {occupancy.occupancy:.0%}, limited by {occupancy.limiter} "
+                f"(blocks per SM: {limits}); {occupancy.waves:g} waves"
+            ),
+            Line(f"{self.registers}; shared memory {shared_bytes}"),
+            _section("loops", self.loops, LOOP),
+            _section("memory accesses", self.accesses, ACCESS),
+        ]
+        total = sum(self.mix.values())
+        mix = [
+            Column("class", lambda row: row[0]),
+            Column("warp instructions", lambda row: cell_of(row[1])),
+            Column("share", lambda row: f"{row[1] / total:.1%}"),
+        ]
+        blocks += [
+            Table(mix, list(self.mix.items()), "instruction mix", MOST_SHOWN),
+            _section("source lines", self.lines, SOURCE_LINE),
+            _section(f"activity, {self.how}", self.activity, QUANTITY, most=100),
+        ]
+        if (sampling := self.sampling) is not None:
+            cut = "" if sampling.completed else ", cut short by the budget"
+            blocks.append(
+                Line(
+                    f"{sampling.sampled_blocks} of {sampling.launch_blocks:,} blocks "
+                    f"executed{cut}; standard error {sampling.relative_standard_error:.2%}"
+                )
+            )
+        return [*blocks, Warnings(self.warnings)]
+
+
+MOST_SHOWN = 12
+"""Rows of each table that are shown."""
+LOOP = {name: words(name) for name in ("loop", "line", "source_line", "depth", "trips", "how")}
+ACCESS = {
+    **{name: words(name) for name in ("line", "source_line", "opcode", "requests")},
+    "sectors_per_request": "sectors/request",
+    "transactions_per_request": "passes/request",
+    "stride_bytes": "stride",
+    "address": "address",
+}
+SOURCE_LINE = {
+    "line": "line",
+    "warp_instructions_sass": "machine instructions",
+    "active_lane_fraction": "active lanes",
+    "global_sectors": "global sectors",
+    "shared_transactions": "shared passes",
+}
+QUANTITY = {"name": "quantity", "value": "value", "unit": "unit"}
+
+
+def _section(
+    title: str, rows: Sequence[Any], columns: Mapping[str, str], most: int = MOST_SHOWN
+) -> Block:
+    if not rows:
+        return Line(f"{title}: none")
+    return Table([word(heading, name) for name, heading in columns.items()], rows, title, most)

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from wattcast.models.estimate import quantity
 from wattcast.predictor import messages as shared
-from wattcast.predictor.messages.cost import Amount, Carbon, Price, Tariff
-from wattcast.predictor.messages.predict import Energy, Power, Trust
+from wattcast.predictor.messages.advise import Advice
+from wattcast.predictor.messages.cost import Amount, Carbon, Price, Tariff, priced
+from wattcast.predictor.messages.predict import Trust
+from wattcast.predictor.reports import (
+    Block,
+    Column,
+    Folded,
+    Line,
+    Picture,
+    Report,
+    Table,
+    Title,
+    Warnings,
+    amount,
+    comma_separated,
+    count,
+    interval_of,
+    share,
+    value_of,
+    word,
+)
 
 How = Literal["code", "code, other launch", "name", "copy"]
 """How the power of a launch is known.
@@ -44,7 +66,7 @@ class ApplicationRequest(shared.Message):
     launches: bool = Field(False, description="Adds a row for every launch.")
 
 
-class Covered(BaseModel):
+class Covered(shared.Answer):
     """Launches whose power is known in one way."""
 
     how: How
@@ -54,7 +76,7 @@ class Covered(BaseModel):
     joules: float
 
 
-class KernelRow(BaseModel):
+class KernelRow(shared.Answer):
     """All launches of one kernel on one GPU."""
 
     name: str
@@ -72,12 +94,12 @@ class KernelRow(BaseModel):
     trust: Trust
     why: str = Field(description="What the power rests on.")
     code: str | None = Field(description="File that its code was found in.")
-    advice: list[dict[str, Any]] = Field(
-        default_factory=list[dict[str, Any]], description="As `GET /predictions/{id}/advice`."
+    advice: list[Advice] = Field(
+        default_factory=list[Advice], description="As `GET /predictions/{id}/advice`."
     )
 
 
-class Row(BaseModel):
+class Row(shared.Answer):
     """Launches of one operator, stream or step; the name is null for those of none."""
 
     name: str | None
@@ -93,7 +115,7 @@ class StreamRow(Row):
     device: int
 
 
-class Gaps(BaseModel):
+class Gaps(shared.Answer):
     """Time in which nothing ran, at the board's idle power."""
 
     seconds: float
@@ -103,7 +125,7 @@ class Gaps(BaseModel):
     energy_share: float
 
 
-class Timeline(BaseModel):
+class Timeline(shared.Answer):
     """Mean power over stretches of time; they keep the joules."""
 
     start_seconds: list[float] = Field(description="From the first launch of the trace.")
@@ -111,8 +133,28 @@ class Timeline(BaseModel):
     watts: list[float]
     busy: list[float] = Field(description="Share of the stretch in which something ran.")
 
+    def picture(self, label: str, top: float, span: float) -> Picture:
+        """Watts over time as an SVG, from 0 to ``top`` watts over ``span`` seconds."""
+        points = []
+        for start, length, watts in zip(self.start_seconds, self.seconds, self.watts, strict=True):
+            height = HEIGHT * (1 - watts / top)
+            points += [
+                f"{WIDTH * start / span:.1f},{height:.1f}",
+                f"{WIDTH * (start + length) / span:.1f},{height:.1f}",
+            ]
+        return Picture(
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 20}" role="img" aria-label="{escape(label)}">'
+            f'<polyline points="{" ".join(points)}" fill="none" stroke="#0060c0"/>'
+            f'<text x="0" y="{HEIGHT + 15}" font-size="12">{escape(label)}, '
+            f"{quantity(span, 's')}</text></svg>"
+        )
 
-class DeviceAnswer(BaseModel):
+
+WIDTH, HEIGHT = 820, 180
+"""Of the picture of power over time, in pixels."""
+
+
+class DeviceAnswer(shared.Answer):
     """One GPU of the trace."""
 
     device: int
@@ -127,12 +169,27 @@ class DeviceAnswer(BaseModel):
     standing_watts: float = Field(description="With clocks up and nothing to do.")
     limit_watts: float
     mean_watts: float
-    energy: Energy
+    energy: shared.Energy
     gaps: Gaps
     timeline: Timeline
 
+    def report(self) -> Report:
+        """Its energy, and its power over time."""
+        gaps, span = self.gaps, self.span_seconds or 1.0
+        top = max([self.limit_watts, *self.timeline.watts])
+        label = f"Power of GPU {self.device} over time, 0 to {top:.0f} W"
+        return [
+            Line(
+                f"GPU {self.device} {self.gpu}: {value_of(self.energy)}, mean "
+                f"{quantity(self.mean_watts, 'W')}, busy {self.busy_seconds / span:.1%} of the "
+                f"time; gaps {quantity(gaps.seconds, 's')}, {quantity(gaps.joules, 'J')} at "
+                f"{quantity(self.idle_watts, 'W')}"
+            ),
+            self.timeline.picture(label, top, span),
+        ]
 
-class ClockPoint(BaseModel):
+
+class ClockPoint(shared.Answer):
     """The mix of kernels at one core clock. Ratios to the clocks of the trace."""
 
     core_mhz: float
@@ -141,7 +198,7 @@ class ClockPoint(BaseModel):
     energy: float
 
 
-class MixClock(BaseModel):
+class MixClock(shared.Answer):
     """The best clock for the kernels that have code, all launched as they were."""
 
     device: int
@@ -155,7 +212,7 @@ class MixClock(BaseModel):
     )
 
 
-class LaunchColumns(BaseModel):
+class LaunchColumns(shared.Answer):
     """One entry for each launch, in order of start; ``stream`` and ``kernel`` are places in these
     lists of the answer."""
 
@@ -167,7 +224,24 @@ class LaunchColumns(BaseModel):
     kernel: list[int]
 
 
-class ChangeSums(BaseModel):
+MOST_NAME = 70
+"""Characters of a kernel's name that are shown."""
+
+
+def _short(row: Any) -> str:
+    name = "(none)" if row.name is None else str(row.name)
+    return name if len(name) <= MOST_NAME else name[: MOST_NAME - 3] + "..."
+
+
+SUMS = (
+    count("launches", "launches"),
+    amount("time", "seconds", "s"),
+    amount("energy", "joules", "J"),
+    share("share", "energy_share"),
+)
+
+
+class ChangeSums(shared.Answer):
     """One of two traces as a whole."""
 
     joules: float
@@ -176,7 +250,7 @@ class ChangeSums(BaseModel):
     gap_joules: float
 
 
-class ChangeRow(BaseModel):
+class ChangeRow(shared.Answer):
     """Launches of one name in both traces; zeros where one has none."""
 
     name: str | None
@@ -189,7 +263,7 @@ class ChangeRow(BaseModel):
     joules: float = Field(description="New less old.")
 
 
-class ApplicationChanges(BaseModel):
+class ApplicationChanges(shared.Answer):
     """What changed since an older trace; differences are new less old."""
 
     old: ChangeSums
@@ -199,16 +273,34 @@ class ApplicationChanges(BaseModel):
     kernels: list[ChangeRow] = Field(description="By how much their joules changed.")
     operators: list[ChangeRow]
 
+    def report(self, most: int) -> Report:
+        """Both traces, and the kernels that changed most."""
+        joules = f"{quantity(self.old.joules, 'J')} -> {quantity(self.new.joules, 'J')}"
+        seconds = f"{quantity(self.old.seconds, 's')} -> {quantity(self.new.seconds, 's')}"
+        columns = [
+            Column("kernel", _short),
+            amount("energy before", "old_joules", "J"),
+            amount("now", "new_joules", "J"),
+            amount("change", "joules", "J"),
+            count("launches before", "old_launches"),
+            count("now", "new_launches"),
+        ]
+        return [
+            Title("Against the older trace"),
+            Line(f"{joules}, {seconds}"),
+            Table(columns, self.kernels, most=most),
+        ]
 
-class ApplicationAnswer(BaseModel):
+
+class ApplicationAnswer(shared.Reported):
     """Answer of ``POST /applications``."""
 
     source: str
     launches: int
     untimed: int = Field(description="Launches that the trace gives no time; they are left out.")
     coverage: list[Covered]
-    energy: Energy
-    power: Power = Field(description="Mean over all boards' spans, of all boards together.")
+    energy: shared.Energy
+    power: shared.Power = Field(description="Mean over all boards' spans, of all boards together.")
     span_seconds: float = Field(description="From the first launch to the end of the last.")
     kwh: float
     price: Price | None
@@ -226,3 +318,75 @@ class ApplicationAnswer(BaseModel):
         None, description="Where an older trace was given as `against`."
     )
     warnings: list[shared.WarningLine]
+
+    def report(self, most: int = 10) -> Report:
+        """Coverage first, then the total, each GPU, kernels, operators, streams, steps, and what
+        to do; ``most`` rows of each."""
+        ways = ", ".join(f"{each.time_share:.1%} {HOWS[each.how]}" for each in self.coverage)
+        interval = f"({interval_of(self.energy)}, {self.energy.level:.0%}), {self.kwh:.4g} kWh"
+        mean = f"{quantity(self.span_seconds, 's')}: mean {value_of(self.power)}"
+        columns = [Column("kernel", _short), word("known by", "how"), *SUMS]
+        columns += [amount("power", "watts", "W"), Column("trust", lambda row: row.trust.mark)]
+        blocks: list[Block] = [
+            Line(f"coverage of the time of {self.launches:,} launches: {ways}"),
+            Line(f"{value_of(self.energy)} {interval} on the boards in {mean}"),
+            Line(f"trust: {self.trust.mark} ({self.trust.why})"),
+            *priced(self.price, self.co2),
+            *(block for device in self.devices for block in device.report()),
+            Table(columns, self.kernels, most=most),
+        ]
+        streams = self.streams if len(self.streams) > 1 else []
+        for name, rows in (("operator", self.operators), ("step", self.steps), ("stream", streams)):
+            if any(row.name is not None for row in rows):
+                blocks.append(Table([Column(name, _short), *SUMS], rows, most=most))
+        blocks += [Folded("to do:", self.to_do(), most=100), Warnings(self.warnings)]
+        return [*blocks, *(self.changes.report(most) if self.changes else ())]
+
+    def to_do(self) -> list[str]:
+        """Advice as sentences, what saves most first within each kernel."""
+        lines = []
+        whole: dict[int, float] = {}
+        for mix in self.clocks:
+            if (best := mix.best) is None:
+                continue
+            if mix.step is None:
+                whole[mix.device] = best.core_mhz
+            elif best.core_mhz == whole.get(mix.device):
+                continue  # a step with the clock of all of them needs no line
+            where = f"GPU {mix.device}" + ("" if mix.step is None else f", {mix.step[:40]}")
+            limit = ""
+            if mix.power_limit_watts is not None:
+                limit = f"; a power limit of about {mix.power_limit_watts:.0f} W comes to the same"
+            lines.append(
+                f"{where}: at {best.core_mhz:g} MHz the kernels with code ({mix.covers:.0%} of the "
+                f"time) need {1 - best.energy:.1%} less energy and {best.time - 1:.1%} more "
+                f"time{limit}"
+            )
+        for row in self.kernels:
+            for advice in row.advice:
+                percent = advice.gain.energy_percent
+                lines.append(f"{row.name[:80]}: {advice.remedy} ({percent:.0f} % less energy)")
+        return lines
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each kernel, the costliest first."""
+        return (row.data() for row in self.kernels)
+
+    def table(self) -> str:
+        """Kernels as CSV; a gap row for each GPU, so that joules add up to the total."""
+        rows = [{**row.data(), "trust": row.trust.mark} for row in self.kernels]
+        gaps = ({**each.gaps.data(), "name": "(gaps)", "device": each.device}
+                for each in self.devices)  # fmt: skip
+        return comma_separated(CSV_COLUMNS, [*rows, *gaps])
+
+
+HOWS = {
+    "code": "by their code",
+    "code, other launch": "by their code, launched otherwise",
+    "name": "from launch and name alone",
+    "copy": "copies",
+}
+CSV_COLUMNS = (
+    *("name", "device", "how", "family", "data_type", "launches", "seconds", "joules", "low"),
+    *("high", "energy_share", "watts", "trust", "code"),
+)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from wattcast.features.analysis import Mode
 from wattcast.predictor import messages as shared
-from wattcast.predictor.messages.predict import Energy, Power, Time
+from wattcast.predictor.reports import (
+    Column,
+    Report,
+    Table,
+    Title,
+    Warnings,
+    costs,
+)
 
 MOST_LAUNCHES = 10_000
 """Launches of one request."""
@@ -34,7 +42,7 @@ class BatchRequest(shared.TimingChoice, shared.KernelCode):
     board: shared.Board = None
 
 
-class LaunchProblem(BaseModel):
+class LaunchProblem(shared.Answer):
     """Why a launch has no prediction."""
 
     kind: str = Field(description="Type of the problem, as `GET /problems` lists them.")
@@ -42,12 +50,12 @@ class LaunchProblem(BaseModel):
     field: str | None = Field(description="Part of the launch that is wrong.")
 
 
-class BatchPrediction(BaseModel):
+class BatchPrediction(shared.Answer):
     """One launch. Its numbers are those of ``POST /predict`` for the same ``analysis``."""
 
-    power: Power | None = None
-    time: Time | None = None
-    energy: Energy | None = None
+    power: shared.Power | None = None
+    time: shared.Time | None = None
+    energy: shared.Energy | None = None
     regime: Literal["compute", "memory", "latency", "launch"] | None = None
     occupancy: float | None = None
     waves: float | None = None
@@ -56,11 +64,11 @@ class BatchPrediction(BaseModel):
         default_factory=list, description="Codes; the answer explains each once."
     )
     problem: LaunchProblem | None = Field(
-        None, description="Why this launch cannot be predicted; the others are."
+        default=None, description="Why this launch cannot be predicted; the others are."
     )
 
 
-class BatchAnswer(BaseModel):
+class BatchAnswer(shared.Reported):
     """Answer of ``POST /predict/batch``. Nothing of it is stored."""
 
     gpu: str
@@ -76,3 +84,21 @@ class BatchAnswer(BaseModel):
     failed: int = Field(description="How many of them have a problem instead.")
     needs: list[shared.Need] = Field(description="Arguments that launches lack, each once.")
     warnings: list[shared.WarningLine] = Field(description="The first of each code.")
+
+    def report(self) -> Report:
+        """A row for each launch."""
+        columns = [
+            Column("launch", lambda row: str(row[0])),
+            Column("problem", lambda row: row[1].problem.detail if row[1].problem else ""),
+            *(Column(c.heading, lambda row, c=c: c.cell(row[1]), True) for c in costs()),  # type: ignore[misc]
+        ]
+        rows = list(enumerate(self.predictions))
+        title = Title(self.kernel.demangled, f"{len(rows)} launches on {self.gpu}")
+        return [title, Table(columns, rows), Warnings(self.warnings)]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each launch, in the order asked; those that cannot run have a ``problem``."""
+        names = {"time", "power", "energy", "regime", "occupancy", "waves"}
+        for each in self.predictions:
+            problem = each.problem.detail if each.problem else None
+            yield {**each.model_dump(include=names, exclude_none=True), "problem": problem}

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
+from wattcast.models.estimate import quantity
 from wattcast.predictor import messages as shared
-from wattcast.predictor.messages.predict import Apart, Energy, Power, Time
+from wattcast.predictor.messages.predict import Apart
+from wattcast.predictor.reports import (
+    Column,
+    Line,
+    Report,
+    Table,
+    Warnings,
+    value_of,
+    word,
+    words,
+)
 
 MOST_KERNELS = 64
 """Kernels of one module that are compared."""
@@ -18,6 +29,10 @@ Percent = Annotated[float, Field(gt=-100, le=1e6, allow_inf_nan=False)]
 
 class ComparedCode(shared.KernelTiming):
     """One side of a comparison."""
+
+
+Limit = Literal["max_energy_percent", "max_time_percent", "max_power_percent"]
+LIMITS: tuple[Limit, ...] = get_args(Limit)
 
 
 class Limits(shared.Message):
@@ -66,16 +81,16 @@ class CompareRequest(shared.Message):
         return self
 
 
-class Measured(BaseModel):
+class Measured(shared.Answer):
     """What one side takes."""
 
     kernel: shared.KernelName
-    power: Power
-    time: Time
-    energy: Energy
+    power: shared.Power
+    time: shared.Time
+    energy: shared.Energy
 
 
-class Change(BaseModel):
+class Change(shared.Answer):
     """New over old, in percent; above 0 is more."""
 
     time_percent: float
@@ -83,7 +98,7 @@ class Change(BaseModel):
     energy_percent: float
 
 
-class Comparison(BaseModel):
+class Comparison(shared.Answer):
     """One kernel on one GPU."""
 
     gpu: str
@@ -96,12 +111,27 @@ class Comparison(BaseModel):
         description="Joules by component, new less old, the largest difference first; they sum to "
         "that of the energy. Null where the model does not tell components."
     )
-    exceeded: list[Literal["max_energy_percent", "max_time_percent", "max_power_percent"]] = Field(
-        description="Limits that are exceeded."
-    )
+    exceeded: list[Limit] = Field(description="Limits that are exceeded.")
+
+    def broken(self) -> str:
+        """The limits that are exceeded, in words."""
+        return f"breaks {', '.join(map(words, self.exceeded))}" if self.exceeded else ""
+
+    def largest(self, most: int = 4) -> list[str]:
+        """The components that changed most, without what is rounding."""
+        least = NOTHING * self.old.energy.joules
+        return [
+            f"{name} {'+' if joules > 0 else ''}{quantity(joules, 'J')}"
+            for name, joules in list((self.components or {}).items())[:most]
+            if abs(joules) > least
+        ]
 
 
-class CompareAnswer(BaseModel):
+NOTHING = 1e-6
+"""Share of the energy below which a change is rounding and not shown."""
+
+
+class CompareAnswer(shared.Reported):
     """Answer of ``POST /compare``: kernels in the order of the new code, each on every GPU."""
 
     comparisons: list[Comparison]
@@ -113,3 +143,57 @@ class CompareAnswer(BaseModel):
     )
     markdown: str = Field(description="The same as a Markdown table, for a pull request.")
     warnings: list[shared.WarningLine] = Field(description="Those of the new code.")
+
+    def report(self) -> Report:
+        """Old and new beside each other, which components changed most, and what was not
+        compared."""
+        changes = (
+            f"{each.gpu}, {each.new.kernel.demangled}: {', '.join(largest)}"
+            for each in self.comparisons
+            if (largest := each.largest())
+        )
+        return [
+            compared(self.comparisons, broken=lambda each: each.broken()),
+            *map(Line, changes),
+            *(Line(f"added: {kernel.demangled}") for kernel in self.added),
+            *(Line(f"removed: {kernel.demangled}") for kernel in self.removed),
+            Warnings(self.warnings),
+        ]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each kernel and GPU."""
+        for each in self.comparisons:
+            sides = {
+                f"{side}_{name}": getattr(getattr(each, side), name).data()
+                for name in ("time", "power", "energy")
+                for side in ("old", "new")
+            }
+            kernel = each.new.kernel.data()
+            yield {"kernel": kernel, "gpu": each.gpu, **sides, **each.change.data()}
+
+
+def compared(
+    comparisons: Sequence[Comparison],
+    name: Callable[[str], str] = str,
+    broken: Callable[[Comparison], str] = lambda each: "",
+) -> Table:
+    """Old and new beside each other; ``name`` writes a kernel's name, ``broken`` what is
+    exceeded."""
+    columns = [
+        Column("kernel", lambda each: name(each.new.kernel.demangled)),
+        word("GPU", "gpu"),
+    ]
+    for quantity_of in ("energy", "time", "power"):
+        columns += _change(quantity_of)
+    return Table([*columns, Column("", broken)], comparisons, most=MOST_KERNELS)
+
+
+def _change(name: str) -> list[Column]:
+    def sides(each: Comparison) -> str:
+        old, new = getattr(each.old, name), getattr(each.new, name)
+        return f"{value_of(old)} → {value_of(new)}"
+
+    def percent(each: Comparison) -> str:
+        return f"{getattr(each.change, f'{name}_percent'):+.1f} %"
+
+    return [Column(name, sides, figures=True), Column("", percent, figures=True)]

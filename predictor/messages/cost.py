@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from wattcast.predictor import messages as shared
-from wattcast.predictor.messages.predict import Energy, Power, Time
+from wattcast.predictor.reports import (
+    Column,
+    Line,
+    Report,
+    Table,
+    Warnings,
+    amount,
+    count,
+    interval_of,
+    share,
+    value_of,
+)
 
 MOST_KERNELS = 256
 """Kernels of one application."""
@@ -67,21 +78,21 @@ class CostRequest(shared.Message):
         }
 
 
-class KernelCost(BaseModel):
+class KernelCost(shared.Answer):
     """One kernel: of one launch, and of all its launches."""
 
     prediction_id: UUID = Field(description="For GET /explain and its hotspots.")
     kernel: shared.KernelName
     launches: int
-    power: Power
-    time: Time = Field(description="Of one launch.")
-    energy: Energy = Field(description="Of one launch.")
+    power: shared.Power
+    time: shared.Time = Field(description="Of one launch.")
+    energy: shared.Energy = Field(description="Of one launch.")
     seconds: float = Field(description="Of all launches.")
     joules: float = Field(description="Of all launches.")
     energy_share: float = Field(description="Of the application's energy, 0 to 1.")
 
 
-class Price(BaseModel):
+class Price(shared.Answer):
     """Energy times the tariff given; the interval is the energy's."""
 
     amount: float
@@ -90,7 +101,7 @@ class Price(BaseModel):
     currency: str
 
 
-class Carbon(BaseModel):
+class Carbon(shared.Answer):
     """Energy times the intensity given; the interval is the energy's."""
 
     grams: float
@@ -98,7 +109,7 @@ class Carbon(BaseModel):
     high: float
 
 
-class CostAnswer(BaseModel):
+class CostAnswer(shared.Reported):
     """Answer of ``POST /cost``."""
 
     gpu: str
@@ -106,9 +117,41 @@ class CostAnswer(BaseModel):
         description="Host, transfers, cooling and idle time between launches are not included."
     )
     kernels: list[KernelCost] = Field(description="In the order of the request.")
-    time: Time = Field(description="One launch after the other.")
-    energy: Energy
+    time: shared.Time = Field(description="One launch after the other.")
+    energy: shared.Energy
     kwh: float
     price: Price | None = Field(description="Null without a tariff.")
     co2: Carbon | None = Field(description="Null without a carbon intensity.")
     warnings: list[shared.WarningLine]
+
+    def report(self) -> Report:
+        """What each kernel takes, and all together."""
+        columns = [
+            Column("kernel", lambda row: row.kernel.demangled),
+            count("launches", "launches"),
+            Column("each", lambda row: value_of(row.energy), figures=True),
+            amount("together", "joules", "J"),
+            share("share", "energy_share"),
+        ]
+        total = f"{value_of(self.energy)} ({interval_of(self.energy)}), {self.kwh:.6g} kWh"
+        return [
+            Table(columns, self.kernels, most=MOST_KERNELS),
+            Line(f"{total} on the board of {self.gpu} in {value_of(self.time)}"),
+            *priced(self.price, self.co2),
+            Warnings(self.warnings),
+        ]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each kernel."""
+        return (kernel.data() for kernel in self.kernels)
+
+
+def priced(price: Price | None, co2: Carbon | None) -> list[Line]:
+    """Price and CO2, where they are known."""
+    lines = []
+    if price is not None:
+        amount_of = f"{price.amount:.6g} {price.currency}"
+        lines.append(Line(f"{amount_of} ({price.low:.4g} .. {price.high:.4g})"))
+    if co2 is not None:
+        lines.append(Line(f"{co2.grams:.6g} g CO2 ({co2.low:.4g} .. {co2.high:.4g})"))
+    return lines

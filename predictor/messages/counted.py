@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, RootModel, Tag, model_validator
+from pydantic import Discriminator, Field, RootModel, Tag, model_validator
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.dvfs import (
+    CLOCKS,
+    MOST_PAIRS,
     ClockRange,
     ConstraintsRequest,
     DvfsAnswer,
     DvfsRequest,
     Positive,
+    marks,
+)
+from wattcast.predictor.reports import (
+    Column,
+    Line,
+    Report,
+    Table,
+    Title,
+    Warnings,
+    megahertz,
+    saved,
+    words,
 )
 
 
@@ -112,7 +127,7 @@ class DvfsBody(
     """A kernel's code and launch, or its counters."""
 
 
-class CountedScale(BaseModel):
+class CountedScale(shared.Answer):
     """Each quantity over that at the reference pair, with the ends of its interval."""
 
     time: float
@@ -146,7 +161,7 @@ class CountedBest(shared.ClocksAnswer):
     energy_saved_percent: float
 
 
-class CountedModel(BaseModel):
+class CountedModel(shared.Answer):
     """The frequency model that answered."""
 
     gpu: str
@@ -156,7 +171,7 @@ class CountedModel(BaseModel):
     cards: list[str] = Field(description="Paths of the model cards among the artifacts.")
 
 
-class CountedAnswer(BaseModel):
+class CountedAnswer(shared.Reported):
     """Answer of ``POST /dvfs`` to counters. Points are sorted by core clock and memory clock."""
 
     gpu: str
@@ -171,6 +186,45 @@ class CountedAnswer(BaseModel):
         description="By objective, as with code; `max_performance` alone without power."
     )
     warnings: list[shared.WarningLine]
+
+    def report(self) -> Report:
+        """Scales with their intervals, then the best pairs."""
+        uses = ", ".join(f"{unit} {share:.0%}" for unit, share in self.uses.items())
+        columns = [CLOCKS]
+        for name in ("time", "power"):
+            columns += [_scale(name), _interval(name)]
+        columns += [_scale("energy"), Column("", marks)]
+        return [
+            Title(self.kernel or "kernel", f"on {self.gpu}"),
+            Line(f"{self.model.counters} counters at {megahertz(self.counted_at)}, busy {uses}"),
+            Line(f"scales against {megahertz(self.reference)}, by {self.model.campaign}"),
+            Table(columns, self.points, most=MOST_PAIRS),
+            *(
+                Line(f"{words(name)}: {megahertz(best)}, {saved(best)}")
+                for name, best in self.best.items()
+            ),
+            Warnings(self.warnings),
+        ]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each clock pair."""
+        return ({"gpu": self.gpu, **point.data()} for point in self.points)
+
+
+def _scale(name: str) -> Column:
+    def cell(point: CountedPoint) -> str:
+        value = getattr(point.scale, name)
+        return "-" if value is None else f"{value:.3f}"
+
+    return Column(f"x {name}", cell, figures=True)
+
+
+def _interval(name: str) -> Column:
+    def cell(point: CountedPoint) -> str:
+        low, high = (getattr(point.scale, f"{name}_{end}") for end in ("low", "high"))
+        return "" if low is None else f"{low:.2f} .. {high:.2f}"
+
+    return Column("interval", cell, figures=True)
 
 
 DvfsAnswers = DvfsAnswer | CountedAnswer

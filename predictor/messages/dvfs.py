@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from wattcast.predictor import messages as shared
-from wattcast.predictor.messages.predict import Energy, Power, Time
+from wattcast.predictor.reports import (
+    Column,
+    Line,
+    Report,
+    Table,
+    Title,
+    Warnings,
+    amount,
+    costs,
+    figures,
+    megahertz,
+    saved,
+    words,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_PAIRS = 4096
 """Clock pairs of one request: every pair of the largest grid of a profile is 828."""
@@ -82,7 +99,7 @@ class DvfsRequest(shared.KernelTiming):
 # --- answer --------------------------------------------------------------------------------
 
 
-class Scale(BaseModel):
+class Scale(shared.Answer):
     """Each quantity over that at the reference pair; 1 exactly there."""
 
     time: float
@@ -103,22 +120,25 @@ class OperatingPoint(OperatingLimit):
     scale: Scale
     speedup: float = Field(description="1 / scale.time.")
     energy_saved_percent: float = Field(description="100 (1 - scale.energy).")
-    time: Time
-    power: Power
-    energy: Energy
+    time: shared.Time
+    power: shared.Power
+    energy: shared.Energy
     edp_joule_seconds: float
     regime: Literal["compute", "memory", "latency", "launch"] | None
     pareto: bool = Field(description="No other point is both faster and uses less energy.")
     feasible: bool = Field(description="It satisfies all constraints.")
     extrapolated: bool = Field(description="The GPU's profile does not list this pair.")
 
+    def __str__(self) -> str:
+        return f"{megahertz(self, unit=False)}, {self.power_limit_watts:g} W"
+
 
 class Reference(OperatingLimit):
     """The pair that factors refer to, with absolute values."""
 
-    time: Time
-    power: Power
-    energy: Energy
+    time: shared.Time
+    power: shared.Power
+    energy: shared.Energy
 
 
 class BestPoint(OperatingLimit):
@@ -128,7 +148,7 @@ class BestPoint(OperatingLimit):
     energy_saved_percent: float
 
 
-class Best(BaseModel):
+class Best(shared.Answer):
     """The best feasible point by each objective."""
 
     min_energy: BestPoint
@@ -138,7 +158,7 @@ class Best(BaseModel):
     min_power: BestPoint
 
 
-class Assumptions(BaseModel):
+class Assumptions(shared.Answer):
     """What the answer rests on."""
 
     trip_counts_guessed: bool
@@ -153,7 +173,7 @@ class Assumptions(BaseModel):
     time_model: str
 
 
-class DvfsAnswer(BaseModel):
+class DvfsAnswer(shared.Reported):
     """Answer of ``POST /dvfs``. Points are sorted by core clock, memory clock and limit."""
 
     gpu: str
@@ -166,3 +186,53 @@ class DvfsAnswer(BaseModel):
     best: Best
     assumptions: Assumptions
     warnings: list[shared.WarningLine]
+
+    def report(self) -> Report:
+        """Every pair beside the reference, then the best ones."""
+        base = self.reference
+        best = (
+            f"{words(name)}: {megahertz(each)} under {each.power_limit_watts:g} W, {saved(each)}"
+            for name, each in self.best
+        )
+        columns = [
+            CLOCKS,
+            amount("limit", "power_limit_watts", "W"),
+            Column("runs at", lambda point: f"{point.runs_at_core_mhz:g}", figures=True),
+            *costs(),
+            *(
+                Column(f"x {name}", lambda p, name=name: f"{getattr(p.scale, name):.3f}", True)  # type: ignore[misc]
+                for name in ("time", "power", "energy")
+            ),
+            Column("", marks),
+        ]
+        return [
+            Title(self.kernel.demangled, f"on {self.gpu}"),
+            Line(f"reference {megahertz(base)}: {', '.join(figures(base))}"),
+            Table(columns, self.points, most=MOST_PAIRS),
+            *map(Line, best),
+            Warnings(self.warnings),
+        ]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each clock pair and limit."""
+        return ({"gpu": self.gpu, **point.data()} for point in self.points)
+
+    def plot(self) -> Figure:
+        """Time against energy, with the Pareto set; raises MissingExtraError without matplotlib."""
+        from wattcast.predictor import plots
+
+        points = [(str(each), each.time, each.energy, each.pareto) for each in self.points]
+        return plots.of_points(points, f"{self.kernel.demangled} on {self.gpu}")
+
+
+CLOCKS = Column("core/memory MHz", lambda point: megahertz(point, unit=False), figures=True)
+
+
+def marks(point: Any) -> str:
+    """What is special about a point."""
+    told = {
+        "pareto": point.pareto,
+        "extrapolated": point.extrapolated,
+        "infeasible": not point.feasible,
+    }
+    return ", ".join(name for name, holds in told.items() if holds)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from wattcast.predictor.messages import ModelReference
+from wattcast.predictor.messages import Answer, ModelReference
+from wattcast.predictor.reports import Block, Line
 
 
-class _Explained(BaseModel):
+class _Explained(Answer):
     """What a part of an explanation is."""
 
     feature: str
@@ -35,7 +36,7 @@ class LocalContribution(Contribution):
     )
 
 
-class ShapExplanation(BaseModel):
+class ShapExplanation(Answer):
     """Exact SHAP: ``base_watts`` plus all contributions is ``prediction_watts``."""
 
     method: Literal["shap"]
@@ -45,8 +46,21 @@ class ShapExplanation(BaseModel):
     base_watts: float
     contributions: list[Contribution] = Field(description="Largest first.")
 
+    def lines(self, most: int = 6) -> list[Block]:
+        """The features that move the prediction most, in watts."""
+        of_features = self.model.family != "physical"  # components have watts and no value
+        lines: list[Block] = [Line(f"base {self.base_watts:.2f} W")]
+        for part in self.contributions[:most]:
+            value = "missing" if part.value is None else f"{part.value:g}"
+            named = f"{part.feature} = {value}" if of_features else part.feature
+            lines.append(Line(f"  {part.watts:+8.2f} W  {named}"))
+        if rest := self.contributions[most:]:
+            total = sum(part.watts for part in rest)
+            lines.append(Line(f"  {total:+8.2f} W  {len(rest)} other features"))
+        return lines
 
-class LimeStability(BaseModel):
+
+class LimeStability(Answer):
     """How far other seeds say the same."""
 
     seeds: int
@@ -60,7 +74,7 @@ class LimeStability(BaseModel):
     )
 
 
-class LimeExplanation(BaseModel):
+class LimeExplanation(Answer):
     """LIME: intercept plus all contributions is ``local_prediction_watts``, an approximation."""
 
     method: Literal["lime"]
@@ -90,7 +104,7 @@ class LimeAnswer(LimeExplanation):
     prediction_id: UUID
 
 
-class TimeModelReference(BaseModel):
+class TimeModelReference(Answer):
     """The time model that answered; it has no artifact."""
 
     family: str
@@ -119,7 +133,7 @@ class LocalTimeContribution(TimeContribution):
     spread: float | None = None
 
 
-class TimeShapAnswer(BaseModel):
+class TimeShapAnswer(Answer):
     """Exact Shapley values: ``base_seconds`` plus all contributions is ``prediction_seconds``."""
 
     prediction_id: UUID
@@ -131,7 +145,7 @@ class TimeShapAnswer(BaseModel):
     contributions: list[TimeShare] = Field(description="Largest first.")
 
 
-class TimeLimeAnswer(BaseModel):
+class TimeLimeAnswer(Answer):
     """LIME: intercept plus all contributions is ``local_prediction_seconds``."""
 
     prediction_id: UUID
@@ -146,3 +160,7 @@ class TimeLimeAnswer(BaseModel):
     seed: int
     stability: LimeStability | None = None
     contributions: list[LocalTimeContribution] = Field(description="Largest first.")
+
+
+Explanation = ShapAnswer | LimeAnswer | TimeShapAnswer | TimeLimeAnswer
+"""Answers of ``GET /explain``."""

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import Field
 
 from wattcast.predictor import messages as shared
+from wattcast.predictor.reports import (
+    Report,
+    Table,
+    Warnings,
+    word,
+)
 
 
 class FeaturesRequest(shared.KernelRequest):
@@ -18,7 +27,7 @@ class FeaturesRequest(shared.KernelRequest):
     )
 
 
-class FeatureValue(BaseModel):
+class FeatureValue(shared.Answer):
     """One field of a vector; ``value`` null is missing."""
 
     name: str
@@ -29,7 +38,7 @@ class FeatureValue(BaseModel):
     model_input: bool
 
 
-class FeaturesAnswer(BaseModel):
+class FeaturesAnswer(shared.Reported):
     """Answer of ``POST /features``: the vector in the schema's order."""
 
     schema_id: str = Field(alias="schema")
@@ -41,3 +50,12 @@ class FeaturesAnswer(BaseModel):
     registers: shared.Registers
     trip_counts: list[shared.LoopTrips]
     warnings: list[shared.WarningLine]
+
+    def report(self) -> Report:
+        """Each feature with its value and unit."""
+        columns = [word(name, name) for name in ("name", "value", "unit")]
+        return [Table(columns, self.features, most=len(self.features)), Warnings(self.warnings)]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each feature."""
+        return (feature.data() for feature in self.features)

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from wattcast.predictor.messages import ClocksAnswer, KernelName, ModelReference, WarningLine
+from wattcast.models.estimate import quantity
+from wattcast.predictor.messages import (
+    Answer,
+    ClocksAnswer,
+    KernelName,
+    ModelReference,
+    Reported,
+    WarningLine,
+)
+from wattcast.predictor.reports import (
+    Block,
+    Column,
+    Line,
+    Report,
+    Table,
+    Title,
+    Warnings,
+    frame,
+    share,
+    word,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-class Cost(BaseModel):
+class Cost(Answer):
     """Joules and seconds of a part of the launch, and its shares of the whole."""
 
     joules: float
@@ -34,6 +59,15 @@ class Hotspot(Cost):
         description="Core cycles that it takes of each unit at its peak, on all SMs alike.",
     )
 
+    @property
+    def mostly(self) -> str:
+        """The component that takes most, beside those drawn for the time alone."""
+        return next((name for name in self.components if name not in STANDING), "")
+
+
+STANDING = ("idle", "clock")
+"""Components that a line draws for the time it takes, whatever it does."""
+
 
 class BlockHotspot(Hotspot):
     """A basic block."""
@@ -44,6 +78,11 @@ class BlockHotspot(Hotspot):
     last_line: int = Field(description="Its last line in the PTX.")
     source_line: int | None
 
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"{self.label or self.block}, from line {self.line}"
+
 
 class LineHotspot(Hotspot):
     """A line of the PTX."""
@@ -51,14 +90,27 @@ class LineHotspot(Hotspot):
     source_line: int | None
     text: str
 
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"{self.line}: {self.text}".expandtabs()
+
 
 class SourceHotspot(Hotspot):
     """A line of the source, as ``.loc`` tells it."""
 
     file: str | None
+    text: str | None = Field(
+        default=None, description="The line, where the reader has its file; left out otherwise."
+    )
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"{self.file or 'source'}:{self.line}  {self.text or ''}".expandtabs().rstrip()
 
 
-class Rest(BaseModel):
+class Rest(Answer):
     """What is not listed, summed up."""
 
     rows: int
@@ -66,28 +118,28 @@ class Rest(BaseModel):
     seconds: float
 
 
-class Blocks(BaseModel):
+class Blocks(Answer):
     """Basic blocks, the costliest first."""
 
     rows: list[BlockHotspot]
     rest: Rest
 
 
-class Lines(BaseModel):
+class Lines(Answer):
     """PTX lines, the costliest first."""
 
     rows: list[LineHotspot]
     rest: Rest
 
 
-class SourceLines(BaseModel):
+class SourceLines(Answer):
     """Source lines, the costliest first; empty where the PTX has no line information."""
 
     rows: list[SourceHotspot]
     rest: Rest
 
 
-class HotspotsAnswer(BaseModel):
+class HotspotsAnswer(Reported):
     """Each of ``blocks`` and ``lines`` sums, with ``start`` and its ``rest``, to the launch."""
 
     prediction_id: UUID
@@ -109,3 +161,71 @@ class HotspotsAnswer(BaseModel):
     lines: Lines
     source_lines: SourceLines
     warnings: list[WarningLine]
+
+    def report(self) -> Report:
+        """The costliest blocks, PTX lines and source lines."""
+        start = f"starting the launch {self.start.energy_share:.1%} of the energy"
+        return [
+            Title(self.kernel.demangled, f"on {self.gpu}"),
+            Line(f"{quantity(self.joules, 'J')} in {quantity(self.seconds, 's')}; {start}"),
+            *(
+                Table(
+                    [
+                        share("energy", "energy_share"),
+                        share("time", "time_share"),
+                        word("beside idle", "mostly"),
+                        word(heading, "place"),
+                    ],
+                    ranking.rows,
+                    most=len(ranking.rows),
+                    more=ranking.rest.rows,
+                )
+                for heading, ranking in self._rankings()
+            ),
+            Warnings(self.warnings),
+        ]
+
+    def resources(self) -> Report:
+        """Core cycles that lines take of each unit: of PTX, and of the source where it is known."""
+        units = list(self.unit_cycles)
+        whole = f"{quantity(self.seconds, 's')} are {self.cycles:,.0f} core cycles; below, those "
+        blocks: list[Block] = [
+            Line(f"{whole}that each line takes of each unit at its peak, spread over all SMs")
+        ]
+        shares = {unit: f"{cycles / self.cycles:.1%}" for unit, cycles in self.unit_cycles.items()}
+        for heading, ranking in self._rankings()[1:]:
+            rows = [
+                ("all", {unit: _cycles(cycles) for unit, cycles in self.unit_cycles.items()}),
+                ("share of the time", shares),
+                *(
+                    (row.place, {unit: _cycles(part) for unit, part in row.unit_cycles.items()})
+                    for row in ranking.rows
+                ),
+            ]
+            columns = [
+                Column(unit, lambda row, unit=unit: row[1].get(unit, "-"), figures=True)  # type: ignore[misc]
+                for unit in units
+            ]
+            blocks.append(Table([*columns, Column(heading, lambda row: row[0])], rows))
+        return blocks
+
+    def _rankings(self) -> list[tuple[str, Blocks | Lines | SourceLines]]:
+        named: list[tuple[str, Blocks | Lines | SourceLines]] = [
+            ("block", self.blocks), ("PTX line", self.lines), ("source line", self.source_lines),
+        ]  # fmt: skip
+        return [(heading, ranking) for heading, ranking in named if ranking.rows]
+
+    def rows(self, by: Ranking = "lines") -> Iterator[Mapping[str, Any]]:
+        """A row for each PTX line, source line or basic block, the costliest first."""
+        return (row.model_dump() for row in getattr(self, by).rows)
+
+    def to_frame(self, by: Ranking = "lines") -> pd.DataFrame:
+        """The same as a pandas table. Raises MissingExtraError without pandas."""
+        return frame(self.rows(by))
+
+
+Ranking = Literal["lines", "source_lines", "blocks"]
+
+
+def _cycles(cycles: float) -> str:
+    return f"{cycles:,.0f}" if cycles >= 100 else f"{cycles:.3g}"

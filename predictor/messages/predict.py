@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
+from wattcast.features.launch import L2State
+from wattcast.models.estimate import quantity
 from wattcast.models.speed import Measure, Unit
 from wattcast.models.time.measured_work import Runtime
 from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.explain import ShapExplanation
+from wattcast.predictor.reports import (
+    Block,
+    Column,
+    Line,
+    Quantities,
+    Report,
+    Shares,
+    Table,
+    Title,
+    Warnings,
+    megahertz,
+    share,
+    word,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class WorkRequest(shared.Message):
@@ -107,39 +127,21 @@ class PredictRequest(shared.KernelTiming):
         return self
 
 
-class Power(shared.Interval):
-    """Mean power while the kernel runs."""
-
-    watts: float
-
-
-class Time(shared.Interval):
-    """Duration of the launch."""
-
-    seconds: float
-
-
-class Energy(shared.Interval):
-    """Power times time of the same answer."""
-
-    joules: float
-
-
-class Trust(BaseModel):
+class Trust(shared.Answer):
     """What an answer is worth, by one rule (docs/method.md)."""
 
     mark: Literal["measured here", "measured board", "estimated board", "guess"]
     why: str
 
 
-class Apart(BaseModel):
+class Apart(shared.Answer):
     """A GPU whose answer is not to be ranked with the others."""
 
     gpu: str
     why: str
 
 
-class UnitSpeed(BaseModel):
+class UnitSpeed(shared.Answer):
     """How near one unit of the GPU comes to its peak."""
 
     unit: Unit
@@ -154,7 +156,7 @@ class UnitSpeed(BaseModel):
     measure: Measure = Field(description="Unit of `achieved` and `peak`.")
 
 
-class RooflinePoint(BaseModel):
+class RooflinePoint(shared.Answer):
     """A launch under the roof of one precision."""
 
     precision: Unit
@@ -165,8 +167,32 @@ class RooflinePoint(BaseModel):
     achieved: float = Field(description="Operations a second.")
     peak: float = Field(description="The flat roof: operations a second at most.")
 
+    def under(self, dram_peak: float) -> str:
+        """Where it lies, with a device memory of so many bytes a second."""
+        measure = "op" if self.precision == "int" else "FLOP"
+        achieved = quantity(self.achieved, f"{measure}/s")
+        if self.intensity is None:
+            roof, where = self.peak, "no device memory is moved"
+        else:
+            ridge = self.peak / dram_peak
+            roof = min(self.peak, self.intensity * dram_peak)
+            side = "memory" if self.intensity < ridge else "compute"
+            where = (
+                f"{self.intensity:.3g} {measure} for each byte of device memory, under the "
+                f"{side} roof (ridge {ridge:.3g})"
+            )
+        return (
+            f"roofline {self.precision}: {where}; {achieved} of {quantity(roof, f'{measure}/s')}, "
+            f"{self.achieved / roof:.1%}"
+        )
 
-class Roofline(BaseModel):
+
+BAR = 20
+"""Characters of a bar at 100 %."""
+MEASURES = {"byte/s": "B/s", "flop/s": "FLOP/s", "operation/s": "op/s", "instruction/s": "inst/s"}
+
+
+class Roofline(shared.Answer):
     """Peaks of arithmetic and of device memory, and where the launch lies under them."""
 
     dram_bytes: float
@@ -176,7 +202,7 @@ class Roofline(BaseModel):
     )
 
 
-class SpeedOfLight(BaseModel):
+class SpeedOfLight(shared.Answer):
     """How near a launch comes to what the hardware can do."""
 
     bound: str | None = Field(description="`time_model.bound`.")
@@ -187,8 +213,72 @@ class SpeedOfLight(BaseModel):
     units: list[UnitSpeed] = Field(description="Units the GPU has, memory first.")
     roofline: Roofline
 
+    def report(self) -> Report:
+        """Shares of the units that are used, and the points under the roofline."""
+        used = [unit for unit in self.units if unit.share > 0]
+        columns = [
+            word("unit", "name"),
+            share("share", "share"),
+            Column("of its peak", lambda unit: "█" * round(BAR * unit.share) or "▏"),
+            Column("achieved", lambda unit: quantity(unit.achieved, MEASURES[unit.measure]), True),
+            Column("peak", lambda unit: quantity(unit.peak, MEASURES[unit.measure]), True),
+        ]
+        idle = [unit.name for unit in self.units if not unit.share]
+        bound = self.bound or "what this time model does not tell"
+        return [
+            Line(f"speed of light: bound by {bound}"),
+            Table(columns, used),
+            *([Line(f"idle: {', '.join(idle)}")] if idle else []),
+            *(Line(point.under(self.roofline.dram_peak)) for point in self.roofline.points),
+        ]
 
-class PredictAnswer(BaseModel):
+
+class OperatorFigures(shared.Answer):
+    """What an operator does, and how near it comes to the board's peaks."""
+
+    asked: dict[str, Any] = Field(description="The operator as asked, with its defaults.")
+    framework: str = Field(description="Whose kernels were measured.")
+    bound: Literal["compute", "memory"] = Field(description="The longer side of the roofline.")
+    roofline_seconds: float = Field(description="The least it takes at peak rates.")
+    flops: float = Field(description="A multiply-add is two.")
+    flops_per_second: float
+    peak_flops_per_second: float = Field(description="Of the format, as the vendor prints it.")
+    bytes: float = Field(description="Weights or cache, and activations, each moved once.")
+    bytes_per_second: float = Field(
+        description="What device memory has to supply: bytes beyond the L2 cache, over the time; "
+        "a repeated call finds the rest there."
+    )
+    peak_bytes_per_second: float
+    joules_per_flop: float | None
+    peak_joules_per_flop: float = Field(description="At peak rate and the board's power limit.")
+    sustained_watts: float | None = Field(
+        description="What the board draws when such calls follow each other without a pause: for "
+        "sums of operators. `power` is what NVML read while the call was repeated for at most a "
+        "second, which is less for calls below 0.1 ms and after a pause. Null where no model "
+        "tells it."
+    )
+
+    def lines(self) -> list[Block]:
+        """Its rates beside the board's peaks."""
+        work = f"{quantity(self.flops_per_second, 'FLOP/s')} of "
+        work += quantity(self.peak_flops_per_second, "FLOP/s")
+        moved = f"{quantity(self.bytes_per_second, 'B/s')} of "
+        moved += quantity(self.peak_bytes_per_second, "B/s")
+        lines: list[Block] = [Line(f"{work}, {moved}; bound by {self.bound}")]
+        if self.joules_per_flop is not None:
+            lines.append(
+                Line(
+                    f"{self.joules_per_flop * 1e12:.3g} pJ a FLOP; "
+                    f"{self.peak_joules_per_flop * 1e12:.3g} pJ at peak rate and the power limit"
+                )
+            )
+        if self.sustained_watts is not None:
+            sustained = quantity(self.sustained_watts, "W")
+            lines.append(Line(f"without a pause between calls: {sustained}"))
+        return [*lines, Line(f"kernels of {self.framework}")]
+
+
+class PredictAnswer(shared.Reported):
     """Answer of ``POST /predict`` for one GPU."""
 
     id: UUID = Field(description="For GET /explain and GET /predictions/{id}.")
@@ -198,10 +288,13 @@ class PredictAnswer(BaseModel):
     clocks: shared.ClocksAnswer = Field(
         description="Those the board runs at, under its power limit."
     )
+    l2: L2State | None = Field(
+        default=None, description="State of L2 at the start of the launch. Null for measured work."
+    )
     power_limit_watts: float | None = Field(None, description="Null if no model tells the power.")
-    power: Power | None = Field(description="Null if no model can answer; see the warnings.")
-    time: Time | None = Field(description="Null if no time model applies.")
-    energy: Energy | None
+    power: shared.Power | None = Field(description="Null if no model can answer; see the warnings.")
+    time: shared.Time | None = Field(description="Null if no time model applies.")
+    energy: shared.Energy | None
     model: shared.ModelReference | None
     components: dict[str, float] | None = Field(
         None, description="Watts by component of the GPU (physical models); they sum to the power."
@@ -212,6 +305,11 @@ class PredictAnswer(BaseModel):
     )
     schema_id: str | None = Field(alias="schema", description="Feature schema of ``features``.")
     occupancy: shared.Occupancy | None = Field(description="Null for measured work.")
+    waves: float | None = Field(
+        default=None,
+        description="Rounds in which the blocks of the grid pass through the GPU; left out for "
+        "measured work.",
+    )
     registers: shared.Registers | None = Field(description="Null for measured work.")
     trip_counts: list[shared.LoopTrips]
     needs: list[shared.Need] = Field(
@@ -222,16 +320,103 @@ class PredictAnswer(BaseModel):
         None, description="Null where nothing rests on counts of activity."
     )
     warnings: list[shared.WarningLine]
-    explanation: ShapExplanation | None = None
+    explanation: ShapExplanation | None = Field(
+        default=None, description="Where `explain` was asked for; left out otherwise."
+    )
+    operator: OperatorFigures | None = Field(
+        default=None, description="Of a library operator; left out for a kernel."
+    )
     speed_of_light: SpeedOfLight | None = Field(
-        None, description="Where `details` were asked for; left out otherwise."
+        default=None, description="Where `details` were asked for; left out otherwise."
     )
 
+    @property
+    def name(self) -> str:
+        """The kernel's name for people."""
+        if self.operator is not None:
+            return str(self.operator.asked["name"])
+        return "measured work" if self.kernel is None else self.kernel.demangled
 
-class PredictAnswers(BaseModel):
+    @property
+    def bound(self) -> str | None:
+        """What limits the launch, in words."""
+        return (self.time_model.bound or self.time_model.regime) if self.time_model else None
+
+    def report(self) -> Report:
+        """Power, time and energy, and what they rest on."""
+        cold = ", L2 cold at the start" if self.l2 == "cold" else ""
+        named = [("power", self.power), ("time", self.time), ("energy", self.energy)]
+        blocks: list[Block] = [
+            Title(self.name, f"on {self.gpu}"),
+            *(Line(str(need), "urgent") for need in self.needs),
+            Quantities(named),
+            Line(f"at {megahertz(self.clocks)}{cold}"),
+        ]
+        if self.trust is not None:
+            blocks.append(Line(f"trust: {self.trust.mark} ({self.trust.why})"))
+        if (model := self.model) is not None:
+            version = f"{model.family} version {model.version}"
+            blocks.append(Line(f"power model {version} on {model.schema_id}"))
+        if self.time_model is not None:
+            bound = f", bound by {self.bound}" if self.bound else ""
+            blocks.append(Line(f"time model {self.time_model.family}{bound}"))
+        if self.components is not None:
+            blocks.append(Shares("power by component", self.components, "W"))
+        if self.occupancy is not None:
+            occupancy = f"occupancy {self.occupancy.occupancy:.0%}"
+            blocks.append(
+                Line(f"{occupancy}, limited by {self.occupancy.limiter}; {self.registers}")
+            )
+        blocks += [
+            Line(f"loop {trip.loop or '?'} (line {trip.line}): {trip.trips:g} trips, {trip.how}")
+            for trip in self.trip_counts
+        ]
+        if self.operator is not None:
+            blocks += self.operator.lines()
+        if self.explanation is not None:
+            blocks += self.explanation.lines()
+        blocks.append(Warnings(self.warnings))
+        return [*blocks, *(self.speed_of_light.report() if self.speed_of_light else ())]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """One row."""
+        plain = self.model_dump(include={"clocks", "power", "time", "energy"})
+        yield {
+            "gpu": self.gpu,
+            "kernel": self.name,
+            **plain.pop("clocks"),
+            "power_limit_watts": self.power_limit_watts,
+            **plain,
+            "trust": self.trust.mark if self.trust else None,
+            "bound": self.bound,
+            "model": self.model.family if self.model else None,
+            "occupancy": self.occupancy.occupancy if self.occupancy else None,
+            "waves": self.waves,
+            "registers_per_thread": self.registers.value if self.registers else None,
+            **{f"{name}_watts": watts for name, watts in (self.components or {}).items()},
+        }
+
+    def plot(self) -> Figure:
+        """Power by component, and the intervals. A matplotlib figure; raises MissingExtraError
+        without matplotlib (the extra ``notebook``)."""
+        from wattcast.predictor import plots
+
+        return plots.of_prediction(self)
+
+
+class PredictAnswers(shared.Reported):
     """Answer of ``POST /predict`` for several GPUs, in the order asked."""
 
     predictions: list[PredictAnswer]
     apart: list[Apart] = Field(
         default_factory=list, description="GPUs that are not to be ranked with the others, and why."
     )
+
+    def report(self) -> Report:
+        """One after the other."""
+        return [block for each in self.predictions for block in each.report()]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each GPU."""
+        for each in self.predictions:
+            yield from each.rows()

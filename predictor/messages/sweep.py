@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.dvfs import ConstraintsRequest
-from wattcast.predictor.messages.predict import Apart, Energy, Power, Time
+from wattcast.predictor.messages.predict import Apart
+from wattcast.predictor.reports import (
+    Column,
+    Folded,
+    Line,
+    Report,
+    Table,
+    Title,
+    Warnings,
+    costs,
+    dims,
+    figures,
+    saved,
+    words,
+)
 from wattcast.predictor.variants import MOST_FORMULA
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_POINTS = 1024
 """Shapes of one sweep, over all GPUs."""
@@ -99,7 +117,7 @@ class SweepRequest(shared.KernelTiming):
         return self
 
 
-class Shape(BaseModel):
+class Shape(shared.Answer):
     """A launch shape on a GPU."""
 
     gpu: str
@@ -112,6 +130,14 @@ class Shape(BaseModel):
         description="Values of the macros; null: the source as it is."
     )
 
+    def __str__(self) -> str:
+        capped = self.registers_per_thread
+        registers = "" if capped is None else f", {capped} registers"
+        macros = ", ".join(f"{name}={value}" for name, value in (self.defines or {}).items())
+        launch = f"{dims(self.grid)} blocks of {dims(self.block)}" if self.grid else ""
+        marked = f"{macros}:" if macros and launch else macros
+        return " ".join(filter(None, (self.gpu, marked, launch))) + registers
+
 
 class SweepPoint(Shape):
     """The kernel at one shape."""
@@ -120,9 +146,9 @@ class SweepPoint(Shape):
     occupancy: float
     limiter: str
     waves: float
-    time: Time
-    power: Power
-    energy: Energy
+    time: shared.Time
+    power: shared.Power
+    energy: shared.Energy
     edp_joule_seconds: float
     energy_saved_percent: float = Field(description="Against the reference.")
     time_saved_percent: float = Field(description="Against the reference.")
@@ -138,6 +164,16 @@ class SweepPoint(Shape):
     unproven: str | None = Field(
         description="Why it is not shown to compute what the launch computes; null: it is."
     )
+
+    def marks(self) -> str:
+        """What is special about it."""
+        marks = {
+            "pareto": self.pareto,
+            "spills": self.spills,
+            "not shown the same": self.unproven is not None,
+            "breaks a constraint": not self.feasible,
+        }
+        return ", ".join(name for name, holds in marks.items() if holds)
 
 
 class InfeasibleShape(Shape):
@@ -166,7 +202,7 @@ class BestShape(Shape):
     )
 
 
-class BestShapes(BaseModel):
+class BestShapes(shared.Answer):
     """The best feasible point by each objective."""
 
     min_energy: BestShape
@@ -179,12 +215,12 @@ class BestShapes(BaseModel):
 class SweepReference(Shape):
     """The request's own launch on its first GPU that is ranked."""
 
-    time: Time
-    power: Power
-    energy: Energy
+    time: shared.Time
+    power: shared.Power
+    energy: shared.Energy
 
 
-class SweepModel(BaseModel):
+class SweepModel(shared.Answer):
     """What answered for one GPU."""
 
     gpu: str
@@ -197,7 +233,7 @@ class SweepModel(BaseModel):
     )
 
 
-class SweepAnswer(BaseModel):
+class SweepAnswer(shared.Reported):
     """Answer of ``POST /sweep``. Points are in the order of GPUs, blocks, grids, registers."""
 
     kernel: shared.KernelName
@@ -222,3 +258,54 @@ class SweepAnswer(BaseModel):
         description="GPUs with points that are not to be ranked with the others, and why."
     )
     warnings: list[shared.WarningLine]
+
+    def report(self) -> Report:
+        """What may be another program, the cheapest points beside the reference, the best by each
+        objective, the Pareto set, and what was left out or refused."""
+        doubts = [each for each in self.warnings if each.code in ANOTHER_PROGRAM]
+        others = [each for each in self.warnings if each.code not in ANOTHER_PROGRAM]
+        columns = [
+            Column("shape", str),
+            Column("occupancy", lambda point: f"{point.occupancy:.0%}", figures=True),
+            Column("waves", lambda point: f"{point.waves:g}", figures=True),
+            *costs(),
+            Column("saved", lambda point: f"{point.energy_saved_percent:+.1f} %", figures=True),
+            Column("", lambda point: point.marks()),
+        ]
+        apart = f"no difference (the model tells {self.resolution_percent:g} % apart)"
+        best = (
+            f"{words(name)}: {apart if each.no_difference else f'{each}, {saved(each)}'}"
+            for name, each in self.best
+        )
+        return [
+            Title(self.kernel.demangled),
+            Warnings(doubts),
+            Line(f"reference {self.reference}: {', '.join(figures(self.reference))}"),
+            Table(columns, sorted(self.points, key=lambda point: point.energy.joules)),
+            *map(Line, best),
+            Line(f"Pareto set of time and energy: {', then '.join(map(str, self.pareto))}"),
+            Folded("not", [f"{each}: {each.reason}" for each in self.infeasible], most=MOST_POINTS),
+            Folded(
+                "left out",
+                [f"{each}: {each.reason}" for each in self.left_out],
+                note="--all-shapes predicts shapes that are not shown to compute the same",
+            ),
+            Warnings(others),
+        ]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each shape; macros are columns."""
+        for point in self.points:
+            plain = point.data()
+            yield {**(plain.pop("defines") or {}), **plain}
+
+    def plot(self) -> Figure:
+        """Time against energy, with the Pareto set; raises MissingExtraError without matplotlib."""
+        from wattcast.predictor import plots
+
+        points = [(str(each), each.time, each.energy, each.pareto) for each in self.points]
+        return plots.of_points(points, self.kernel.demangled)
+
+
+ANOTHER_PROGRAM = ("block_size_in_code", "variants_not_compared")
+"""Codes of the warnings that shapes may be, or are, other programs: they come first."""

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from wattcast.features.analysis import Mode
+from wattcast.models.estimate import quantity
 from wattcast.predictor import messages as shared
+from wattcast.predictor.messages.rank import named
+from wattcast.predictor.reports import (
+    Block,
+    Column,
+    Line,
+    Report,
+    Table,
+    amount,
+)
 
 MOST_CONFIGURATIONS = 20_000
 """Configurations of one request: the largest space of Kernel Tuner's own benchmarks has 17,956
@@ -159,7 +169,7 @@ class TuningsRequest(shared.TimingChoice, shared.KernelCode):
         return self
 
 
-class Candidate(BaseModel):
+class Candidate(shared.Answer):
     """A configuration in the unit of the objective."""
 
     configuration: dict[str, int | float | str | bool]
@@ -171,12 +181,58 @@ class Candidate(BaseModel):
     gain: float = Field(description="Expected of measuring it, as a share of the best.")
     measured: list[float]
 
+    def __str__(self) -> str:
+        return named(self.configuration)
+
+
+class Standing(shared.Reported):
+    """Where a search stands."""
+
+    objective: Literal["time", "energy", "edp"]
+    unit: Literal["s", "J", "Js"]
+    configurations: int = Field(description="Of the space, each once.")
+    predicted: int
+    refused: list[dict[str, Any]] = Field(
+        description="Those that cannot be compiled, launched or predicted, and why."
+    )
+    measured: int
+    failed: int
+    best: Candidate | None = Field(description="Of those measured; null: none yet.")
+    next: list[Candidate] = Field(description="To be measured next, the most promising first.")
+    finished: bool = Field(description="One more measurement is not expected to gain enough.")
+
+    def report(self) -> Report:
+        """How far the search is, the best so far, and what to measure next."""
+        counts = [f"{self.measured} of {self.configurations} measured"]
+        if (others := self.configurations - self.predicted) > 0:
+            counts.append(f"{self.predicted} predicted, {others} told from those")
+        if self.failed:
+            counts.append(f"{self.failed} failed")
+        blocks: list[Block] = [Line(", ".join(counts))]
+        if self.best is not None:
+            middle = sorted(self.best.measured)[len(self.best.measured) // 2]
+            value = quantity(middle, self.unit)
+            blocks.append(Line(f"best {self.objective}: {value} at {self.best}"))
+        if self.finished:
+            stop = "one more measurement is not expected to gain enough: stop here"
+            return [*blocks, Line(stop)]
+        columns = [
+            Column("measure next", str),
+            amount("expected", "expected", self.unit),
+            Column(
+                "90 % interval",
+                lambda row: " to ".join(quantity(end, self.unit) for end in (row.low, row.high)),
+            ),
+            Column("expected gain", lambda row: f"{row.gain:.1%}" if self.measured else "-"),
+        ]
+        return [*blocks, Table(columns, self.next)]
+
 
 Numbers = list[float | None]
 Status = Literal["waiting", "emulated", "predicted", "refused", "measured", "failed"]
 
 
-class TuningColumns(BaseModel):
+class TuningColumns(shared.Answer):
     """All configurations in the order of the space: one entry each in every list."""
 
     parameters: dict[str, list[int | float | str | bool]]
@@ -190,7 +246,7 @@ class TuningColumns(BaseModel):
     measured: Numbers = Field(description="The median of several.")
 
 
-class TuningsAnswer(BaseModel):
+class TuningsAnswer(shared.Answer):
     """Answer of ``POST /tunings``. Nothing of it is stored."""
 
     gpu: str

@@ -1,4 +1,4 @@
-"""Parts that several answers share, as plain data of the shapes in ``predictor.messages``."""
+"""Parts that several answers share."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.occupancy import fixed_block
 from wattcast.features.ptx.ir import Function
+from wattcast.features.schemas import FeatureVector
 from wattcast.features.together import together
+from wattcast.models.clocks import ClockPair, admitted, default_clocks, is_supported
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
+from wattcast.predictor import messages
 from wattcast.predictor.parts.arguments import by_position, c_names
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
     from wattcast.predictor import Limits, Predictor
-    from wattcast.predictor.messages import KernelCode, KernelRequest, LaunchRequest
+    from wattcast.predictor.messages import Clocks, KernelCode, KernelRequest, LaunchRequest
 
 MOST_LINES = 5
 """Lines named of what one cause does elsewhere."""
@@ -91,6 +94,7 @@ def analysed(
         launch.block,
         launch.dynamic_shared_bytes,
         tuple(launch.arguments.items()),
+        launch.l2,
         tuple(sorted(request.loops.items())),
         request.registers_per_thread,
         request.static_shared_bytes,
@@ -108,7 +112,7 @@ def launch_of(source: Source, function: Function, asked: LaunchRequest) -> Launc
     launch = asked.launch()
     if not launch.arguments:
         return launch
-    given = by_position(function, launch.arguments, source.kernels)
+    given = by_position(function, launch.arguments, source.kernels, source.known.module)
     return replace(launch, arguments=given)
 
 
@@ -203,6 +207,12 @@ def members(of: object, *names: str) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names}
 
 
+def field_of(error: WattcastError) -> str | None:
+    """The part of the request that an error is about, where it names one."""
+    field = error.context.get("field")
+    return None if field is None else str(field)
+
+
 @contextmanager
 def about(what: str) -> Iterator[None]:
     """Errors from inside say that they are about ``what``: a part of the request."""
@@ -214,99 +224,145 @@ def about(what: str) -> Iterator[None]:
         raise
 
 
-def estimate(part: Estimate, unit: str) -> dict[str, Any]:
-    """An estimate whose value is named by its unit: ``watts``, ``seconds`` or ``joules``."""
+def power(part: Estimate) -> messages.Power:
+    """An estimate in watts as answers hold it."""
+    return messages.Power(watts=part.value, **_ends(part))
+
+
+def time(part: Estimate) -> messages.Time:
+    """An estimate in seconds."""
+    return messages.Time(seconds=part.value, **_ends(part))
+
+
+def energy(part: Estimate) -> messages.Energy:
+    """An estimate in joules."""
+    return messages.Energy(joules=part.value, **_ends(part))
+
+
+def _ends(part: Estimate) -> dict[str, Any]:
     widened = {} if part.widened == 1.0 else {"widened": part.widened}
-    return {unit: part.value, **members(part, "low", "high", "level", "basis"), **widened}
+    return {**members(part, "low", "high", "level", "basis"), **widened}
 
 
-def kernel_name(analysis: KernelAnalysis) -> dict[str, str]:
-    """``wattcast.predictor.messages.KernelName``."""
-    function = analysis.function
-    return {"mangled": function.name, "demangled": function.demangled}
+def clocks(pair: ClockPair) -> messages.ClocksAnswer:
+    """A pair of clocks as answers hold it."""
+    return messages.ClocksAnswer(core_mhz=pair.core_mhz, memory_mhz=pair.memory_mhz)
 
 
-def facts(analysis: KernelAnalysis) -> dict[str, Any]:
-    """What an answer says of the analysis besides features: occupancy, registers, trips."""
-    resident = ("occupancy", "resident_blocks_per_sm", "resident_warps_per_sm", "limiter")
-    count = analysis.registers.registers_per_thread
+def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequence[Diagnostic]]:
+    """The clocks a request names, or the GPU's default ones. Raises ClockError."""
+    if asked is None:
+        return default_clocks(gpu), ()
+    pair = asked.pair(gpu)
+    admitted([pair], gpu)
+    if is_supported(pair, gpu):
+        return pair, ()
+    detail = (
+        f"{gpu.id} is not known to run at {pair.core_mhz:g}/{pair.memory_mhz:g} MHz; the "
+        "prediction is extrapolated"
+    )
+    return pair, (Diagnostic("clocks_extrapolated", detail),)
+
+
+def values(vector: FeatureVector) -> dict[str, float | None]:
+    """A vector's values by name; a missing one is ``None``."""
     return {
-        "occupancy": members(analysis.occupancy, *resident),
-        "registers": {"value": count, **members(analysis.registers, "low", "high", "how")},
-        "trip_counts": [
-            {
-                "loop": trip.label,
-                "trips": trip.count,
-                **members(trip, "how", "line", "source_line"),
-            }
-            for trip in analysis.trip_counts
-        ],
+        name: None if value is None or value != value else value
+        for name, value in vector.values.items()
     }
 
 
-def coverage(analysis: KernelAnalysis) -> dict[str, Any]:
-    """``wattcast.predictor.messages.Coverage``."""
-    return members(analysis.coverage, *COVERED)
+def kernel_name(function: Function) -> messages.KernelName:
+    """A kernel under both its names."""
+    return messages.KernelName(mangled=function.name, demangled=function.demangled)
 
 
-def needs(source: Source, analysis: KernelAnalysis) -> list[dict[str, Any]]:
-    """``predictor.messages.Need``: arguments to give first, by their C names where known."""
+def occupancy(analysis: KernelAnalysis) -> messages.Occupancy:
+    """How many blocks and warps one SM holds."""
+    resident = ("occupancy", "resident_blocks_per_sm", "resident_warps_per_sm", "limiter")
+    return messages.Occupancy(**members(analysis.occupancy, *resident))
+
+
+def registers(analysis: KernelAnalysis) -> messages.Registers:
+    """Registers per thread, and how they are known."""
+    known = analysis.registers
+    return messages.Registers(
+        value=known.registers_per_thread, **members(known, "low", "high", "how")
+    )
+
+
+def trip_counts(analysis: KernelAnalysis) -> list[messages.LoopTrips]:
+    """Executions of each loop's body, and how they are known."""
+    return [
+        messages.LoopTrips(
+            loop=trip.label, trips=trip.count, **members(trip, "how", "line", "source_line")
+        )
+        for trip in analysis.trip_counts
+    ]
+
+
+def coverage(analysis: KernelAnalysis) -> messages.Coverage:
+    """How the launch's work is known."""
+    return messages.Coverage(**members(analysis.coverage, *COVERED))
+
+
+def needs(source: Source, analysis: KernelAnalysis) -> list[messages.Need]:
+    """Arguments to give first, by their C names where known."""
     if not analysis.needs:
         return []
     names = c_names(analysis.function, source.kernels)
     return [
-        {**asdict(need), "argument": names[need.position] or need.argument}
+        messages.Need(**{**asdict(need), "argument": names[need.position] or need.argument})
         for need in analysis.needs
     ]
 
 
-def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
-    """``wattcast.predictor.messages.TimeModel``."""
-    if found is None:
+def time_model(timing: TimePrediction | None) -> messages.TimeModel | None:
+    """How the time came about."""
+    if timing is None:
         return None
-    return {
-        **members(found, "family", "regime", "bound"),
-        "parts": dict(found.parts),
-        "model": None if found.card is None else reference_of(found.card),
-    }
+    return messages.TimeModel(
+        **members(timing, "family", "regime", "bound"),
+        parts=dict(timing.parts),
+        model=None if timing.card is None else reference_of(timing.card),
+    )
 
 
-def compiled(source: Source) -> dict[str, Any] | None:
-    """``wattcast.predictor.messages.Compiled``; ``None`` where the request brought PTX."""
+def compiled(source: Source) -> messages.Compiled | None:
+    """How the PTX came about; ``None`` where the request brought it."""
     if source.cuda is None:
         return None
-    return {
-        **members(source.cuda.compiled, "compiler", "target"),
-        "source_sha256": source.cuda.sha256,
-    }
+    return messages.Compiled(
+        **members(source.cuda.compiled, "compiler", "target"), source_sha256=source.cuda.sha256
+    )
 
 
 def warnings(
     source: Source, analysis: KernelAnalysis, *groups: Iterable[Diagnostic]
-) -> list[dict[str, Any]]:
-    """``wattcast.predictor.messages.WarningLine``: each once, in order, at most ``MOST_WARNINGS``.
+) -> list[messages.WarningLine]:
+    """What to warn of: each warning once, in order, at most ``MOST_WARNINGS``.
 
     The compiler's come first, with their lines in the CUDA source; other warnings of a kernel
     that was compiled tell both lines.
     """
-    found: list[dict[str, Any]] = []
+    listed: list[messages.WarningLine] = []
     lines: dict[int, int] = {}
     if source.cuda is not None:
-        found = [_warning(d, None, d.line) for d in source.cuda.compiled.diagnostics]
+        listed = [_warning(d, None, d.line) for d in source.cuda.compiled.diagnostics]
         lines = {
             instruction.line: instruction.location.line
             for instruction in analysis.function.body.instructions
             if instruction.location is not None
         }
-    found += _each_once((analysis.diagnostics, *groups), lines)
-    if len(found) > MOST_WARNINGS:
-        left_out = len(found) - MOST_WARNINGS
+    listed += _each_once((analysis.diagnostics, *groups), lines)
+    if len(listed) > MOST_WARNINGS:
+        left_out = len(listed) - MOST_WARNINGS
         more = Diagnostic("more_warnings", f"{left_out} more warnings are not listed")
-        found = [*found[:MOST_WARNINGS], _warning(more, None, None)]
-    return found
+        listed = [*listed[:MOST_WARNINGS], _warning(more, None, None)]
+    return listed
 
 
-def plain_warnings(*groups: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+def plain_warnings(*groups: Iterable[Diagnostic]) -> list[messages.WarningLine]:
     """The same where there is no kernel: few, and none has a line."""
     return _each_once(groups, {})
 
@@ -322,27 +378,28 @@ def line_of(text: Sequence[str], line: int) -> str:
     return text[line - 1].strip()[:MOST_TEXT] if line <= len(text) else ""
 
 
-def distinct(warnings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def distinct(warnings: Iterable[messages.WarningLine]) -> list[messages.WarningLine]:
     """Warnings of several answers, each once."""
-    return list({tuple(warning.values()): warning for warning in warnings}.values())
+    return list(dict.fromkeys(warnings))
 
 
 def _each_once(
     groups: Iterable[Iterable[Diagnostic]], source_lines: Mapping[int, int]
-) -> list[dict[str, Any]]:
+) -> list[messages.WarningLine]:
     causes: dict[tuple[str, str], list[Diagnostic]] = {}
     for each in dict.fromkeys(each for group in groups for each in group):
         causes.setdefault(_cause(each), []).append(each)
-    found = []
+    listed = []
     for same in causes.values():
         first = next((d for d in same if d.code in _ARGUMENT), same[0])
         line = first.line
-        warning = _warning(first, line, source_lines.get(line) if line is not None else None)
         others = [d.line for d in same if d is not first and d.line is not None]
+        more = ""
         if len(same) > 1:
-            warning["detail"] += _and_more(len(same) - 1, [source_lines.get(n, n) for n in others])
-        found.append(warning)
-    return found
+            more = _and_more(len(same) - 1, [source_lines.get(n, n) for n in others])
+        source_line = source_lines.get(line) if line is not None else None
+        listed.append(_warning(first, line, source_line, more))
+    return listed
 
 
 _ARGUMENT = ("argument_assumed", "argument_missing")
@@ -371,6 +428,13 @@ def _and_more(count: int, lines: list[int]) -> str:
     return f" ({count} more of this cause{where}{cut})"
 
 
-def _warning(found: Diagnostic, line: int | None, source_line: int | None) -> dict[str, Any]:
-    known = members(found, "code", "detail")
-    return {**known, "line": line, "column": found.column, "source_line": source_line}
+def _warning(
+    diagnostic: Diagnostic, line: int | None, source_line: int | None, more: str = ""
+) -> messages.WarningLine:
+    return messages.WarningLine(
+        code=diagnostic.code,
+        detail=diagnostic.detail + more,
+        line=line,
+        column=diagnostic.column,
+        source_line=source_line,
+    )

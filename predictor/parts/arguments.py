@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from wattcast.features.errors import LaunchError
 from wattcast.features.launch import Argument, PointerHint
-from wattcast.features.ptx.ir import Function, Parameter, excerpt
+from wattcast.features.ptx.ir import Function, Module, Parameter, excerpt, filled_by_host
+from wattcast.predictor.messages import KernelParameter
 from wattcast.predictor.parts.cuda_names import KernelNames
 
 FIELD = "arguments"
@@ -22,9 +22,13 @@ _MOST_DESCRIBED = 256
 
 
 def by_position(
-    function: Function, given: Mapping[str, Argument], kernels: Sequence[KernelNames] = ()
+    function: Function,
+    given: Mapping[str, Argument],
+    kernels: Sequence[KernelNames] = (),
+    module: Module | None = None,
 ) -> dict[str, Argument]:
-    """The arguments with positions as names, in order.
+    """The arguments with positions as names, in order, then what is told of the ``module``'s
+    variables that the host fills, by their names in the PTX.
 
     ``kernels`` are those of the CUDA source, for C names. Raises LaunchError (with the
     parameters) for a name that no parameter or more than one has, for one that is given twice,
@@ -34,25 +38,36 @@ def by_position(
         return {}
     names = c_names(function, kernels)
     found: dict[int, Argument] = {}
+    variables: dict[str, Argument] = {}
     for key, value in given.items():
+        variable = None if module is None else _variable(module, key)
+        if variable is not None and isinstance(value, PointerHint):
+            variables[variable] = value
+            continue
         position = _position(function, key, names, kernels)
         if position in found:
             raise _error(f"argument {position} is given twice, also as {key!r}", function, names)
         if (why := _misfit(value, function.parameters[position])) is not None:
             raise _error(f"argument {key!r} {why}", function, names)
         found[position] = value
-    return {str(position): found[position] for position in sorted(found)}
+    return {**{str(position): found[position] for position in sorted(found)}, **variables}
 
 
-def described(function: Function, names: Sequence[str | None]) -> list[dict[str, Any]]:
-    """``wattcast.app.problems.KernelParameter`` of every parameter."""
+def _variable(module: Module, key: str) -> str | None:
+    """The variable of constant memory, or texture reference, that is called ``key`` in C."""
+    names = [variable.name for variable in filled_by_host(module)]
+    return next((name for name in names if name == key or _is_mangled(name, key)), None)
+
+
+def described(function: Function, names: Sequence[str | None]) -> list[KernelParameter]:
+    """Every parameter as answers and problems tell it."""
     return [
-        {
-            "position": position,
-            "ptx_name": parameter.name,
-            "c_name": name,
-            "type": _type(parameter),
-        }
+        KernelParameter(
+            position=position,
+            ptx_name=parameter.name,
+            c_name=name,
+            type=_type(parameter),
+        )
         for position, (parameter, name) in enumerate(zip(function.parameters, names, strict=True))
     ]
 
@@ -83,9 +98,12 @@ def _candidates(function: Function, kernels: Sequence[KernelNames]) -> list[tupl
 def _is_named(function: Function, name: str) -> bool:
     """Whether a kernel is called ``name`` in C: ``extern "C"``, or mangled (Itanium ABI, 5.1.3:
     a source name is its length and itself)."""
-    return function.name == name or (
-        function.name.startswith("_Z")
-        and re.search(rf"(?<!\d){len(name)}{name}", function.name) is not None
+    return function.name == name or _is_mangled(function.name, name)
+
+
+def _is_mangled(mangled: str, name: str) -> bool:
+    return mangled.startswith("_Z") and bool(
+        re.search(rf"(?<!\d){len(name)}{re.escape(name)}", mangled)
     )
 
 

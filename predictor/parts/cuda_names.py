@@ -10,7 +10,7 @@ import re
 from itertools import islice
 from typing import NamedTuple
 
-from wattcast.features.cuda.compile import code_alone
+from wattcast.features.cuda.source import code_alone
 
 
 class KernelNames(NamedTuple):

@@ -19,9 +19,8 @@ from wattcast.models.power import anchoring
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.known import KnownLaunch, corrected, launch_coordinates
 from wattcast.predictor import parts
-from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import Cost, cost
 from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.time_and_power import TimeAndPower, limited_time_and_power
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def corrected_by_known(
     for number, known in enumerate(request.known):
         if known.time_seconds is not None:
             with parts.about(f"known[{number}]"):
-                predicted = _cost(predictor, request, source, gpu, known).duration
+                predicted = _point(predictor, request, source, gpu, known).duration
                 if predicted is None:
                     raise AnalysisError("its time cannot be predicted")
                 place = launch_coordinates(known.launch.launch())
@@ -68,7 +67,7 @@ def anchored_power(
     for number, known in enumerate(request.known):
         if known.power_watts is not None:
             with parts.about(f"known[{number}]"):
-                watts = _cost(predictor, request, source, gpu, known).power.estimate
+                watts = _point(predictor, request, source, gpu, known).power.estimate
                 if watts is None or watts.value <= 0:
                     raise AnalysisError("its power cannot be predicted")
                 predicted.append(watts.value)
@@ -95,19 +94,19 @@ def _places(launches: list[Launch], watts: list[float]) -> np.ndarray:
     return anchoring.launch_coordinates(blocks, [one.threads_per_block for one in launches], watts)
 
 
-def _cost(
+def _point(
     predictor: Predictor,
     request: PredictRequest,
     source: Source,
     gpu: GpuProfile,
     known: KnownRequest,
-) -> Cost:
+) -> TimeAndPower:
     """Of a known launch; its power at the measured time, where that is known."""
-    clocks, _ = clocks_of(known.clocks or request.clocks, gpu)
+    clocks, _ = parts.clocks_of(known.clocks or request.clocks, gpu)
     asked = request.model_copy(update={"launch": known.launch})
     analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
     board, seconds = request.board or "", known.time_seconds
-    found = cost(predictor, request, analysis, gpu, clocks, board=board)
+    found = limited_time_and_power(predictor, request, analysis, gpu, clocks, board=board)
     if seconds is None or known.power_watts is None:
         return found
     power = predicted_watts(predictor, request.model, analysis, gpu, found.clocks, board, seconds)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 from wattcast.features.attached import detach
-from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits
 from wattcast.features.errors import PtxError, ServiceError
 from wattcast.features.held import module_bytes
 from wattcast.features.ptx import read_module
@@ -55,10 +54,7 @@ class KnownModule:
 class ModuleCache:
     """The modules used last, as far as ``memory`` has room. Safe from any thread."""
 
-    def __init__(
-        self, memory: Memory, max_ptx_bytes: int, limits: SizeLimits = DEFAULT_LIMITS
-    ) -> None:
-        self._size_limits = limits
+    def __init__(self, memory: Memory, max_ptx_bytes: int) -> None:
         self._limit = max_ptx_bytes
         self._memory = memory
         self._modules: Kept[str, KnownModule] = memory.room(_held_bytes, grows=True, rings=RINGS)
@@ -84,7 +80,7 @@ class ModuleCache:
         del encoded  # a megabyte for each of the text's, while its module is made
 
         def make() -> KnownModule:
-            known = KnownModule(read_module(ptx, self._size_limits), sha256, size)
+            known = KnownModule(read_module(ptx), sha256, size)
             # Neither held nor in use by a request any more.
             weakref.finalize(known, _free, known.module).atexit = False
             return known

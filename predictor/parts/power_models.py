@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
@@ -19,6 +19,7 @@ from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
 from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
+from wattcast.predictor.messages import MemberReference, ModelReference
 
 if TYPE_CHECKING:
     from wattcast.predictor.messages import ModelChoice
@@ -318,7 +319,7 @@ class PowerModels:
         wanted = TARGET, PHYSICAL
         return [c for c in self._base_cards_of(gpu) if (c.target, c.family) == wanted]
 
-    def referenced(self, reference: dict[str, Any]) -> BoostedPowerModel:
+    def referenced(self, reference: ModelReference) -> BoostedPowerModel:
         """The very model that a stored prediction names. Raises ModelError if it is gone."""
         for card in self.base_cards():
             if reference_of(card) == reference:
@@ -328,8 +329,8 @@ class PowerModels:
             if serving.load is not None and reference_of(card) == reference:
                 return serving.load(name)
         raise ModelError(
-            f"the model of this prediction is gone: {reference['family']} version "
-            f"{reference['version']} for {reference['gpu']}"
+            f"the model of this prediction is gone: {reference.family} version "
+            f"{reference.version} for {reference.gpu}"
         )
 
     def warm_up(self) -> None:
@@ -378,15 +379,15 @@ def _name(card: Card) -> Name:
     return card.gpu, card.target, card.family, schema, card.source, card.version
 
 
-def reference_of(card: Card) -> dict[str, Any]:
-    """``wattcast.predictor.messages.ModelReference`` of a card."""
-    return {
-        "family": card.family,
-        "version": card.version,
-        "schema": card.feature_schema.id,
-        "source": card.source,
-        "gpu": card.gpu,
-        "target": card.target,
-        "members": [{"family": m.family, "version": m.version} for m in card.members],
-        "card": f"/models/{card.place}",
-    }
+def reference_of(card: Card) -> ModelReference:
+    """How answers name the model of a card."""
+    return ModelReference(
+        family=card.family,
+        version=card.version,
+        schema=card.feature_schema.id,
+        source=card.source,
+        gpu=card.gpu,
+        target=card.target,
+        members=[MemberReference(family=m.family, version=m.version) for m in card.members],
+        card=f"/models/{card.place}",
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from sys import getsizeof
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from wattcast.features.cuda import CompiledCuda, CompileError, compile_all, compile_cuda
 from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
-from wattcast.features.errors import ServiceError
+from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.predictor.parts.cuda_names import KernelNames, kernel_names
 from wattcast.predictor.parts.kept import ENTRY_BYTES, Kept, Memory
@@ -50,14 +51,17 @@ class Source:
         return () if self.cuda is None else self.cuda.kernels
 
 
-NOT_ISOLATED = "the kernel offers neither namespaces nor Landlock with seccomp"
+MOST_CUDA_BYTES = 1 << 20
+"""Largest CUDA source (UTF-8): some 20,000 lines."""
+
+NO_HEADERS: Mapping[str, str] = {}
+NOT_ISOLATED = "the kernel offers no namespaces to this user, or no seccomp"
 
 
 def isolation(settings: Limits) -> str:
     """How compilers are kept from the machine's files here; tried out once in a process."""
-    mode = in_force()
-    if mode is not None:
-        return mode
+    if in_force():
+        return "namespaces"
     if settings.unsafe_compile:
         return f"none (WATTCAST_UNSAFE_COMPILE): {NOT_ISOLATED}"
     return f"none, so CUDA source is refused over HTTP and ptxas is not asked: {NOT_ISOLATED}"
@@ -75,10 +79,7 @@ class Sources:
     ) -> None:
         self._modules = modules
         self._isolation_needed = not (own or settings.unsafe_compile)
-        self._most_bytes = settings.max_cuda_bytes
-        self._limits = ChildLimits(
-            seconds=settings.compile_seconds, memory_bytes=settings.compile_memory_bytes
-        )
+        self._limits = ChildLimits(seconds=settings.compile_seconds)
         self._compiled: Kept[tuple[str, str], CudaSource] = memory.room(_held_bytes)
 
     def read(self, request: KernelCode, gpu: GpuProfile) -> Source:
@@ -90,13 +91,30 @@ class Sources:
         if request.ptx is not None:
             return Source(self._modules.read(request.ptx))
         assert request.cuda is not None
-        cuda = self._compile(request.cuda.removeprefix("\ufeff"), gpu.compute_capability)
-        return Source(self._modules.read(cuda.compiled.ptx), cuda)
+        code = (request.cuda.removeprefix("\ufeff"), gpu.compute_capability)
+        rest = (request.headers, request.compiler_options)
+        cuda = self._compile(*code, *rest)
+        known = self._modules.read(cuda.compiled.ptx)
+        if (
+            request.kernel is not None
+            and "<" in request.kernel
+            and not _holds(known, request.kernel)
+        ):
+            cuda = self._compile(*code, *rest, instances=(request.kernel,))
+            known = self._modules.read(cuda.compiled.ptx)
+        if not known.module.kernels and cuda.kernels:
+            names = ", ".join(dict.fromkeys(kernel.kernel for kernel in cuda.kernels))
+            raise KernelError(
+                f"nothing instantiates the kernel templates of the source: {names}. Name an "
+                f"instance as the kernel, such as {cuda.kernels[0].kernel}<256, float>",
+                known=[kernel.kernel for kernel in cuda.kernels],
+            )
+        return Source(known, cuda)
 
     @property
     def may_compile(self) -> bool:
         """Whether compilers may be given sources and PTX: they are isolated, or need not be."""
-        return not self._isolation_needed or in_force() is not None
+        return not self._isolation_needed or in_force()
 
     def compile_all(self, texts: Sequence[str], capability: str) -> list[CudaSource | CompileError]:
         """Several sources of one author. Raises CompilerMissingError, NotIsolatedError, and
@@ -112,19 +130,32 @@ class Sources:
         """Keep what another process compiled: ``read`` need not compile it again."""
         self._compiled.get_or_make((source.sha256, capability), lambda: source)
 
-    def _compile(self, text: str, capability: str) -> CudaSource:
-        sha256 = self._sha256(text)
+    def _compile(
+        self,
+        text: str,
+        capability: str,
+        headers: Mapping[str, str],
+        options: Sequence[str],
+        instances: Sequence[str] = (),
+    ) -> CudaSource:
+        sha256 = self._sha256(text, headers)
+        rest = (*sorted(headers.items()), tuple(options), tuple(instances))
 
         def make() -> CudaSource:
             try:
-                made = compile_cuda(text, _pair(capability), limits=self._limits)
+                made = compile_cuda(
+                    text, _pair(capability), limits=self._limits,
+                    headers=headers, options=options, instances=instances,
+                )  # fmt: skip
             except CompileError as error:
                 raise _with_errors(error) from None
             return CudaSource(text, sha256, made)
 
-        return self._compiled.get_or_make((sha256, capability), make)
+        alone = not headers and not options and not instances
+        key = sha256 if alone else hashlib.sha256(repr((sha256, rest)).encode()).hexdigest()
+        return self._compiled.get_or_make((key, capability), make)
 
-    def _sha256(self, text: str) -> str:
+    def _sha256(self, text: str, headers: Mapping[str, str] = NO_HEADERS) -> str:
         """Of a source that may be compiled."""
         if not self.may_compile:
             raise NotIsolatedError(
@@ -133,16 +164,23 @@ class Sources:
             )
         try:
             encoded = text.encode()
+            size = len(encoded) + sum(len(header.encode()) for header in headers.values())
         except UnicodeEncodeError as error:
             line = text.count("\n", 0, error.start) + 1
             raise _with_errors(CompileError("not Unicode text", line=line)) from error
-        if len(encoded) > self._most_bytes:
+        if size > MOST_CUDA_BYTES:
             raise ServiceError(
                 "too-large",
-                f"the CUDA source has {len(encoded)} bytes; it may have at most "
-                f"{self._most_bytes} (WATTCAST_MAX_CUDA_BYTES)",
+                f"the CUDA source has {size} bytes, headers included; it may have at most "
+                f"{MOST_CUDA_BYTES}",
             )
         return hashlib.sha256(encoded).hexdigest()
+
+
+def _holds(known: KnownModule, kernel: str) -> bool:
+    with suppress(KernelError):
+        return bool(known.module.kernel(kernel))
+    return False
 
 
 def _pair(capability: str) -> tuple[int, int]:

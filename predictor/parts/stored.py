@@ -11,11 +11,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from pydantic import ValidationError
+
 from wattcast.features.errors import ServiceError
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.predict import PredictRequest
+    from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,18 @@ def record_of(predictor: Predictor, prediction_id: UUID) -> PredictionRecord:
     if record is None:
         raise ServiceError("unknown-prediction", f"no prediction {prediction_id}")
     return record
+
+
+def answer_of(record: PredictionRecord) -> PredictAnswer:
+    """What a stored prediction answered. Raises ServiceError ``no-explanation`` for one whose form
+    is that of another version."""
+    from wattcast.predictor.messages.predict import PredictAnswer
+
+    try:
+        return PredictAnswer.model_validate_json(record.result)
+    except ValidationError as error:
+        detail = f"prediction {record.id} was stored by a version with other answers: ask again"
+        raise ServiceError("no-explanation", detail) from error
 
 
 def request_of(predictor: Predictor, record: PredictionRecord) -> PredictRequest:

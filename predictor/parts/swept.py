@@ -23,17 +23,16 @@ from wattcast.models.energy import energy
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import parts
 from wattcast.predictor.messages import LaunchRequest
-from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import cost
+from wattcast.predictor.messages.sweep import SweepModel, SweepRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.trust import trust
+from wattcast.predictor.parts.time_and_power import limited_time_and_power
+from wattcast.predictor.parts.trust import Ranked, trust
 from wattcast.predictor.parts.watts import Watts
 from wattcast.predictor.variants import Variant
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.sweep import SweepRequest
 
 AGREEMENT = 0.02
 """How far the symbolic analysis may lie from the executed one in time and power of the reference
@@ -49,8 +48,8 @@ class Shape(NamedTuple):
     registers: int | None
     variant: Variant = ()
 
-    def answer(self) -> dict[str, Any]:
-        """``wattcast.predictor.messages.sweep.Shape``."""
+    def members(self) -> dict[str, Any]:
+        """What answers tell of it."""
         return {
             "gpu": self.gpu.id,
             "grid": list(self.grid),
@@ -72,26 +71,22 @@ class Predicted:
     notes: tuple[Diagnostic, ...]
     doubt: Doubt | None = None
 
-    def marked(self) -> dict[str, Any]:
-        """What ``parts.trust`` compares answers by."""
+    def ranked(self) -> Ranked:
+        """What decides whether it can be ranked with points of other GPUs."""
         estimate, card = self.power.estimate, self.power.card
         assert estimate is not None
         assert card is not None
-        trips = parts.facts(self.analysis)["trip_counts"]
-        return {
-            "gpu": self.shape.gpu.id,
-            "trust": trust(estimate.basis, card, (), trips),
-            "model": {"family": card.family, "source": card.source},
-            "power": {"basis": estimate.basis},
-        }
+        mark = trust(estimate.basis, card, (), parts.trip_counts(self.analysis))
+        return Ranked(self.shape.gpu.id, mark, card.family, card.source, estimate.basis)
 
     def absolute(self) -> dict[str, Any]:
+        """Time, power and energy."""
         assert self.power.estimate is not None
         both = energy(self.power.estimate, self.time, self.shape.gpu)
         return {
-            "time": parts.estimate(self.time.estimate, "seconds"),
-            "power": parts.estimate(self.power.estimate, "watts"),
-            "energy": parts.estimate(both, "joules"),
+            "time": parts.time(self.time.estimate),
+            "power": parts.power(self.power.estimate),
+            "energy": parts.energy(both),
         }
 
 
@@ -108,7 +103,7 @@ class Swept:
         self._predictor, self._request, self._gpu = predictor, request, gpu
         self.source: Source = predictor.sources.read(request, gpu)
         self._clocks: ClockPair
-        self._clocks, beside = clocks_of(request.clocks, gpu)
+        self._clocks, beside = parts.clocks_of(request.clocks, gpu)
         base = request.launch.launch()
         own = Shape(gpu, base.grid, base.block, None, variant)
         self._mode: Mode = request.analysis
@@ -193,7 +188,7 @@ class Swept:
             changes["registers_per_thread"] = shape.registers
         asked = self._request.model_copy(update=changes)
         analysis = parts.analysed(self._predictor, asked, self.source, self._gpu, ptxas=True)
-        found = cost(
+        found = limited_time_and_power(
             self._predictor,
             asked,
             analysis,
@@ -207,17 +202,17 @@ class Swept:
         notes = (*found.notes, *found.power.diagnostics)
         return Predicted(shape, analysis, time, found.power, point, notes)
 
-    def answer(self) -> dict[str, Any]:
-        """``wattcast.predictor.messages.sweep.SweepModel``."""
+    def answer(self) -> SweepModel:
+        """What answered for the GPU."""
         card = self.reference.power.card
         assert card is not None
-        return {
-            "gpu": self._gpu.id,
-            "clocks": self._clocks._asdict(),
-            "model": reference_of(card),
-            "time_model": self.reference.time.family,
-            "analysis": self.reference.analysis.activity_how,
-        }
+        return SweepModel(
+            gpu=self._gpu.id,
+            clocks=parts.clocks(self._clocks),
+            model=reference_of(card),
+            time_model=self.reference.time.family,
+            analysis=self.reference.analysis.activity_how,
+        )
 
 
 def _stored(analysis: KernelAnalysis) -> dict[str, float] | None:

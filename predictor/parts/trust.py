@@ -10,12 +10,14 @@ The first that holds is the mark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from wattcast.models.cards import ModelCard
 from wattcast.models.estimate import Basis
 from wattcast.models.power import ONBOARD, PHYSICAL
+from wattcast.predictor.messages import LoopTrips, Need
+from wattcast.predictor.messages.predict import Apart, PredictAnswer, Trust
 
 Mark = Literal["measured here", "measured board", "estimated board", "guess"]
 ORDER: tuple[Mark, ...] = ("measured here", "measured board", "estimated board", "guess")
@@ -25,23 +27,23 @@ ORDER: tuple[Mark, ...] = ("measured here", "measured board", "estimated board",
 def trust(
     basis: Basis,
     card: ModelCard,
-    needs: Sequence[Mapping[str, Any]] = (),
-    trips: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, str]:
-    """``wattcast.predictor.messages.predict.Trust`` of a power that was told."""
+    needs: Sequence[Need] = (),
+    trips: Sequence[LoopTrips] = (),
+) -> Trust:
+    """What a predicted power is worth."""
     mark, why = _mark(basis, card, needs, trips)
-    return {"mark": mark, "why": why}
+    return Trust(mark=mark, why=why)
 
 
 def _mark(
     basis: Basis,
     card: ModelCard,
-    needs: Sequence[Mapping[str, Any]],
-    trips: Sequence[Mapping[str, Any]],
+    needs: Sequence[Need],
+    trips: Sequence[LoopTrips],
 ) -> tuple[Mark, str]:
     if needs:
-        return "guess", f"{needs[0]['argument']} is not given and decides the {needs[0]['decides']}"
-    if any(trip["how"] == "assumed" for trip in trips):
+        return "guess", f"{needs[0].argument} is not given and decides the {needs[0].decides}"
+    if any(trip.how == "assumed" for trip in trips):
         return "guess", "the trips of a loop are assumed"
     if basis == "seen_kernel":
         return "measured here", "measured launches of this kernel moved it"
@@ -57,52 +59,64 @@ def _kind(card: ModelCard) -> str:
     return "boards of this kind" if card.board is None else "this board"
 
 
-def incomparable(answers: Sequence[Mapping[str, Any]]) -> list[str | None]:
+class Ranked(NamedTuple):
+    """What decides whether answers can be ranked by their power."""
+
+    gpu: str
+    trust: Trust | None
+    family: str
+    source: str
+    basis: Basis | None
+
+    @classmethod
+    def of(cls, answer: PredictAnswer) -> Ranked:
+        """That of a prediction."""
+        model, power = answer.model, answer.power
+        family, source = ("", "") if model is None else (model.family, model.source)
+        return cls(answer.gpu, answer.trust, family, source, power.basis if power else None)
+
+
+def incomparable(answers: Sequence[Ranked]) -> list[str | None]:
     """Why the power of each answer is not to be ranked with the others'; ``None``: it is.
 
     Ranked are answers of the best mark there is, by one kind of model (the physical one where it
-    told any, else trees of the source of the first of them), and inside what it was fitted on where
-    any is. Each answer has ``trust``, ``model`` and ``power``.
+    predicted any, else trees of the source of the first of them), and inside what it was fitted on
+    where any is.
     """
-    told = [one for one in answers if one["trust"] is not None]
-    if not told:
+    predicted = [each for each in answers if each.trust is not None]
+    if not predicted:
         return ["no model tells its power"] * len(answers)
     # What you measured and what others measured of the board are models of measurements alike.
-    least = max(min(map(_place, told)), ORDER.index("measured board"))
-    marked = [one for one in told if _place(one) <= least]
-    kinds = [_kind_of(one) for one in marked]
+    least = max(min(map(_place, predicted)), ORDER.index("measured board"))
+    marked = [each for each in predicted if _place(each) <= least]
+    kinds = [_kind_of(each) for each in marked]
     kind = PHYSICAL if PHYSICAL in kinds else kinds[0]
-    same = [one for one, its in zip(marked, kinds, strict=True) if its == kind]
-    inside = not all(map(_extrapolates, same))
+    same = [each for each, its in zip(marked, kinds, strict=True) if its == kind]
+    inside = any(each.basis != "extrapolated" for each in same)
 
-    def why(one: Mapping[str, Any]) -> str | None:
-        if one["trust"] is None:
+    def why(each: Ranked) -> str | None:
+        if each.trust is None:
             return "no model tells its power"
-        if _place(one) > least:
-            return f"{one['trust']['mark']}: {one['trust']['why']}"
-        if _kind_of(one) != kind:
-            told_by = f"{one['model']['family']}, {one['model']['source']}"
-            return f"another kind of model tells its power ({told_by}); model: physical tells all"
-        return "its power is extrapolated" if _extrapolates(one) and inside else None
+        if _place(each) > least:
+            return f"{each.trust.mark}: {each.trust.why}"
+        if _kind_of(each) != kind:
+            by = f"{each.family}, {each.source}"
+            return f"another kind of model tells its power ({by}); model: physical tells all"
+        return "its power is extrapolated" if each.basis == "extrapolated" and inside else None
 
-    return [why(one) for one in answers]
-
-
-def _place(answer: Mapping[str, Any]) -> int:
-    return ORDER.index(answer["trust"]["mark"])
+    return [why(each) for each in answers]
 
 
-def _kind_of(answer: Mapping[str, Any]) -> str:
-    model = answer["model"]
-    return str(PHYSICAL if model["family"] == PHYSICAL else model["source"])
+def _place(answer: Ranked) -> int:
+    return len(ORDER) if answer.trust is None else ORDER.index(answer.trust.mark)
 
 
-def _extrapolates(answer: Mapping[str, Any]) -> bool:
-    return bool(answer["power"]["basis"] == "extrapolated")
+def _kind_of(answer: Ranked) -> str:
+    return PHYSICAL if answer.family == PHYSICAL else answer.source
 
 
-def apart(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+def apart(answers: Sequence[Ranked]) -> list[Apart]:
     """GPUs whose answers are not to be ranked with the others, and why, each reason once."""
     whys = zip(answers, incomparable(answers), strict=True)
-    found = dict.fromkeys((one["gpu"], why) for one, why in whys if why is not None)
-    return [{"gpu": gpu, "why": why} for gpu, why in found]
+    reasons = dict.fromkeys((each.gpu, why) for each, why in whys if why is not None)
+    return [Apart(gpu=gpu, why=why) for gpu, why in reasons]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pydantic_core import to_json
 
@@ -26,10 +25,10 @@ from wattcast.models.time.calibration import TimeCard
 from wattcast.models.time.measured_work import SCHEMA_ID, Work
 from wattcast.models.time.work_model import WorkTimeModel, work_time_model
 from wattcast.predictor import parts
-from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import Cost, long_enough, within_limit
+from wattcast.predictor.messages.predict import PredictAnswer
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
+from wattcast.predictor.parts.time_and_power import TimeAndPower, long_enough, within_limit
 from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts, physical_notes
 
@@ -60,8 +59,8 @@ def predict_work(
     work: WorkRequest,
     gpu: GpuProfile,
     rows: list[Future[None]],
-) -> dict[str, Any]:
-    """``PredictAnswer`` without a kernel, its occupancy and its registers; ``rows`` takes what
+) -> PredictAnswer:
+    """A prediction without a kernel, its occupancy and its registers; ``rows`` takes what
     tells that it is stored.
 
     Raises LaunchError for a launch the GPU refuses, ClockError, and ModelError where a boosted
@@ -70,15 +69,15 @@ def predict_work(
     if request.model not in ("auto", "physical"):
         raise ModelError(f"measured work needs model physical, not {request.model}")
     measured = Work(request.launch.launch(), **work.model_dump())
-    clocks, beside = clocks_of(request.clocks, gpu)
+    clocks, beside = parts.clocks_of(request.clocks, gpu)
     board = request.board or ""
     model, times = predictor.power.physical(gpu, board), predictor.work_time.of(gpu.id)
 
-    def at(pair: ClockPair) -> Cost:
+    def at(pair: ClockPair) -> TimeAndPower:
         duration = long_enough(times.predict(measured, gpu, pair), None, gpu)
         activities = work_activities(measured, gpu, pair, duration.estimate.value)
         found = model.of_activities(activities, pair)
-        return Cost(
+        return TimeAndPower(
             pair,
             duration,
             Watts(
@@ -92,62 +91,59 @@ def predict_work(
             ),
         )
 
-    found = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
-    duration, power, _ = found.told()
-    both = energy(power, duration, gpu)
+    point = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
+    duration, power, _ = point.told()
     note = Diagnostic(
         "power_from_work",
         "measured work holds no loads and stores, L2 hits, texture or tensor operations; they were "
         "taken as zero, so the true power is likely higher",
     )
-    reference = reference_of(model.card)
-    answer: dict[str, Any] = {
-        "id": str(uuid4()),
-        "gpu": gpu.id,
-        "kernel": None,
-        "compiled": None,
-        "power": parts.estimate(power, "watts"),
-        "time": parts.estimate(duration.estimate, "seconds"),
-        "energy": parts.estimate(both, "joules"),
-        "clocks": found.clocks._asdict(),
-        "power_limit_watts": found.limit_watts,
-        "model": reference,
-        "components": dict(found.power.components or {}),
-        "time_model": parts.time_model(duration),
-        "schema": SCHEMA_ID,
-        "features": work.model_dump(exclude={"runtime"}),
-        "occupancy": None,
-        "registers": None,
-        "trip_counts": [],
-        "needs": [],
-        "trust": trust(power.basis, model.card),
-        "coverage": None,
-        "warnings": parts.plain_warnings(
+    answer = PredictAnswer(
+        id=uuid4(),
+        gpu=gpu.id,
+        kernel=None,
+        compiled=None,
+        clocks=parts.clocks(point.clocks),
+        power_limit_watts=point.limit_watts,
+        power=parts.power(power),
+        time=parts.time(duration.estimate),
+        energy=parts.energy(energy(power, duration, gpu)),
+        model=reference_of(model.card),
+        components=dict(point.power.components or {}),
+        time_model=parts.time_model(duration),
+        features=work.model_dump(exclude={"runtime"}),
+        schema=SCHEMA_ID,
+        occupancy=None,
+        registers=None,
+        trip_counts=[],
+        needs=[],
+        trust=trust(power.basis, model.card),
+        coverage=None,
+        warnings=parts.plain_warnings(
             (note,),
-            found.power.diagnostics,
+            point.power.diagnostics,
             predictor.power.stands_in(TARGET, gpu.id, board, PHYSICAL),
             beside,
         ),
-    }
+    )
     if request.explain is not None:
         from wattcast.predictor.explain import shap_of_components
 
-        seconds = duration.estimate.value
-        answer["explanation"] = shap_of_components(reference, answer["components"], seconds)
+        answer = answer.model_copy(update={"explanation": shap_of_components(answer)})
     if predictor.store is not None:
         rows.append(predictor.store.add(_record(answer, request)))
     return answer
 
 
-def _record(answer: Mapping[str, Any], request: PredictRequest) -> PredictionRecord:
+def _record(answer: PredictAnswer, request: PredictRequest) -> PredictionRecord:
     return PredictionRecord(
-        id=UUID(answer["id"]),
+        id=answer.id,
         created=datetime.now(UTC),
         ptx_sha256=None,
-        gpu=answer["gpu"],
+        gpu=answer.gpu,
         kernel="",
         request=request.model_dump_json(exclude_defaults=True),
-        result=to_json(answer, inf_nan_mode="null"),
+        result=answer.json_bytes(),
         vectors="{}",
-        models=to_json(answer["model"]).decode(),
+        models=to_json(answer.model, by_alias=True).decode(),
     )

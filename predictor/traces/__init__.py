@@ -41,7 +41,8 @@ def read_trace(
 ) -> Trace:
     """A trace, told by its content and not by its name.
 
-    ``name`` is what errors call it; ``most_characters`` limits what a gzip unpacks to.
+    ``name`` is what errors call it; ``most_characters`` limits what a gzip unpacks to, and with it
+    the launches and ranges: for what others send.
     Raises DataError for a file that is neither kind, is cut off or holds no kernel, saying where;
     ServiceError ``too-large`` beyond the limit; GivenUpError where its caller gives up.
     """
@@ -52,7 +53,7 @@ def read_trace(
     except OSError as error:
         raise DataError(f"{name}: {error.strerror}", file=name) from error
     if start.startswith(SQLITE):
-        return nsys.read(path, name, progress)
+        return nsys.read(path, name, progress, most_characters is not None)
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(GZIP) or text[:1] in (b"{", b"["):
         return kineto.read(path, name, progress, most_characters)

@@ -9,11 +9,11 @@ its share of the standing power: joules of launches and gaps add up to those of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.predictor.messages.application import Timeline
 from wattcast.predictor.traces.trace import Integers
 
 Floats = NDArray[np.float64]
@@ -110,7 +110,7 @@ def shared_board(
     )
 
 
-def timeline(board: Board, origin: int, most: int) -> dict[str, Any]:
+def timeline(board: Board, origin: int, most: int) -> Timeline:
     """Power over time in at most ``most`` stretches, each with its mean watts: joules are kept.
 
     Seconds count from ``origin`` (ns).
@@ -130,9 +130,9 @@ def timeline(board: Board, origin: int, most: int) -> dict[str, Any]:
     keep = width > 0
     watts = np.diff(np.interp(marks, at, energy))[keep] / width[keep]
     share = np.diff(np.interp(marks, at, busy))[keep] / width[keep]
-    return {
-        "start_seconds": ((edges[:-1] - origin)[keep] * 1e-9).tolist(),
-        "seconds": (width[keep] * 1e-9).tolist(),
-        "watts": watts.tolist(),
-        "busy": np.clip(share, 0.0, 1.0).tolist(),
-    }
+    return Timeline(
+        start_seconds=((edges[:-1] - origin)[keep] * 1e-9).tolist(),
+        seconds=(width[keep] * 1e-9).tolist(),
+        watts=watts.tolist(),
+        busy=np.clip(share, 0.0, 1.0).tolist(),
+    )

@@ -2,56 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from wattcast.predictor.messages.application import (
+    ApplicationAnswer,
+    ApplicationChanges,
+    ChangeRow,
+    ChangeSums,
+    KernelRow,
+    Row,
+)
 
 MOST_CHANGES = 50
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``ApplicationChanges``: sums, and kernels and operators by how much their joules changed.
+def changes(old: ApplicationAnswer, new: ApplicationAnswer) -> ApplicationChanges:
+    """Sums, and kernels and operators by how much their joules changed.
 
     Kernels are the same where their names are. Errors of the models largely cancel in a
     difference: the same kernel is mistaken in the same way twice.
     """
-    return {
-        "old": _sums(old),
-        "new": _sums(new),
-        "joules": new["energy"]["joules"] - old["energy"]["joules"],
-        "seconds": new["span_seconds"] - old["span_seconds"],
-        "kernels": _by_name(old["kernels"], new["kernels"]),
-        "operators": _by_name(old["operators"], new["operators"]),
-    }
+    return ApplicationChanges(
+        old=_sums(old),
+        new=_sums(new),
+        joules=new.energy.joules - old.energy.joules,
+        seconds=new.span_seconds - old.span_seconds,
+        kernels=_by_name(old.kernels, new.kernels),
+        operators=_by_name(old.operators, new.operators),
+    )
 
 
-def _sums(answer: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "joules": answer["energy"]["joules"],
-        "seconds": answer["span_seconds"],
-        "launches": answer["launches"],
-        "gap_joules": sum(device["gaps"]["joules"] for device in answer["devices"]),
-    }
+def _sums(answer: ApplicationAnswer) -> ChangeSums:
+    return ChangeSums(
+        joules=answer.energy.joules,
+        seconds=answer.span_seconds,
+        launches=answer.launches,
+        gap_joules=sum(device.gaps.joules for device in answer.devices),
+    )
 
 
-def _by_name(
-    old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    sums: dict[str | None, dict[str, list[float]]] = {}
+def _by_name(old: Sequence[KernelRow | Row], new: Sequence[KernelRow | Row]) -> list[ChangeRow]:
+    sums: dict[str | None, dict[str, list[Any]]] = {}
     for side, rows in enumerate((old, new)):
         for row in rows:
             mine = sums.setdefault(
-                row["name"], {"launches": [0, 0], "seconds": [0.0, 0.0], "joules": [0.0, 0.0]}
+                row.name, {"launches": [0, 0], "seconds": [0.0, 0.0], "joules": [0.0, 0.0]}
             )
             for name, pair in mine.items():
-                pair[side] += row[name]
-    found: list[dict[str, Any]] = [
-        {
-            "name": name,
+                pair[side] += getattr(row, name)
+    changed = [
+        ChangeRow(
+            name=name,
             **{f"old_{key}": pair[0] for key, pair in mine.items()},
             **{f"new_{key}": pair[1] for key, pair in mine.items()},
-            "joules": mine["joules"][1] - mine["joules"][0],
-        }
+            joules=mine["joules"][1] - mine["joules"][0],
+        )
         for name, mine in sums.items()
     ]
-    found.sort(key=lambda row: -abs(row["joules"]))
-    return found[:MOST_CHANGES]
+    changed.sort(key=lambda row: -abs(row.joules))
+    return changed[:MOST_CHANGES]

@@ -3,12 +3,12 @@ binaries with embedded PTX."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
+from wattcast.features.checked import json_value, whole
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError, ServiceError
 from wattcast.features.ptx.demangle import demangle
@@ -28,6 +28,9 @@ _SPACE = re.compile(r"\s+|\((?:anonymous namespace|unsigned int|bool)\)")
 MOST_FILES = 100_000
 MOST_BYTES = 1 << 31
 """Of one file that is looked into."""
+
+MOST_TOLD, MOST_CUBIN = 1 << 20, 1 << 26
+"""Bytes of Triton's metadata and of a cubin beside a PTX file."""
 
 SUFFIXES = (".ptx", ".so", ".cubin", ".fatbin", ".exe", ".dll", ".o", ".a", "")
 """Files that may hold PTX; the empty one: executables."""
@@ -114,7 +117,7 @@ def add_text(found: Library, ptx: str, file: str, told: Mapping[str, object] | N
     found.characters += len(ptx)
     if found.most_characters is not None and found.characters > found.most_characters:
         why = f"the code has more than {found.most_characters:,} characters of PTX"
-        raise ServiceError("too-large", f"{why} (WATTCAST_MAX_UNPACKED_BYTES)")
+        raise ServiceError("too-large", why)
     entries = [(match.start(), match[1]) for match in ENTRY.finditer(ptx)]
     for number, (start, name) in enumerate(entries):
         checkpoint()
@@ -124,15 +127,15 @@ def add_text(found: Library, ptx: str, file: str, told: Mapping[str, object] | N
         if fixed is not None:
             block = (int(fixed[1]), int(fixed[2] or 1), int(fixed[3] or 1))
         mine = told if told is not None and told.get("name", name) == name else {}
-        shared, registers = mine.get("shared"), mine.get("registers")
+        shared, registers = (whole(mine.get(each), -1) for each in ("shared", "registers"))
         found.add(
             Code(
                 ptx,
                 name,
                 file,
                 block,
-                registers if isinstance(registers, int) else None,
-                shared if isinstance(shared, int) else None,
+                registers if registers >= 0 else None,
+                shared if shared >= 0 else None,
             )
         )
 
@@ -179,13 +182,15 @@ def _told(path: Path) -> dict[str, object] | None:
     beside = path.with_suffix(TOLD)
     if not beside.is_file():
         return None
+    if beside.stat().st_size > MOST_TOLD:
+        return None
     try:
-        told = json.loads(beside.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        told = json_value(beside.read_text(encoding="utf-8", errors="replace"))
+    except DataError:
         return None
     if not isinstance(told, dict):
         return None
     cubin = path.with_suffix(".cubin")
-    if cubin.is_file():
+    if cubin.is_file() and cubin.stat().st_size <= MOST_CUBIN:
         told["registers"] = cubin_registers(cubin.read_bytes())
     return told

@@ -27,7 +27,7 @@ _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 PTX = 1
 LZ4, ZSTANDARD = 0x2000, 0x8000
 
-MOST_TEXT = 1 << 27
+MOST_TEXT = 1 << 26
 """Characters of one PTX."""
 
 MOST_ALL = 1 << 29

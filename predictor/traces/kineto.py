@@ -7,7 +7,8 @@ kernels ``grid``, ``block``, ``registers per thread``, ``shared memory``, ``devi
 ``correlation`` and ``External id``.
 
 The file is never held in memory: a window slides over the text, and the standard library's
-decoder takes one event after the other.
+decoder takes one event after the other. ijson (3.6.0) would do the same at the same speed, but its
+parser in C ends the process with a segmentation fault at a whole number of more than 4,300 digits.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from wattcast.features.checked import text, whole
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError, ServiceError
 from wattcast.predictor.traces.trace import (
+    MOST_LAUNCHES,
+    MOST_RANGES,
     MOST_SIZE,
     MOST_TIME,
     NONE,
@@ -38,8 +42,6 @@ from wattcast.predictor.traces.trace import (
     Kind,
     Ranges,
     Trace,
-    clean,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +59,12 @@ _DECODER = JSONDecoder(parse_float=str)
 KERNELS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "set"}
 OPERATORS = ("cpu_op", "operator", "user_annotation")
 CALLS = ("cuda_runtime", "cuda_driver", "runtime")
+MOST_CATEGORY = 32
+"""Characters of a category that are looked at."""
+
+MOST_DIGITS = 20
+"""Of microseconds: more than ``MOST_TIME`` has."""
+
 EVERY = 100_000
 """Events between two signs of progress."""
 
@@ -68,9 +76,9 @@ def read(path: Path, name: str, progress: Progress, most_characters: int | None 
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             opened: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-            text = io.TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
-            window = _Window(name, text, most_characters)
-            return _Reader(name, window, progress).trace()
+            decoded = io.TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
+            window = _Window(name, decoded, most_characters)
+            return _Reader(name, window, progress, most_characters is not None).trace()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{name}: the gzip is cut off: {error}", file=name) from error
 
@@ -164,11 +172,12 @@ class _Window:
 
 
 class _Reader:
-    def __init__(self, name: str, window: _Window, progress: Progress) -> None:
+    def __init__(self, name: str, window: _Window, progress: Progress, limited: bool) -> None:
         self._window = window
         self._progress = progress
-        self._build = Builder(name, "PyTorch profiler")
-        self._operators, self._calls = Ranges(), Ranges()
+        ranges = MOST_RANGES if limited else None
+        self._build = Builder(name, "PyTorch profiler", MOST_LAUNCHES if limited else None)
+        self._operators, self._calls = Ranges(ranges), Ranges(ranges)
         self._external = array("q")
         self._steps: list[tuple[int, int, str]] = []
 
@@ -223,32 +232,32 @@ class _Reader:
             number = whole(each.get("id"), NONE) if isinstance(each, dict) else NONE
             if number != NONE:
                 sms = whole(each.get("numSms"), 0, MOST_SIZE) or None
-                name = clean(str(each.get("name", "")))
+                name = text(each.get("name"))
                 self._build.devices[number] = Device(number, name, sms)
 
     def _event(self, event: Mapping[str, Any]) -> None:
-        category = str(event.get("cat", "")).lower()
+        category = text(event.get("cat"), MOST_CATEGORY).lower()
         if category not in KERNELS and category not in OPERATORS and category not in CALLS:
             return
         start = _nanoseconds(event.get("ts"))
         length = _nanoseconds(event.get("dur"))
         given = event.get("args")
         told: Mapping[str, Any] = given if isinstance(given, dict) else {}
-        name = clean(str(event.get("name", "")))
+        name = text(event.get("name"))
         external = whole(told.get("External id", told.get("external id")), NONE)
         if category in KERNELS:
             self._launch(category, name, start, length, told, external, event)
             return
         if start is None or length is None:
             return
-        thread = (event.get("pid"), event.get("tid"))
+        thread = f"{text(event.get('pid'))} {text(event.get('tid'))}"
         if category in CALLS:
             link = whole(told.get("correlation"), NONE)
-            self._calls.add(str(thread), start, start + length, "", link)
+            self._calls.add(thread, start, start + length, "", link)
         elif STEP.match(name):
-            self._steps.append((start, start + length, name))
+            self._build.step(self._steps, start, start + length, name)
         else:
-            self._operators.add(str(thread), start, start + length, name, external)
+            self._operators.add(thread, start, start + length, name, external)
 
     def _launch(
         self,
@@ -275,7 +284,7 @@ class _Reader:
             whole(told.get("shared memory"), 0, MOST_SIZE),
         )
         before = len(self._build)
-        where = clean(str(stream))
+        where = text(stream)
         where = where if where.startswith("stream") else f"stream {where}"
         end = NONE if start is None or length is None else start + length
         self._build.add(kind, start, end, device, where, link)
@@ -333,7 +342,10 @@ def _nanoseconds(value: Any) -> int | None:
         found = int(whole + rest)  # as Kineto writes it; Decimal takes three times as long
     else:
         try:
-            found = int((Decimal(value) * 1000).to_integral_value())
-        except (InvalidOperation, OverflowError, ValueError):
+            number = Decimal(value)
+            if number.adjusted() > MOST_DIGITS:  # its whole number may have millions
+                return None
+            found = int((number * 1000).to_integral_value())
+        except (ArithmeticError, ValueError):  # NaN, infinities; "1e999999999999"
             return None
     return found if abs(found) < MOST_TIME // 2 else None

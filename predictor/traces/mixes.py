@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.power.limit import checked_limit
+from wattcast.predictor.messages.application import ClockPoint, MixClock
 from wattcast.predictor.traces.powers import Device
 from wattcast.predictor.traces.trace import Trace
 
@@ -23,7 +24,7 @@ MOST_STEPS = 100
 """Steps that get a clock of their own: those of the most time."""
 
 
-def mixes(device: Device, trace: Trace, request: ApplicationRequest) -> Iterator[dict[str, Any]]:
+def mixes(device: Device, trace: Trace, request: ApplicationRequest) -> Iterator[MixClock]:
     """The best clock and power limit for all launches that have code, and for those of each step.
 
     Kinds of launches whose code has no answer at some clock are left out; ``covers`` is the share
@@ -52,14 +53,22 @@ def mixes(device: Device, trace: Trace, request: ApplicationRequest) -> Iterator
         if seconds[known].sum() > 0:
             mix = _mix(device, seconds[known], watts, scales, request.most_slowdown)
             covers = float(seconds[known].sum() / seconds.sum())
-            at = {"device": trace.devices[device.number].id, "step": step, "covers": covers}
-            yield {**at, **mix}
+            points, best, limit = mix
+            yield MixClock(
+                device=trace.devices[device.number].id,
+                step=step,
+                covers=covers,
+                points=points,
+                best=best,
+                power_limit_watts=limit,
+            )
 
 
 def _mix(
     device: Device, seconds: Floats, watts: Floats, scales: Floats, most_slowdown: float
-) -> dict[str, Any]:
-    """Kinds ``[n]`` with these seconds and watts at each pair of clocks, and the best of them.
+) -> tuple[list[ClockPoint], ClockPoint | None, float | None]:
+    """Kinds ``[n]`` with these seconds and watts at each pair of clocks, the best of them, and a
+    power limit that comes to the same.
 
     ``scales`` ``[n, pairs, 2]``: time and power over those at the last pair.
     """
@@ -67,16 +76,16 @@ def _mix(
     times = seconds @ longer / seconds.sum()
     energies = (seconds * watts) @ (longer * less) / (seconds @ watts)
     points = [
-        {**pair._asdict(), "time": float(time), "energy": float(energy)}
+        ClockPoint(**pair._asdict(), time=float(time), energy=float(energy))
         for pair, time, energy in zip(device.powers.tried, times, energies, strict=True)
     ]
     allowed = np.flatnonzero(times <= most_slowdown)
     best = min(allowed.tolist(), key=lambda n: (energies[n], -n), default=None)
     if best is None or energies[best] >= 1.0 - 1e-9:
-        return {"points": points, "best": None, "power_limit_watts": None}
+        return points, None, None
     highest = float((watts * less[:, best])[seconds > 0].max())
     limit = _possible(highest, device.gpu)
-    return {"points": points, "best": points[best], "power_limit_watts": limit}
+    return points, points[best], limit
 
 
 def _possible(watts: float, gpu: GpuProfile) -> float | None:

@@ -17,9 +17,13 @@ from urllib.parse import quote
 
 import numpy as np
 
+from wattcast.features.checked import text, whole
 from wattcast.features.effort import checkpoint
-from wattcast.features.errors import DataError
+from wattcast.features.errors import DataError, GivenUpError
 from wattcast.predictor.traces.trace import (
+    MOST_DEVICES,
+    MOST_LAUNCHES,
+    MOST_RANGES,
     MOST_SIZE,
     NONE,
     STEP,
@@ -27,9 +31,9 @@ from wattcast.predictor.traces.trace import (
     Device,
     Integers,
     Kind,
+    Names,
     Ranges,
     Trace,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -53,39 +57,64 @@ COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 OPERATION = re.compile(r", (?:op_id|seq) = .*$")
 """What PyTorch's ``emit_nvtx`` appends to an operator's name."""
 
+INSTRUCTIONS = 100_000
+"""Of SQLite's machine between two looks whether to go on: some milliseconds."""
+
 ROWS = 50_000
+MOST_TABLES, MOST_STRINGS = 10_000, 1_000_000
+"""Tables that are looked at, and texts of StringIds."""
+
 MOST_TEXT = 1 << 20
 """Bytes of one value that SQLite hands out."""
 
 
-def read(path: Path, name: str, progress: Progress) -> Trace:
+def read(path: Path, name: str, progress: Progress, limited: bool = False) -> Trace:
     """The trace of an export. Raises DataError."""
     try:
         with closing(_opened(path)) as database:
-            return _Export(name, database, progress).trace()
+            return _Export(name, database, progress, limited).trace()
     except (sqlite3.Error, OverflowError) as error:
+        checkpoint()  # it may have been interrupted
         raise DataError(f"{name}: SQLite cannot read it: {error}", file=name) from error
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """The file as it is: nothing is written, no view or function of the file is run."""
+    """The file as it is: nothing is written, and nothing of the file is run: no view, no generated
+    column (``_columns`` lists none), no function. A statement is given up with its request."""
     uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     database = sqlite3.connect(uri, uri=True)
     database.text_factory = lambda text: text.decode("utf-8", "replace")
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_TEXT)
     database.execute("PRAGMA trusted_schema = OFF")
     database.execute("PRAGMA query_only = ON")
+    database.set_progress_handler(_is_over, INSTRUCTIONS)
     return database
 
 
+def _is_over() -> bool:
+    """Whether this thread's work is given up: SQLite ends its statement then."""
+    try:
+        checkpoint()
+    except GivenUpError:
+        return True
+    return False
+
+
 class _Export:
-    def __init__(self, name: str, database: sqlite3.Connection, progress: Progress) -> None:
+    def __init__(
+        self, name: str, database: sqlite3.Connection, progress: Progress, limited: bool
+    ) -> None:
         self._name, self._db, self._progress = name, database, progress
+        self._most = MOST_LAUNCHES if limited else None
+        self._ranges_most = MOST_RANGES if limited else None
         tables = database.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+            "SELECT name, sql FROM sqlite_master WHERE type = 'table' LIMIT ?", (MOST_TABLES,)
         )
-        self._tables = {str(name) for (name,) in tables}
+        # The others are virtual.
+        self._tables = {str(n) for n, sql in tables if str(sql).upper().startswith("CREATE TABLE")}
         self._strings: dict[int, str] = {}
+        self._names = Names(MOST_STRINGS)
+        self._named = self._holds("StringIds", "id", "value")
 
     def trace(self) -> Trace:
         if KERNEL not in self._tables:
@@ -97,24 +126,28 @@ class _Export:
                 f"(nsys profile --trace=cuda,nvtx); {known}",
                 file=self._name,
             )
-        build = Builder(self._name, self._source())
+        build = Builder(self._name, self._source(), self._most)
         gpus = self._gpus()
         for table in (KERNEL, COPY, SET):
             if table in self._tables:
                 self._launches(build, table, gpus)
         calls, by_link = self._calls()
-        ranges, steps = self._ranges()
+        ranges, steps = self._ranges(build)
         link = build.column("link")
         operator, launched = self._operators(build, link, calls, by_link, ranges)
         return build.built(operator, launched, steps)
 
     def _source(self) -> str:
-        if "META_DATA_EXPORT" in self._tables:
-            rows = dict(self._db.execute("SELECT name, value FROM META_DATA_EXPORT"))
-            version = rows.get("EXPORT_PRODUCT_VERSION")
-            if version:
-                return f"Nsight Systems {str(version)[:40]}"
+        if self._holds("META_DATA_EXPORT", "name", "value"):
+            row = self._db.execute(
+                "SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_PRODUCT_VERSION'"
+            ).fetchone()
+            if row is not None and (version := text(row[0], 40)):
+                return f"Nsight Systems {version}"
         return "Nsight Systems"
+
+    def _holds(self, table: str, *columns: str) -> bool:
+        return table in self._tables and self._columns(table).issuperset(columns)
 
     def _columns(self, table: str) -> set[str]:
         return {str(row[1]) for row in self._db.execute(f'PRAGMA table_info("{table}")')}
@@ -142,11 +175,12 @@ class _Export:
         found = self._strings.get(number)
         if found is None:
             row = None
-            if "StringIds" in self._tables:
+            if self._named:
                 row = self._db.execute(
                     "SELECT value FROM StringIds WHERE id = ?", (number,)
                 ).fetchone()
-            found = self._strings[number] = "" if row is None else str(row[0])
+            found = self._strings[number] = "" if row is None else text(row[0])
+            self._names.number(found)
         return found
 
     def _gpus(self) -> dict[tuple[int, int | None], Device]:
@@ -155,7 +189,9 @@ class _Export:
         if "TARGET_INFO_GPU" in self._tables:
             for number, name, sms in self._rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
                 at = whole(number)
-                boards[at] = Device(at, str(name or ""), whole(sms) or None)
+                if len(boards) >= MOST_DEVICES:
+                    break
+                boards[at] = Device(at, text(name), whole(sms) or None)
         found: dict[tuple[int, int | None], Device] = {(at, None): b for at, b in boards.items()}
         if "TARGET_INFO_CUDA_DEVICE" in self._tables:
             wanted = ("gpuId", "cudaId", "pid", "numMultiprocessors")
@@ -212,7 +248,7 @@ class _Export:
 
     def _calls(self) -> tuple[Ranges, Integers]:
         """Calls of the CUDA runtime, and their keys in order."""
-        calls = Ranges()
+        calls = Ranges(self._ranges_most)
         if RUNTIME in self._tables:
             wanted = ("start", "end", "globalTid", "correlationId")
             for start, end, thread, link in self._rows(RUNTIME, wanted):
@@ -220,16 +256,17 @@ class _Export:
                 calls.add(tid, whole(start), whole(end), "", _link(tid & PROCESS, link))
         return calls, calls.column("key")
 
-    def _ranges(self) -> tuple[Ranges, list[tuple[int, int, str]]]:
-        ranges, steps = Ranges(), []
+    def _ranges(self, build: Builder) -> tuple[Ranges, list[tuple[int, int, str]]]:
+        ranges = Ranges(self._ranges_most)
+        steps: list[tuple[int, int, str]] = []
         if "NVTX_EVENTS" in self._tables:
             wanted = ("start", "end", "eventType", "text", "textId", "globalTid")
-            for start, end, event, text, text_id, thread in self._rows("NVTX_EVENTS", wanted):
+            for start, end, event, words, text_id, thread in self._rows("NVTX_EVENTS", wanted):
                 if end is None or event not in (PUSH_POP, START_END):
                     continue
-                name = str(text) if text is not None else self._string(text_id)
+                name = text(words) if words is not None else self._string(text_id)
                 if STEP.match(name):
-                    steps.append((whole(start), whole(end), name))
+                    build.step(steps, whole(start), whole(end), name)
                 elif event == PUSH_POP:
                     plain = OPERATION.sub("", name) or "unnamed range"
                     ranges.add(whole(thread), whole(start), whole(end), plain)

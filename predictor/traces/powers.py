@@ -7,8 +7,9 @@ length does the same work in a second. The interval then spans both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,9 +24,8 @@ from wattcast.models.estimate import Estimate, between, weaker
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import STANDING, predicted_power
 from wattcast.predictor import parts
-from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import OVER_LIMIT, board_limit
+from wattcast.predictor.messages.predict import PredictRequest, Trust
+from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
 from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 from wattcast.predictor.traces.board import Board
@@ -54,13 +54,23 @@ class KindPower:
     how: How
     estimate: Estimate
     standing_watts: float
-    trust: Mapping[str, str]
+    trust: Trust
     why: str
     family: str | None = None
     data_type: str | None = None
     code: Code | None = None
     request: PredictRequest | None = None
     scales: Floats | None = None
+
+
+@lru_cache(maxsize=64)
+def _guess(why: str) -> Trust:
+    """One for all kinds: of 200,000 each would take a kilobyte."""
+    return Trust(mark="guess", why=why)
+
+
+def _size(kind: Kind) -> float:
+    return log(max(1, prod(kind.grid)))
 
 
 class Served(NamedTuple):
@@ -79,7 +89,7 @@ class BoardPowers:
     ) -> None:
         self.predictor, self.request, self.gpu, self.code = predictor, request, gpu, code
         self.clocks: ClockPair
-        self.clocks, notes = clocks_of(request.clocks, gpu)
+        self.clocks, notes = parts.clocks_of(request.clocks, gpu)
         self.notes: list[Diagnostic] = list(notes)
         self.tried = tried(gpu, self.clocks)
         physical = predictor.power.physical(gpu, request.board or "")
@@ -111,8 +121,19 @@ class BoardPowers:
                 progress("launches analysed", analysed)
             else:
                 later.append((number, one, code))
+        kinds = dict(ordered)
+        analysed_of: dict[int, dict[int, KindPower]] = {}
+        for number, power in sorted(found.items()):
+            if power.code is not None:
+                analysed_of.setdefault(id(power.code), {})[number] = power
+        sizes = {
+            key: np.array([_size(kinds[number].kind) for number in same])
+            for key, same in analysed_of.items()
+        }
         for number, one, code in later:
-            found[number] = self._nearest(one, code, found, dict(ordered))
+            checkpoint()
+            same = list(analysed_of.get(id(code), {}).values())
+            found[number] = self._nearest(one.kind, code, same, sizes.get(id(code)))
         return found
 
     def _unknown(self, kind: Kind, why: str = "code that is not known") -> KindPower:
@@ -131,7 +152,7 @@ class BoardPowers:
             "name" if kind.what == "kernel" else "copy",
             estimate,
             min(self.standing_watts, estimate.value),
-            {"mark": "guess", "why": why},
+            _guess(why),
             found.why,
             found.family,
             found.data_type,
@@ -172,14 +193,14 @@ class BoardPowers:
         source = self.predictor.sources.read(request, self.gpu)
         analysis = parts.analysed(self.predictor, request, source, self.gpu)
         needs = parts.needs(source, analysis)
-        trips = parts.facts(analysis)["trip_counts"]
+        trips = parts.trip_counts(analysis)
         seconds = one.seconds / one.launches
         found = self._watts(analysis, seconds if seconds > 0 else None)
-        assumed = bool(needs) or any(trip["how"] == "assumed" for trip in trips)
+        assumed = bool(needs) or any(trip.how == "assumed" for trip in trips)
         why = "its code at the measured duration"
         if assumed:
             measured, found = found, self._watts(analysis, None)
-            missing = needs[0]["argument"] if needs else "the trips of a loop"
+            missing = needs[0].argument if needs else "the trips of a loop"
             why = f"its code; {missing} is assumed, so rates are those of the predicted duration"
         estimate, card = found.estimate, found.card
         if estimate is None or card is None:
@@ -217,22 +238,15 @@ class BoardPowers:
         )
 
     def _nearest(
-        self, one: Served, code: Code, found: Mapping[int, KindPower], served: Mapping[int, Served]
+        self, kind: Kind, code: Code, same: Sequence[KindPower], sizes: Floats | None
     ) -> KindPower:
-        """Of launches of the same kernel that were analysed the one of the nearest size."""
-        same = [number for number, power in found.items() if power.code is code]
-        if not same:
-            return self._unknown(
-                one.kind, f"code of which only {MOST_ANALYSED} launches are analysed"
-            )
-        mine = log(max(1, prod(one.kind.grid)))
-
-        def apart(number: int) -> float:
-            return abs(log(max(1, prod(served[number].kind.grid))) - mine)
-
-        near = found[min(same, key=lambda number: (apart(number), number))]
-        low = min(found[number].estimate.low for number in same)
-        high = max(found[number].estimate.high for number in same)
+        """Of launches of the same kernel that were analysed (``sizes`` [n]) the one of the nearest
+        size."""
+        if sizes is None:
+            return self._unknown(kind, f"code of which only {MOST_ANALYSED} launches are analysed")
+        near = same[int(np.argmin(np.abs(sizes - _size(kind))))]
+        low = min(power.estimate.low for power in same)
+        high = max(power.estimate.high for power in same)
         estimate = near.estimate
         wide = Estimate(estimate.value, low, high, estimate.level, estimate.basis)
         why = "its code, launched with another grid"

@@ -12,7 +12,7 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import AnalysisError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
-from wattcast.predictor.parts.limits import Chosen, cost_at
+from wattcast.predictor.parts.time_and_power import Chosen, time_and_power
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -41,7 +41,7 @@ def scales(
     """Time and power at each pair over those at the last, ``[n, 2]``; ``None`` where the models
     tell none."""
     try:
-        found = [cost_at(predictor, MODELS, analysis, gpu, pair).told() for pair in pairs]
+        found = [time_and_power(predictor, MODELS, analysis, gpu, pair).told() for pair in pairs]
     except AnalysisError:
         return None
     told = np.array([(time.estimate.value, watts.value) for time, watts, _ in found])

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import hypot, sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.models.estimate import BASIS_ORDER, Basis
+from wattcast.predictor.messages import Energy
 from wattcast.predictor.traces.powers import Device, KindPower
 from wattcast.predictor.traces.trace import Trace
 
@@ -87,7 +88,7 @@ def total_of(
     trace: Trace,
     found: Sequence[Device],
     gaps: Sequence[Mapping[str, float]],
-) -> dict[str, Any]:
+) -> Energy:
     """The energy of all launches and gaps of some devices, with its interval.
 
     Models and gaps err for different reasons, and so do kinds of boards. Where a board is itself a
@@ -112,13 +113,13 @@ def total_of(
             level = min(level, power.estimate.level)
             bases.add(power.estimate.basis)
     halves = [half_width(own, idle, guesses, side) for side in (0, 1)]
-    return {
-        "joules": value,
-        "low": max(0.0, value - halves[0]),
-        "high": value + halves[1],
-        "level": level,
-        "basis": max(bases, key=BASIS_ORDER.index),
-    }
+    return Energy(
+        joules=value,
+        low=max(0.0, value - halves[0]),
+        high=value + halves[1],
+        level=level,
+        basis=max(bases, key=BASIS_ORDER.index),
+    )
 
 
 def half_width(

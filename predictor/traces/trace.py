@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import DataError
+from wattcast.features.errors import DataError, ServiceError
 
 Integers = NDArray[np.int64]
 
@@ -29,8 +29,14 @@ such as ``step 3`` or ``iteration_3``."""
 MOST_KINDS = 200_000
 """Different launches (kernel, shape, registers, shared memory) of one trace."""
 
-MOST_NAME = 4096
-"""Characters of a name that are kept."""
+MOST_DEVICES, MOST_STREAMS, MOST_STEPS = 1_024, 10_000, 100_000
+"""Of one trace; a step is a range of the host."""
+
+MOST_NAMES = 1 << 26
+"""Characters of all different names of a trace."""
+
+MOST_LAUNCHES, MOST_RANGES = 1_000_000, 4_000_000
+"""Launches, and ranges of the host, of a trace that others send: some 0.7 GB with their answer."""
 
 
 class Kind(NamedTuple):
@@ -91,51 +97,47 @@ MOST_TIME = 1 << 62
 """Nanoseconds beyond which a time is none: 146 years."""
 
 
-MOST_NUMBER = 1 << 62
-"""Size of any number of a trace: what its columns hold."""
-
 MOST_SIZE = 1 << 31
 """Size of a grid's or a block's side, of registers and of bytes of shared memory."""
 
 
-def whole(value: object, otherwise: int = 0, most: int = MOST_NUMBER) -> int:
-    """A field of a trace as a whole number, or as a text of one (Kineto writes some ids so);
-    ``otherwise`` for anything else, and for what is ``most`` or larger."""
-    if isinstance(value, str | float):
-        try:
-            number = float(value)
-            value = int(number) if abs(number) < most else None
-        except ValueError:
-            return otherwise
-    if not isinstance(value, int) or isinstance(value, bool):
-        return otherwise
-    return value if -most < value < most else otherwise
-
-
-def clean(name: str) -> str:
-    """A name as it can be written anywhere: no lone surrogates, and not without end."""
-    short = name[:MOST_NAME]
-    return short if short.isascii() else short.encode("utf-8", "replace").decode()
+def _hold(count: int, most: int | None, what: str) -> None:
+    if most is not None and count >= most:
+        raise ServiceError("too-large", f"the trace has more than {most:,} {what}")
 
 
 @dataclass
 class Names:
     """Names as numbers, in the order in which they come."""
 
+    most: int = 2 * MOST_KINDS
     known: dict[str, int] = field(default_factory=dict)
+    characters: int = 0
 
     def number(self, name: str) -> int:
-        return self.known.setdefault(clean(name), len(self.known))
+        """Raises DataError for names without end."""
+        known = self.known.get(name)
+        if known is None:
+            self.characters += len(name)
+            if self.characters > MOST_NAMES or len(self.known) >= self.most:
+                raise DataError(
+                    f"more than {self.most:,} different names, or {MOST_NAMES:,} characters of them"
+                    f" (at {name[:60]!r})"
+                )
+            known = self.known[name] = len(self.known)
+        return known
 
     def all(self) -> tuple[str, ...]:
         return tuple(self.known)
 
 
 class Ranges:
-    """Ranges on threads of the host: operators, NVTX ranges, calls that launch."""
+    """Ranges on threads of the host: operators, NVTX ranges, calls that launch. At most ``most``
+    (``None``: no limit)."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self.names = Names()
+        self._most = most
         self._threads: dict[object, int] = {}
         self.columns = {name: array("q") for name in ("thread", "start", "end", "name", "key")}
 
@@ -149,8 +151,10 @@ class Ranges:
         return ours[other.column("thread")[at]]
 
     def add(self, thread: object, start: int, end: int, name: str, key: int = NONE) -> None:
-        """One range in ns; ``key`` is what launches may refer to it by."""
+        """One range in ns; ``key`` is what launches may refer to it by. Raises ServiceError
+        ``too-large`` and DataError."""
         columns = self.columns
+        _hold(len(columns["key"]), self._most, "ranges of the host")
         columns["thread"].append(self.thread(thread))
         columns["start"].append(start)
         columns["end"].append(end)
@@ -191,12 +195,12 @@ class Ranges:
 
 
 class Builder:
-    """Collects launches in whatever order a file has them."""
+    """Collects launches in whatever order a file has them; at most ``most``."""
 
-    def __init__(self, file: str, source: str) -> None:
-        self.file, self.source = file, source
+    def __init__(self, file: str, source: str, most: int | None = None) -> None:
+        self.file, self.source, self._most = file, source, most
         self.devices: dict[object, Device] = {}
-        self.operators, self.streams = Names(), Names()
+        self.operators, self.streams, self._named = Names(), Names(MOST_STREAMS), Names()
         self._kinds: dict[Kind, int] = {}
         self._devices: dict[object, int] = {}
         self._columns = {
@@ -212,23 +216,33 @@ class Builder:
         self, kind: Kind, start: int | None, end: int, device: object, stream: str, link: int
     ) -> None:
         """One launch. Times that nobody took are counted and left out (CUPTI: 0, or an end
-        before the start)."""
+        before the start). Raises ServiceError ``too-large`` and DataError."""
+        _hold(len(self), self._most, "launches")
         timed = start is not None and -MOST_TIME < start <= end < MOST_TIME
         if start is None or not timed or start == end == 0:
             self.untimed += 1
             return
-        number = self._kinds.setdefault(kind, len(self._kinds))
-        if number >= MOST_KINDS:
-            raise DataError(
-                f"{self.file}: more than {MOST_KINDS:,} different launches", file=self.file
-            )
+        number = self._kinds.get(kind)
+        if number is None:
+            number = self._kinds[kind] = len(self._kinds)
+            self._named.number(kind.name), self._named.number(kind.mangled)
+            if number >= MOST_KINDS:
+                raise DataError(
+                    f"{self.file}: more than {MOST_KINDS:,} different launches", file=self.file
+                )
         columns = self._columns
         columns["start"].append(start)
         columns["end"].append(end)
         columns["device"].append(self._devices.setdefault(device, len(self._devices)))
+        _hold(len(self._devices) - 1, MOST_DEVICES, "devices")
         columns["stream"].append(self.streams.number(stream))
         columns["kind"].append(number)
         columns["link"].append(link)
+
+    def step(self, steps: list[tuple[int, int, str]], start: int, end: int, name: str) -> None:
+        """One more step. Raises ServiceError ``too-large``."""
+        _hold(len(steps), MOST_STEPS, "steps")
+        steps.append((start, end, name))
 
     def column(self, name: str) -> Integers:
         """A column in the order of the file."""

@@ -17,13 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from studies.card_tables import table
 from wattcast.app.settings import Settings
 from wattcast.features.cuda import compile_cuda
 from wattcast.predictor import Predictor
 from wattcast.predictor.advise import advise
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
-from wattcast.training.card_tables import table
+from wattcast.predictor.predict import predict_one
 
 HERE = Path(__file__).parent
 SOURCE, PTX = HERE / "pairs.cu", HERE / "pairs.sm_70.ptx"
@@ -158,7 +158,7 @@ def judge(predictor: Predictor, pair: Pair, gpu: str) -> Outcome:
         return PredictRequest.model_validate(body)
 
     def cost(request: PredictRequest) -> tuple[float, float]:
-        found = predict(predictor, request)
+        found = predict_one(predictor, request)
         return found["time"]["seconds"], found["energy"]["joules"]
 
     changed = {**pair.launch, **pair.changed}

@@ -21,11 +21,11 @@ from time import monotonic
 import numpy as np
 
 from studies.budget.launches import Asked, long_running, of_fixtures, of_programs
+from studies.card_tables import table
 from studies.end_to_end import programs
 from wattcast.features.analysis import DEFAULT_EFFORT, KernelAnalysis, analyse
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
-from wattcast.training.card_tables import table
 
 GPU = "a100-sxm4-80gb"
 MORE = 50

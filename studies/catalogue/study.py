@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from studies.card_tables import table
 from studies.end_to_end import by_hand, others_median
 from studies.measuring_kernels import target, without_comments
 from wattcast.app.settings import Settings
@@ -35,8 +36,7 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
-from wattcast.training.card_tables import table
+from wattcast.predictor.predict import predict_one
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "catalogue.md"
@@ -154,7 +154,7 @@ def outcome(predictor: Predictor, figure: Figure) -> Outcome:
     """One figure asked of ``predictor``. Raises WattcastError."""
     request = {"model": "physical", **figure.request}  # whose features the roofline needs
     request["ptx"] = ptx(request.pop("file"))
-    answer = predict(predictor, PredictRequest.model_validate(request))
+    answer = predict_one(predictor, PredictRequest.model_validate(request)).data()
     gpu, made = load_gpu(figure.gpu), answer["clocks"]
     clocks = ClockPair(made["core_mhz"], made["memory_mhz"])
     time = answer["time"]

@@ -6,7 +6,7 @@ The activities of the data folder come from a prototype's analysis of public PTX
 from the frequency-scaling data (docs/bottleneck.md names both).
 
 ``python -m studies activity FOLDER`` makes the tables of the public programs anew, as the service
-answers (``studies/power/served_activity.py``). WATTCAST_ACTIVITY names that folder.
+answers (``studies/fitting/physical/served_activity.py``). WATTCAST_ACTIVITY names that folder.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -21,13 +20,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from wattcast.models.choice import Point, pareto
-
 INK = "#24292f"
 BACKGROUND = "#ffffff"
 _COLOURS = ("#2f7ed8", "#d9730d", "#1a9e77", "#c2569b", "#8a7a00", "#7a6ff0", "#c94040", "#6b7785")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
 
 _STYLE = {
     "svg.hashsalt": "wattcast",  # ids are hashes; without it they differ from run to run
@@ -79,14 +75,6 @@ class Points(NamedTuple):
     predicted: Sequence[float]
 
 
-class Line(NamedTuple):
-    """``y`` over ``x``, each ``[n]``."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-
-
 class Span(NamedTuple):
     """Quantiles of a ratio: 5, 25, 50, 75 and 95 %."""
 
@@ -95,21 +83,6 @@ class Span(NamedTuple):
     middle: float
     high: float
     most: float
-
-
-class Panel(NamedTuple):
-    """One of several small axes: the same lines of another program."""
-
-    title: str
-    lines: Sequence[Line]
-
-
-class Choices(NamedTuple):
-    """Operating points of one program, and the one that time and energy refer to."""
-
-    label: str
-    points: Sequence[Point[Any]]
-    reference: Point[Any]
 
 
 def scatter(name: str, caption: str, series: Sequence[Points], unit: str) -> Figure:
@@ -132,27 +105,6 @@ def scatter(name: str, caption: str, series: Sequence[Points], unit: str) -> Fig
             axis.set_major_formatter(FuncFormatter(_short))
             axis.set_minor_formatter(NullFormatter())
         axes.set(xlabel=f"measured, {unit}", ylabel=f"predicted, {unit}")
-        _legend_beside(axes)
-        return _finished(figure, name, caption)
-
-
-def cumulative(name: str, caption: str, errors: Mapping[str, Sequence[float]]) -> Figure:
-    """Share of rows at or below an absolute error in percent, one line for each model.
-
-    The axis is logarithmic and starts at 1 %; smaller errors count from there.
-    """
-    with _drawing(_WIDTH_INCHES, 3.4) as figure:
-        axes = figure.subplots()
-        for at, (label, percents) in enumerate(errors.items()):
-            ordered = np.maximum(np.sort(np.asarray(percents, dtype=float)), 1.0)
-            share = np.arange(1, len(ordered) + 1) / max(1, len(ordered))
-            axes.step(ordered, share, where="post", linestyle=_DASHES[at % 8], label=label)
-        axes.set(xscale="log", xlim=(1, 1000), ylim=(0, 1))
-        axes.set_xticks([1, 2, 5, 10, 20, 50, 100, 200, 500, 1000])
-        axes.xaxis.set_major_formatter(FuncFormatter(_short))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-        axes.set(xlabel="absolute error at most, %", ylabel="share of rows")
         _legend_beside(axes)
         return _finished(figure, name, caption)
 
@@ -231,78 +183,6 @@ def spans(
         axes.grid(visible=False, axis="y")
         _legend_beside(axes)
         return _finished(figure, name, caption)
-
-
-def curves(
-    name: str, caption: str, panels: Sequence[Panel], xlabel: str, ylabel: str, *, columns: int = 4
-) -> Figure:
-    """Small panels with common axes, each with the same lines; one legend for all."""
-    across = min(columns, max(1, len(panels)))
-    down = max(1, ceil(len(panels) / across))
-    with _drawing(_WIDTH_INCHES, 0.7 + 1.45 * down) as figure:
-        grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-        for axes, panel in zip(grid.flat, panels, strict=False):
-            axes.set_title(panel.title)
-            for at, line in enumerate(panel.lines):
-                axes.plot(
-                    line.x, line.y, **_marks(at), markersize=3, linestyle=_DASHES[at % 8],
-                    linewidth=1.2, label=line.label,
-                )  # fmt: skip
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        # Panels above an empty place have no axis below them to carry the clocks.
-        for at, axes in enumerate(grid.flat[: len(panels)]):
-            axes.tick_params(labelbottom=at + across >= len(panels))
-        figure.supxlabel(xlabel, fontsize=9)
-        figure.supylabel(ylabel, fontsize=9)
-        handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=max(1, len(labels)))
-        return _finished(figure, name, caption)
-
-
-def heat_map(name: str, caption: str, labels: Sequence[str], values: NDArray[np.float64]) -> Figure:
-    """A square matrix ``[n, n]`` of values from -1 to 1, each cell with its number."""
-    with _drawing(_WIDTH_INCHES, _WIDTH_INCHES * 0.85) as figure:
-        axes = figure.subplots()
-        axes.imshow(values, cmap="PuOr", vmin=-1, vmax=1)
-        for (row, column), value in np.ndenumerate(values):
-            axes.text(
-                column, row, f"{value:.2f}", ha="center", va="center", fontsize=5,
-                color=BACKGROUND if abs(value) > 0.7 else INK,
-            )  # fmt: skip
-        axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6)
-        axes.set_yticks(range(len(labels)), labels, fontsize=6)
-        axes.grid(visible=False)
-        return _finished(figure, name, caption)
-
-
-def pareto_fronts(name: str, caption: str, series: Sequence[Choices]) -> Figure:
-    """Energy over time of operating points; a line joins those that no other beats in both."""
-    with _drawing(_WIDTH_INCHES * 0.8, 3.6) as figure:
-        axes = figure.subplots()
-        for at, choices in enumerate(series):
-            marks = _marks(at)
-            axes.plot(
-                *_relative(choices.points, choices.reference),
-                **marks, linestyle="none", markersize=4, alpha=0.45,
-            )  # fmt: skip
-            axes.plot(
-                *_relative(pareto(choices.points), choices.reference),
-                **marks, linestyle=_DASHES[at % 8], markersize=5.5, label=choices.label,
-            )  # fmt: skip
-        axes.set(xlabel="time over that at the reference")
-        axes.set(ylabel="energy over that at the reference")
-        _legend_beside(axes)
-        return _finished(figure, name, caption)
-
-
-def _relative(
-    points: Sequence[Point[Any]], reference: Point[Any]
-) -> tuple[list[float], list[float]]:
-    return (
-        [point.time_seconds / reference.time_seconds for point in points],
-        [point.energy_joules / reference.energy_joules for point in points],
-    )
 
 
 @contextmanager

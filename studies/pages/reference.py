@@ -18,17 +18,17 @@ from unittest.mock import patch
 import typer
 from typer.main import get_command
 
+from studies.card_tables import table
 from studies.pages.reference_calls import api_page
-from wattcast.app.services.models.promoted import alone
+from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.app.settings import Settings
 from wattcast.features.gpus import GpuProfile, list_gpus
 from wattcast.features.schemas import list_schemas
+from wattcast.measure import recording
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PhysicalPowerModel, predicted_power
 from wattcast.predictor.catalog import schema_details
-from wattcast.training.card_tables import table
-from wattcast.training.measure import lines
 
 MADE = "<!-- Written by python -m studies reference docs/reference; do not edit. -->\n\n"
 
@@ -121,7 +121,7 @@ def features_page() -> str:
 
 def gpus_page(settings: Settings) -> str:
     """Every GPU of the package, from its profile."""
-    models = alone(settings, registry=False).power
+    models = standalone_predictor(settings, registry=False).power
     measured = {card.gpu for card in models.cards() if card.target == "power"}
     parts = [
         "# GPUs\n",
@@ -244,6 +244,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     for path in write(parser.parse_args(arguments).folder, pages()):
         print(path)
-    lines.SCHEMA_FILE.write_text(json.dumps(lines.schema(), indent=1) + "\n", "utf-8")
-    print(lines.SCHEMA_FILE.name)
+    recording.SCHEMA_FILE.write_text(json.dumps(recording.schema(), indent=1) + "\n", "utf-8")
+    print(recording.SCHEMA_FILE.name)
     return 0

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from studies.card_tables import table
 from wattcast.app.settings import Settings
-from wattcast.training.card_tables import table
 
 _REF = "#/components/schemas/"
 

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from studies import end_to_end, held_out
+from studies.card_tables import table
 from studies.catalogue import study as catalogue
 from studies.end_to_end import others_median
 from studies.pages.figures import Figure, Points, Span, scatter, spans
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ModelCard
-from wattcast.training.card_tables import table
 
 PAGE_DATA = Path(__file__).parents[2] / "app" / "web" / "static" / "accuracy.json"
 NOTICE = Path(__file__).parents[1] / "data" / "LICENSE.lisboa.txt"

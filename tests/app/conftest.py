@@ -6,13 +6,18 @@ import io
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
+from sqlalchemy.engine import Engine
 
+from tests.app.databases import KINDS, database
 from tests.app.live import running
 from wattcast.app.cli import main
 from wattcast.app.settings import Settings
+from wattcast.app.store.database import open_database
 
 
 def settings_at(home: Path, **given: object) -> Settings:
@@ -76,6 +81,38 @@ $LOOP:
 """
 
 
+@pytest.fixture(scope="session")
+def kernels(vector_add: str, looping: str) -> dict[str, str]:
+    """Both, as files of an upload."""
+    return {"add.ptx": vector_add, "loop.ptx": looping}
+
+
+@pytest.fixture(params=KINDS)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An empty database of each kind."""
+    with database(request.param, tmp_path) as url:
+        opened = open_database(url)
+        yield opened
+        opened.dispose()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """A home folder and a database of its own, as settings: one of each kind for a file's tests."""
+    folder = tmp_path_factory.mktemp("home")
+    with database(request.param, folder) as url:
+        yield {"home": folder / "home", "database_url": SecretStr(url)}
+
+
+@pytest.fixture(scope="module")
+def service(home: dict[str, Any]) -> Iterator[httpx.Client]:
+    """A client of a service over ``home``."""
+    with running(settings_at(**home)) as opened:
+        yield opened
+
+
 Run = Callable[..., tuple[str, str]]
 
 
@@ -83,6 +120,7 @@ Run = Callable[..., tuple[str, str]]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs ``wattcast`` as its entry point does, over an empty home."""
     monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("WATTCAST_PORT", "9")  # discard: whatever serves on this machine, not there
 
     def command(*words: str, status: int = 0, stdin: str = "") -> tuple[str, str]:
         monkeypatch.setattr("sys.argv", ["wattcast", *words])

@@ -108,7 +108,6 @@ class Group:
             ptxas="off",
             job_lease_seconds=LEASE_SECONDS,
             job_attempts=50,
-            job_poll_seconds=0.1,
         )
         self.api = self._start_api()
         self.worker = self._start("worker", "--jobs", "1")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import zipfile
 from typing import Any
 
 import httpx
 import numpy as np
 
+from tests.app.measured import zipped
 from tests.app.new_gpu import body_of, launches
 
 GPU = "tesla-v100"
@@ -43,9 +43,4 @@ def measured(client: httpx.Client, kernels: dict[str, str], draws: float = DRAWS
         told = (launch["ptx"], launch["grid"], launch["block"], json.dumps(launch["loops"]))
         group = f"kernel_{launch['group']}"
         writer.writerow((*told, group, clocks.get("core_mhz", ""), repr(watts)))
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as zipped:
-        zipped.writestr("rows.csv", text.getvalue())
-        for name, ptx in kernels.items():
-            zipped.writestr(name, ptx)
-    return archive.getvalue()
+    return zipped({"rows.csv": text.getvalue(), **kernels})

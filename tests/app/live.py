@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import httpx
@@ -19,7 +19,7 @@ from wattcast.app.settings import Settings
 def running(settings: Settings) -> Iterator[httpx.Client]:
     """A client of a service that runs until the block ends."""
     with listen("127.0.0.1", 0) as sock:
-        server = uvicorn.Server(configuration(create_app(settings), settings))
+        server = uvicorn.Server(configuration(create_app(settings)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         while not server.started:
@@ -32,3 +32,12 @@ def running(settings: Settings) -> Iterator[httpx.Client]:
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
+
+
+def at_once(works: Iterable[Callable[[], object]]) -> None:
+    """Do all of it at the same time, to the end."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import time
+import zipfile
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import httpx
 import numpy as np
@@ -55,15 +58,33 @@ def table(
     return text.getvalue().encode()
 
 
-def upload(client: httpx.Client, content: bytes) -> str:
-    """Upload a table; the batch's id."""
-    answer = client.post(
-        "/measurements", files={"file": ("rows.csv", content)}, data={"schema": SCHEMA}
-    )
+def zipped(files: Mapping[str, str | bytes]) -> bytes:
+    """A zip of files by name."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, content in files.items():
+            opened.writestr(name, content)
+    return archive.getvalue()
+
+
+def upload(client: httpx.Client, content: bytes, **form: str) -> str:
+    """Upload a table without a wrong row, or a zip of one and PTX; the batch's id."""
+    if not content.startswith(b"PK"):
+        form = {"schema": SCHEMA, **form}
+    answer = client.post("/measurements", files={"file": ("rows", content)}, data=form)
     assert answer.status_code in (200, 201), answer.text
     assert answer.json()["rejected"] == 0
     batch: str = answer.json()["id"]
     return batch
+
+
+def result_of(client: httpx.Client, accepted: httpx.Response) -> dict[str, Any]:
+    """The result of a retraining that was accepted."""
+    assert accepted.status_code == 202, accepted.text
+    job = ended(client, accepted.headers["Location"])
+    assert job["state"] == "done", job["error"]
+    result: Any = job["result"]
+    return dict(result)
 
 
 def ended(client: httpx.Client, path: str, seconds: float = 300) -> dict[str, object]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import zipfile
 from typing import Any
 
 import httpx
 import numpy as np
 
-from tests.app.measured import ended
+from tests.app.measured import result_of, zipped
 
 GPU = "a100-sxm4-80gb"
 OPTIONS: dict[str, Any] = {"gpu": GPU, "mode": "new_gpu", "targets": ["power", "time"]}
@@ -78,12 +77,7 @@ def measured(
         told = (launch["ptx"], launch["grid"], launch["block"], json.dumps(launch["loops"]))
         values = (repr(one) if power else "", repr(other) if time else "")
         writer.writerow((GPU, *told, f"kernel_{launch['group']}", *values))
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as zipped:
-        zipped.writestr("rows.csv", text.getvalue())
-        for name, ptx in kernels.items():
-            zipped.writestr(name, ptx)
-    return archive.getvalue()
+    return zipped({"rows.csv": text.getvalue(), **kernels})
 
 
 def retrained(client: httpx.Client, content: bytes, **options: object) -> dict[str, Any]:
@@ -91,8 +85,5 @@ def retrained(client: httpx.Client, content: bytes, **options: object) -> dict[s
     accepted = client.post(
         "/retrain", files={"file": ("rows", content)}, data={**OPTIONS, **options}
     )
-    assert accepted.status_code == 202, accepted.text
-    job = ended(client, accepted.headers["Location"])
-    assert job["state"] == "done", job["error"]
-    result: Any = job["result"]
+    result = result_of(client, accepted)
     return {one["target"]: one for one in (result, *result.get("also", ()))}

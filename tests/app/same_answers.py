@@ -74,7 +74,7 @@ def answers(seed: int, threads: int, names: list[str]) -> dict[str, bytes]:
         services = Services(settings_at(Path(home)))
 
         def ask(one: tuple[str, dict[str, Any]]) -> tuple[str, bytes]:
-            answer = predict(services, PredictRequest.model_validate(one[1]))
+            answer = predict(services, PredictRequest.model_validate(one[1])).data()
             del answer["id"]
             return one[0], to_json(answer, inf_nan_mode="constants")
 

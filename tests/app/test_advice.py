@@ -305,7 +305,7 @@ def test_over_http(client: httpx.Client, services: Services) -> None:
     answer = client.get(f"/predictions/{prediction['id']}/advice")
     assert answer.status_code == 200, answer.text
     AdviceAnswer.model_validate(answer.json())
-    here = json.loads(json.dumps(advise(services, request)))
+    here = json.loads(advise(services, request).json_bytes())
     assert answer.json()["advice"] == here["advice"]
     problem(client.get(f"/predictions/{uuid4()}/advice"), 404, "unknown-prediction")
     launch = {"grid": [64], "block": [64]}

@@ -86,6 +86,7 @@ def test_a_small_tile_gains_and_a_large_one_is_left_alone(services: Services) ->
     assert not told(services, gemm("gemm_fp16.sm_80/128x256x64x8x3", *shape), "small_tile")
 
 
+@pytest.mark.slow
 def test_fp32_sums_are_told_of_where_the_board_halves_its_rate_for_them(
     services: Services,
 ) -> None:
@@ -175,6 +176,7 @@ def launches(side: int, *passes: str, width: int | None = None) -> list[dict[str
     return found
 
 
+@pytest.mark.slow
 def test_passes_after_a_product_save_what_they_write_and_read_again() -> None:
     side = 4096
     (found,) = wattcast.fusion(launches(side, "bias_gelu"), gpu="a100", registry=False)
@@ -192,6 +194,7 @@ def test_passes_after_a_product_save_what_they_write_and_read_again() -> None:
     assert twice["gain"]["joules"] > found["gain"]["joules"]
 
 
+@pytest.mark.slow
 def test_what_is_no_pass_over_the_product_is_not_fused() -> None:
     def none(*given: dict[str, Any]) -> bool:
         return not wattcast.fusion(given, gpu="a100", registry=False)

@@ -293,7 +293,7 @@ def test_the_budget_is_the_settings_or_the_requests(tmp_path: Path, vector_add: 
 
 
 def test_seconds_give_a_request_up_and_change_no_answer(client: httpx.Client) -> None:
-    ptx = (FIXTURES / "nbody.sm_80.ptx").read_text()
+    ptx = (FIXTURES / "nbody.sm_70.ptx").read_text()
     launch = {"grid": [512], "block": [128], "arguments": {"2": 65536}}
     body = {"ptx": ptx, "gpu": "v100", "launch": launch, "analysis": "executed"}
     problem(client.post("/predict", json={**body, "analysis_seconds": 1e-4}), 503, "time-limit")

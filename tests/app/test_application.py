@@ -289,7 +289,7 @@ def test_a_gpu_has_the_interval_that_its_launches_alone_have(
 
 def test_the_same_trace_twice_gives_the_same_answer(services: Services, tmp_path: Path) -> None:
     again = Services(settings_at(tmp_path))
-    answers = [json.dumps(asked(one, TRAINING, DEMO)) for one in (services, services, again)]
+    answers = [asked(one, TRAINING, DEMO).json_bytes() for one in (services, services, again)]
     assert answers[0] == answers[1] == answers[2]
 
 
@@ -396,7 +396,7 @@ def test_a_clock_is_for_all_kernels_with_code(
 def test_launches_are_told_by_columns(services: Services) -> None:
     answer = asked(services, TRAINING, launches=True)
     columns = answer["launch_columns"]
-    assert {len(column) for column in columns.values()} == {answer["launches"]}
+    assert {len(column) for column in columns.data().values()} == {answer["launches"]}
     by_kernel = np.bincount(columns["kernel"], columns["joules"])
     assert by_kernel.tolist() == pytest.approx([row["joules"] for row in answer["kernels"]])
 
@@ -584,7 +584,7 @@ def test_the_command_compares_two_traces(run: Run, tmp_path: Path) -> None:
     assert found["kernels"][0]["name"] == "extra"
     assert found["kernels"][0]["new_joules"] == 0
     assert found["joules"] == pytest.approx(found["new"]["joules"] - found["old"]["joules"])
-    assert "against the older trace" in run("app", str(TRAINING), "--against", str(older))[0]
+    assert "Against the older trace" in run("app", str(TRAINING), "--against", str(older))[0]
 
 
 def test_the_command_says_what_is_wrong(run: Run, tmp_path: Path) -> None:

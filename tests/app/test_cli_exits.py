@@ -52,6 +52,7 @@ MISSING_FILE = {
     "diff": ("diff", FILE, NONE, *ON, *SHAPE),
     "bulk": ("bulk", NONE, *ON, *SHAPE),
     "counters": ("counters", NONE, *ON),
+    "model": ("model", NONE, *ON),
     "rank": ("rank", NONE, FILE, *ON, "--problem-size", "64"),
     "tune": ("tune", NONE, FILE, *ON, "--problem-size", "64"),
     "app": ("app", NONE, *ON),
@@ -69,7 +70,8 @@ OTHER_ARGUMENTS = {
     *("schemas", "gpus", "gpus list", "models", "models list", "data", "data fetch", "doctor"),
     *("serve", "worker", "settings", "keys", "keys create", "keys list", "keys revoke", "audit"),
     *("measure", "gpus show", "models registry", "models promote", "models rollback"),
-    *("gpus check", "train"),  # a check that fails is status 1; argparse reads what train is given
+    "operator",
+    "gpus check",  # a check that fails is status 1
 }
 """Commands that read no file of the user's."""
 

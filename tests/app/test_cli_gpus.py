@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from studies.onboarding.simulation import simulated
-from tests.training.measuring import board
+from tests.measure.measuring import board
+from tests.measure.simulation import simulated
 from wattcast.app.cli import main
 from wattcast.features.gpus import check_profile, load_gpu
-from wattcast.training.measure.run import Machine
+from wattcast.measure.run import Machine
 
 Run = Callable[..., tuple[int, str, str]]
 DUMPS = Path(__file__).parents[1] / "fixtures" / "dumps"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from studies.onboarding.simulated import Faults, SimulatedGpu
-from studies.onboarding.simulation import simulated as simulated_machine
-from tests.training.measuring import board, energies, probes
+from tests.measure.measuring import board, energies, probes
+from tests.measure.simulated import Faults, SimulatedGpu
+from tests.measure.simulation import simulated as simulated_machine
 from wattcast.app.cli import main
-from wattcast.training.measure import catalogue
-from wattcast.training.measure.recording import read_recording
-from wattcast.training.measure.run import Machine
+from wattcast.measure import catalogue
+from wattcast.measure.recording import read_recording
+from wattcast.measure.run import Machine
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -73,7 +73,7 @@ def test_each_side_is_what_predict_answers(
 
 def test_the_same_code_changes_nothing(services: Services, vector_add: str) -> None:
     (each,) = compared(services, vector_add, vector_add)["comparisons"]
-    assert set(each["change"].values()) == {0.0}
+    assert set(each["change"].data().values()) == {0.0}
 
 
 def test_limits(services: Services, vector_add: str, heavier: str) -> None:
@@ -115,13 +115,15 @@ def test_members_of_one_side_win_over_common_ones(services: Services, vector_add
 
 
 def test_markdown_holds_no_markup_of_a_name(services: Services, vector_add: str) -> None:
+    from wattcast.predictor.messages import KernelName
+
     name = "$a|b`<script>"
-    plain = compared(services, vector_add, vector_add)
-    plain["comparisons"][0]["new"]["kernel"]["demangled"] = name
+    first = compared(services, vector_add, vector_add).comparisons[0]
+    named = first.new.model_copy(update={"kernel": KernelName(mangled="f", demangled=name)})
     from wattcast.predictor.compare import markdown
     from wattcast.predictor.messages.compare import Limits
 
-    table = markdown(plain["comparisons"], Limits(max_energy_percent=5))
+    table = markdown([first.model_copy(update={"new": named})], Limits(max_energy_percent=5))
     row = next(line for line in table.splitlines() if "tesla-v100" in line)
     assert row.count("|") == 10
     for character in "`|":
@@ -169,7 +171,7 @@ def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str, heavier:
     files = (str(tmp_path / "old.ptx"), str(tmp_path / "new.ptx"))
     launch = ("--gpu", "v100", "--grid", "4096", "--block", "256")
     out, _ = run("diff", *files, *launch)
-    for word in ("energy", "->", "%", "dram"):
+    for word in ("energy", "→", "%", "dram"):
         assert word in out
     out, _ = run("diff", *files, *launch, "--max-energy", "+5%", status=Exit.EXCEEDED)
     assert "breaks max energy percent" in out

@@ -22,6 +22,7 @@ needs_compiler = pytest.mark.skipif(
     find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed"
 )
 
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "cuda"
 LAUNCH = {"grid": [4096], "block": [256]}
 WITH_HOST_CODE = EXAMPLE_CUDA + "int main() {\n  scale<<<1, 32>>>(nullptr, 2, 1);\n}\n"
 
@@ -128,13 +129,29 @@ def test_forbidden_includes_name_their_line(client: httpx.Client) -> None:
 
 
 @needs_compiler
-def test_host_code_without_nvcc_names_its_line(
+def test_a_file_with_a_main_is_answered_without_nvcc(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
-    members = problem(client.post("/predict", json=body(WITH_HOST_CODE)), 422, "cuda-compile")
-    assert members["line"] == 5
-    assert "main()" in members["detail"]
+    whole = (FIXTURES / "whole_file.cu").read_text()
+    headers = {"own.h": (FIXTURES / "own.h").read_text()}
+    given = {**body(whole), "headers": headers, "compiler_options": ["--use_fast_math"]}
+    members = problem(client.post("/predict", json=given), 422, "kernel")
+    assert len(members["known"]) == 2
+    answer = client.post("/predict", json={**given, "kernel": "halve"}).json()
+    assert answer["power"]["watts"] > 0
+    assert "header_missing" in {warning["code"] for warning in answer["warnings"]}
+    # An instance that nothing in the file launches.
+    answer = client.post("/predict", json={**given, "kernel": "scale<64, double>"}).json()
+    assert answer["kernel"]["demangled"].startswith("void scale<(int)64, double>(")
+
+
+def test_templates_without_an_instance_say_what_to_name(client: httpx.Client) -> None:
+    text = "template <int N> __global__ void f(float *p) { p[threadIdx.x] = N; }"
+    members = problem(client.post("/predict", json=body(text)), 422, "kernel")
+    assert "f<256, float>" in members["detail"]
+    answer = client.post("/predict", json={**body(text), "kernel": "f<7>"}).json()
+    assert answer["power"]["watts"] > 0
 
 
 def test_no_compiler_says_how_to_get_one(
@@ -160,10 +177,9 @@ def test_ptx_or_cuda_but_not_both(client: httpx.Client, vector_add: str, path: s
         assert "cuda" in members["detail"]
 
 
-def test_limits_of_the_compiler(tmp_path: Path) -> None:
-    with running(settings_at(tmp_path, max_cuda_bytes=200)) as client:
-        members = problem(client.post("/predict", json=body("//" + "x" * 200)), 413, "too-large")
-        assert "WATTCAST_MAX_CUDA_BYTES" in members["detail"]
+def test_limits_of_the_compiler(client: httpx.Client) -> None:
+    members = problem(client.post("/predict", json=body("//" + "x" * 2**20)), 413, "too-large")
+    assert "at most 1048576" in members["detail"]
 
 
 @needs_compiler
@@ -337,3 +353,34 @@ def test_arguments_that_fit(
     asked = {"ptx": vector_add, "gpu": "v100", "launch": {**LAUNCH, "arguments": arguments}}
     given = ask(client, "/analyze", **asked)["launch"]["arguments"]
     assert sum(a["given"] is not None for a in given) == len(arguments)
+
+
+@needs_compiler
+def test_a_file_as_it_lies_is_answered_by_two_commands(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
+    for name in ("whole_file.cu", "own.h"):
+        (tmp_path / name).write_text((FIXTURES / name).read_text())
+    whole, launch = str(tmp_path / "whole_file.cu"), ("--gpu", "v100", "--grid", "64")
+    asked = ("predict", whole, *launch, "--block", "128")
+    _, told = run(*asked, status=2)
+    assert "halve" in told
+    options = ("-D", "UNUSED=1", "-I", str(tmp_path), "--use_fast_math", "-std=c++17")
+    answer, _ = run(*asked, "--kernel", "halve", *options, "--json")
+    assert json.loads(answer)["compiled"]["compiler"] == "nvrtc"
+    _, told = run(*asked, "--kernel", "halve", "-X", "-o=x", status=2)
+    assert "'-o=x' is not taken" in told
+
+
+@needs_compiler
+def test_the_new_side_of_a_diff_has_a_launch_of_its_own(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "scale.cu"
+    file.write_text(EXAMPLE_CUDA)
+    common = ("diff", str(file), str(file), "--gpu", "v100", "--json", "--arg", "n=1048576")
+    same, _ = run(*common, "--grid", "4096", "--block", "256")
+    other, _ = run(*common, "--grid", "4096", "--block", "256", "--new-grid", "1")
+    (row,) = json.loads(same)["comparisons"]
+    assert row["change"]["energy_percent"] == 0
+    (row,) = json.loads(other)["comparisons"]
+    assert row["change"]["energy_percent"] < -10

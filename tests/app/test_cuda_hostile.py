@@ -2,7 +2,7 @@
 
 Every source is sent twice, naming a file that exists and one that does not. The file's content
 must appear nowhere, and the two answers must be the same but for the name. The text checks are
-switched off, so that what holds is the isolation; both kinds are tried.
+switched off, so that what holds is the isolation.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from tests.app.live import running
 from tests.app.test_jobs_worker import gone
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
-from wattcast.app.services.models.promoted import alone
+from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.features.cuda import compile as compiling
 from wattcast.features.cuda import isolation
-from wattcast.features.cuda.compile import forbidden_include, host_code
-from wattcast.features.cuda.isolation import Mode
+from wattcast.features.cuda.source import forbidden_include, host_code
 from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas
 from wattcast.predictor.messages import EXAMPLE_CUDA
 from wattcast.predictor.parts.cuda_names import kernel_names
@@ -48,9 +47,8 @@ LAUNCH = {"grid": [64], "block": [64]}
 HOST = "\nint main() { return 0; }\n"
 NVRTC, NVCC, PTXAS = "nvrtc", "nvcc", "ptxas"
 _COMPILERS = {NVRTC: find_nvrtc(), NVCC: find_nvcc(), PTXAS: find_ptxas()}
-_HELD = [mode for mode in isolation.MODES if isolation._holds(mode)]
 
-pytestmark = pytest.mark.skipif(not _HELD, reason="this kernel isolates no compiler")
+pytestmark = pytest.mark.skipif(not isolation.in_force(), reason="this kernel isolates no compiler")
 
 Send = Callable[[dict[str, Any]], str]
 
@@ -58,13 +56,6 @@ Send = Callable[[dict[str, Any]], str]
 def test_there_are_enough_of_them() -> None:
     print(f"{len(SOURCES)} hostile CUDA sources, {len(PTX)} hostile PTX")
     assert len(SOURCES) + len(PTX) >= 60
-
-
-@pytest.fixture(scope="module", params=_HELD)
-def mode(request: pytest.FixtureRequest) -> Mode:
-    """Each isolation that this kernel keeps."""
-    found: Mode = request.param
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +67,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def send(mode: Mode, home: Path) -> Iterator[Send]:
-    """Send a request to a service that relies on one isolation alone; its answer as text."""
+def send(home: Path) -> Iterator[Send]:
+    """Send a request to a service that relies on the isolation alone; its answer as text."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WATTCAST_CANARY", SECRET)
-        patch.setattr(isolation, "in_force", lambda: mode)
-        patch.setattr("wattcast.predictor.parts.sources.in_force", lambda: mode)
         patch.setattr(compiling, "forbidden_include", lambda source: None)
         settings = settings_at(home, ptxas="auto", log_level="debug", requests_per_second=0)
         with running(settings) as client:
@@ -151,7 +140,7 @@ def test_without_isolation_the_file_would_come_back(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sources are no paper tigers: what holds them is the isolation."""
-    monkeypatch.setattr(isolation, "in_force", lambda: None)
+    monkeypatch.setattr(isolation, "in_force", lambda: False)
     monkeypatch.setattr(compiling, "forbidden_include", lambda source: None)
     for name in ("form feed", "kernel's name by form feed", "string in the PTX"):
         source = named(SOURCES[name], home.parent / HERE)
@@ -164,10 +153,8 @@ def test_without_isolation_the_file_would_come_back(
 
 
 def test_nothing_of_the_file_is_logged_or_stored(
-    mode: Mode, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    monkeypatch.setattr(isolation, "in_force", lambda: mode)
-    monkeypatch.setattr("wattcast.predictor.parts.sources.in_force", lambda: mode)
     monkeypatch.setattr(compiling, "forbidden_include", lambda source: None)
     settings = settings_at(
         tmp_path, ptxas="auto", log_level="debug", access_log=True, log_format="json"
@@ -203,8 +190,8 @@ def stored(database: sqlite3.Connection) -> bytes:
 def test_without_isolation_cuda_is_off_over_http(
     tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolation, "in_force", lambda: None)
-    monkeypatch.setattr("wattcast.predictor.parts.sources.in_force", lambda: None)
+    monkeypatch.setattr(isolation, "in_force", lambda: False)
+    monkeypatch.setattr("wattcast.predictor.parts.sources.in_force", lambda: False)
     asked = {"cuda": EXAMPLE_CUDA, "gpu": "v100", "launch": LAUNCH}
     with running(settings_at(tmp_path / "off", ptxas="auto")) as client:
         members = problem(client.post("/predict", json=asked), 501, "compiler-not-isolated")
@@ -219,22 +206,22 @@ def test_without_isolation_cuda_is_off_over_http(
         assert client.post("/predict", json=asked).status_code == 200
         assert "UNSAFE" in client.get("/readyz").json()["checks"]["compilers"]
     # Python and the command line compile their user's own files.
-    own = alone(settings_at(tmp_path / "own"), registry=False)
+    own = standalone_predictor(settings_at(tmp_path / "own"), registry=False)
     assert own.sources.may_compile
     assert not Services(settings_at(tmp_path / "served")).sources.may_compile
 
 
-def test_an_isolation_that_fails_runs_nothing(tmp_path: Path, mode: Mode) -> None:
+def test_an_isolation_that_fails_runs_nothing(tmp_path: Path) -> None:
     """Without its rules the program is not started at all."""
     (tmp_path / "program.py").write_text(
         "def prepare(arguments):\n    return lambda: print('ran') or 0\n"
     )
     command = [str(tmp_path / "program.py")]
-    done = isolation._run(command, tmp_path, isolation.Limits(), (), mode)
+    done = isolation._run(command, tmp_path, isolation.Limits(), (), isolated=True)
     assert (done.code, done.stdout) == (0, "ran\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "filter_tables", dict)
-        done = isolation._run(command, tmp_path, isolation.Limits(), (), mode)
+        done = isolation._run(command, tmp_path, isolation.Limits(), (), isolated=True)
     assert (done.code, done.stdout) == (125, "")
 
 
@@ -252,14 +239,14 @@ jail._waited(child, {})
     assert done.returncode == -signal.SIGKILL
 
 
-def test_a_compiler_ends_with_whoever_started_it(tmp_path: Path, mode: Mode) -> None:
+def test_a_compiler_ends_with_whoever_started_it(tmp_path: Path) -> None:
     """Killed without a word, the service leaves nothing that compiles on."""
     program = tmp_path / "program.py"
     program.write_text("import time\ndef prepare(arguments):\n    return lambda: time.sleep(600)\n")
     script = (
         "from pathlib import Path; from wattcast.features.cuda import isolation\n"
         f"isolation._run([{str(program)!r}], Path({str(tmp_path)!r}), isolation.Limits(), (), "
-        f"{mode!r})\n"
+        "isolated=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script]) as parent:
         service, below = psutil.Process(parent.pid), list[psutil.Process]()
@@ -273,18 +260,14 @@ def test_a_compiler_ends_with_whoever_started_it(tmp_path: Path, mode: Mode) -> 
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv (util-linux)")
-def test_isolations_need_no_privilege() -> None:
+def test_isolation_needs_no_privilege() -> None:
     """What root can set up, a process without any capability can."""
-    script = (
-        "from wattcast.features.cuda import isolation\n"
-        "print([mode for mode in isolation.MODES if isolation._holds(mode)])\n"
-    )
+    script = "from wattcast.features.cuda import isolation\nprint(isolation.in_force())\n"
     powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     command = [*(powerless if os.getuid() == 0 else []), sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     # A user without rights maps itself; root without capabilities may not (user_namespaces(7)).
-    held = [mode for mode in _HELD if os.getuid() != 0 or mode != "namespaces"]
-    assert done.stdout.strip() == str(held), done.stderr
+    assert done.stdout.strip() == str(os.getuid() != 0), done.stderr
 
 
 HOSTILE_LINES = {

@@ -22,6 +22,8 @@ from tests.app.own_postgres import own_server
 from wattcast.app.store.database import Pool, open_database, with_driver
 from wattcast.app.store.tables import JOB_EVENTS, MEASUREMENTS
 
+pytestmark = pytest.mark.slow
+
 ROWS = 30
 TERMINATIONS = 8
 KILLS = 4
@@ -180,9 +182,7 @@ def _under_load(
     """Uploads, predictions and a retraining while the database is disturbed; what was
     acknowledged must be there afterwards, once."""
     body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [64], "block": [128]}}
-    settings = settings_at(
-        tmp_path / "home", database_url=url, job_lease_seconds=2.0, job_poll_seconds=0.1
-    )
+    settings = settings_at(tmp_path / "home", database_url=url, job_lease_seconds=2.0)
     with running(settings) as client:
         batch = upload(client, table(120, kernels=12))
         request = {"gpu": GPU, "mode": "continue", "families": ["catboost"]}

@@ -15,6 +15,8 @@ from tests.app.same_answers import PUBLIC
 from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.features.errors import DataError
 
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
 FEW = ("matmul_tiled", "triangular")
 
 

@@ -123,10 +123,11 @@ def test_no_room_in_the_database(pages: Pages, tmp_path: Path) -> None:
         assert stored_rows(settings) == 2100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["catboost", "xgboost"])
 def test_no_room_for_a_model(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt's process may write no file as large as a model; the second one may."""
-    settings = settings_at(tmp_path / "home", job_poll_seconds=0.05)
+    settings = settings_at(tmp_path / "home")
     started: list[subprocess.Popen[bytes]] = []
     child = jobs._child
 
@@ -193,6 +194,7 @@ def _fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
+@pytest.mark.slow
 def test_a_disk_that_really_is_full(small_disk: Path, vector_add: str) -> None:
     settings = settings_at(small_disk / "home", job_workers=0, answer_first=True)
     body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [64], "block": [128]}}

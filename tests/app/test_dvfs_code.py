@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from tests.app.test_dvfs import MATMUL, MATMUL_LAUNCH, ask, at, pairs, run
-from wattcast.models.scaling.card import scaling_store
-from wattcast.models.scaling.code import code_scaling
+from wattcast.models.papers.scaling.card import scaling_store
+from wattcast.models.papers.scaling.code import code_scaling
 
 MODELS = ("tokens", "sequence")
 
@@ -56,7 +56,7 @@ def test_the_service_tells_what_the_model_does(client: httpx.Client) -> None:
     from wattcast.features.launch import Launch
     from wattcast.features.ptx.reader import read_module
     from wattcast.models.clocks import ClockPair
-    from wattcast.models.scaling.code import stream_of
+    from wattcast.models.papers.scaling.code import stream_of
 
     answer = ask(client, MATMUL, launch=MATMUL_LAUNCH, model="tokens")
     launch = Launch(grid=(32, 32, 1), block=(32, 32, 1), arguments={"3": 1024})

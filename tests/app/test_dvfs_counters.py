@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from tests.app.conftest import Run
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
+from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.card import PHYSICAL, ScalingCard, scaling_store, served
-from wattcast.models.scaling.counters import DCGM, NSIGHT, WARP_METRICS, needed, use_of
-from wattcast.models.scaling.use import UNITS
+from wattcast.models.papers.scaling.card import PHYSICAL, scaling_store, served
+from wattcast.models.papers.scaling.counters import DCGM, NSIGHT, WARP_METRICS, needed, use_of
+from wattcast.models.papers.scaling.use import UNITS
 from wattcast.predictor.profiles import Profile, read_profile
 
 CAMPAIGNS = [card for card in scaling_store().list() if card.family == PHYSICAL]

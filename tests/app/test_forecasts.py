@@ -209,11 +209,12 @@ def test_workers_that_predict_something_else_are_refused(
     other = SimpleNamespace(gpus=alone.gpus, sources=alone.sources)
     real = forecasts.predict
 
-    def doubled(who: Any, request: Any) -> Mapping[str, Any]:
+    def doubled(who: Any, request: Any) -> Any:
         answer = real(alone, request)
-        if who is other:
-            answer["energy"]["joules"] *= 2
-        return answer
+        if who is not other:
+            return answer
+        energy = answer.energy.model_copy(update={"joules": 2 * answer.energy.joules})
+        return answer.model_copy(update={"energy": energy})
 
     monkeypatch.setattr(forecasts, "predict", doubled)
     there = Crew(InProcess(1), lambda: other, 1, elsewhere=True)  # type: ignore[arg-type, return-value]

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from tests.app.hostile import load, percentile, watched
 from tests.app.test_expressions import REFUSED
 from wattcast.app import api
+from wattcast.predictor.traces import fatbin
 
 DEMO = Path(__file__).parents[2] / "app" / "demo"
 SAMPLES = Path(__file__).parents[1] / "fixtures" / "traces"
@@ -66,6 +68,13 @@ def _bodies() -> Iterator[Case]:
         "wrong loops": {"loops": {str(n): "x" for n in range(400_000)}},
     }.items():
         yield name, "/predict", {"json": {"ptx": PTX, "gpu": "a100", "launch": launch, **more}}
+    for part in (b"[],", b"{},", b"1.5,"):  # 20 s and 2.1 GB, with the interpreter held
+        yield f"values {part!r}", "/predict", {"content": b'{"ptx": [' + part * (4 * MIB) + b"1]}"}
+        inner = b'{"gpu": "a100", "launch": {"grid": 1, "arguments": {"a": [' + part * (4 * MIB)
+        yield f"values inside {part!r}", "/predict", {"content": inner + b"1]}}}"}
+    for text in ("[" + "[]," * (3 * MIB) + "1]", '{"results": [' + '{"a":[]},' * MIB + "1]}"):
+        given = {key: value for key, value in space.items() if key != "tune_params"}
+        yield f"values of a file {text[:9]}", "/tunings", {"json": {**given, "space": text}}
     for body in (b"[" * (8 * MIB), b'{"ptx":' * MIB, b'{"ptx": ' + b"9" * (8 * MIB), b"\xff" * MIB,
                  b'{"gpu": "a", "gpu": NaN}'):  # fmt: skip
         yield f"body {body[:9]!r}", "/predict", {"content": body}
@@ -94,6 +103,27 @@ def _traces() -> Iterator[tuple[str, bytes]]:
         "odd names",
         json.dumps({"traceEvents": [{**_event(), "name": n} for n in names]}).encode(),
     )
+    long = "x" * 4_000
+    for name, each in {
+        "names of 800 MB": lambda n: {**_event(), "name": f"{n}{long}"},
+        "operators without end": lambda n: {**_event(), "cat": "cpu_op", "name": f"{n}{long}"},
+        "streams": lambda n: _event(stream=n), "devices": lambda n: _event(device=n),
+        "steps": lambda n: {**_event(), "cat": "cpu_op", "name": f"ProfilerStep#{n}"},
+        "threads": lambda n: {**_event(), "cat": "cpu_op", "tid": [[[n]]], "pid": {"a": n}},
+        "shapes": lambda n: _event(grid=[n, 1, 1], block=[n + 1, 1, 1]),
+    }.items():  # fmt: skip
+        events = (json.dumps(each(n)) for n in range(40_000))
+        yield name, b'{"traceEvents": [' + ",".join(events).encode() + b"]}"
+    for name, text in {
+        "twice": '{"traceEvents": [], "traceEvents": [{"ph": "X", "ph": 5, "cat": "kernel"}]}',
+        "NaN": '{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": NaN, "dur": -Infinity}]}',
+        "exponent": '{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1e999999999, "dur": 1}]}',
+        "digits of an id": '{"traceEvents": [{"ph": "X", "cat": "kernel", "tid": ' + "9" * 9_000,
+        "category": json.dumps({"traceEvents": [{**_event(), "cat": ["kernel"] * 9_000}]}),
+        "a table": json.dumps({"deviceProperties": [{"id": n} for n in range(20_000)],
+                               "traceEvents": [_event()]}),
+    }.items():  # fmt: skip
+        yield name, text.encode()
     whole = (SAMPLES / "solver.sqlite").read_bytes()
     chance = random.Random(7)
     for at in range(8):
@@ -114,6 +144,26 @@ def _traces() -> Iterator[tuple[str, bytes]]:
                 "(1, 2, 0, 7, zeroblob(50000000));",
         "infinite": f"CREATE TABLE K ({columns}); INSERT INTO K VALUES "
                     "(9e999, 9e999, 9e999, 9e999, 1);",
+        "strings": f"CREATE TABLE K ({columns}); CREATE TABLE StringIds (id INTEGER PRIMARY KEY, "
+                   "value); WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t LIMIT "
+                   "30000) INSERT INTO StringIds SELECT n, printf('%04096d', n) FROM t; "
+                   "INSERT INTO K  SELECT id, id + 1, 0, 7, id FROM StringIds;",
+        "meta": f"CREATE TABLE K ({columns}); CREATE TABLE META_DATA_EXPORT (name, value); "
+                "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t LIMIT 300000) "
+                "INSERT INTO META_DATA_EXPORT SELECT n, 'EXPORT_PRODUCT_VERSION' FROM t;",
+        "strings by a view": f"CREATE TABLE K ({columns}); INSERT INTO K VALUES (1, 2, 0, 7, 1); "
+                             "CREATE VIEW StringIds AS SELECT 1 AS id, zeroblob(9) AS value;",
+        "tables": "".join(f"CREATE TABLE CUPTI_{n} (a); " for n in range(3_000)),
+        "index": f"CREATE TABLE K ({columns}); CREATE INDEX i ON K (abs(start)); "
+                 "INSERT INTO K VALUES (1, 2, 0, 7, 1);",
+        "glob": f"CREATE TABLE K ({columns}); INSERT INTO K VALUES (1, 2, 0, 7, 1); "
+                "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value AS "
+                f"('{'a' * 4_000}' GLOB '{'*a' * 20}b')); INSERT INTO StringIds (id) VALUES (1);",
+        "check": f"CREATE TABLE K ({columns}, CHECK (length(randomblob(9)) > 0)); "
+                 "INSERT INTO K VALUES (1, 2, 0, 7, 1);",
+        "devices": f"CREATE TABLE K ({columns}); CREATE TABLE TARGET_INFO_GPU (id, name, smCount); "
+                   "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t LIMIT 100000) "
+                   "INSERT INTO TARGET_INFO_GPU SELECT n, n, n FROM t;",
         "texts": f"CREATE TABLE K ({columns}); INSERT INTO K VALUES ('a', 'b', 'c', 'd', 'e');",
     }.items():  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
@@ -129,6 +179,16 @@ def _packed(names: Mapping[str, bytes]) -> bytes:
         for name, content in names.items():
             packed.writestr(name, content)
     return out.getvalue()
+
+
+def _fat(text: bytes, size: int | None = None) -> bytes:
+    """A container with one PTX under Zstandard that says to have ``size`` bytes."""
+    packed = pa.compress(text, codec="zstd", asbytes=True)
+    size = len(text) if size is None else size
+    entry = fatbin._ENTRY.pack(fatbin.PTX, 1, 64, len(packed), len(packed), 0, 0, 7, 70, 0, 0,
+                               fatbin.ZSTANDARD, 0, size)  # fmt: skip
+    content = entry.ljust(64, b"\0") + packed
+    return fatbin._CONTAINER.pack(fatbin.MAGIC, 1, 16, len(content)) + content
 
 
 def _files() -> Iterator[Case]:
@@ -148,10 +208,24 @@ def _files() -> Iterator[Case]:
         "names": _packed({"x" * 60_000 + ".ptx": b""}),
         "many": _packed({f"{n}.x": b"" for n in range(9_000)}),
         "cut": bomb[:-30], "markup": _packed({"<b>.ptx": b".version 1"}), "ptx": b"{" * MIB,
+        "metadata": _packed({"k.ptx": PTX.encode(), "k.json": b"[" * (4 * MIB)}),
+        "metadata of values": _packed({"k.ptx": PTX.encode(), "k.json": b"[],"[:2] * (4 * MIB)}),
+        "odd metadata": _packed({"k.ptx": PTX.encode(), "k.json": b'{"name": [], "shared": 1e999, '
+                                 b'"registers": -1}', "k.cubin": b"\x7fELF" + bytes(200)}),
+        "fat bomb": _fat(b".version 7.0 .entry k() {" + b" " * (60 * MIB)),
+        "fat lie": _fat(b"x", size=1 << 62), "fat lie, small": _fat(b"x" * 999, size=1),
+        "tar of a huge header": b"x" * 124 + b"77777777777 " + bytes(121) + b"ustar" + bytes(9_000),
+        "texts": _packed({f"{n}.ptx": b".entry k" + bytes([97 + n % 9]) * (9 * MIB)
+                          for n in range(24)}),
         "fat": (SAMPLES / "vector_add.lz4.fatbin").read_bytes()[:900],
     }.items():  # fmt: skip
         files = {"file": ("t.json", small), "code": ("c.zip", content)}
         yield f"code {name}", "/applications", {"files": files, "data": options}
+    grids = ({**_event(grid=[n, 1, 1], block=[64, 1, 1]), "name": "vector_add"}
+             for n in range(1, 20_000))  # fmt: skip
+    files = {"file": ("t.json", json.dumps({"traceEvents": [*grids]}).encode()),
+             "code": ("k.ptx", PTX.encode())}  # fmt: skip
+    yield "grids of one code", "/applications", {"files": files, "data": options}
     for name, content in {
         "wide": b"a," * MIB + b"\n1", "long": b"a\n" + b"x" * (8 * MIB), "quotes": b'"' * MIB,
         "zeros": bytes(MIB), "deep": b"[" * (2 * MIB), "parquet": b"PAR1" + b"\xff" * 999 + b"PAR1",
@@ -164,7 +238,7 @@ def _files() -> Iterator[Case]:
 @pytest.mark.slow
 def test_no_door_freezes_the_service(tmp_path: Path) -> None:
     cases = [*_bodies(), *_files()]
-    assert len(cases) >= 80 + 7
+    assert len(cases) >= 200
     slowest: list[tuple[float, str]] = []
     with (
         watched(tmp_path) as service,
@@ -178,6 +252,8 @@ def test_no_door_freezes_the_service(tmp_path: Path) -> None:
                 request = {**request, "headers": {"Content-Type": "application/json"}}
             answer = client.post(path, **request)
             slowest.append((time.perf_counter() - start, name))
+            resident = f"{service.resident_bytes >> 20:4d} MiB"
+            print(f"{slowest[-1][0]:5.1f} s {answer.status_code} {resident} {name}", flush=True)
             assert answer.status_code in (200, 400, 413, 422, 503), (name, answer.text[:500])
             assert answer.status_code == 200 or answer.json()["type"], name
 

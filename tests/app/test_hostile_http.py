@@ -15,7 +15,7 @@ import pytest
 from tests.app.hostile import Watched, load, percentile, watched
 from tests.fixtures.hostile_ptx import CASES, SHAPES, kernel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 LIMIT_SECONDS = 10.0
 MEGABYTE = 1_000_000

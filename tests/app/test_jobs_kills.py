@@ -10,6 +10,8 @@ import pytest
 from tests.app import kills, prediction_kills
 from tests.app.databases import KINDS
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = int(os.environ.get("WATTCAST_TEST_KILLS", "4"))
 """Kills on each database: at least one of each kind of process."""
 
@@ -30,7 +32,7 @@ def test_nothing_is_lost_where_workers_of_a_cluster_are_killed_too(tmp_path: Pat
     assert counts.wrong == {}
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_acknowledged_prediction_is_lost(kind: str, tmp_path: Path) -> None:
     counts = prediction_kills.run(kind, tmp_path, ROUNDS, per_second=100, seed=3)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from tests.app.databases import KINDS, database
-from wattcast.app.store.database import database_now, open_database
+from tests.app.live import at_once
+from wattcast.app.store.database import database_now
 from wattcast.app.store.jobs import Claim, Job, JobStore, LeaseLostError
 from wattcast.app.store.tables import JOBS
 from wattcast.features.errors import ServiceError
 
 KIND = ("retrain",)
-
-
-@pytest.fixture(params=KINDS)
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    with database(request.param, tmp_path) as url:
-        opened = open_database(url)
-        yield opened
-        opened.dispose()
 
 
 @pytest.fixture
@@ -189,11 +178,7 @@ def test_many_workers_share_many_jobs_without_taking_one_twice(
             with engine.begin() as connection:
                 jobs.finish(connection, found.job.id, found.token, {})
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([work] * 6)
     assert len(taken) == len(wanted) == 20
     assert {one.job.id for one in taken} == wanted
     with engine.connect() as connection:

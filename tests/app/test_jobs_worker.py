@@ -26,9 +26,7 @@ from wattcast.features.cuda.isolation import Limited
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return settings_at(
-        tmp_path / "home", job_poll_seconds=0.05, job_attempts=2, job_lease_seconds=2.0
-    )
+    return settings_at(tmp_path / "home", job_attempts=2, job_lease_seconds=2.0)
 
 
 @pytest.fixture

@@ -189,6 +189,7 @@ def test_many_threads_never_exceed_the_budget() -> None:
     assert 0 < memory.held_bytes <= 50_000
 
 
+@pytest.mark.slow
 def test_rings_of_what_was_dropped_are_freed() -> None:
     """Without the collector's own thresholds, which the service sets very high. Ten are kept and
     five not collected yet; where another thread collects already, a collection does nothing."""

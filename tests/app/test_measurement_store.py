@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from math import isnan
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from tests.app.databases import KINDS, database
+from tests.app.live import at_once
 from wattcast.app.store.audit import entries
-from wattcast.app.store.database import open_database
 from wattcast.app.store.measurements import Measurement, MeasurementStore, NewBatch, Rejection
 from wattcast.app.store.tables import MEASUREMENTS
 
@@ -48,14 +44,6 @@ def batch(content: str = "c", rows: int = 3) -> NewBatch:
         rejections=[Rejection(4, "grid", "is missing")],
         ptx={PTX_SHA: PTX_TEXT},
     )
-
-
-@pytest.fixture(params=KINDS)
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
-    with database(request.param, tmp_path) as url:
-        opened = open_database(url)
-        yield opened
-        opened.dispose()
 
 
 def test_a_batch_comes_back_as_it_was_stored(engine: sa.Engine) -> None:
@@ -96,11 +84,7 @@ def test_uploads_of_the_same_content_at_once_make_one_batch(engine: sa.Engine) -
         except Exception as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=upload) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([upload] * 8)
     assert not failures
     assert len(set(ids)) == 1
     assert len(list(store.rows(ids[:1]))) == 50

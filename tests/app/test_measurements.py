@@ -6,8 +6,7 @@ import csv
 import gzip
 import io
 import json
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
+from tests.app.measured import zipped
 from wattcast.app.services.measurements.export import harmless
 from wattcast.app.store.audit import entries
 from wattcast.app.store.database import open_database
@@ -67,14 +67,6 @@ def as_jsonl(rows: list[dict[str, Any]]) -> bytes:
 def as_parquet(rows: list[dict[str, Any]]) -> bytes:
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), out)
-    return out.getvalue()
-
-
-def zipped(files: Mapping[str, str | bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
     return out.getvalue()
 
 
@@ -308,14 +300,18 @@ def test_what_is_too_large_is_refused(service: httpx.Client, content: bytes) -> 
     assert "WATTCAST_" in answer.json()["detail"]
 
 
-def test_a_parquet_bomb_ends_only_the_process_that_reads_it(tmp_path: Path) -> None:
+def test_a_parquet_bomb_ends_only_the_process_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # One text of 900 kB, said 100,000 times: 90 GB in a file of a few kilobytes.
     said = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000, pa.int32()), ["x" * 900_000])
     out = io.BytesIO()
     pq.write_table(pa.table({"kernel": said}), out, compression="zstd", store_schema=False)
     assert len(out.getvalue()) < 1024 * 1024
     limits = {**LIMITS, "max_unpacked_bytes": 2**40, "max_upload_rows": 10**6}
-    settings = settings_at(tmp_path, parquet_memory_bytes=512 * 1024 * 1024, **limits)
+    settings = settings_at(tmp_path, **limits)
+    limit = "wattcast.app.services.measurements.tables.PARQUET_MEMORY_BYTES"
+    monkeypatch.setattr(limit, 512 * 1024 * 1024)
     with running(settings) as client:
         answer = upload(client, out.getvalue(), schema="alavani2023")
         assert answer.status_code == 422, answer.text
@@ -393,8 +389,11 @@ def test_no_cell_of_an_export_is_a_formula(service: httpx.Client) -> None:
     for cell in cells:
         if cell[:1] in tuple("=+-@\t\r"):
             float(cell)  # a negative number is no formula
-    for prefix in "=+-@\t\r\n":
+    for prefix in "=+-@":
         assert harmless(f"{prefix}x") == f"'{prefix}x"
+    for prefix in "\t\r\n":  # blanks, behind which a formula is none either
+        assert harmless(f"{prefix}x") == " x"
+        assert harmless(f"{prefix}=x") == "' =x"
     assert harmless("x=1") == "x=1"
 
 

@@ -19,7 +19,7 @@ from benchmarks.ptx_text import kernel as synthetic
 from benchmarks.service import Client, free_port, server
 from wattcast.features.ptx import read_module
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 KERNELS = int(os.environ.get("MEMORY_TEST_KERNELS", "1000"))

@@ -5,42 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import time
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
-from pydantic import SecretStr
 
 from tests.app.conftest import settings_at
-from tests.app.databases import KINDS, database
-from tests.app.live import running
-from wattcast.app.services.models.promoted import alone
+from tests.app.measured import upload, zipped
+from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.features.ptx import read_module
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 
 GPU = "tesla-v100"
-PTX = (Path(__file__).parents[2] / "training/measure/kernels/stencil.ptx").read_text("utf-8")
+PTX = (Path(__file__).parents[2] / "measure/kernels/stencil.ptx").read_text("utf-8")
 KERNELS = [each.name for each in read_module(PTX).functions if each.is_entry][:6]
 LAUNCH: dict[str, Any] = {"grid": [2048], "block": [256]}
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def home(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("observed")
-    with database(request.param, folder) as url:
-        yield {"home": folder / "home", "database_url": SecretStr(url)}
-
-
-@pytest.fixture(scope="module")
-def service(home: dict[str, Any]) -> Iterator[httpx.Client]:
-    with running(settings_at(**home, registry_poll_seconds=0.05)) as client:
-        yield client
 
 
 def body(kernel: str, board: str) -> dict[str, Any]:
@@ -63,15 +43,7 @@ def measured(client: httpx.Client, board: str, watts: dict[str, float], block: i
     writer.writerow(["ptx", "kernel", "gpu", "board", "grid", "block", "loops", "power_watts"])
     for kernel, power in watts.items():
         writer.writerow(["s.ptx", kernel, GPU, board, 2048, block, '{"default": 16}', power])
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("rows.csv", rows.getvalue())
-        archive.writestr("s.ptx", PTX)
-    answer = client.post("/measurements", files={"file": ("rows.zip", packed.getvalue())})
-    assert answer.status_code in (200, 201), answer.text
-    assert answer.json()["accepted"] == len(watts), answer.text
-    batch: str = answer.json()["id"]
-    return batch
+    return upload(client, zipped({"rows.csv": rows.getvalue(), "s.ptx": PTX}))
 
 
 def registered(client: httpx.Client, board: str, kernels: int) -> dict[str, Any]:
@@ -134,7 +106,8 @@ def test_a_board_that_leaves_its_intervals_widens_them_until_its_measurements_ar
     assert [one["board"] for one in summary["observed"]] == ["lab-7"]
     # The command line and Python answer the same.
     settings = settings_at(**home)
-    same = predict(alone(settings), PredictRequest.model_validate(body(new, "lab-7")))
+    request = PredictRequest.model_validate(body(new, "lab-7"))
+    same = predict(standalone_predictor(settings), request).data()
     assert same["power"] == after["power"]
     # Measurements that were wrong take the alarm with them.
     assert service.delete(f"/measurements/{batch}").status_code in (200, 204)
@@ -155,3 +128,12 @@ def test_another_launch_says_nothing_of_an_answer(service: httpx.Client) -> None
     measured(service, "other", low, block=128)
     observed = service.get(f"/models/{GPU}/power/registry").json()["observed"]
     assert "other" not in {one["board"] for one in observed}
+
+
+def test_an_answer_for_a_cold_l2_is_not_compared_with_a_warm_launch(service: httpx.Client) -> None:
+    cold = {**body(KERNELS[0], "cold"), "launch": {**LAUNCH, "l2": "cold"}}
+    answer = service.post("/predict", json=cold)
+    assert answer.status_code == 200, answer.text
+    measured(service, "cold", {KERNELS[0]: answer.json()["power"]["watts"]})
+    observed = service.get(f"/models/{GPU}/power/registry").json()["observed"]
+    assert all(each["board"] != "cold" for each in observed)

@@ -22,7 +22,7 @@ from wattcast.predictor.messages.compare import CompareRequest
 from wattcast.predictor.messages.dvfs import DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
-from wattcast.predictor.parts.limits import READING
+from wattcast.predictor.parts.time_and_power import READING
 from wattcast.predictor.predict import predict
 from wattcast.predictor.sweep import sweep
 

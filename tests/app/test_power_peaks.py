@@ -10,15 +10,15 @@ import pytest
 
 from tests.app.conftest import settings_at
 from wattcast.features.gpus import GpuProfile, gpu_ids, load_gpu
+from wattcast.measure.catalogue import micro
+from wattcast.measure.workload import Board, Buffer, Workload
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import predicted_power
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.limits import board_limit
+from wattcast.predictor.parts.time_and_power import board_limit
 from wattcast.predictor.predict import predict
-from wattcast.training.measure.catalogue import micro
-from wattcast.training.measure.workload import Board, Buffer, Workload
 
 BOARDS = ("a40", "h100-sxm5", "ampere-84sm", "ada-24sm")
 """Two that nobody measured and two with trees that were fitted on short runs."""
@@ -36,9 +36,9 @@ UNITS = (
 """Loops of the other units: they draw more than the board at rest, and never more than the limit
 (a unit that a board has few of draws little)."""
 TREES = ("tesla-k20", "tesla-m60", "tesla-k80")
-"""Their trees err less on kernels left out than the physical model does (``python -m studies
-thesis-boards``: 12 and 10 of 100, 31 and 59; by the cards also on K80): they answer even where
-they extrapolate."""
+"""Their trees err less on kernels left out than the physical model does (study
+``thesis-boards`` of revision 5da0e32: 12 and 10 of 100, 31 and 59; by the cards also on K80):
+they answer even where they extrapolate."""
 SMALL = ("launch.b1.t32", "latency.fma.f32")
 
 
@@ -109,6 +109,7 @@ def test_peak_loops_draw_much_and_small_launches_what_an_active_clock_costs(
     holds(load_gpu(gpu_id), predictor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu_id", sorted({*gpu_ids()} - {*BOARDS}))
 def test_the_same_of_every_board(gpu_id: str, predictor: Predictor) -> None:
     holds(load_gpu(gpu_id), predictor)

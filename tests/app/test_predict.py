@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.conftest import settings_at
+import wattcast
+from tests.app.conftest import Run, settings_at
 from tests.app.live import running
+from wattcast.app.cli import inputs
 from wattcast.predictor.messages.explain import LimeAnswer, ShapAnswer
-from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 
 MODELLED = ("tesla-k20", "tesla-m60", "tesla-v100")
 
@@ -53,6 +57,21 @@ def test_an_answer_is_whole(client: httpx.Client, vector_add: str, gpu: str) -> 
     assert 0 < answer["occupancy"]["occupancy"] <= 1
     card = client.get(answer["model"]["card"]).json()
     assert (card["gpu"], card["version"]) == (gpu, answer["model"]["version"])
+
+
+def test_a_cold_l2_takes_longer_and_the_answer_tells_its_state(
+    client: httpx.Client, vector_add: str
+) -> None:
+    def at(l2: str | None) -> dict[str, Any]:
+        state = {} if l2 is None else {"l2": l2}
+        return ask(client, vector_add, launch={"grid": [1024], "block": [256], **state})
+
+    unsaid, warm, cold = at(None), at("warm"), at("cold")
+    assert (unsaid["l2"], warm["l2"], cold["l2"]) == ("warm", "warm", "cold")
+    assert unsaid["time"] == warm["time"]
+    assert cold["time"]["seconds"] > 1.2 * warm["time"]["seconds"]
+    body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": {"grid": 1, "block": 1, "l2": "hot"}}
+    assert client.post("/predict", json=body).status_code == 422
 
 
 def test_a_gpu_that_nobody_measured_says_so(client: httpx.Client, vector_add: str) -> None:
@@ -365,3 +384,40 @@ def test_a_measured_time_below_the_peak_makes_no_share_above_1(
     told = answer["speed_of_light"]
     assert told["seconds"] > answer["time"]["seconds"]
     assert max(each["share"] for each in told["units"]) == pytest.approx(1.0)
+
+
+FACES = ("app/api", "app/cli", "app/python")
+
+
+def test_a_field_of_an_answer_stands_in_its_message_and_where_it_is_computed(
+    client: httpx.Client, run: Run, vector_add: str
+) -> None:
+    """``waves`` was added in predictor/messages/predict.py, predictor/predict.py and this test:
+    HTTP, command line and Python answer it, and none of their files names it."""
+    body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": {"grid": [4096], "block": [256]}}
+    waves = client.post("/analyze", json=body).json()["occupancy"]["waves"]
+    assert waves == 7
+    assert client.post("/predict", json=body).json()["waves"] == waves
+    out, _ = run("predict", "-", "--gpu", "v100", "--grid", "4096", "--block", "256", "--json",
+                 stdin=vector_add)  # fmt: skip
+    assert json.loads(out)["waves"] == waves
+    answer = wattcast.predict(vector_add, gpu="v100", grid=4096, block=256, registry=False)
+    assert answer.waves == waves
+    assert answer.to_frame()["waves"].tolist() == [waves]
+    root = Path(__file__).parents[2]
+    named = [path for face in FACES for path in (root / face).rglob("*.py")
+             if re.search(r"\bwaves\b", path.read_text("utf-8"))]  # fmt: skip
+    assert named == []
+
+
+def test_a_field_of_a_request_is_an_option_and_a_keyword() -> None:
+    """Names and defaults of simple fields come from the request alone."""
+    keywords = inspect.signature(wattcast.predict).parameters
+    options = {each.name: each for each in inputs.ModelOptions.parameters()}
+    for name in ("time_model", "model", "board"):
+        default = PredictRequest.model_fields[name].default
+        assert keywords[name].default == options[name].default == default
+    for name in set(PredictRequest.model_fields) - {"ptx", "launch", "gpus"}:
+        assert name in keywords
+    with pytest.raises(TypeError, match="unknown grams"):
+        wattcast.predict("a.ptx", gpu="v100", grid=1, block=1, grams=1)

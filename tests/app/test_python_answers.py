@@ -11,10 +11,22 @@ from typing import Any
 import pytest
 
 import wattcast
-from wattcast.app.python import cards
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.errors import MissingExtraError, ServiceError
+from wattcast.predictor import reports
+from wattcast.predictor.messages import WarningLine
 from wattcast.predictor.messages.predict import PredictAnswer
+from wattcast.predictor.reports import (
+    Code,
+    Column,
+    Folded,
+    Line,
+    Shares,
+    Table,
+    Title,
+    Warnings,
+    html,
+)
 
 DEMO = "app/demo/vector_add.ptx"
 LAUNCH: dict[str, Any] = {"gpu": "v100", "grid": 4096, "block": 256, "registry": False}
@@ -62,27 +74,57 @@ def answer() -> Any:
 def test_a_prediction_shows_figures_intervals_trust_bound_and_the_hottest_line(answer: Any) -> None:
     text = shown(answer)
     for quantity in (answer.power, answer.time, answer.energy):
-        assert cards.value_of(quantity.model_dump()) in text
+        assert reports.value_of(quantity) in text
     assert "vector_add" in text
-    assert "tesla-v100 at 1380/877 MHz" in text
+    assert "at 1380/877 MHz" in text
     assert answer.trust.mark in text
     assert f"bound by {answer.time_model.bound}" in text
     assert "90%, unseen kernel" in text
     assert "dram 45.9 W" in text
     assert "% of the energy in line" in text
     assert "global.f32" in text
-    for warning in answer.warnings[: cards.MOST_WARNINGS]:
+    for warning in answer.warnings[: html.CARD_WARNINGS]:
         assert warning.detail in text
     assert repr(answer) == "<Prediction of vector_add on tesla-v100: 127 W, 18.3 µs, 2.32 mJ>"
 
 
+NASTY = "<script>alert(1)</script>"
+
+
+def everything(text: str) -> reports.Report:
+    """A report with ``text`` wherever one can be."""
+    column = Column(text, lambda row: row)
+    warning = WarningLine(code="x", detail=text, line=None, column=None, source_line=None)
+    return [
+        Title(text, text), Line(text), Table([column], [text], text),
+        Shares(text, {text: 1.0}, "W"),
+        Folded(text, [text]), Code(text, text), Warnings([warning]),
+    ]  # fmt: skip
+
+
 def test_what_comes_from_the_kernel_is_escaped() -> None:
-    nasty = "<script>alert(1)</script>"
-    html = cards.card(nasty, nasty, cards.paragraph(nasty), cards.badges([(nasty, nasty)]),
-                      cards.table([nasty], [[nasty]]), cards.shares({nasty: 1.0}, "W"),
-                      cards.warnings([{"code": "x", "detail": nasty}]))  # fmt: skip
-    assert "<script" not in html
-    assert _Markup(html).text.count(nasty) == 8
+    for page in (html.card(everything(NASTY)), html.page(NASTY, everything(NASTY), "")):
+        assert "<script" not in page
+        assert page.count("&lt;script") >= 11
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t="])
+def test_no_cell_of_a_table_is_a_formula(begin: str) -> None:
+    written = reports.comma_separated(("name", "joules"), [{"name": f"{begin}1", "joules": -1.0}])
+    assert written == f"name,joules\n'{begin}1,-1.0\n".replace("\t", " ")  # a blank
+
+
+def test_names_are_no_markup_of_a_pull_request() -> None:
+    table = Table([Column("kernel", lambda row: reports.markdown_name(row))], ["a|b`<b>"])
+    row = reports.markdown(table).splitlines()[-1]
+    assert row == "| <code>a&#124;b&#96;&#60;b&#62;</code> |"
+
+
+def test_a_report_is_printed_as_text(answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    answer.show()
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == "vector_add on tesla-v100"
+    assert reports.value_of(answer.energy) in printed
 
 
 def test_colours_are_seen_on_white_and_on_black() -> None:
@@ -91,7 +133,7 @@ def test_colours_are_seen_on_white_and_on_black() -> None:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    for colour in cards.PALETTE:
+    for colour in reports.PALETTE:
         of = luminance(colour)
         assert 1.05 / (of + 0.05) >= 3.0, colour
         assert (of + 0.05) / 0.05 >= 3.0, colour
@@ -190,7 +232,7 @@ def test_gpus_are_listed_and_searched() -> None:
     everything = wattcast.gpus(registry=False)
     assert len(everything) > 100
     assert "tesla-v100" in everything.to_frame()["id"].tolist()
-    assert f"and {len(everything) - cards.MOST_ROWS} more" in shown(everything)
+    assert f"and {len(everything) - html.CARD_ROWS} more" in shown(everything)
     found = wattcast.gpus("HOPPER nvl", registry=False)
     assert {one["id"] for one in found} == {"h100-nvl", "h200-nvl"}
     assert wattcast.gpus("no such", registry=False) == []
@@ -223,7 +265,7 @@ def test_pictures_show_themselves(answer: Any) -> None:
 def test_a_missing_library_is_named_with_its_extra(
     answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wattcast.app.python import plots
+    from wattcast.predictor import plots
 
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"pandas.*wattcast\[notebook\]"):
@@ -272,7 +314,7 @@ def test_shapes_that_change_what_a_kernel_computes_are_left_out_of_a_sweep_with_
     assert "left out: 1" in text
     assert "blocks of 32x8: " in text
     assert found.left_out[0].reason in text
-    assert "nothing better was found" in text
+    assert "no difference" in text
 
 
 @needs_nvrtc

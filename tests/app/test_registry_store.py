@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from tests.app.databases import KINDS, database
-from wattcast.app.store.database import open_database
+from tests.app.live import at_once
 from wattcast.app.store.registry import (
     ChampionMovedError,
     ModelName,
@@ -23,14 +20,6 @@ from wattcast.app.store.tables import MODEL_ALIASES
 from wattcast.features.errors import ServiceError
 
 PLACE = Place("tesla-k20", "", "power")
-
-
-@pytest.fixture(params=KINDS)
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    with database(request.param, tmp_path) as url:
-        opened = open_database(url)
-        yield opened
-        opened.dispose()
 
 
 @pytest.fixture
@@ -65,13 +54,7 @@ def test_at_first_the_packaged_default_serves(registry: RegistryStore) -> None:
 
 def test_version_numbers_are_given_once(registry: RegistryStore) -> None:
     given: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: given.append(registry.reserve_version())) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([lambda: given.append(registry.reserve_version())] * 8)
     assert sorted(given) == list(range(1001, 1009))
 
 
@@ -140,13 +123,7 @@ def test_promotions_at_once_leave_one_champion_and_lose_none(
     registry: RegistryStore, engine: Engine
 ) -> None:
     numbers = range(1, 9)
-    threads = [
-        threading.Thread(target=promote, args=(registry, engine, number)) for number in numbers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(partial(promote, registry, engine, number) for number in numbers)
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(MODEL_ALIASES)) == 1
     back = []

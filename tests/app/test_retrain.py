@@ -10,30 +10,12 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
 from tests.app.conftest import settings_at
-from tests.app.databases import KINDS, database
 from tests.app.live import running
-from tests.app.measured import FAMILY, GPU, SCHEMA, ended, table, upload
+from tests.app.measured import FAMILY, GPU, SCHEMA, ended, result_of, table, upload
 
 OPTIONS: dict[str, Any] = {"gpu": GPU, "mode": "continue", "families": [FAMILY]}
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def home(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Any]]:
-    """A home folder and a database of its own, as settings."""
-    folder = tmp_path_factory.mktemp("retrain")
-    with database(request.param, folder) as url:
-        yield {"home": folder / "home", "database_url": SecretStr(url)}
-
-
-@pytest.fixture(scope="module")
-def service(home: dict[str, Any]) -> Iterator[httpx.Client]:
-    with running(settings_at(**home)) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +40,7 @@ def watts(client: httpx.Client, vector_add: str, board: str | None = None) -> di
     return found
 
 
+@pytest.mark.slow
 def test_a_shift_is_learned_promoted_served_and_rolled_back(
     service: httpx.Client, home: dict[str, Any], vector_add: str
 ) -> None:
@@ -105,14 +88,13 @@ def test_a_shift_is_learned_promoted_served_and_rolled_back(
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/no-rollback")
 
 
+@pytest.mark.slow
 def test_kernels_measured_again_are_not_taken_for_unseen_ones(service: httpx.Client) -> None:
     """The champion's own uploads, measured anew: known by their groups."""
     cards = []
     for seed in (1, 2):
         batch = upload(service, table(240, kernels=24, shift=1.2, seed=seed, board="again"))
-        job = ended(service, retrain(service, batches=[batch], board="again").headers["Location"])
-        assert job["state"] == "done", job["error"]
-        result: Any = job["result"]
+        result = result_of(service, retrain(service, batches=[batch], board="again"))
         assert result["promoted"] is (seed == 1), result["verdict"]
         name = result["candidate"]
         place = f"/models/{GPU}/power/{name['family']}-{name['schema_id']}-{name['source']}"
@@ -128,14 +110,13 @@ def test_kernels_measured_again_are_not_taken_for_unseen_ones(service: httpx.Cli
     assert set(first["learned"].split()) <= set(second["learned"].split())
 
 
+@pytest.mark.slow
 def test_garbage_is_not_promoted_and_the_reason_is_told(
     service: httpx.Client, vector_add: str
 ) -> None:
     before = watts(service, vector_add)
     batch = upload(service, table(2000, shift=1.5, shuffled=True))
-    job = ended(service, retrain(service, batches=[batch]).headers["Location"])
-    assert job["state"] == "done", job["error"]
-    result: Any = job["result"]
+    result = result_of(service, retrain(service, batches=[batch]))
     assert not result["promoted"]
     assert any("no-information baseline" in reason for reason in result["verdict"]["reasons"])
     assert watts(service, vector_add) == before
@@ -144,6 +125,7 @@ def test_garbage_is_not_promoted_and_the_reason_is_told(
     assert told[result["candidate"]["version"]]["reasons"] == result["verdict"]["reasons"]
 
 
+@pytest.mark.slow
 def test_measurements_may_come_with_the_request_and_boards_have_their_own_champion(
     embedded: httpx.Client, vector_add: str
 ) -> None:
@@ -188,6 +170,7 @@ def test_a_request_sent_twice_under_a_key_is_one_job(embedded: httpx.Client) -> 
     assert embedded.get("/jobs", params={"limit": 1}).json()[0]["id"] == first.json()["id"]
 
 
+@pytest.mark.slow
 def test_what_the_rows_do_not_give_fails_the_job_with_the_reason(embedded: httpx.Client) -> None:
     two_boards = table(20, kernels=5, board="a") + b"\n".join(
         table(20, kernels=5, board="b", seed=1).splitlines()[1:]

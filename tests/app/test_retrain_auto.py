@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from pydantic import SecretStr
 
 from tests.app import lab, measured, new_gpu
-from tests.app.conftest import settings_at
-from tests.app.databases import KINDS, database
-from tests.app.live import running
-from tests.app.measured import ended
+from tests.app.measured import result_of, upload
 from tests.app.new_gpu import body_of
 from wattcast.features.gpus import load_gpu
 from wattcast.models.power.boosted import BoostedPowerModel, launch_features
 from wattcast.models.store import ArtifactStore
 
+pytestmark = pytest.mark.slow
+
 CASE = {"ptx": "add.ptx", "grid": 1000, "block": 256, "loops": {}}
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def service(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[httpx.Client]:
-    folder = tmp_path_factory.mktemp("auto")
-    with database(request.param, folder) as url:
-        settings = settings_at(home=folder / "home", database_url=SecretStr(url))
-        with running(settings) as client:
-            yield client
-
-
-@pytest.fixture(scope="module")
-def kernels(vector_add: str, looping: str) -> dict[str, str]:
-    return {"add.ptx": vector_add, "loop.ptx": looping}
-
-
-def stored(client: httpx.Client, content: bytes, **form: str) -> str:
-    answer = client.post("/measurements", files={"file": ("rows", content)}, data=form)
-    assert answer.status_code in (200, 201), answer.text
-    assert answer.json()["rejected"] == 0
-    batch: str = answer.json()["id"]
-    return batch
 
 
 def plan(client: httpx.Client, **body: object) -> dict[str, Any]:
@@ -60,12 +33,7 @@ def plan(client: httpx.Client, **body: object) -> dict[str, Any]:
 
 
 def retrained(client: httpx.Client, **body: object) -> dict[str, Any]:
-    accepted = client.post("/retrain", json=body)
-    assert accepted.status_code == 202, accepted.text
-    job = ended(client, accepted.headers["Location"])
-    assert job["state"] == "done", job["error"]
-    result: Any = job["result"]
-    return dict(result)
+    return result_of(client, client.post("/retrain", json=body))
 
 
 # --- a board whose default is physical ------------------------------------------------------------
@@ -76,7 +44,7 @@ def test_a_board_whose_default_is_physical_is_calibrated_with_all_its_rows(
 ) -> None:
     case = body_of(kernels, CASE, lab.GPU)
     before = lab.power(service, case)
-    batch = stored(service, lab.measured(service, kernels), gpu=lab.GPU, board=lab.BOARD)
+    batch = upload(service, lab.measured(service, kernels), gpu=lab.GPU, board=lab.BOARD)
     asked = {"gpu": lab.GPU, "batches": [batch]}
     # Adding trees takes no rows at other clocks, and was the default once.
     trees = plan(service, **asked, mode="continue")
@@ -156,7 +124,7 @@ SIDES = ("old", "new")
 def test_a_gpu_without_a_model_and_times_are_planned_together(
     service: httpx.Client, kernels: dict[str, str]
 ) -> None:
-    batch = stored(service, new_gpu.measured(service, kernels))
+    batch = upload(service, new_gpu.measured(service, kernels))
     body = {"gpu": new_gpu.GPU, "batches": [batch], "targets": ["power", "time"], "dry_run": True}
     answer = service.post("/retrain", json=body)
     assert answer.status_code == 200, answer.text
@@ -209,7 +177,7 @@ def test_needed_columns_alone_are_enough_to_be_promoted(service: httpx.Client) -
     """Extra trees answer for the K20, and look at the grid, which no row has to tell."""
     shift, board = 1.3, "bare"
     content = bare(measured.table(60, kernels=20, shift=shift, board=board))
-    batch = stored(service, content, schema=measured.SCHEMA)
+    batch = upload(service, content)
     asked = {"gpu": measured.GPU, "batches": [batch], "families": ["catboost"]}
     found = plan(service, **asked)
     assert found["mode"] in ("full", "continue")  # whether the packaged models' rows are at hand
@@ -221,7 +189,7 @@ def test_needed_columns_alone_are_enough_to_be_promoted(service: httpx.Client) -
     assert any("extratrees" in one["opponent"] for one in result["verdict"]["comparisons"])
     # Now trees answer that can be continued.
     more = bare(measured.table(60, kernels=20, shift=shift, board=board, seed=3))
-    later = plan(service, gpu=measured.GPU, batches=[stored(service, more, schema=measured.SCHEMA)])
+    later = plan(service, gpu=measured.GPU, batches=[upload(service, more)])
     assert later["mode"] == "continue"
     assert later["rows"] == 120
     assert all(kernel["earlier_rows"] == 3 and kernel["known"] for kernel in later["kernels"])
@@ -231,7 +199,7 @@ def test_who_answers_right_keeps_its_place_though_its_grids_are_not_told(
     service: httpx.Client,
 ) -> None:
     content = bare(of_who_answers(measured.table(60, kernels=20, board="right")))
-    batch = stored(service, content, schema=measured.SCHEMA)
+    batch = upload(service, content)
     asked = {"gpu": measured.GPU, "batches": [batch], "families": ["catboost"]}
     result = retrained(service, **asked, mode="continue")
     assert not result["promoted"]
@@ -240,7 +208,7 @@ def test_who_answers_right_keeps_its_place_though_its_grids_are_not_told(
 
 def test_what_cannot_be_planned_is_told(service: httpx.Client, kernels: dict[str, str]) -> None:
     few = measured.table(8, kernels=2, board="few")
-    batch = stored(service, few, schema=measured.SCHEMA)
+    batch = upload(service, few)
     found = plan(service, gpu=measured.GPU, batches=[batch])
     assert "2 kernel groups to judge on: measure at least 6" in found["obstacles"][0]
 
@@ -261,7 +229,7 @@ def test_published_features_cannot_be_held_against_a_physical_model(
 ) -> None:
     """The V100's own physical model answers; rows without its features are planned with why not."""
     content = measured.table(40, kernels=10, board="v").replace(b"tesla-k20", b"tesla-v100")
-    batch = stored(service, content, schema=measured.SCHEMA)
+    batch = upload(service, content)
     found = plan(service, gpu="tesla-v100", batches=[batch])
     assert found["mode"] in ("full", "continue")
     assert "no row has features of activity1" in found["why"]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 
+from studies.fitting.trees.tables import TrainingTable
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
@@ -28,7 +29,6 @@ from wattcast.models.store import ArtifactStore
 from wattcast.training import power_rows
 from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.splits import Rows
-from wattcast.training.power_rows import TrainingTable
 
 pytestmark = [
     pytest.mark.slow,
@@ -105,7 +105,8 @@ def test_what_is_promoted_holds_on_kernels_that_were_kept_out(
     split: Split,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(power_rows, "training_table", lambda *given: split.known)
+    base = (split.known.clean, split.known.rows["as_recomputed"])
+    monkeypatch.setattr(power_rows, "served_rows", lambda *given: base)
     named = service.post(f"/models/{GPU}/power/promote", json={**CHAMPION, "board": BOARD})
     assert named.status_code == 200, named.text
     body = {"gpu": GPU, "batches": [upload(service, measured_again(split.known))]}

@@ -5,17 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
 from tests.app.conftest import Run, settings_at
-from tests.app.databases import KINDS, database
 from tests.app.live import running
-from tests.app.measured import ended
+from tests.app.measured import result_of, upload
 from tests.app.new_gpu import (
     GPU,
     OPTIONS,
@@ -26,30 +23,9 @@ from tests.app.new_gpu import (
     measured,
     retrained,
 )
-from wattcast.app.services.models.promoted import alone
+from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def home(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("new_gpu")
-    with database(request.param, folder) as url:
-        yield {"home": folder / "home", "database_url": SecretStr(url)}
-
-
-@pytest.fixture(scope="module")
-def service(home: dict[str, Any]) -> Iterator[httpx.Client]:
-    with running(settings_at(**home)) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def kernels(vector_add: str, looping: str) -> dict[str, str]:
-    return {"add.ptx": vector_add, "loop.ptx": looping}
-
 
 CASES = [
     {"ptx": "add.ptx", "grid": 1000, "block": 256, "loops": {}},
@@ -77,6 +53,7 @@ def answers(client: httpx.Client, kernels: dict[str, str]) -> list[dict[str, Any
     ]
 
 
+@pytest.mark.slow
 def test_garbage_leaves_a_gpu_as_it_was(service: httpx.Client, kernels: dict[str, str]) -> None:
     before = answers(service, kernels)
     results = retrained(service, measured(service, kernels, shuffled=True))
@@ -90,6 +67,7 @@ def test_garbage_leaves_a_gpu_as_it_was(service: httpx.Client, kernels: dict[str
     assert answers(service, kernels) == before
 
 
+@pytest.mark.slow
 def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
     service: httpx.Client, home: dict[str, Any], kernels: dict[str, str]
 ) -> None:
@@ -143,13 +121,13 @@ def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
         assert shares.status_code == 200, shares.text
     with running(settings_at(**home, job_workers=0)) as replica:
         assert answers(replica, kernels) == after
-    own = alone(settings_at(**home))
-    told = but_widths(predict(own, PredictRequest.model_validate(body_of(kernels, CASES[0]))))
+    own = standalone_predictor(settings_at(**home))
+    asked = PredictRequest.model_validate(body_of(kernels, CASES[0]))
+    told = but_widths(predict(own, asked).data())
     assert [told[name] for name in ("power", "time")] == [after[0][n] for n in ("power", "time")]
     # The same measurements again are the same batch, and tell nothing new.
     batch = card["board"]["batches"]
-    again = service.post("/retrain", json={**OPTIONS, "batches": batch})
-    result: Any = ended(service, again.headers["Location"])["result"]
+    result = result_of(service, service.post("/retrain", json={**OPTIONS, "batches": batch}))
     for one in (result, *result["also"]):
         assert "0 kernel groups" in one["verdict"]["reasons"][0]
     for target in ("power", "time"):
@@ -167,12 +145,12 @@ def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
     assert answers(service, kernels) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "mode"), [("power", "new_gpu"), ("time", "full")])
 def test_rows_may_hold_the_features_themselves(
     service: httpx.Client, kernels: dict[str, str], target: str, mode: str
 ) -> None:
-    named = measured(service, kernels)
-    batch = service.post("/measurements", files={"file": ("rows.zip", named)}).json()["id"]
+    batch = upload(service, measured(service, kernels))
     rows = csv.DictReader(io.StringIO(service.get(f"/measurements/{batch}/rows").text))
     text = io.StringIO()
     fields = [name for name in rows.fieldnames or () if name.startswith("activity1.")]
@@ -192,8 +170,7 @@ def test_rows_may_hold_the_features_themselves(
 def test_what_cannot_be_calibrated_is_refused_at_once(
     service: httpx.Client, kernels: dict[str, str]
 ) -> None:
-    no_time = measured(service, kernels, time=False)
-    batch = service.post("/measurements", files={"file": ("rows.zip", no_time)}).json()["id"]
+    batch = upload(service, measured(service, kernels, time=False))
 
     def refused(**options: object) -> str:
         found = service.post("/retrain", json={**OPTIONS, "batches": [batch], **options})

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from tests.app.conftest import settings_at
 from wattcast.app.services import Services
-from wattcast.app.services.measurements.extraction import Extracted, Launch, extract
-from wattcast.app.services.models.artifacts import RegistryArtifacts
-from wattcast.app.services.retrain.attempt import NOT_ASKED, opponent, serving
-from wattcast.app.services.retrain.launches import Launches
-from wattcast.app.store.measurements import Measurement
-from wattcast.app.store.registry import Place, Snapshot
-from wattcast.models.cards import ModelCard
-from wattcast.models.store import Artifact
+from wattcast.app.services.measurements.upload import extracted
+from wattcast.app.services.retrain.candidates import NOT_ASKED, opponent
+from wattcast.app.services.retrain.rows import Launches
+from wattcast.app.store.measurements import Measurement, MeasurementStore
 from wattcast.predictor.messages.analyze import AnalyzeRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
@@ -46,44 +41,48 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     made.close()
 
 
-def default_of(services: Services, gpu: str, home: Path) -> Artifact[ModelCard]:
-    artifacts = RegistryArtifacts(home / "registry")
-    return serving(services.power, artifacts, Snapshot(1), Place(gpu, "", "power"))
+class Texts(MeasurementStore):
+    """Stored PTX, each text under itself: what a hash is for does not matter here."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+    def ptx(self, sha256s: Sequence[str]) -> dict[str, str]:
+        return {text: text for text in sha256s if text in self.texts}
 
 
 def measured(services: Services, ptx: str, gpu: str, grid: int) -> Measurement:
     """A launch as an upload stores it."""
     launch = {"grid": [grid], "block": [256]}
     request = AnalyzeRequest.model_validate({"ptx": ptx, "gpu": gpu, "launch": launch})
-    found = extract(services, Launch(1, ptx, request))
-    assert isinstance(found, Extracted)
+    kernel, _, vectors = extracted(services, request)
     return Measurement(
         row=1,
         gpu=gpu,
         board=None,
-        kernel=found.kernel,
-        kernel_group=found.kernel,
-        ptx_sha256=ptx,  # found under itself here: what a hash is for does not matter
+        kernel=kernel,
+        kernel_group=kernel,
+        ptx_sha256=ptx,
         launch=launch,
         core_mhz=None,
         memory_mhz=None,
         power_watts=100.0,
         time_seconds=None,
         repeats=1,
-        vectors=found.vectors,
+        vectors=vectors,
     )
 
 
 @pytest.mark.parametrize("gpu", ["tesla-v100", "a100-sxm4-80gb", "tesla-k20"])
 def test_the_opponent_says_what_a_prediction_says(
-    services: Services, gpu: str, vector_add: str, tmp_path: Path
+    services: Services, gpu: str, vector_add: str
 ) -> None:
     cases = [(vector_add, 64), (vector_add, 65536), (ATOMIC, 4096)]
     rows = [measured(services, ptx, gpu, grid) for ptx, grid in cases]
-    launches = Launches(
-        services, services.gpus.load(gpu), lambda texts: {text: text for text in texts}
-    )
-    found = opponent(default_of(services, gpu, tmp_path), rows, launches)
+    profile = services.gpus.load(gpu)
+    launches = Launches(services, profile, Texts(vector_add, ATOMIC)).modelled(rows)
+    answering = services.power.default_artifact(gpu)
+    (found,), _ = opponent(answering, rows, profile, lambda: launches)
     answers = [
         predict(
             services,
@@ -93,29 +92,31 @@ def test_the_opponent_says_what_a_prediction_says(
         )
         for ptx, grid in cases
     ]
-    assert found.watts == pytest.approx([each["power"]["watts"] for each in answers])
+    assert found.predicted == pytest.approx([each["power"]["watts"] for each in answers])
     assert found.name.startswith(("uncalibrated ", answers[0]["model"]["family"]))
     assert ("uncalibrated" in found.name) == (answers[0]["power"]["basis"] == "uncalibrated")
 
 
 def test_a_default_that_rows_say_too_little_for_is_not_passed_by(
-    services: Services, vector_add: str, tmp_path: Path
+    services: Services, vector_add: str
 ) -> None:
-    def asked(gpu: str, ptx: str, keep: str) -> tuple[str, bool, str]:
+    def asked(gpu: str, ptx: str, keep: str) -> tuple[list[str], list[bool], tuple[str, ...]]:
         row = measured(services, ptx, gpu, 64)
         few = {name: each for name, each in row.vectors.items() if name == keep}
         told = Measurement(
             **{name: getattr(row, name) for name in row.__slots__}
             | {"vectors": few, "ptx_sha256": None}
         )
-        launches = Launches(services, services.gpus.load(gpu), lambda texts: {})
-        found = opponent(default_of(services, gpu, tmp_path), [told], launches)
-        return found.name, bool(np.isnan(found.watts[0])), found.note
+        profile, answering = services.gpus.load(gpu), services.power.default_artifact(gpu)
+        launches = Launches(services, profile, Texts()).modelled([told])
+        found, notes = opponent(answering, [told], profile, lambda: launches)
+        silent = [bool(np.isnan(each.predicted[0])) for each in found]
+        return [each.name for each in found], silent, notes
 
     # The gate refuses a candidate where the model that answers now cannot be asked.
     physical = "physical model that answers now"
-    assert asked("tesla-v100", vector_add, "alavani2023") == (physical, True, "")
-    assert asked("tesla-v100", vector_add, "activity1") == (physical, False, "")
-    assert asked("tesla-v100", ATOMIC, "activity1") == (physical, True, "")
+    assert asked("tesla-v100", vector_add, "alavani2023") == ([physical], [True], ())
+    assert asked("tesla-v100", vector_add, "activity1") == ([physical], [False], ())
+    assert asked("tesla-v100", ATOMIC, "activity1") == ([physical], [True], ())
     # Weights of other GPUs are no more than a guess: there the rows need not be told of it.
-    assert asked("a100-sxm4-80gb", vector_add, "none") == ("", True, NOT_ASKED)
+    assert asked("a100-sxm4-80gb", vector_add, "none") == ([], [], (NOT_ASKED,))

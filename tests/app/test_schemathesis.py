@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import schemathesis
+from fastapi.routing import iter_route_contexts
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -38,12 +39,37 @@ CHECKS = (
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     home = tmp_path_factory.mktemp("home")
+    print(f"{EXAMPLES} requests made up for each call, seed {os.environ.get('WATTCAST_TEST_SEED')}")
     with running(
         settings_at(home, max_analysis_effort=20_000_000, analysis_effort=10_000_000)
     ) as client:
         yield client
 
 
+PAGES = {
+    "/": "the page: takes nothing",
+    "/docs": "takes nothing",
+    "/docs/{name}": "files of the documentation",
+    "/openapi.json": "the description itself: takes nothing",
+    "/static/{version}/{name}": "files of the page",
+}
+"""Routes that the description leaves out, and why no made-up request is worth while."""
+
+
+def test_every_route_has_made_up_requests() -> None:
+    """They come from the description: a new route that is not in it must be given a reason here."""
+    routes = {
+        (method, route.path or "")
+        for route in iter_route_contexts(create_app(Settings()).routes)
+        for method in route.methods or ()
+    }
+    described = {(each.ok().method.upper(), each.ok().path) for each in schema.get_all_operations()}
+    left_out = {path for method, path in routes - described if method not in ("HEAD", "OPTIONS")}
+    assert described <= routes
+    assert left_out == PAGES.keys()
+
+
+@pytest.mark.slow
 @schema.parametrize()
 @settings(
     max_examples=EXAMPLES,

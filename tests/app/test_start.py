@@ -27,11 +27,8 @@ def test_heavy_libraries_wait_until_they_are_needed(entry: str) -> None:
     assert done.stdout.split() == []
 
 
-LATE = (
-    *("wattcast.features.execution", "wattcast.predictor.messages", "wattcast.predictor.explain"),
-    *("itanium_demangler", "importlib.metadata"),
-    "pydantic.plugin._loader",  # loaded with the first validator that is built
-)
+LATE = ("wattcast.features.execution", "wattcast.predictor.explain", "itanium_demangler")
+"""What only some predictions need. The requests are not in it: signatures are made of them."""
 
 
 def test_what_a_prediction_uses_is_loaded_by_the_prediction() -> None:

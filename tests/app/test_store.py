@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,14 +26,17 @@ from wattcast.app.store.database import (
     HEAD,
     MIGRATIONS,
     StoreError,
-    migrate,
     open_database,
     revision,
 )
-from wattcast.app.store.predictions import PredictionStore
+from wattcast.app.store.jobs import JobStore
+from wattcast.app.store.keys import KeyStore
+from wattcast.app.store.predictions import PredictionStore, latest
 from wattcast.app.store.tables import METADATA, PREDICTIONS, PTX
 from wattcast.predictor.parts.kept import Memory
 from wattcast.predictor.parts.stored import PredictionRecord
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def record(ptx: str = "//", prediction_id: UUID | None = None) -> PredictionRecord:
@@ -281,29 +286,32 @@ def test_rows_wait_while_the_database_is_locked(url: str) -> None:
     blocker.engine.dispose()
 
 
-def test_migrations_go_up_and_down(url: str) -> None:
-    engine = open_database(url)
+def test_a_database_of_five_migrations_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Written by the program of 2026-11-25, before its migrations became one."""
+    path = tmp_path / "wattcast.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript((FIXTURES / "store" / "database_0005.sql").read_text("utf-8"))
+    engine = open_database(f"sqlite:///{path}")
     assert revision(engine) == HEAD
-    migrate(engine, "base")
-    assert sa.inspect(engine).get_table_names() == ["alembic_version"]
-    migrate(engine)
-    assert set(sa.inspect(engine).get_table_names()) == {"alembic_version", *METADATA.tables}
-    engine.dispose()
-
-
-def test_going_down_drops_only_what_the_older_tables_cannot_hold(url: str) -> None:
-    store = PredictionStore(open_database(url))
-    from_ptx = record()
-    from_work = replace(record(), ptx=None, ptx_sha256=None)
-    store.add(from_ptx)
-    store.add(from_work)
-    store.close()
-    engine = open_database(url)
-    migrate(engine, "0001")
     with engine.connect() as connection:
-        kept = connection.execute(sa.select(PREDICTIONS.c.id)).scalars().all()
-    assert kept == [from_ptx.id]
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    assert sqlite_schema(engine) == sqlite_schema(open_database(f"sqlite:///{tmp_path / 'new.db'}"))
+    (kept,) = latest(engine, limit=10)
+    assert "tesla-v100" in kept.request + kept.result
+    store = PredictionStore(engine)
+    found = store.get(kept.id)
+    store.close()
+    assert found is not None
+    assert [key.name for key in KeyStore(engine).all()] == ["lab"]
+    assert [job.state for job in JobStore(engine).latest(10)] == ["queued"]
     engine.dispose()
+
+
+def sqlite_schema(engine: sa.Engine) -> set[str]:
+    """Statements that make the tables and indices, without blanks."""
+    with engine.connect() as connection:
+        made = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+        return {"".join(text.split()).replace('"', "") for (text,) in made}
 
 
 def test_migrations_make_the_tables_of_the_code(url: str) -> None:
@@ -345,7 +353,7 @@ def test_a_database_of_a_newer_program_is_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
-    with pytest.raises(StoreError, match="newer Wattcast"):
+    with pytest.raises(StoreError, match="needs another Wattcast"):
         open_database(url)
 
 

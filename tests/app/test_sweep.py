@@ -216,7 +216,8 @@ def test_a_block_size_in_the_code_leaves_other_blocks_out(
     assert len(reasons) == len(usual_blocks(2)) - 1
     assert "block size along x is in the code: 32" in reasons[8, 64, 1]["reason"]
     assert ptx.splitlines()[reasons[8, 64, 1]["line"] - 1].strip().startswith("@")
-    assert {best["no_difference"] for best in answer["best"].values()} == {True}
+    bests = [best for _, best in answer["best"] if best is not None]
+    assert {best["no_difference"] for best in bests} == {True}
     assert "block_size_in_code" not in {warning["code"] for warning in answer["warnings"]}
 
 
@@ -276,7 +277,7 @@ def test_over_http(client: httpx.Client, services: Services, vector_add: str) ->
     assert answer.status_code == 200, answer.text
     SweepAnswer.model_validate(answer.json())
     here = asked(services, vector_add, blocks=[64, 2048])
-    assert answer.json()["points"] == json.loads(json.dumps(here["points"]))
+    assert answer.json()["points"] == json.loads(here.json_bytes())["points"]
     for changes, told in (
         ({"gpus": ["v100"]}, "either gpu or gpus"),
         ({"grid_stride": True}, "grid_stride needs grids"),

@@ -155,7 +155,7 @@ def test_variants_over_http(client: httpx.Client, services: Services) -> None:
     answer = client.post("/sweep", json=body)
     assert answer.status_code == 200, answer.text
     here = asked(services, defines=body["defines"])
-    assert answer.json()["points"] == json.loads(json.dumps(here["points"]))
+    assert answer.json()["points"] == json.loads(here.json_bytes())["points"]
     assert client.post("/sweep", json={**body, "blocks": [64]}).status_code == 422
 
 

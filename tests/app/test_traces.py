@@ -28,7 +28,8 @@ from tests.generated.traces import (
     solver,
     training_step,
 )
-from wattcast.features.errors import DataError, ServiceError
+from wattcast.features.effort import Clock, giving_up
+from wattcast.features.errors import DataError, GivenUpError, ServiceError
 from wattcast.predictor.traces import kineto as kineto_reader
 from wattcast.predictor.traces import read_trace
 from wattcast.predictor.traces.trace import NONE, Trace
@@ -224,6 +225,48 @@ def test_a_view_is_not_run(tmp_path: Path) -> None:
         )
         database.commit()
     with pytest.raises(DataError, match="no table"):
+        read_trace(path)
+
+
+def test_a_generated_column_is_not_worked_out(tmp_path: Path) -> None:
+    path = nsys(tmp_path / "t.sqlite", [Launch("a", 0, 5)])
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE StringIds RENAME TO Texts")
+        database.execute(
+            "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value AS (hex(zeroblob(9))))"
+        )
+        database.execute("INSERT INTO StringIds (id) SELECT id FROM Texts")
+        database.commit()
+    assert [kind.name for kind in read_trace(path).kinds] == ["unnamed kernel"]
+
+
+def test_a_file_is_given_up_within_a_statement(tmp_path: Path) -> None:
+    path = nsys(tmp_path / "t.sqlite", [Launch("a", 0, 5)])
+    clock = Clock()
+    clock.give_up()
+    with giving_up(clock=clock), pytest.raises(GivenUpError):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("time", ["1e999999999", "1e999999999999999999999", "NaN", "-1e300"])
+def test_a_time_of_any_size_is_none(tmp_path: Path, time: str) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2}
+    text = json.dumps({"traceEvents": [event, {**event, "ts": "TIME"}]}).replace('"TIME"', time)
+    (tmp_path / "t.json").write_text(text)
+    assert read_trace(tmp_path / "t.json").untimed == 1
+
+
+def test_names_and_launches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = {"ph": "X", "cat": "kernel", "ts": 1, "dur": 2}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [{**event, "name": f"k{n}" * 9} for n in range(9)]}))
+    assert len(read_trace(path)) == 9
+    monkeypatch.setattr("wattcast.predictor.traces.kineto.MOST_LAUNCHES", 8)
+    assert len(read_trace(path)) == 9  # a file of one's own
+    with pytest.raises(ServiceError, match="more than 8 launches"):
+        read_trace(path, most_characters=10_000)
+    monkeypatch.setattr("wattcast.predictor.traces.trace.MOST_NAMES", 100)
+    with pytest.raises(DataError, match="100 characters"):
         read_trace(path)
 
 

@@ -9,13 +9,15 @@ import pytest
 
 from tests.app.conftest import settings_at
 from wattcast.models.cards import BoardFacts
+from wattcast.models.estimate import Basis
 from wattcast.models.store import ArtifactStore
 from wattcast.predictor import Predictor
 from wattcast.predictor.compare import compare
+from wattcast.predictor.messages import LoopTrips
 from wattcast.predictor.messages.compare import CompareRequest
-from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.predict import PredictRequest, Trust
 from wattcast.predictor.messages.sweep import SweepRequest
-from wattcast.predictor.parts.trust import apart, trust
+from wattcast.predictor.parts.trust import Ranked, apart, trust
 from wattcast.predictor.predict import predict
 from wattcast.predictor.sweep import sweep
 
@@ -53,7 +55,8 @@ def test_a_model_of_your_own_measurements_is_measured_here() -> None:
     assert trust("unseen_kernel", card)["mark"] == "measured board"
     assert trust("unseen_kernel", own)["mark"] == "measured here"
     assert "outside" in trust("extrapolated", own)["why"]
-    assert trust("unseen_kernel", own, (), [{"how": "assumed"}])["mark"] == "guess"
+    assumed = LoopTrips(loop=None, trips=1, how="assumed", line=1, source_line=None)
+    assert trust("unseen_kernel", own, (), [assumed])["mark"] == "guess"
 
 
 def test_boards_that_nobody_measured_stand_apart(predictor: Predictor, vector_add: str) -> None:
@@ -67,10 +70,9 @@ def test_boards_that_nobody_measured_stand_apart(predictor: Predictor, vector_ad
 
 
 def test_what_is_extrapolated_or_unknown_stands_apart() -> None:
-    def answer(gpu: str, basis: str | None) -> dict[str, Any]:
-        mark = None if basis is None else {"mark": "measured board", "why": "-"}
-        model = {"family": "extratrees", "source": "thesis"}
-        return {"gpu": gpu, "trust": mark, "model": model, "power": basis and {"basis": basis}}
+    def answer(gpu: str, basis: Basis | None) -> Ranked:
+        mark = None if basis is None else Trust(mark="measured board", why="-")
+        return Ranked(gpu, mark, "extratrees", "thesis", basis)
 
     both = [answer("a", "unseen_kernel"), answer("b", "extrapolated"), answer("c", None)]
     assert [one["gpu"] for one in apart(both)] == ["b", "c"]
@@ -98,7 +100,7 @@ def test_a_transpose_does_not_win_by_another_kind_of_model(predictor: Predictor)
     assert "another kind of model" in why["ampere-84sm"]
     swept = sweep(predictor, SweepRequest.model_validate(MATRIX))
     assert {one["gpu"] for one in swept["apart"]} == set(why)
-    assert {best["gpu"] for best in swept["best"].values()} == {"tesla-v100"}
+    assert {best["gpu"] for best in dict(swept["best"]).values()} == {"tesla-v100"}
     assert {shape["gpu"] for shape in swept["pareto"]} == {"tesla-v100"}
     assert all((point["apart"] is None) == (point["gpu"] == "tesla-v100")
                for point in swept["points"])  # fmt: skip

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from studies.onboarding.simulated import Faults, SimulatedGpu
-from studies.onboarding.simulation import simulated
-from tests.training.measuring import NO_COUNTER, board
+from tests.measure.measuring import NO_COUNTER, board
+from tests.measure.simulated import Faults, SimulatedGpu
+from tests.measure.simulation import simulated
 from wattcast.app.cli import app
 from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.measure import protocol
+from wattcast.measure.device import ContextBrokenError, MeasureError, WorkloadError
+from wattcast.measure.run import Machine
+from wattcast.measure.workload import Workload
 from wattcast.predictor.tuning_files import read_tuning
-from wattcast.training.measure import protocol
-from wattcast.training.measure.device import ContextBrokenError, MeasureError, WorkloadError
-from wattcast.training.measure.run import Machine
-from wattcast.training.measure.workload import Workload
 
 pytestmark = pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
 

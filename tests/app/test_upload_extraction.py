@@ -1,91 +1,76 @@
-"""Features of uploads: the same in the service as in a process of their own, which may die."""
+"""Features of uploads, and which kernels are evaluated together."""
 
 from __future__ import annotations
 
-import time
+import io
+import json
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from tests.app.conftest import settings_at
+from tests.app.measured import zipped
 from wattcast.app.services import Services
-from wattcast.app.services.measurements import extraction
-from wattcast.app.services.measurements.extraction import Extracted, Launch, extract_all
-from wattcast.app.services.measurements.rows import group_of
-from wattcast.app.store.measurements import Rejection
+from wattcast.app.services.measurements.rows import group_of, request_of
+from wattcast.app.services.measurements.upload import (
+    UploadOptions,
+    check_upload,
+    extracted,
+    read_upload,
+)
 from wattcast.features.errors import ServiceError
-from wattcast.predictor.messages.analyze import AnalyzeRequest
 
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    opened = Services(settings_at(tmp_path_factory.mktemp("home")))
+    opened = Services.open(settings_at(tmp_path_factory.mktemp("home"), job_workers=0))
     yield opened
     opened.close()
 
 
-def launches(vector_add: str, looping: str) -> list[Launch]:
-    def launch(number: int, ptx: str, **change: object) -> Launch:
-        body = {"ptx": ptx, "gpu": "v100", "launch": {"grid": [64], "block": [128]}, **change}
-        return Launch(number, ptx[-9:], AnalyzeRequest.model_validate(body))
+@pytest.fixture(scope="module")
+def upload(kernels: dict[str, str]) -> io.BytesIO:
+    def row(ptx: str = "add.ptx", **change: object) -> str:
+        body = {"ptx": ptx, "gpu": "v100", "grid": 64, "block": 128, "power_watts": 100, **change}
+        return json.dumps(body)
 
-    return [
-        launch(1, vector_add),
-        launch(2, looping, loops={"default": 9}),
-        launch(3, looping, launch={"grid": [4], "block": [32], "arguments": {"1": 100}}),
-        launch(4, vector_add, gpu="h200", kernel="vector_add"),
-        launch(5, vector_add, kernel="another"),
-        launch(6, vector_add, launch={"grid": [1], "block": [4096]}),
-        launch(7, "this is no PTX"),
+    rows = [
+        row(),
+        row("loop.ptx", loops={"default": 9}, registers_per_thread=20),
+        row("loop.ptx", grid=[4], block="32", arguments={"1": 100}),
+        row(gpu="h200", kernel="vector_add"),
+        row(kernel="another"),
+        row(grid=1, block=4096),
+        row("text.ptx"),
     ]
+    files = {"rows.jsonl": "\n".join(rows), **kernels, "text.ptx": "this is no PTX"}
+    return io.BytesIO(zipped(files))
 
 
-def test_a_process_of_its_own_extracts_the_same(
-    services: Services, vector_add: str, looping: str, monkeypatch: pytest.MonkeyPatch
+def test_rows_have_the_features_that_a_prediction_sees(
+    services: Services, upload: io.BytesIO
 ) -> None:
-    monkeypatch.setenv("WATTCAST_DATABASE_URL", "nonsense://which nobody may open")
-    asked = launches(vector_add, looping)
-    until = time.monotonic() + 60
-    here = list(extract_all(services, asked, until))
-    monkeypatch.setattr(extraction, "ROWS_HERE", 0)
-    there = list(extract_all(services, asked, until))
-    assert len(here) == len(there) == len(asked)
-    for one, other in zip(here, there, strict=True):
-        assert type(one) is type(other)
-        if isinstance(one, Rejection):
-            assert one == other
-            continue
-        assert isinstance(other, Extracted)
-        assert (one.kernel, one.demangled) == (other.kernel, other.demangled)
-        assert list(one.vectors) == list(other.vectors)
-        for schema, vector in one.vectors.items():
-            np.testing.assert_array_equal(vector, other.vectors[schema])
-    assert [one.column for one in here if isinstance(one, Rejection)] == ["kernel", "block", "ptx"]
-    assert [len(one.vectors) for one in here if isinstance(one, Extracted)] == [4, 4, 4, 1]
+    batch = read_upload(services, upload, UploadOptions())
+    columns = [(rejection.row, rejection.column) for rejection in batch.rejections]
+    assert columns == [(5, "kernel"), (6, "block"), (7, "ptx")]
+    assert [len(row.vectors) for row in batch.rows] == [4, 4, 4, 1]
+    for row in batch.rows:
+        assert row.ptx_sha256 is not None
+        # What is stored of the launch is all that its analysis took.
+        again = extracted(services, request_of(row, batch.ptx[row.ptx_sha256]))
+        assert again[0] == row.kernel
+        for schema, vector in row.vectors.items():
+            np.testing.assert_array_equal(again[2][schema], vector)
 
 
-@pytest.mark.parametrize("rows_here", [0, 100])
 def test_an_upload_that_takes_too_long_is_given_up(
-    services: Services,
-    vector_add: str,
-    looping: str,
-    rows_here: int,
-    monkeypatch: pytest.MonkeyPatch,
+    services: Services, upload: io.BytesIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction, "ROWS_HERE", rows_here)
+    hurried = services.settings.model_copy(update={"upload_seconds": 0})
+    monkeypatch.setattr(services, "settings", hurried)
     with pytest.raises(ServiceError, match="WATTCAST_UPLOAD_SECONDS"):
-        list(extract_all(services, launches(vector_add, looping), time.monotonic()))
-
-
-def test_a_process_that_dies_is_our_fault(
-    services: Services, vector_add: str, looping: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(extraction, "ROWS_HERE", 0)
-    monkeypatch.setattr(extraction.sys, "executable", "/bin/false")
-    with pytest.raises(ServiceError) as caught:
-        list(extract_all(services, launches(vector_add, looping), time.monotonic() + 60))
-    assert caught.value.kind == "internal"
+        check_upload(services, upload, UploadOptions())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tests.app.live import running
 from tests.app.test_cuda_hostile import ABSENT, HERE, SECRET, stored, unnamed
 from wattcast.app.services import Services
 from wattcast.app.services.archives import Limits
-from wattcast.app.services.measurements.unpack import unpacked
+from wattcast.app.services.measurements.tables import unpacked
 from wattcast.app.services.measurements.upload import UploadOptions, read_upload, store_upload
 from wattcast.app.store.measurements import NewBatch
 from wattcast.features.errors import DataError, ServiceError, WattcastError

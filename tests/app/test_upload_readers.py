@@ -26,7 +26,7 @@ from wattcast.app.services.measurements import readers as module
 from wattcast.app.services.measurements.upload import UploadOptions
 from wattcast.features.errors import ServiceError
 
-MINE = "wattcast.app.services.measurements"
+MINE = module.__package__
 OPTIONS = UploadOptions(schema=SCHEMA)
 
 
@@ -48,7 +48,7 @@ def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service
 
 
 def stored(services: Services, content: bytes) -> tuple[int, bool]:
-    batch, is_new = services.readers.store(io.BytesIO(content), OPTIONS, "somebody")
+    batch, is_new = services.reader.store(io.BytesIO(content), OPTIONS, "somebody")
     assert batch.uploaded_by == "somebody"
     assert services.data is not None
     assert services.data.measurements.get(batch.id) == batch
@@ -140,7 +140,7 @@ def test_a_reader_that_dies_twice_is_our_fault(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ServiceError, match="broke off") as found:
-        services.readers.store(io.BytesIO(table(20)), OPTIONS, "somebody")
+        services.reader.store(io.BytesIO(table(20)), OPTIONS, "somebody")
     assert found.value.kind == "internal"
 
 
@@ -152,7 +152,7 @@ def test_a_reader_that_hangs_is_killed(services: Services, monkeypatch: pytest.M
     quick = services.settings.model_copy(update={"upload_seconds": 0.5})
     monkeypatch.setattr(services, "settings", quick)
     with pytest.raises(ServiceError) as found:
-        services.readers.store(io.BytesIO(table(20, seed=1)), OPTIONS, "somebody")
+        services.reader.store(io.BytesIO(table(20, seed=1)), OPTIONS, "somebody")
     assert found.value.kind == "time-limit"
     assert readers() == []
 

@@ -135,7 +135,7 @@ def test_images_of_others_are_named_by_digest() -> None:
     assert not lines[0].startswith("# syntax="), "that is an image too"
     services = compose()["services"].values()
     named = [one["image"] for one in services if not one["image"].startswith("wattcast:")]
-    assert len(named) == 2
+    assert len(named) == 3
     for image in (*bases, *named):
         assert re.fullmatch(r"[\w./-]+(:[\w.-]+)?@sha256:[0-9a-f]{64}", image), image
     for one in services:
@@ -157,6 +157,7 @@ def test_the_compose_file_names_settings_that_exist() -> None:
     assert given | {n for n in environment() if n.startswith("WATTCAST_")} <= names
 
 
+@pytest.mark.slow
 def test_the_entrypoint_serves_in_the_environment_of_the_image(tmp_path: Path) -> None:
     """No HOME, a working folder of its own, keys demanded as on any open address."""
     home = tmp_path / "home"

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import wattcast
+from tests import conftest
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,3 +40,11 @@ def test_the_layout_of_the_readme_is_that_of_the_repository():
 def test_the_docstring_of_the_package_names_its_folders():
     told = set(re.findall(r"^    wattcast\.(\w+)  ", wattcast.__doc__ or "", re.M))
     assert told == {path.name for path in (ROOT / "wattcast").iterdir() if path.is_symlink()}
+
+
+def test_what_is_called_quick_is_there() -> None:
+    for start in (*conftest.QUICK, *conftest.NOT_QUICK):
+        path, _, name = start.partition("::")
+        text = (ROOT / path).read_text("utf-8") if path.endswith(".py") else ""
+        assert (ROOT / path).exists(), start
+        assert not name or f"def {name.split('[')[0]}" in text, start

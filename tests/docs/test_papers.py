@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from studies.__main__ import STUDIES
-from studies.power.power_parts import PARTS
-from studies.report import PURPOSES
+from studies.papers.thesis.command import PARTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 
@@ -39,9 +38,9 @@ def test_every_table_has_a_row(source: str) -> None:
 def test_every_command_exists(command: str) -> None:
     name, *rest = command.split()
     assert name in STUDIES
-    if name in ("thesis", "report"):
+    if name == "thesis":
         (part,) = rest
-        assert part in (PARTS if name == "thesis" else PURPOSES)
+        assert part in PARTS
     for option in (one for one in rest if one.startswith("--")):
         module = STUDIES[name][0].replace(".", "/")
         assert option in (PAGE.parents[1] / "studies" / f"{module}.py").read_text("utf-8")

@@ -34,6 +34,7 @@ def page(service: httpx.Client) -> Iterator[Watched]:
         yield opened
 
 
+@pytest.mark.slow
 def test_from_measurements_to_the_model_that_serves(
     page: Watched, service: httpx.Client, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_from_measurements_to_the_model_that_serves(
     page.check_quiet()
 
 
+@pytest.mark.slow
 def test_what_corrects_times_is_shown_and_taken_back(
     page: Watched, service: httpx.Client, vector_add: str, looping: str, tmp_path: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_what_corrects_times_is_shown_and_taken_back(
     page.check_quiet()
 
 
+@pytest.mark.slow
 def test_a_board_of_ones_own_from_its_measurements_to_its_answers_and_back(
     page: Watched, service: httpx.Client, vector_add: str, looping: str, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from tests.e2e.browser import Watched, needs_chromium
 
@@ -65,6 +66,7 @@ def test_back_and_forward_and_a_link_to_a_prediction(page: Watched) -> None:
     check_alive(page)
 
 
+@pytest.mark.slow
 def test_the_documentation_needs_no_other_machine(page: Watched) -> None:
     tab = page.page
     for visit in range(3):

@@ -199,10 +199,10 @@ BUSY: dict[str, tuple[Callable[[], Way], str | None, dict[str, str]]] = {
     "Parquet": (
         lambda: sending(as_parquet(table(80_000)), schema=SCHEMA), "parquet_rows.py", {}
     ),
-    "launches": (lambda: sending(launches()), f"{READER}.extraction", {}),
+    "launches": (lambda: sending(launches()), READER, {}),
     "launches, in threads": (
         lambda: sending(launches()),
-        f"{READER}.extraction",
+        None,
         {"WATTCAST_UPLOAD_READERS": "threads"},
     ),
     "a retraining": (lambda: retraining, "wattcast.app.jobs", {}),

@@ -47,6 +47,7 @@ def upload(url: str, board: str, acknowledged: list[str], ended: threading.Event
             acknowledged.append(answer.json()["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_acknowledged_uploads_survive_kills(kind: str, tmp_path: Path) -> None:
     rng = random.Random(60)

@@ -9,7 +9,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from wattcast.features.execution import ExactMemory, ExecutionResult, SamplingPlan, execute
+from tests.features.whole_runs import run_whole
+from wattcast.features.execution import ExecutionResult, SamplingPlan, execute
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -44,15 +45,12 @@ def run(
     module = read_module(kernel(body, before, declarations))
     out = np.zeros(words or grid * block, dtype=np.uint32)
     arguments: dict[str, Any] = {"n": n}
-    memory = None
-    if exact:
-        arguments["out"] = BASE
-        memory = ExactMemory({BASE: out})
-    result = execute(
-        module.kernel("k"), module, Launch.of(grid, block, 0, arguments), exact=memory, **options
-    )
-    after = result.contents[BASE].view(np.uint32) if exact else out[:0]
-    return result, after
+    if not exact:
+        launch = Launch.of(grid, block, 0, arguments)
+        return execute(module.kernel("k"), module, launch, **options), out[:0]
+    launch = Launch.of(grid, block, 0, {"out": BASE, **arguments})
+    result, after = run_whole(module.kernel("k"), module, launch, {BASE: out}, **options)
+    return result, after[BASE].view(np.uint32)
 
 
 def counts_of(result: ExecutionResult, body_position: int) -> tuple[int, int]:

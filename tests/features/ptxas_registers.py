@@ -6,19 +6,19 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.fixtures.kernels.data import path_for
 from wattcast.features.cuda.ptxas import PtxasReport, measure_resources
-from wattcast.features.ptx import read_module
 
-PTX_FOLDER = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 TABLE = Path(__file__).with_name("ptxas_registers.csv")
 
 
 class Row(NamedTuple):
-    """One kernel of the file ``<source>.<target>.ptx``; bytes of shared memory per block."""
+    """One kernel of a source compiled for a target; bytes of shared memory per block."""
 
     source: str
     target: str
@@ -26,10 +26,15 @@ class Row(NamedTuple):
     registers: int
     static_shared_bytes: int
 
-    @property
-    def path(self) -> Path:
-        """The kernel's PTX file."""
-        return PTX_FOLDER / f"{self.source}.{self.target}.ptx"
+    def text(self) -> str:
+        """The kernel's PTX, for the row's target."""
+        ptx = path_for(self.source, self.target).read_text(encoding="utf-8")
+        return re.sub(r"(?m)^\.target sm_\d+$", f".target {self.target}", ptx, count=1)
+
+    def measured(self) -> PtxasReport | None:
+        """What ptxas says; ``None`` without ptxas."""
+        capability = divmod(int(self.target.removeprefix("sm_")), 10)
+        return measure_resources(self.text(), self.kernel, capability)
 
 
 def table() -> list[Row]:
@@ -41,34 +46,17 @@ def table() -> list[Row]:
         ]
 
 
-def measure(path: Path, kernel: str) -> PtxasReport | None:
-    """Ask ptxas, for the target the file was compiled for; ``None`` without ptxas."""
-    number = path.stem.partition(".sm_")[2]
-    return measure_resources(path.read_text(encoding="utf-8"), kernel, divmod(int(number), 10))
-
-
 def main() -> None:
-    """Write the table. PTX of nvcc 13 is too new for this ptxas and left out."""
+    """Measure every row of the table anew; a new kernel needs rows first."""
+    rows = []
+    for row in table():
+        report = row.measured()
+        if report is None:
+            sys.exit(f"ptxas is missing or refuses {row.source}")
+        found = report.registers_per_thread, report.static_shared_bytes
+        rows.append((*row[:3], *found))
     with TABLE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Row._fields)
-        for path in sorted(PTX_FOLDER.glob("*.ptx")):
-            source, _, target = path.stem.partition(".")
-            if not target.removeprefix("sm_").isdigit():
-                continue
-            for kernel in read_module(path.read_text(encoding="utf-8")).kernels:
-                report = measure(path, kernel.name)
-                if report is None:
-                    sys.exit(f"ptxas is missing or refuses {path.name}")
-                writer.writerow(
-                    Row(
-                        source,
-                        target,
-                        kernel.name,
-                        report.registers_per_thread,
-                        report.static_shared_bytes,
-                    )
-                )
+        csv.writer(file, lineterminator="\n").writerows([Row._fields, *rows])
 
 
 if __name__ == "__main__":

@@ -164,10 +164,9 @@ def loop_errors(symbolic: SymbolicResult, executed: ExecutionResult, function: s
         real = ran.get(loop.loop)
         if real is None or not real.entries:
             continue  # whether it is entered is a matter of counts
-        said = (loop.mean, loop.lowest, loop.highest)
-        true = (real.mean, real.lowest, real.highest)
-        if any(abs(a - b) > 1e-6 * max(1.0, abs(b)) for a, b in zip(said, true, strict=True)):
-            found.append(f"loop {loop.loop} at line {loop.line}: said {said}, really {true}")
+        if abs(loop.mean - real.mean) > 1e-6 * max(1.0, real.mean):
+            said = f"said {loop.mean}, really {real.mean}"
+            found.append(f"loop {loop.loop} at line {loop.line}: {said}")
     return found
 
 

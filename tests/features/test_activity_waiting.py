@@ -106,3 +106,23 @@ def test_a_barrier_orders_what_shared_memory_passes_on() -> None:
     assert shares.loads * loads == pytest.approx(1.0)
     assert shares.shared * instructions == pytest.approx(1.0)
     assert shares.barriers * instructions == pytest.approx(1.0)
+
+
+def test_conversions_divisions_and_branches_are_waited_for_longer() -> None:
+    """Beside 4 cycles an instruction: 10 for the special function unit, 9 for a branch that waits
+    for its predicate, 10 for the lanes of a division to meet again."""
+    plain = "add.f32 %f1, %f1, %f2;\n"
+
+    def instructions(body: str) -> float:
+        shares, per_warp, _ = waiting(body)
+        return shares.instructions * per_warp
+
+    def longer(body: str, machine: float) -> float:
+        return instructions(body + plain) - instructions(plain) - machine
+
+    assert longer("cvt.rn.f32.u32 %f1, %r1;\n", 1) == pytest.approx(2.5, abs=0.1)
+    divided = "div.rn.f32 %f1, %f3, %f2;\n"
+    assert instructions(divided) > instructions("div.approx.f32 %f1, %f3, %f2;\n") + 2
+    turns = 64
+    looped = LOOP.format(body=plain)
+    assert instructions(looped) > turns * (1 + 2.25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import re
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.wide import wide
 from wattcast.features.analysis import analyse
@@ -23,8 +26,14 @@ from wattcast.features.cuda import (
     ptxas,
     toolchain,
 )
-from wattcast.features.cuda.compile import forbidden_include, host_code
 from wattcast.features.cuda.isolation import Finished, Limits, in_force, run_limited
+from wattcast.features.cuda.own_files import project_options, with_headers
+from wattcast.features.cuda.source import (
+    device_code,
+    forbidden_include,
+    host_code,
+    standard_headers,
+)
 from wattcast.features.cuda.toolchain import (
     find_nvcc,
     find_nvrtc,
@@ -37,6 +46,8 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.features.registers import RegisterEstimate
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "cuda"
 
 needs_nvrtc = pytest.mark.skipif(
     find_nvrtc() is None, reason="extra 'cuda' is not installed (NVRTC wheel)"
@@ -137,12 +148,185 @@ def test_an_unclosed_body_is_an_error_on_the_last_line():
     assert caught.value.context["line"] == 2
 
 
-@needs_nvrtc
-def test_host_code_without_nvcc_names_the_host_line(monkeypatch):
+@pytest.fixture
+def wheels_only(monkeypatch):
     monkeypatch.setattr(toolchain, "find_nvcc", lambda: None)
+
+
+WHOLE = FIXTURES / "whole_file.cu"
+OWN = {"own.h": (FIXTURES / "own.h").read_text()}
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+def test_a_whole_file_with_its_headers_compiles_without_nvcc():
+    compiled = compile_cuda(WHOLE.read_text(), (8, 0), headers=OWN)
+    assert compiled.compiler == "nvrtc"
+    assert re.findall(r"\.entry (\w+)", compiled.ptx) == [
+        "halve",
+        compiled.instances["scale<128, float>"],  # as main launches it
+    ]
+    assert [note.code for note in compiled.diagnostics] == ["header_missing"]
+    assert "not_given.h" in compiled.diagnostics[0].detail
+    # Lines are those of the file.
+    line = 1 + WHOLE.read_text().split("\n").index("  if (i < n) p[i] = tools::half_of(p[i]);")
+    assert re.search(rf"\.loc\s+1 {line} ", compiled.ptx)
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+def test_an_instance_of_a_template_is_compiled_by_name():
+    text = "template <int B, typename T> __global__ void f(T *p) { p[threadIdx.x] = B; }"
+    assert ".entry" not in compile_cuda(text, (8, 0)).ptx
+    compiled = compile_cuda(text, (8, 0), instances=["f<32, float>"])
+    assert (
+        read_module(compiled.ptx).kernel("f<32, float>").name == compiled.instances["f<32, float>"]
+    )
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+def test_an_error_in_device_code_names_its_line_beside_host_code():
+    text = WHOLE.read_text().replace("tools::half_of(p[i]);", "tools::half_of(q[i]);")
     with pytest.raises(CompileError) as caught:
-        compile_cuda(HOST, (8, 0))
-    assert caught.value.context["line"] == 1
+        compile_cuda(text, (8, 0), headers=OWN)
+    assert caught.value.context["line"] == 1 + text.split("\n").index(
+        "  if (i < n) p[i] = tools::half_of(q[i]);"
+    )
+    assert "q" in caught.value.detail
+    assert "taken as empty: not_given.h" in caught.value.detail
+    with pytest.raises(CompileError) as caught:
+        compile_cuda(
+            WHOLE.read_text(), (8, 0), headers={"own.h": OWN["own.h"] + "__device__ Bad x;"}
+        )
+    assert caught.value.detail.startswith("own.h, line ")
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+@pytest.mark.parametrize("names", [["cassert"], ["cuda.h"], ["limits"], sorted(standard_headers())])
+def test_standard_headers_compile(names):
+    text = "".join(f"#include <{name}>\n" for name in names)
+    text += "__global__ void f(int *p) { p[0] = 1; }\nint main() {}\n"
+    assert ".entry" in compile_cuda(text, (8, 0)).ptx
+
+
+@needs_nvrtc
+def test_options_change_the_code():
+    text = "__global__ void f(float *p) { p[0] = sqrtf(p[1]) * N; }"
+    plain = compile_cuda(text, (8, 0), options=["-D N=3", "-std=c++20"]).ptx
+    fast = compile_cuda(text, (8, 0), options=["-DN=3", "--use_fast_math"]).ptx
+    assert "sqrt.rn.f32" in plain
+    assert "sqrt.approx.ftz.f32" in fast
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "-include /etc/passwd",
+        "-I/etc",
+        "--include-path=/",
+        "-DX=$(id)",
+        "@file",
+        "-o x",
+        "-DX=a\nb",
+    ],
+)
+def test_options_that_reach_files_are_refused(option):
+    with pytest.raises(CompileError, match="is not taken"):
+        compile_cuda(SAXPY, (8, 0), options=[option])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/etc/passwd",
+        "../own.h",
+        "a//b.h",
+        "a/../b.h",
+        "",
+        " ",
+        "a\nb",
+        ".",
+        "a/.",
+        "/".join("a" * 40),
+    ],
+)
+def test_header_names_are_plain(name):
+    with pytest.raises(CompileError, match="no plain relative header name"):
+        compile_cuda(SAXPY, (8, 0), headers={name: ""})
+
+
+def test_a_header_is_no_folder_of_another():
+    with pytest.raises(CompileError, match="is a header and the folder of"):
+        compile_cuda(SAXPY, (8, 0), headers={"a": "", "a/b": ""})
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+def test_headers_beside_a_file_are_found(tmp_path):
+    for name, text in {
+        "app/main.cu": '#include "own.h"\n#include "../common/book.h"\n#include <lib/x.cuh>\n'
+        "__global__ void f(int *p) { p[0] = own(book(x(N))); }\nint main() { return 0; }\n",
+        "app/own.h": '#include "deep/er.h"\n__device__ int own(int i) { return er(i); }\n',
+        "app/deep/er.h": '#pragma once\n#include "est.h"\n'
+        "__device__ int er(int i) { return i + EST; }\n",
+        "app/deep/est.h": '#pragma once\n#include "er.h"\n#define EST 3\n',
+        "common/book.h": '#include "page.h"\n__device__ int book(int i) { return page(i); }\n',
+        "common/page.h": "__device__ int page(int i) { return 2 * i; }\n",
+        "inc/lib/x.cuh": "#define N 7\n__device__ int x(int i) { return i; }\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text.replace('#include "deep', '#pragma once\n#include "deep'))
+    text, headers = with_headers(tmp_path / "app" / "main.cu", [tmp_path / "inc"])
+    assert sorted(headers) == [
+        "deep/er.h", "deep/est.h", "lib/x.cuh", "own.h", "up/common/book.h", "up/common/page.h",
+    ]  # fmt: skip
+    assert text.count("\n") == 5
+    assert ".entry" in compile_cuda(text, (8, 0), headers=headers).ptx
+
+
+def test_options_of_a_build_are_taken_over(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "build").mkdir()
+    kernel = tmp_path / "src" / "k.cu"
+    kernel.write_text("")
+    command = "nvcc -DN=3 -D M=4 -I../inc -isystem /opt/x -std=c++17 -O3 --use_fast_math -c k.cu"
+    rows = [
+        {"directory": "/elsewhere", "file": "a.cu", "command": "nvcc"},
+        {"directory": str(tmp_path / "build"), "file": "../src/k.cu", "command": command},
+    ]
+    (tmp_path / "build" / "compile_commands.json").write_text(json.dumps(rows))
+    options, folders = project_options(tmp_path / "build", kernel)
+    assert options == ["-DN=3", "-DM=4", "-std=c++17", "--use_fast_math"]
+    assert folders == [tmp_path / "build" / "../inc", Path("/opt/x")]
+    with pytest.raises(ValueError, match="none of the files"):
+        project_options(tmp_path / "build", tmp_path / "src" / "other.cu")
+
+
+def test_too_many_headers_are_refused(tmp_path):
+    for number in range(70):
+        (tmp_path / f"h{number}.h").write_text("")
+    source = tmp_path / "k.cu"
+    source.write_text("".join(f'#include "h{number}.h"\n' for number in range(70)))
+    with pytest.raises(ValueError, match="more than 64 headers"):
+        with_headers(source)
+
+
+@needs_nvrtc
+def test_a_header_includes_nothing_of_the_machine():
+    with pytest.raises(CompileError, match=r"own\.h, line 2"):
+        compile_cuda(SAXPY, (8, 0), headers={"own.h": '\n#include "/etc/passwd"\n'})
+
+
+@given(st.lists(st.sampled_from([*"{}()[];<>#\n \"'/*", "__global__ ", "void f", "namespace a ",
+    "struct S ", "template <int N> ", "extern \"C\" ", "= ", "int x", "#define X ", "\\\n"]),
+    max_size=60))  # fmt: skip
+def test_device_code_keeps_lines_and_kernels_of_any_text(parts):
+    text = "".join(parts)
+    cut = device_code(text).text
+    assert cut.count("\n") == text.count("\n")
+    assert len(cut) == len(text)
 
 
 @pytest.mark.skipif(find_nvcc() is None, reason="no nvcc on this machine")
@@ -266,7 +450,7 @@ def test_a_run_whose_request_is_given_up_ends(tmp_path: Path):
         run_tool("/bin/sh", "-c", "while :; do :; done", folder=tmp_path, seconds=60)
 
 
-@pytest.mark.skipif(in_force() is None, reason="this kernel isolates no compiler")
+@pytest.mark.skipif(not in_force(), reason="this kernel isolates no compiler")
 def test_a_limited_run_sees_its_folder_and_nothing_else(tmp_path: Path):
     folder = tmp_path / "own"
     folder.mkdir()
@@ -296,11 +480,9 @@ def test_the_numbers_of_system_calls_are_those_of_the_headers():
         pytest.skip("no kernel headers for x86_64")
     found = dict(re.findall(r"^#define __NR_(\w+) (\d+)$", header.read_text(), re.M))
     calls = isolation.system_calls().x86_64
-    assert set(calls.naming) == set(isolation.system_calls().arguments)
     listed = {
         **calls.denied,
         **calls.unknown,
-        **calls.naming,
         "clone": calls.clone,
         "prlimit64": calls.prlimit,
         "pivot_root": calls.pivot_root,

@@ -1,5 +1,5 @@
-"""Asynchronous copies, memory barriers and warpgroup products on the engine: as the scalar
-reference interpreter has them, which shares no code with it."""
+"""Asynchronous copies, memory barriers and matrix units: counts as the scalar reference interpreter
+has them, which shares no code with the engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 
 from tests.features.execution_kernels import BASE, kernel, run
 from tests.features.test_execution_reference import run_exact
+from tests.features.whole_runs import run_whole
 from tests.fixtures.kernels.data import FixtureKernel, materialise, ptx_path, targets
-from tests.fixtures.kernels.expected import tensor
 from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
 from tests.reference.fixtures import run_fixture
 from tests.reference.machine import run as interpret
+from tests.reference.memory import TensorMap
 from wattcast.features.analysis import KernelAnalysis, analyse
-from wattcast.features.execution import ExactMemory, bulk, execute
+from wattcast.features.execution import bulk
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -33,20 +34,15 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(("fixture", "target"), CASES)
-def test_counts_and_memory_are_those_of_the_reference_and_of_numpy(
-    fixture: FixtureKernel, target: str
-) -> None:
+def test_counts_are_those_of_the_reference(fixture: FixtureKernel, target: str) -> None:
     for number, shape in enumerate(fixture.shapes):
+        if any(isinstance(value, TensorMap) for value in materialise(fixture.name, shape).values()):
+            continue  # what a map holds is not known to the engine
         wanted = run_fixture(fixture, shape, target)
-        made = materialise(fixture.name, shape)
-        computed = getattr(tensor, fixture.expected)(made, shape.grid, shape.block)
-        for name, array in computed.items():
-            np.testing.assert_allclose(
-                wanted.memory[name].astype(float), array.reshape(made[name].shape).astype(float),
-                fixture.rtol, fixture.atol, err_msg=f"shape {number}, buffer {name}",
-            )  # fmt: skip
-        result, after = run_exact(fixture, shape, target)
+        result, _ = run_exact(fixture, shape, target)
         assert result.sampling.completed
         assert result.diagnostics == ()
         for one in wanted.per_instruction:
@@ -61,12 +57,6 @@ def test_counts_and_memory_are_those_of_the_reference_and_of_numpy(
                 one.warp_executions, one.active_lanes, one.sectors, one.shared_transactions,
             )  # fmt: skip
             assert found == expected, f"shape {number}, {one.opcode} in line {one.line}"
-        for name, memory in after.items():
-            np.testing.assert_array_equal(
-                memory.view(np.uint8),
-                np.ascontiguousarray(wanted.memory[name]).reshape(memory.shape).view(np.uint8),
-                err_msg=f"shape {number}, buffer {name}",
-            )
 
 
 @cache
@@ -198,7 +188,7 @@ def test_products_of_the_fifth_generation_count_their_work_and_operands() -> Non
     (work,) = found.extras.tensor
     m, n, k = 128, 256, 16
     assert work.multiply_adds == blocks * rounds * 2 * m * n * k
-    assert (work.kind, found.extras.unshaped_tensor_instructions) == ("f16", 0)
+    assert work.kind == "f16"
     boxes = 40960 / 2 / 32  # two copies share what is announced
     assert found.activity.global_load_sectors == blocks * rounds * 2 * boxes
     # A and B from shared memory, then A from tensor memory; the second copy comes to two blocks.
@@ -223,8 +213,8 @@ def test_blocks_of_a_cluster_know_their_rank() -> None:
     text = kernel(body).replace(")\n{", ")\n.reqnctapercluster 3\n{")
     module, out = read_module(text), np.zeros(6 * 32, dtype=np.uint32)
     launch = Launch.of(6, 32, 0, {"out": BASE, "n": 0})
-    ran = execute(module.kernel("k"), module, launch, exact=ExactMemory({BASE: out}))
-    after = ran.contents[BASE].view(np.uint32)[::32].tolist()
+    _, contents = run_whole(module.kernel("k"), module, launch, {BASE: out})
+    after = contents[BASE].view(np.uint32)[::32].tolist()
     assert after == [256 * (block // 3) + 16 * (block % 3) + 3 for block in range(6)]
 
 
@@ -386,4 +376,5 @@ def test_copies_larger_than_shared_memory_end() -> None:
         result, _ = run(body, grid=9, block=64, exact=False, declarations=SHARED)
     held = 512 // 32  # of what is copied shared memory holds no more than it has
     assert result.memory.load_sectors == 9 * 64 * held
-    assert result.memory.unique_load_sectors == pytest.approx(9 * 64 * held, rel=0.05)
+    (stream,) = result.memory.streams
+    assert stream.unique_load_sectors == pytest.approx(9 * 64 * held, rel=0.05)

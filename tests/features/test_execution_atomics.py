@@ -12,20 +12,20 @@ from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.fixtures import ptx_text, reference_arguments
 from tests.reference.machine import Event
 from tests.reference.machine import run as run_reference
+from wattcast.features.counts import Atomics, AtomicUse
 from wattcast.features.execution import contention, execute
-from wattcast.features.execution.results import AtomicCounts, AtomicFacts
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
 
 
-def atomics(body: str, **options: object) -> AtomicFacts:
+def atomics(body: str, **options: object) -> Atomics:
     options = {"exact": False, "grid": 5000, "block": 256} | options
     result, _ = run(body + "\nret;", **options)  # type: ignore[arg-type]
     return result.atomics
 
 
-def one(body: str, **options: object) -> AtomicCounts:
-    (site,) = atomics(body, **options).sites
+def one(body: str, **options: object) -> AtomicUse:
+    (site,) = atomics(body, **options).uses
     return site
 
 
@@ -76,7 +76,7 @@ HISTOGRAM = """
     atom.global.add.u32 %r11, [%rd6], 1; ret;"""
 
 
-def histogram(values: str, low: float, high: float) -> dict[str, AtomicCounts]:
+def histogram(values: str, low: float, high: float) -> dict[str, AtomicUse]:
     """Every thread counts one byte in shared and in global memory."""
     text = kernel(
         "cvt.u64.u32 %rd7, %r5; ld.param.u64 %rd8, [data]; add.u64 %rd8, %rd8, %rd7;" + HISTOGRAM,
@@ -85,7 +85,7 @@ def histogram(values: str, low: float, high: float) -> dict[str, AtomicCounts]:
     module = read_module(text)
     arguments = {"n": 0, "data": PointerHint(THREADS, values, low, high)}
     launch = Launch.of(5000, 256, 0, arguments)
-    found = execute(module.kernel("k"), module, launch, effort=None).atomics.sites
+    found = execute(module.kernel("k"), module, launch, effort=None).atomics.uses
     return {site.space: site for site in found}
 
 
@@ -118,7 +118,7 @@ def test_a_scatter_over_many_words_has_no_hot_one() -> None:
 def test_instructions_on_one_word_add_up() -> None:
     body = "red.global.add.u32 [%rd1], 1; red.global.max.u32 [%rd1], %r2;"
     facts = atomics(body)
-    assert [site.hottest_operations for site in facts.sites] == [THREADS, THREADS]
+    assert [site.hottest_operations for site in facts.uses] == [THREADS, THREADS]
     assert (facts.hottest_operations, facts.hottest_requests) == (2 * THREADS, 2 * WARPS)
 
 
@@ -136,7 +136,7 @@ def test_hot_words_are_kept_where_there_are_too_many(monkeypatch: pytest.MonkeyP
 
 
 def test_no_atomics_no_contention() -> None:
-    assert atomics("st.global.u32 [%rd3], %r5;") == AtomicFacts((), 0, 0)
+    assert atomics("st.global.u32 [%rd3], %r5;") == Atomics((), 0, 0)
 
 
 LOOP = """
@@ -186,6 +186,6 @@ def test_passes_and_the_hottest_word_equal_the_reference(name: str) -> None:
         )  # fmt: skip
         result, _ = run_exact(fixture, shape, "sm_70")
         facts = result.atomics
-        ours = {(site.function, site.position, site.space): site.passes for site in facts.sites}
+        ours = {(site.function, site.position, site.space): site.passes for site in facts.uses}
         assert ours == {key: count for key, count in passes.items() if count}
         assert facts.hottest_operations == max(words.values(), default=0)

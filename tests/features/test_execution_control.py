@@ -66,7 +66,7 @@ def test_trips_of_a_loop_whose_lanes_leave_one_by_one() -> None:
     assert out.tolist() == list(range(1, 33))
     assert counts_of(result, FIRST + 1) == (32, 32 * 33 // 2)
     (loop,) = result.loops
-    assert (loop.lowest, loop.highest, loop.mean, loop.entries) == (1, 32, 16.5, 32)
+    assert (loop.mean, loop.entries) == (16.5, 32)
     assert not loop.extrapolated
 
 
@@ -102,7 +102,7 @@ def test_loops_in_progress_are_not_settled_early(
     monkeypatch.setattr(trips, "MOST_HELD", 0)
     settled, _ = run(body, before=before)
     assert settled.loops == kept.loops
-    assert max(loop.highest for loop in kept.loops) > 3
+    assert max(loop.mean for loop in kept.loops) > 2
 
 
 @pytest.mark.parametrize("again", ["setp.lt.u32 %p1, %r6, 0;", "setp.lt.u32 %p1, %r6, 5;"])

@@ -23,7 +23,7 @@ def ran(kernel: FixtureKernel) -> tuple[ExecutionResult, int]:
     function = module.kernel(kernel.entry)
     launch = launch_of(kernel.large)
     found = execute(function, module, launch)
-    runs = compiled(function, module, precise=False).runs.values()
+    runs = compiled(function, module).runs.values()
     return found, sum(len(run.handlers) for run in runs)
 
 
@@ -46,7 +46,7 @@ def test_counts_are_those_of_a_whole_execution(
     whole, every = ran(kernel)
     assert handlers <= every
     counts, counts_of_whole = plain(found), plain(whole)
-    # Products of matrices that decide nothing are not charged, nothing else differs.
+    # Sites of what is not carried out are not charged, nothing else differs.
     assert counts["sampling"].pop("effort") <= counts_of_whole["sampling"].pop("effort")
     assert counts == counts_of_whole
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.features.execution_kernels import BASE, kernel
+from tests.features.whole_runs import run_whole
 from tests.reference.machine import run as run_reference
-from wattcast.features.execution import ExactMemory, execute
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 
@@ -132,13 +132,8 @@ def test_both_interpreters_agree(body: str, block: int) -> None:
     out = np.zeros(2 * block * WORDS, dtype=np.uint32)
     wanted = run_reference(text, "k", (2,), (block,), {"out": out, "n": np.uint32(5)})
     module = read_module(text)
-    result = execute(
-        module.kernel("k"),
-        module,
-        Launch.of(2, block, 0, {"out": BASE, "n": 5}),
-        exact=ExactMemory({BASE: out}),
-        effort=None,
-    )
+    launch = Launch.of(2, block, 0, {"out": BASE, "n": 5})
+    result, after = run_whole(module.kernel("k"), module, launch, {BASE: out})
     assert result.sampling.completed
     counts = result.functions["k"]
     for one in wanted.per_instruction:
@@ -150,4 +145,4 @@ def test_both_interpreters_agree(body: str, block: int) -> None:
         )
         expected = (one.warp_executions, one.active_lanes, one.sectors, one.shared_transactions)
         assert found == expected, f"{one.opcode} in line {one.line}"
-    np.testing.assert_array_equal(result.contents[BASE].view(np.uint32), wanted.memory["out"])
+    np.testing.assert_array_equal(after[BASE].view(np.uint32), wanted.memory["out"])

@@ -11,7 +11,8 @@ from tests.features.execution_kernels import run
 from tests.features.test_execution_steady import UNIFORM, both
 from tests.fixtures.kernels.data import ptx_path
 from wattcast.features.analysis import analyse
-from wattcast.features.execution import MemoryFacts, trace
+from wattcast.features.counts import Traffic
+from wattcast.features.execution import trace
 from wattcast.features.execution.spaces import shuffled
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
@@ -19,7 +20,7 @@ from wattcast.features.ptx import read_module
 from wattcast.features.reuse import ReuseCurve, Stream
 
 
-def memory_of(body: str, **options: object) -> MemoryFacts:
+def memory_of(body: str, **options: object) -> Traffic:
     options = {"exact": False, "grid": 100, "block": 32} | options
     result, _ = run(body, **options)  # type: ignore[arg-type]
     return result.memory

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fixtures.kernels.data import FixtureKernel, Shape, targets
+from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
 from tests.fixtures.kernels.manifest import KERNELS
-from tests.reference.fixtures import ptx_text, reference_arguments
+from tests.reference.fixtures import reference_arguments
 from tests.reference.machine import run
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.cuda import PtxasReport
@@ -52,12 +52,10 @@ CHANGED = {
 """What is rewritten of the first two shapes of a fixture; of the others nothing (a scan is no
 reduction)."""
 
-OF_TARGET = [kernel for kernel in KERNELS if TARGET in targets(kernel.source)]
 
-
-@pytest.mark.parametrize("kernel", OF_TARGET, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_what_is_rewritten_is_analysed_and_computes_the_same(kernel: FixtureKernel) -> None:
-    text, told = ptx_text(kernel.source, TARGET), set()
+    text, told = path_for(kernel.source, TARGET).read_text(), set()
     for shape in kernel.shapes[:2]:
         for each in find(analysed(text, kernel.entry, shape, shape.grid)):
             if each.ptx is None:
@@ -76,7 +74,7 @@ def test_what_is_rewritten_is_analysed_and_computes_the_same(kernel: FixtureKern
 
 def test_spills_are_a_finding_that_takes_them_away() -> None:
     kernel = next(each for each in KERNELS if each.name == "saxpy")
-    text = ptx_text(kernel.source, TARGET)
+    text = path_for(kernel.source, TARGET).read_text()
     shape = kernel.shapes[0]
     plain = analysed(text, kernel.entry, shape, shape.grid)
     spilled = replace(plain, spilled=PtxasReport(24, 64, 32, 48, 0, 80))

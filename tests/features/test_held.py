@@ -7,8 +7,11 @@ import subprocess
 import sys
 import tracemalloc
 import weakref
-from pathlib import Path
 
+import pytest
+
+from tests.fixtures.kernels.data import path_for
+from tests.fixtures.kernels.sources import SOURCES
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.execution import spaces
 from wattcast.features.execution.machine import Machine
@@ -20,15 +23,14 @@ from wattcast.features.ptx.ir import Module
 from wattcast.features.symbolic.arith import Val
 from wattcast.models.time.registry import TIME_MODELS, get_time_model
 
-PTX = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 V100 = load_gpu("tesla-v100")
-FACTOR = 1.5
+FACTOR = 1.6
 MODES: tuple[Mode, ...] = ("symbolic", "executed")
 MEASURED = ("bisection", "async_copy", "device_calls", "gather", "mma_inline", "switch_case")
 
 
 def text_of(name: str) -> str:
-    return (PTX / f"{name}.sm_90.ptx").read_text(encoding="utf-8")
+    return path_for(name, "sm_90").read_text(encoding="utf-8")
 
 
 def analysed(module: Module, mode: Mode, blocks: int = 64) -> KernelAnalysis:
@@ -72,6 +74,7 @@ def estimates_that_are_off() -> dict[tuple[str, str], tuple[float, float]]:
     return off
 
 
+@pytest.mark.slow
 def test_the_estimates_hold() -> None:
     """In a process of its own: other tests' threads allocate, too."""
     code = "from tests.features import test_held; print(test_held.estimates_that_are_off())"
@@ -89,10 +92,12 @@ def test_only_what_was_parsed_counts() -> None:
     assert heads < parsed < module_bytes(module)
 
 
+@pytest.mark.slow
 def test_nothing_outlives_its_module() -> None:
     """What is worked out about a function is attached to it, and freed with it."""
     left = []
-    for path in sorted(PTX.glob("*.sm_90.ptx"))[:20]:
+    for source in SOURCES[:20]:
+        path = path_for(source.name, "sm_90")
         for mode in MODES:
             module = read_module(path.read_text(encoding="utf-8"))
             try:

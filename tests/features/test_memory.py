@@ -13,7 +13,6 @@ from wattcast.features.memory import (
     bank_conflicts,
     distinct,
     l1_millicycles,
-    overlap,
     per_slot,
     sectors,
     shared_transactions,
@@ -124,14 +123,12 @@ def test_a_full_log_goes_on_counting_what_is_new(turns: int) -> None:
     assert found.sum() == found[3]
 
 
-def test_footprints_by_slot_and_the_overlap_of_neighbours() -> None:
+def test_footprints_by_slot() -> None:
     left = np.arange(0, 10, dtype=np.int64)
     right = (1 << KEY_BITS) | np.arange(5, 15, dtype=np.int64)
     keys = unite([right, left, left])
     assert per_slot(keys, 2).tolist() == [10, 10]
     assert slot_sectors(keys, 1).tolist() == list(range(5, 15))
-    assert overlap(keys, [(0, 1)]) == 0.5
-    assert overlap(keys, []) is None
     assert unite([]).size == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.features.ptxas_registers import Row, measure, table
+from tests.features.ptxas_registers import Row, table
 from wattcast.features.cfg import build_cfg
 from wattcast.features.cuda.toolchain import find_ptxas
 from wattcast.features.gpus import load_gpu
@@ -63,7 +63,7 @@ def compared() -> list[tuple[Row, RegisterEstimate]]:
     gpus = {"sm_52": "tesla-m60", "sm_70": "tesla-v100"}
     pairs = []
     for row in table():
-        function = read_module(row.path.read_text(encoding="utf-8")).kernel(row.kernel)
+        function = read_module(row.text()).kernel(row.kernel)
         # 8.0 and 9.0 have the register file of 7.0 (compute_capability.toml).
         pairs.append((row, estimate(function, gpus.get(row.target, "tesla-v100"))))
     return pairs
@@ -99,7 +99,7 @@ def test_stated_range_holds_the_true_number_in_nine_of_ten(
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas: the extra cuda is not installed")
 @pytest.mark.parametrize("row", table()[::40], ids=lambda row: f"{row.kernel}-{row.target}")
 def test_the_table_is_what_ptxas_says(row: Row) -> None:
-    report = measure(row.path, row.kernel)
+    report = row.measured()
     assert report is not None
     assert report.registers_per_thread == row.registers
     assert report.static_shared_bytes == row.static_shared_bytes
@@ -108,7 +108,7 @@ def test_the_table_is_what_ptxas_says(row: Row) -> None:
 def test_declared_shared_memory_is_what_ptxas_allocates() -> None:
     wrong = []
     for row in table():
-        parsed = read_module(row.path.read_text(encoding="utf-8"))
+        parsed = read_module(row.text())
         if static_shared_bytes(parsed, parsed.kernel(row.kernel)) != row.static_shared_bytes:
             wrong.append(row)
     assert not wrong

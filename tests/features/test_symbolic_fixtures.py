@@ -75,6 +75,7 @@ def test_what_is_called_known_is_as_executed(kernel: FixtureKernel) -> None:
         assert found != "wrong"
 
 
+@pytest.mark.slow
 def test_most_launches_are_known(record_property: object) -> None:
     """Counts per class within 2 % for at least 90 % of (fixture, shape) pairs that do not say
     that they depend on data; and most pairs do not say so."""
@@ -107,6 +108,7 @@ def test_most_launches_are_known(record_property: object) -> None:
     assert good >= 0.65 * pairs
 
 
+@pytest.mark.slow
 def test_where_nothing_is_run_an_execution_counts_the_same() -> None:
     """Every quantity of ``activity1``, for each fixture that ``auto`` does not run."""
     gpu, answered = load_gpu("tesla-v100"), []

@@ -21,6 +21,7 @@ GPU = load_gpu("tesla-v100")
 WITHIN = 1.3
 NO_SUM = {
     "geometric": "a remainder of what a loop doubles",
+    "texture2d": "texels are counted where they are fetched",
     "constant_filter": "a window clamped at the edges, in a main loop and a remainder",
 }
 """Addresses that are known, but not as sums of multiples."""

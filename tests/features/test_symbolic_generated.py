@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.features.execution_kernels import BASE, kernel
 from tests.features.symbolic_programs import affine_programs, count_errors, loop_errors
 from tests.features.test_execution_generated import programs
+from tests.features.whole_runs import run_whole
 from tests.reference.machine import run as run_reference
-from wattcast.features.execution import ExactMemory, execute
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.features.symbolic import analyse_symbolically
@@ -24,10 +24,8 @@ def check(text: str, block: int, n: int, words: int) -> bool:
     module = read_module(text)
     function = module.kernel("k")
     launch = Launch.of(2, block, 0, {"out": BASE, "n": n})
-    executed = execute(
-        function, module, launch, exact=ExactMemory({BASE: np.zeros(words, np.uint32)}),
-        effort=None, step_limit=200_000,
-    )  # fmt: skip
+    held = {BASE: np.zeros(words, np.uint32)}
+    executed, _ = run_whole(function, module, launch, held, step_limit=200_000)
     if not executed.sampling.completed:
         return False
     said = analyse_symbolically(module, function, launch)

@@ -6,6 +6,8 @@ A row is an opcode with alternatives in braces and a letter per operand: ``r`` 3
 predicate; a capital is written, ``?`` may be an immediate, ``q`` a predicate or its negation.
 ``|`` separates instructions of one sequence; other words stand for themselves.
 
+Floats are rounded to nearest and subnormals kept: the engine follows no other rounding.
+
 Integers and floats are kept apart: what a NaN's bits are is left open by PTX, so a float goes
 into an integer register only by conversion, comparison, or after ``testp.number``.
 """
@@ -119,12 +121,12 @@ def _conversion_rows() -> list[str]:
                 rows.append(f"cvt.rzi.ftz.{to}.f32 {a.upper()} f")
     for (to, a), source in itertools.product(_FLOATS.items(), _TYPES):
         for b in _WIDTHS[source[1:]]:
-            rows.append(f"cvt.{{rn,rz,rm,rp}}.{to}.{source} {a.upper()} {b}")
+            rows.append(f"cvt.rn.{to}.{source} {a.upper()} {b}")
     return [
         *rows,
-        "cvt.{f32,f64}.f16 {F|G} e", "cvt.f64.f32 G f", "cvt{,.ftz}.sat.f32.f32 F f",
-        "cvt.{rn,rz,rm,rp}{,.ftz,.sat}.f32.f64 F g", "cvt.{rn,rz}.f16.f32 E f",
-        "cvt.rn.f16.f64 E g", "cvt.{rni,rzi,rmi,rpi}{,.ftz,.sat}.f32.f32 F f",
+        "cvt.{f32,f64}.f16 {F|G} e", "cvt.f64.f32 G f", "cvt.sat.f32.f32 F f",
+        "cvt.rn{,.sat}.f32.f64 F g", "cvt.rn.f16.f32 E f",
+        "cvt.rn.f16.f64 E g", "cvt.{rni,rzi,rmi,rpi}{,.sat}.f32.f32 F f",
         "cvt.{rni,rzi,rmi,rpi}.f64.f64 G g", "cvt.rn.f16x2.f32 X f f",
     ]  # fmt: skip
 
@@ -134,19 +136,19 @@ _UNORDERED = "{eq,ne,lt,le,gt,ge,equ,neu,ltu,leu,gtu,geu,num,nan}"
 
 def _float_rows() -> list[str]:
     return [
-        "{add,sub,mul}{,.rn,.rz,.rm,.rp}{,.ftz}{,.sat}.f32 F f f?",
-        "fma.{rn,rz,rm,rp}{,.ftz}{,.sat}.f32 F f f f?",
-        "div.{rn,rz,rm,rp}{,.ftz}.f32 F f f?", "div.{approx,full}.f32 F f f",
-        "{sqrt,rcp}.{rn,approx}{,.ftz}.f32 F f",
-        "{rsqrt,ex2,lg2,sin,cos}.approx{,.ftz}.f32 F f", "tanh.approx.f32 F f",
-        "{min,max}{,.ftz}{,.NaN}.f32 F f f?", "{abs,neg}{,.ftz}.f32 F f",
-        f"setp.{_UNORDERED}{{,.ftz}}.f32 P f f?", "setp.{lt,geu}.{and,or,xor}.f32 P f f q",
+        "{add,sub,mul}{,.rn}{,.sat}.f32 F f f?",
+        "fma.rn{,.sat}.f32 F f f f?",
+        "div.rn.f32 F f f?", "div.{approx,full}.f32 F f f",
+        "{sqrt,rcp}.{rn,approx}.f32 F f",
+        "{rsqrt,ex2,lg2,sin,cos}.approx.f32 F f", "tanh.approx.f32 F f",
+        "{min,max}{,.NaN}.f32 F f f?", "{abs,neg}.f32 F f",
+        f"setp.{_UNORDERED}.f32 P f f?", "setp.{lt,geu}.{and,or,xor}.f32 P f f q",
         "setp.{lt,gt}.f32 V f f", "set.{lt,geu}.{u32,f32}.f32 {R|F} f f", "selp.f32 F f f? p",
         "testp.{finite,infinite,number,notanumber,normal,subnormal}.f32 P f",
         "slct.f32.s32 F f f r", "mov.f32 F f?", "mov.b32 F r",
         "testp.number.f32 %v f=1 | selp.f32 %cf f=1 0f3F800000 %v | mov.b32 R %cf",
-        "{add,sub,mul}{,.rn,.rz,.rm,.rp}.f64 G g g?", "fma.{rn,rz,rm,rp}.f64 G g g g?",
-        "div.{rn,rz,rm,rp}.f64 G g g?", "{sqrt,rcp}.rn.f64 G g", "{min,max}.f64 G g g?",
+        "{add,sub,mul}{,.rn}.f64 G g g?", "fma.rn.f64 G g g g?",
+        "div.rn.f64 G g g?", "{sqrt,rcp}.rn.f64 G g", "{min,max}.f64 G g g?",
         "{abs,neg}.f64 G g", f"setp.{_UNORDERED}.f64 P g g?", "selp.f64 G g g? p",
         "testp.{finite,infinite,number,notanumber,normal,subnormal}.f64 P g", "mov.f64 G g?",
         "testp.number.f64 %v g=1 | selp.f64 %cg g=1 0d3FF0000000000000 %v | mov.b64 D %cg",

@@ -1,7 +1,5 @@
 """Generated kernels: the executed analysis agrees with the reference interpreter on memory and,
 per instruction, on warp executions, active lanes, sectors and shared transactions.
-
-``python -m tests.generated.hunt`` tries thousands more and cuts down what fails.
 """
 
 from __future__ import annotations
@@ -69,7 +67,6 @@ def test_every_opcode_of_the_tables_does_the_same_on_both_interpreters(part: int
     [
         "div.rz.f64 %g2, %g1, %g0;",
         "fma.rm.f64 %g2, %g0, %g0, %g1;",
-        "mul.rz.f64 %g0, %g0, 0d7FE0000000000000; fma.rz.f64 %g2, %g0, %g0, %g0;",
         "cvt.rz.f64.u64 %g1, %d1;",
         "cvt.rm.f32.s64 %f1, %d0;",
         "div.rn.f32 %f1, %f1, %f1; cvt.rzi.s64.f32 %d0, %f1; cvt.rzi.u32.f32 %r2, %f1;",
@@ -78,7 +75,6 @@ def test_every_opcode_of_the_tables_does_the_same_on_both_interpreters(part: int
         "abs.ftz.f32 %f2, %f1; neg.ftz.f32 %f1, %f2;",
         "neg.f32 %f2, 0f00000000; max.f32 %f1, %f2, 0f00000000; min.f32 %f3, 0f00000000, %f2;",
         "min.NaN.f32 %f2, %f1, 0f80000000; max.NaN.f16 %e0, %e1, %e2;",
-        "setp.equ.ftz.f32 %p0, %f1, 0f80000000; setp.gt.ftz.f32 %p1, %f1, 0f00000000;",
         "neg.f16 %e0, %e0; add.sat.f16 %e1, %e0, %e0; fma.rn.relu.f16x2 %x0, %x0, %x1, %x0;",
         "and.pred %p0, %p1, !%p2; xor.pred %p3, %p0, !%p1; not.pred %p1, %p1;",
     ],

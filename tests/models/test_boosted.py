@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from studies.power.pooled import launched_table
+from studies.fitting.trees.pooled import launched_table
+from studies.fitting.trees.tables import training_table
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
 from wattcast.models.background import Background
@@ -17,7 +18,6 @@ from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.power.boosted import LAUNCH_FEATURES, BoostedPowerModel
 from wattcast.models.store import ArtifactStore
 from wattcast.training.data.datasets import find_data
-from wattcast.training.power_rows import training_table
 
 GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")
 STORE = ArtifactStore()
@@ -140,7 +140,7 @@ def test_shap_equals_the_reference_explainer() -> None:
     import xgboost
 
     artifact = STORE.find("tesla-m60", "power", "xgboost", "alavani2023")
-    booster = xgboost.Booster(model_file=str(artifact.file("model.ubj")))
+    booster = xgboost.Booster(model_file=bytearray(artifact.read("model.ubj")))
     points = _points("tesla-m60")[:20]
     base, contributions = BoostedPowerModel(artifact).shap(points)
     explainer = shap.TreeExplainer(booster)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from wattcast.features.errors import ModelError
-from wattcast.models.cards import Card, ModelCard, read_card
-from wattcast.models.scaling.card import ScalingCard
+from wattcast.models.cards import Card, ModelCard, ScalingCard, read_card
+from wattcast.models.operators import OperatorCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.models.time.calibration import TimeCard
 
-KINDS: dict[str, type[Card]] = {"power": ModelCard, "scaling": ScalingCard, "time": TimeCard}
+KINDS: dict[str, type[Card]] = {
+    "power": ModelCard,
+    "scaling": ScalingCard,
+    "time": TimeCard,
+    "operator": OperatorCard,
+}
 PACKAGED = sorted(PACKAGED_ARTIFACTS.glob("*/*/*/*/card.json"))
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from studies.fitting.out_of_fold import measure_coverage
 from wattcast.features.errors import ModelError
 from wattcast.models.estimate import Estimate
 from wattcast.models.intervals import (
@@ -21,7 +22,6 @@ from wattcast.models.intervals import (
     conformal_factors,
     evidence,
     interval_bounds,
-    measure_coverage,
     miss_score,
     observed_coverage,
     of_any_board,

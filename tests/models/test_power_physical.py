@@ -215,7 +215,7 @@ def test_a_family_answers_for_its_compute_capability() -> None:
 @pytest.mark.parametrize("gpu_id", gpu_ids())
 def test_every_board_at_rest_draws_between_idle_and_its_limit(gpu_id: str) -> None:
     artifact = ArtifactStore().find(POOLED, "power", "physical", "activity1")
-    pooled = PhysicalParameters.model_validate_json(artifact.file(PARAMETERS_NAME).read_bytes())
+    pooled = PhysicalParameters.model_validate_json(artifact.read(PARAMETERS_NAME))
     found = parameters_for(load_gpu(gpu_id), pooled)
     rest = predicted_power(found, NOTHING, found.reference).watts
     stream = predicted_power(found, NOTHING._replace(dram=0.9, l2=0.2), found.reference).watts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from studies.power.physical_shots import MeasuredLaunch, recalibrated
+from studies.fitting.physical.tables import MeasuredLaunch, recalibrated
 from tests.models.test_power_physical import NOTHING, REFERENCE, parameters
 from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair

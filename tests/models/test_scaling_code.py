@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattcast.features.errors import ClockError, ModelError
-from wattcast.features.ptx.tokens import Token, named
-from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.card import CodeModel, scaling_store
-from wattcast.models.scaling.code import Stream, code_scaling, warp_work
+from wattcast.models.clocks import ClockPair, CodeModel
+from wattcast.models.papers.scaling.card import scaling_store
+from wattcast.models.papers.scaling.code import Stream, code_scaling, warp_work
+from wattcast.models.papers.scaling.tokens import Token, named
 
 FAMILIES: tuple[CodeModel, ...] = ("tokens", "sequence")
 REFERENCE = ClockPair(1164.0, 3505.0)
@@ -103,10 +103,10 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 import numpy as np
 import wattcast.predictor.dvfs
-from wattcast.features.ptx.tokens import named
+from wattcast.models.papers.scaling.tokens import named
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.card import scaling_store
-from wattcast.models.scaling.code import Stream, code_scaling
+from wattcast.models.papers.scaling.card import scaling_store
+from wattcast.models.papers.scaling.code import Stream, code_scaling
 model = code_scaling(scaling_store(), "gtx-titan-x", "sequence").scaling
 at = ClockPair(1164.0, 3505.0)
 model.scales([Stream([named("fma.f32", 4)], np.ones(1))], [at], at)

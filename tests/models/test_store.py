@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from wattcast.features.errors import ModelError, SchemaError
 from wattcast.models.cards import CARD_NAME, ModelCard, read_card, sha256_of
-from wattcast.models.store import ArtifactStore
+from wattcast.models.store import ArtifactStore, compress
 
 SCHEMA_HASH = "a" * 64
 SPREAD = {"mean": 1.0, "std": 0.1}
@@ -107,9 +108,23 @@ def test_an_intact_artifact_opens(tmp_path: Path) -> None:
     found = store(tmp_path).find("tesla-k20", "power", "xgboost", "alavani2023")
     assert found.folder == folder
     assert found.card.feature_names == ("branch", "occupancy")
-    assert found.file("model.onnx").read_text() == "weights"
+    assert found.read("model.onnx") == b"weights"
     with pytest.raises(ModelError, match="has no file 'other'"):
-        found.file("other")
+        found.read("other")
+
+
+def test_a_compressed_file_is_read_as_if_it_were_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path)
+    monkeypatch.setattr("wattcast.models.store.COMPRESSED_FROM_BYTES", len("weights"))
+    compress(tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == [CARD_NAME, "model.onnx.gz"]
+    found = store(tmp_path).find("tesla-k20", "power", "xgboost", "alavani2023")
+    assert found.read("model.onnx") == b"weights"
+    monkeypatch.setattr("wattcast.models.store.MOST_BYTES", len("weight"))
+    with pytest.raises(ModelError, match="holds more than 6 bytes"):
+        found.read("model.onnx")
 
 
 def test_the_newest_version_wins_and_the_last_root(tmp_path: Path) -> None:
@@ -160,6 +175,20 @@ def _changed_file(folder: Path) -> None:
     (folder / "model.onnx").write_text("other weights")
 
 
+def _other_content(folder: Path) -> None:
+    (folder / "model.onnx").unlink()
+    (folder / "model.onnx.gz").write_bytes(gzip.compress(b"other weights"))
+
+
+def _cut_gzip(folder: Path) -> None:
+    (folder / "model.onnx").unlink()
+    (folder / "model.onnx.gz").write_bytes(gzip.compress(b"weights")[:-9])
+
+
+def _twice(folder: Path) -> None:
+    (folder / "model.onnx.gz").write_bytes(gzip.compress(b"weights"))
+
+
 def _missing_file(folder: Path) -> None:
     (folder / "model.onnx").unlink()
 
@@ -207,6 +236,9 @@ def _no_licence(folder: Path) -> None:
         (_without_card, "no model card"),
         (_broken_card, "Invalid JSON"),
         (_changed_file, "'model.onnx' does not match the checksum"),
+        (_other_content, "'model.onnx' does not match the checksum"),
+        (_cut_gzip, "'model.onnx' cannot be read: Compressed file ended"),
+        (_twice, "'model.onnx' is there twice"),
         (_missing_file, "'model.onnx' is missing"),
         (_unknown_file, "'extra.bin' is not in the card"),
         (_linked_file, "'model.onnx' is missing or no plain file"),

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from studies.time.published import published_delay_pairs, spread_of
+from studies.papers.thesis.published import published_delay_pairs, spread_of
 from tests.models.time_works import (
-    ALL_GPUS,
     K20,
-    KERNELS,
     MATMUL,
     MEASURED_MATMUL_US,
     MEASURED_VECTOR_ADD_US,
     VECTOR_ADD,
     body,
-    code_of,
-    gpus,
-    works,
 )
-from wattcast.features.analysis import analyse
-from wattcast.features.errors import DataError, LaunchError, ModelError
+from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.launch import Launch
-from wattcast.features.ptx import read_module
-from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.time.code import charge
-from wattcast.models.time.delay import DelayTimeModel, Parallelism, issue_rate
-from wattcast.models.time.penalties import latencies
+from wattcast.models.clocks import default_clocks
+from wattcast.models.papers.thesis.code import charge
+from wattcast.models.papers.thesis.delay import DelayTimeModel, Parallelism, issue_rate
+from wattcast.models.papers.thesis.penalties import latencies
+from wattcast.models.papers.thesis.work import KernelWork
 from wattcast.models.time.spread import spread
-from wattcast.models.time.work import KernelWork, work_of
 
 MODEL = DelayTimeModel()
 HARDWARE = DelayTimeModel("hardware")
@@ -101,21 +91,6 @@ def test_the_hardware_limit_as_parallelism_by_hand() -> None:
     assert terms.thread_cycles == pytest.approx(10.228875, abs=1e-6)
 
 
-@pytest.mark.parametrize("gpu_id", ALL_GPUS)
-def test_zero_work_leaves_the_launch_overhead(gpu_id: str) -> None:
-    empty = replace(VECTOR_ADD, code=code_of("empty.ptx"))
-    terms = MODEL.terms(empty, load_gpu(gpu_id))
-    assert terms.schedule_seconds == terms.bottleneck_seconds == 0
-    assert terms.seconds == pytest.approx((0.00002 * 50176 + 1.4489) * 1e-6, rel=1e-12)
-
-
-def test_parts_are_summands() -> None:
-    prediction = MODEL.predict_work(MATMUL, K20)
-    assert prediction.family == "delay"
-    assert set(prediction.parts) == {"schedule", "memory_bottleneck", "launch_overhead"}
-    assert sum(prediction.parts.values()) == pytest.approx(prediction.estimate.value, rel=1e-12)
-
-
 # --- how near it comes -----------------------------------------------------------------------
 
 
@@ -153,50 +128,6 @@ def test_streaming_is_predicted_faster_than_the_bandwidth_allows() -> None:
 
 
 # --- how it moves ------------------------------------------------------------------------------
-
-models = st.sampled_from([MODEL, HARDWARE])
-
-
-@given(works, gpus, st.integers(1, 40_000), models)
-def test_more_blocks_never_shorten_it(
-    work: KernelWork, gpu: GpuProfile, more: int, model: DelayTimeModel
-) -> None:
-    blocks, threads = work.launch.blocks, work.launch.threads_per_block
-    larger = replace(work, launch=Launch.of(blocks + more, threads))
-    assert seconds(larger, gpu, model) >= seconds(work, gpu, model) * (1 - 1e-12)
-
-
-@given(works, gpus, st.integers(0, 1), st.floats(0, 500), models)
-def test_more_trips_never_shorten_it(
-    work: KernelWork, gpu: GpuProfile, loop: int, more: float, model: DelayTimeModel
-) -> None:
-    trips = list(work.trip_counts)
-    trips[loop] += more
-    longer = replace(work, trip_counts=tuple(trips))
-    assert seconds(longer, gpu, model) >= seconds(work, gpu, model) * (1 - 1e-12)
-
-
-@given(works, gpus, st.floats(0.1, 3), st.floats(0.1, 3), st.floats(0.05, 1), st.booleans())
-def test_a_lower_clock_never_shortens_it(
-    work: KernelWork, gpu: GpuProfile, core: float, memory: float, share: float, of_core: bool
-) -> None:
-    fast = ClockPair(gpu.core_mhz * core, gpu.memory_mhz * memory)
-    slow = (
-        fast._replace(core_mhz=fast.core_mhz * share)
-        if of_core
-        else fast._replace(memory_mhz=fast.memory_mhz * share)
-    )
-    quick = MODEL.predict_work(work, gpu, fast).estimate.value
-    assert MODEL.predict_work(work, gpu, slow).estimate.value >= quick * (1 - 1e-12)
-
-
-@given(works, gpus, models)
-def test_a_prediction_is_finite_and_inside_its_interval(
-    work: KernelWork, gpu: GpuProfile, model: DelayTimeModel
-) -> None:
-    estimate = model.predict_work(work, gpu).estimate
-    assert 0 < estimate.low < estimate.value < estimate.high
-    assert isfinite(estimate.high)
 
 
 def test_more_resident_blocks_can_lengthen_it() -> None:
@@ -261,44 +192,6 @@ def test_measured_rates_and_what_stands_in() -> None:
 
 
 # --- what is guessed is said -------------------------------------------------------------------
-
-
-def test_every_stand_in_is_reported() -> None:
-    def codes_of(gpu_id: str) -> list[str]:
-        return [d.code for d in MODEL.predict_work(MATMUL, load_gpu(gpu_id)).diagnostics]
-
-    assert codes_of("tesla-k20") == ["latency_assumed"]  # shl: no measured latency
-    assert "peak_warps_assumed" in codes_of("tesla-m60")
-    assert "launch_overhead_assumed" in codes_of("tesla-m60")
-    assert codes_of("gtx-1050").count("latency_assumed") == 2  # and the global latency
-    missing = MODEL.predict_work(replace(MATMUL, trip_counts=()), K20)
-    assert "trip_count_assumed" in [d.code for d in missing.diagnostics]
-
-
-def test_an_analysed_launch_is_taken_with_its_guesses() -> None:
-    module = read_module((KERNELS / "tiled_matmul.ptx").read_text(encoding="utf-8"))
-    launch = Launch.of((32, 32), (32, 32))
-    given = analyse(
-        module, module.kernel(), launch, K20, loops={"default": 32}, registers_per_thread=32
-    )
-    assert MODEL.predict(given, K20) == MODEL.predict_work(work_of(given), K20)
-    assert MODEL.predict(given, K20).estimate == MODEL.predict_work(MATMUL, K20).estimate
-    guessed = MODEL.predict(analyse(module, module.kernel(), launch, K20), K20).estimate
-    sure = MODEL.predict(given, K20).estimate
-    assert guessed.high / guessed.low > 10 * sure.high / sure.low
-
-
-def test_what_cannot_be_is_refused() -> None:
-    bare = K20.model_copy(update={"latencies": {}, "id": "bare"})
-    bare.__dict__.pop("latency_cycles", None)
-    with pytest.raises(ModelError, match="bare"):
-        MODEL.predict_work(VECTOR_ADD, bare)
-    with pytest.raises(LaunchError, match="fits on an SM"):
-        MODEL.predict_work(replace(MATMUL, registers_per_thread=65), K20)
-    with pytest.raises(LaunchError, match="memory_mhz"):
-        MODEL.predict_work(MATMUL, K20, ClockPair(706, 0))
-    with pytest.raises(LaunchError, match="trip count"):
-        MODEL.predict_work(replace(MATMUL, trip_counts=(-1,)), K20)
 
 
 # --- the published spread ----------------------------------------------------------------------

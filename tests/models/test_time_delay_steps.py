@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattcast.models.time.delay import (
+from wattcast.models.papers.thesis.delay import (
     at_parallelism,
     bottleneck,
     compute_delay,

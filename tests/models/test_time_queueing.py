@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.time.queueing_print import max_form
+from studies.papers.wang_chu.forms import max_form
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.queueing import (
+from wattcast.models.papers.wang_chu.inputs import gpu_parameters
+from wattcast.models.papers.wang_chu.network import (
     DramService,
     FormTime,
     QueueingGpu,
@@ -25,7 +26,6 @@ from wattcast.models.time.queueing import (
     rounds_of,
     smooth_service_cycles,
 )
-from wattcast.models.time.queueing_inputs import gpu_parameters
 
 Form = Callable[[QueueingLaunch, QueueingGpu, ClockPair], FormTime]
 

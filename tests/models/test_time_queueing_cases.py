@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from studies.time.queueing_print import CORRECTED, PRINTED, read_case_form
+from studies.papers.wang_chu.forms import CORRECTED, PRINTED, read_case_form
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.queueing import QueueingGpu, QueueingLaunch
-from wattcast.models.time.queueing_inputs import gpu_parameters
-from wattcast.models.time.queueing_model import case_form
+from wattcast.models.papers.wang_chu.inputs import gpu_parameters
+from wattcast.models.papers.wang_chu.model import case_form
+from wattcast.models.papers.wang_chu.network import QueueingGpu, QueueingLaunch
 
 GTX_980 = gpu_parameters(load_gpu("gtx-980")).gpu
 W1 = QueueingLaunch(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from studies.time.queueing_counters import counters_to_inputs
+from studies.papers.wang_chu.forms import counters_to_inputs
 from tests.models.time_works import KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import DataError, ModelError
@@ -15,12 +15,12 @@ from wattcast.features.gpus.sections import MemoryTiming
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.queueing import delays
-from wattcast.models.time.queueing_inputs import (
+from wattcast.models.papers.wang_chu.inputs import (
     chain_of,
     gpu_parameters,
     launch_of,
 )
+from wattcast.models.papers.wang_chu.network import delays
 
 GTX_980 = load_gpu("gtx-980")
 V100 = load_gpu("tesla-v100")

@@ -15,10 +15,10 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.papers.wang_chu.inputs import gpu_parameters, launch_of
+from wattcast.models.papers.wang_chu.model import QueueingCasesTimeModel, QueueingTimeModel
+from wattcast.models.papers.wang_chu.network import network_form
 from wattcast.models.time import spread as spread_module
-from wattcast.models.time.queueing import network_form
-from wattcast.models.time.queueing_inputs import gpu_parameters, launch_of
-from wattcast.models.time.queueing_model import QueueingCasesTimeModel, QueueingTimeModel
 from wattcast.models.time.registry import get_time_model
 from wattcast.models.time.spread import spread
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from math import isfinite
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,8 @@ from wattcast.features.errors import LaunchError, ModelError
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.papers.thesis.scheduling import SchedulingTimeModel, work_of
 from wattcast.models.time.registry import TIME_MODELS, get_time_model
-from wattcast.models.time.scheduling import SchedulingTimeModel, work_of
 
 CLASSIC = ("delay", "scheduling", "roofline", "volkov")
 
@@ -44,11 +45,25 @@ def test_a_model_is_built_once_and_when_asked_for() -> None:
     assert get_time_model("delay") is get_time_model("delay")
     code = (
         "import sys, wattcast.models.time.registry as r; list(r.TIME_MODELS); "
-        "before = 'wattcast.models.time.roofline' in sys.modules; r.get_time_model('roofline'); "
-        "print(before, 'wattcast.models.time.roofline' in sys.modules)"
+        "before = 'wattcast.models.papers.roofline' in sys.modules; r.get_time_model('roofline'); "
+        "print(before, 'wattcast.models.papers.roofline' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_a_default_prediction_loads_no_model_of_a_paper() -> None:
+    code = (
+        "import sys, wattcast; wattcast.predict('app/demo/vector_add.ptx', gpu='tesla-v100', "
+        "grid=4096, block=256, arguments={'3': 1048576}); "
+        "print([m for m in sys.modules if m.startswith(('wattcast.models.papers', "
+        "'wattcast.measure', 'wattcast.training'))])"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("name", list(TIME_MODELS))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.time.instruction_roofline import attainable, instruction_roofline
+from studies.papers.thesis.instruction_roofline import attainable, instruction_roofline
 from tests.models.time_works import K20, KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import LaunchError, ModelError
@@ -18,12 +18,8 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.time.roofline import (
-    RooflineTimeModel,
-    matrix_flops,
-    peaks_per_second,
-    roofline_parts,
-)
+from wattcast.models.papers.roofline import RooflineTimeModel, matrix_flops, roofline_parts
+from wattcast.models.time.spread import peaks_per_second
 
 MODEL = RooflineTimeModel()
 V100 = load_gpu("tesla-v100")

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from studies.time.published import GPUS, published_pairs, spread_of
+from studies.papers.thesis.published import GPUS, published_pairs, spread_of
 from tests.features.test_gpus import published_latency
 from tests.models.time_works import (
     ALL_GPUS,
     K20,
-    KERNELS,
     MATMUL,
     MEASURED_MATMUL_US,
     MEASURED_VECTOR_ADD_US,
     VECTOR_ADD,
     body,
-    code_of,
-    gpus,
-    works,
 )
-from wattcast.features.analysis import analyse
-from wattcast.features.errors import DataError, LaunchError, ModelError
+from wattcast.features.errors import DataError, ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.gpus.sections import LatencyPiece
 from wattcast.features.launch import Launch
-from wattcast.features.ptx import read_module
-from wattcast.models.clocks import ClockPair
-from wattcast.models.time.algorithms import Operation, schedule_block, schedule_cfg
-from wattcast.models.time.code import charge
-from wattcast.models.time.penalties import (
+from wattcast.models.papers.thesis.algorithms import Operation, schedule_block, schedule_cfg
+from wattcast.models.papers.thesis.code import charge
+from wattcast.models.papers.thesis.penalties import (
     MemoryCounts,
     cache_penalty_cycles,
     global_penalty_seconds,
@@ -44,7 +36,7 @@ from wattcast.models.time.penalties import (
     resource_units,
     shared_penalty_seconds,
 )
-from wattcast.models.time.scheduling import Costs, KernelWork, SchedulingTimeModel, work_of
+from wattcast.models.papers.thesis.scheduling import Costs, KernelWork, SchedulingTimeModel
 from wattcast.models.time.spread import spread
 
 MODEL = SchedulingTimeModel()
@@ -60,18 +52,6 @@ def core_cycles(costs: Costs, gpu: GpuProfile = K20) -> dict[str, float]:
 
 
 # --- golden values -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("gpu_id", ALL_GPUS)
-def test_zero_work_leaves_the_launch_overhead(gpu_id: str) -> None:
-    """196 x 256 threads: 0.00002 x 50176 + 1.4489 us, the line printed for Tesla K20."""
-    gpu = load_gpu(gpu_id)
-    work = replace(VECTOR_ADD, code=code_of("empty.ptx"), launch=Launch.of(196, 256))
-    seconds = MODEL.predict_work(work, gpu).estimate.value
-    assert seconds * 1e6 == pytest.approx(0.00002 * 50176 + 1.4489, abs=1e-9)
-    cycles = core_cycles(MODEL.costs(work, gpu), gpu)
-    assert cycles["schedule"] == 0
-    assert sum(cycles.values()) == pytest.approx(cycles["launch_overhead"])
 
 
 def test_every_term_of_a_small_kernel_by_hand() -> None:
@@ -180,46 +160,6 @@ def test_the_fixed_order_is_algorithm_6_on_real_kernels(
 # --- monotone ------------------------------------------------------------------------------
 
 
-@given(works, gpus, st.integers(1, 40_000))
-def test_more_blocks_never_shorten_it(work: KernelWork, gpu: GpuProfile, more: int) -> None:
-    blocks, threads = work.launch.blocks, work.launch.threads_per_block
-    larger = replace(work, launch=Launch.of(blocks + more, threads))
-    assert (
-        MODEL.predict_work(larger, gpu).estimate.value
-        >= MODEL.predict_work(work, gpu).estimate.value
-    )
-
-
-@given(works, gpus, st.integers(0, 1), st.floats(0, 500))
-def test_more_trips_never_shorten_it(
-    work: KernelWork, gpu: GpuProfile, loop: int, more: float
-) -> None:
-    trips = list(work.trip_counts)
-    trips[loop] += more
-    longer = MODEL.predict_work(replace(work, trip_counts=tuple(trips)), gpu).estimate.value
-    assert longer >= MODEL.predict_work(work, gpu).estimate.value
-
-
-@given(works, gpus, st.floats(100, 2000), st.floats(0.05, 1.0))
-def test_a_lower_clock_never_shortens_it(
-    work: KernelWork, gpu: GpuProfile, clock: float, share: float
-) -> None:
-    fast, slow = (ClockPair(core_mhz, gpu.memory_mhz) for core_mhz in (clock, clock * share))
-    slower = MODEL.predict_work(work, gpu, slow).estimate.value
-    assert slower >= MODEL.predict_work(work, gpu, fast).estimate.value
-
-
-@given(works, gpus)
-def test_a_prediction_is_finite_and_inside_its_interval(work: KernelWork, gpu: GpuProfile) -> None:
-    result = MODEL.predict_work(work, gpu)
-    estimate = result.estimate
-    assert 0 < estimate.low < estimate.value < estimate.high
-    assert isfinite(estimate.high)
-    cycles = core_cycles(MODEL.costs(work, gpu), gpu).values()
-    assert sum(cycles) == pytest.approx(estimate.value * gpu.core_mhz * 1e6)
-    assert all(term >= 0 for term in cycles)
-
-
 # --- latencies, units, penalties -------------------------------------------------------------
 
 
@@ -323,16 +263,6 @@ def test_a_vanishing_share_of_an_access_costs_next_to_nothing() -> None:
 # --- what is guessed is said -----------------------------------------------------------------
 
 
-def test_every_stand_in_is_reported() -> None:
-    def codes_of(gpu_id: str) -> list[str]:
-        return [d.code for d in MODEL.predict_work(MATMUL, load_gpu(gpu_id)).diagnostics]
-
-    assert codes_of("tesla-k20") == ["latency_assumed"]  # shl: no measured latency
-    assert "launch_overhead_assumed" in codes_of("tesla-m60")
-    assert codes_of("gtx-1050").count("latency_assumed") == 2  # and the global latency
-    assert codes_of("tesla-v100").count("throughput_assumed") == 2  # global and shared
-
-
 def test_missing_trips_unknown_opcodes_and_calls_are_reported() -> None:
     result = MODEL.predict_work(replace(MATMUL, trip_counts=()), K20)
     assert [d.code for d in result.diagnostics].count("trip_count_assumed") == 1
@@ -341,23 +271,6 @@ def test_missing_trips_unknown_opcodes_and_calls_are_reported() -> None:
     unknown = next(d for d in found if d.code == "latency_assumed")
     assert "frobnicate.f32" in unknown.detail
     assert next(d for d in found if d.code == "call_not_timed").line == 11
-
-
-def test_an_analysed_launch_is_taken_with_its_guesses() -> None:
-    module = read_module((KERNELS / "tiled_matmul.ptx").read_text(encoding="utf-8"))
-    launch = Launch.of((32, 32), (32, 32))
-    given = analyse(
-        module, module.kernel(), launch, K20, loops={"default": 32}, registers_per_thread=32
-    )
-    work = work_of(given)
-    assert work.shared_bytes_per_block == 2 * 32 * 32 * 4
-    assert work.trip_counts == (32.0,)
-    assert MODEL.predict_work(work, K20).estimate == MODEL.predict_work(MATMUL, K20).estimate
-    assert work_of(given).code is work.code  # the text is worked out once
-    guessed = analyse(module, module.kernel(), launch, K20)
-    assert guessed.trips_assumed
-    wide, narrow = (MODEL.predict_work(work_of(a), K20).estimate for a in (guessed, given))
-    assert wide.high / wide.low > 10 * narrow.high / narrow.low
 
 
 def test_uncertain_trips_and_registers_widen_the_interval() -> None:
@@ -373,26 +286,10 @@ def test_uncertain_trips_and_registers_widen_the_interval() -> None:
     assert fewer_blocks.high > sure.high
 
 
-@pytest.mark.parametrize(("clock", "trips"), [(0.0, (32,)), (-5.0, (32,)), (None, (-1,))])
-def test_clocks_and_trips_that_cannot_be(clock: float | None, trips: tuple[float]) -> None:
-    with pytest.raises(LaunchError, match=r"core_mhz|trip count"):
-        MODEL.predict_work(
-            replace(MATMUL, trip_counts=trips),
-            K20,
-            None if clock is None else ClockPair(clock, K20.memory_mhz),
-        )
-
-
-def test_a_gpu_without_latencies_and_a_block_without_room() -> None:
-    bare = K20.model_copy(update={"latencies": {}, "id": "bare"})
-    bare.__dict__.pop("latency_cycles", None)
-    with pytest.raises(ModelError, match="bare"):
-        MODEL.predict_work(VECTOR_ADD, bare)
+def test_a_gpu_whose_global_latency_nobody_published_is_refused() -> None:
     unknown = K20.model_copy(update={"global_memory_latency": None, "id": "unknown"})
     with pytest.raises(ModelError, match="unknown"):
         MODEL.predict_work(VECTOR_ADD, unknown)
-    with pytest.raises(LaunchError):
-        MODEL.predict_work(replace(MATMUL, registers_per_thread=65), K20)
 
 
 # --- the published spread ----------------------------------------------------------------------

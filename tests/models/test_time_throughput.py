@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from studies.time.published import published_pairs
+from studies.papers.thesis.published import published_pairs
 from tests.models.time_works import (
     K20,
     MATMUL,
@@ -24,12 +23,13 @@ from tests.models.time_works import (
     gpus,
     works,
 )
-from wattcast.features.errors import LaunchError, ModelError
+from wattcast.features.errors import ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.time.throughput import (
+from wattcast.models.papers.thesis.work import KernelWork, known_trips
+from wattcast.models.papers.volkov import (
     SmRates,
     Throughput,
     VolkovTimeModel,
@@ -37,7 +37,6 @@ from wattcast.models.time.throughput import (
     memory_throughput,
     throughput,
 )
-from wattcast.models.time.work import KernelWork, known_trips
 
 MODEL = VolkovTimeModel()
 LIMITS = SmRates(memory=0.1, arithmetic=4.0, issue=4.0)
@@ -136,35 +135,6 @@ def test_the_time_is_that_of_the_tightest_limit(work: KernelWork, gpu: GpuProfil
     assert isfinite(found.seconds)
 
 
-@given(works, gpus, st.integers(1, 40_000))
-def test_more_blocks_never_shorten_it(work: KernelWork, gpu: GpuProfile, more: int) -> None:
-    larger = replace(
-        work, launch=Launch.of(work.launch.blocks + more, work.launch.threads_per_block)
-    )
-    assert of(larger, gpu).seconds >= of(work, gpu).seconds * (1 - 1e-12)
-
-
-@given(works, gpus, st.integers(0, 1), st.floats(0, 500))
-def test_more_trips_never_shorten_it(
-    work: KernelWork, gpu: GpuProfile, loop: int, more: float
-) -> None:
-    trips = list(work.trip_counts)
-    trips[loop] += more
-    longer = replace(work, trip_counts=tuple(trips))
-    before, after = (of(each, gpu).seconds for each in (work, longer))
-    assert after >= before * (1 - 1e-12)
-
-
-@given(works, gpus, st.floats(0.1, 3), st.floats(0.05, 1), st.floats(0.05, 1))
-def test_lower_clocks_never_shorten_it(
-    work: KernelWork, gpu: GpuProfile, fast: float, core: float, memory: float
-) -> None:
-    quick = ClockPair(gpu.core_mhz * fast, gpu.memory_mhz * fast)
-    slow = ClockPair(quick.core_mhz * core, quick.memory_mhz * memory)
-    before, after = (of(work, gpu, each).seconds for each in (quick, slow))
-    assert after >= before * (1 - 1e-12)
-
-
 # --- what is guessed, what is refused -----------------------------------------------------------
 
 
@@ -176,17 +146,6 @@ def test_the_answer_says_how_little_it_claims() -> None:
     assert {d.code for d in prediction.diagnostics} == {"latency_assumed", "throughput_assumed"}
     wide = MODEL.predict_work(replace(MATMUL, trip_ranges=((1.0, 1000.0),)), K20).estimate
     assert wide.high > 20 * 4 * wide.value
-
-
-def test_what_cannot_be_is_refused() -> None:
-    bare = K20.model_copy(update={"latencies": {}, "id": "bare"})
-    bare.__dict__.pop("latency_cycles", None)
-    with pytest.raises(ModelError, match="bare"):
-        MODEL.predict_work(VECTOR_ADD, bare)
-    with pytest.raises(LaunchError, match="fits on an SM"):
-        MODEL.predict_work(replace(MATMUL, registers_per_thread=65), K20)
-    with pytest.raises(LaunchError, match="memory_mhz"):
-        MODEL.predict_work(MATMUL, K20, ClockPair(706, 0))
 
 
 # --- thesis Table 4.10 ---------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from wattcast.features.launch import Launch
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.code import BlockCode, KernelCode, charge
+from wattcast.models.papers.thesis.code import BlockCode, KernelCode, charge
+from wattcast.models.papers.thesis.work import KernelWork
 from wattcast.models.time.measured_work import Work, combined_seconds, part_seconds
-from wattcast.models.time.work import KernelWork
 
 KERNELS = Path(__file__).parents[1] / "fixtures" / "kernels" / "time"
 ALL_GPUS = ("tesla-k20", "quadro-k4200", "tesla-m60", "gtx-1050", "tesla-v100")

@@ -6,7 +6,6 @@ is a step of its own: who comes too early stays there until the phase is complet
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,22 +19,11 @@ from tests.reference.matrix import (
     element,
     multiply,
     pack,
-    widened,
 )
 from tests.reference.matrix import unpack as elements_of
 from tests.reference.memory import TensorMap
 from tests.reference.parse import Instruction, InterpreterError, Operand
 from tests.reference.slots import Slots
-
-LANES, COLUMNS = 128, 512
-
-
-class TensorMemory:
-    """Words of a block's tensor memory by lane and column, and the first free column."""
-
-    def __init__(self) -> None:
-        self.words: dict[tuple[int, int], int] = {}
-        self.free = 0
 
 
 @dataclass
@@ -269,11 +257,9 @@ def compile_wgmma(ins: Instruction, slots: Slots) -> Callable[[Lanes], Result]:
     if a_kind not in ELEMENT_BITS or ELEMENT_BITS[a_kind] < 8:
         raise InterpreterError(f"line {ins.line}: {ins.opcode} is not supported")
     size = ELEMENT_BITS[a_kind] // 8
-    told, selector, operands = -1, 0, list(ins.operands)
     if "sp" in words:
-        told, selector = slots.source(operands[3], "b32"), int(operands[4].text, 0)
-        del operands[3:5]
-    stored = depth // 2 if told >= 0 else depth
+        raise InterpreterError(f"line {ins.line}: {ins.opcode} is not supported")
+    operands = ins.operands
     outs = [slots.dest(o) for o in ins.operands[0].parts]
     from_registers = ins.operands[1].kind == "list"
     a_regs = [slots.source(o, "b32") for o in ins.operands[1].parts]
@@ -304,7 +290,7 @@ def compile_wgmma(ins: Instruction, slots: Slots) -> Callable[[Lanes], Result]:
         leader = lanes[0]
         warp = leader.warp % 4
         if from_registers:
-            a: Matrix = [[0.0] * stored for _ in range(16)]
+            a: Matrix = [[0.0] * depth for _ in range(16)]
             for t in lanes:
                 for i, value in enumerate(elements_of([t.regs[r] for r in a_regs], a_kind)):
                     word, j = divmod(i, per_word)
@@ -313,10 +299,8 @@ def compile_wgmma(ins: Instruction, slots: Slots) -> Callable[[Lanes], Result]:
         else:
             a = [
                 [read(leader, leader.regs[a_slot], 16 * warp + row, k, bool(crossed[0]))
-                 for k in range(stored)] for row in range(16)
+                 for k in range(depth)] for row in range(16)
             ]  # fmt: skip
-        if told >= 0:
-            a = widened(a, lambda lane: int(lanes[lane].regs[told]), depth, a_kind, selector)
         b = [
             [read(leader, leader.regs[b_slot], n, k, bool(crossed[1])) for n in range(width)]
             for k in range(depth)
@@ -334,158 +318,7 @@ def compile_wgmma(ins: Instruction, slots: Slots) -> Callable[[Lanes], Result]:
             for out, value in zip(outs, bits, strict=True):
                 t.regs[out] = value
         # Shared memory gives 128 bytes at a time: each warp's rows of A, and B once for the four.
-        own = 0 if from_registers else 16 * stored * size // 128
+        own = 0 if from_registers else 16 * depth * size // 128
         return 0, own + (width * depth * size // 128 if warp == 0 else 0)
-
-    return run
-
-
-# --- tcgen05 --------------------------------------------------------------------------------------
-
-
-def compile_fifth(ins: Instruction, slots: Slots) -> Access | None:
-    """What one thread asks of tensor memory: alloc, cp, mma, commit; the rest does nothing."""
-    words = opcode_words(ins.opcode)
-    kind = words[1]
-    if kind in ("dealloc", "relinquish_alloc_permit", "wait", "fence"):
-        return lambda t: ()
-    if kind == "commit":
-        base, offset = address_of(ins.operands[0], slots)
-
-        def arrive(t: Any) -> tuple[Touch, ...]:
-            barrier = _barrier(t, t.regs[base] + offset)
-            barrier.pending -= 1
-            barrier.advance()
-            return ()
-
-        return arrive
-    if kind == "alloc":
-        base, offset = address_of(ins.operands[0], slots)
-        wanted = slots.source(ins.operands[1], "u32")
-
-        def allocate(t: Any) -> tuple[Touch, ...]:
-            if t.lane == 0:  # of the whole warp
-                memory = t.block.tensor_memory
-                _, storage, at, _ = locate(t, "shared", t.regs[base] + offset, 4)
-                storage[at : at + 4] = memory.free.to_bytes(4, "little")
-                memory.free += t.regs[wanted]
-            return ()
-
-        return allocate
-    if kind == "cp":
-        return _compile_copy(ins, slots, words)
-    return _compile_product(ins, slots, words) if kind == "mma" else None
-
-
-def _byte(t: Any, at: int) -> int:
-    _, storage, start, _ = locate(t, "shared", at, 1)
-    return storage[start]
-
-
-def _compile_copy(ins: Instruction, slots: Slots, words: list[str]) -> Access:
-    shape = next(w for w in words if w in ("128x256b", "128x128b", "32x128b"))
-    rows, bits = (int(x) for x in shape[:-1].split("x"))
-    base, offset = address_of(ins.operands[0], slots)
-    source = slots.source(ins.operands[1], "b64")
-
-    def copy(t: Any) -> tuple[Touch, ...]:
-        column = t.regs[base] + offset & 0xFFFF
-        for lane in range(LANES):
-            for word in range(bits // 32):
-                at = [matrix_cell(t.regs[source], lane % rows, 4 * word + i, 1, True)
-                      for i in range(4)]  # fmt: skip
-                value = sum(_byte(t, place) << 8 * i for i, place in enumerate(at))
-                t.block.tensor_memory.words[lane, column + word] = value
-        return ()
-
-    return copy
-
-
-def _compile_product(ins: Instruction, slots: Slots, words: list[str]) -> Access:
-    depth = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32}[ins.opcode.partition("kind::")[2]]
-    types = {16: ["f16", "bf16"], 8: ["", "", "tf32"]}.get(depth, ["e4m3", "e5m2"])
-    if "kind::i8" in ins.opcode:
-        types = ["u8", "s8"]
-    d_base, d_offset = address_of(ins.operands[0], slots)
-    in_memory = ins.operands[1].kind == "memory"
-    a_base, a_offset = address_of(ins.operands[1], slots) if in_memory else (
-        slots.source(ins.operands[1], "b64"), 0)  # fmt: skip
-    b_base = slots.source(ins.operands[2], "b64")
-    told = slots.source(ins.operands[3], "b32")
-    keeps, flip = slots.predicate(ins.operands[4])
-
-    def factor(t: Any, descriptor: int, line: int, k: int, kind: str, across: int) -> float:
-        size = ELEMENT_BITS[kind] // 8
-        at = matrix_cell(descriptor, line, k, size, not across)
-        _, storage, start, _ = locate(t, "shared", at, size)
-        return element(int.from_bytes(storage[start : start + size], "little"), kind)
-
-    def run(t: Any) -> tuple[Touch, ...]:
-        bits = t.regs[told]
-        m, n = (bits >> 24 & 31) * 16, (bits >> 17 & 63) * 8
-        a_kind, b_kind = types[bits >> 7 & 7], types[bits >> 10 & 7]
-        d_kind = {1: "f32", 2: "s32"}[bits >> 4 & 3]
-        memory = t.block.tensor_memory.words
-        lanes = [row if m == LANES else row // 16 * 32 + row % 16 for row in range(m)]
-        first = t.regs[d_base] + d_offset & 0xFFFF
-        a: Matrix
-        if in_memory:
-            start, per = t.regs[a_base] + a_offset & 0xFFFF, 32 // ELEMENT_BITS[a_kind]
-            words = [[memory.get((lane, start + i), 0) for i in range(depth // per)]
-                     for lane in lanes]  # fmt: skip
-            a = [elements_of(row, a_kind) for row in words]
-        else:
-            a = [[factor(t, t.regs[a_base], row, k, a_kind, bits >> 15 & 1) for k in range(depth)]
-                 for row in range(m)]  # fmt: skip
-        sign = -1 if (bits >> 13 ^ bits >> 14) & 1 else 1
-        b = [[sign * factor(t, t.regs[b_base], column, k, b_kind, bits >> 16 & 1)
-              for column in range(n)] for k in range(depth)]  # fmt: skip
-        c: Matrix = [[0.0] * n for _ in range(m)]
-        if t.regs[keeps] ^ flip:
-            c = [elements_of([memory.get((lane, first + i), 0) for i in range(n)], d_kind)
-                 for lane in lanes]  # fmt: skip
-        for lane, row in zip(lanes, multiply(a, b, c, d_kind), strict=True):
-            for i, word in enumerate(pack(row, d_kind)):
-                memory[lane, first + i] = word
-        lines = n if in_memory else m + n
-        return (("bulk", 0, lines * 32),)
-
-    return run
-
-
-def compile_tensor_move(ins: Instruction, slots: Slots) -> Callable[[Lanes], Result]:
-    """tcgen05.ld and st of a warp. PTX ISA, data movement shapes of tcgen05.ld and st."""
-    words = opcode_words(ins.opcode)
-    load = words[1] == "ld"
-    shape = next(w for w in words if re.fullmatch(r"\d+x\d+b(x2)?", w))
-    operands = list(ins.operands)
-    memory = operands.pop(1 if load else 0)
-    listed = operands.pop(0 if load else -1)
-    apart = int(operands[0].text, 0) if shape == "16x32bx2" else 0
-    regs = [slots.dest(o) if load else slots.source(o, "b32") for o in listed.parts]
-    base, offset = address_of(memory, slots)
-
-    def cell(t: int, r: int) -> tuple[int, int]:
-        if shape == "32x32b":
-            return t, r
-        if shape == "16x32bx2":
-            return t % 16, r + (apart if t >= 16 else 0)
-        if shape == "16x64b":  # eight rows of two columns, then the next eight, by turns of lanes
-            return t // 4 + (8 if t & 1 else 0), (t >> 1 & 1) + 2 * r
-        if shape == "16x128b":
-            return t // 4 + (8 if r & 1 else 0), t % 4 + r // 2 * 4
-        return t // 4 + (8 if r >> 1 & 1 else 0), t % 4 * 2 + (r & 1) + r // 4 * 8
-
-    def run(lanes: Lanes) -> Result:
-        for t in lanes:
-            address = t.regs[base] + offset
-            for r, register in enumerate(regs):
-                lane, column = cell(t.lane, r)
-                place = lane + (address >> 16), column + (address & 0xFFFF)
-                if load:
-                    t.regs[register] = t.block.tensor_memory.words.get(place, 0)
-                else:
-                    t.block.tensor_memory.words[place] = t.regs[register]
-        return 0, 0
 
     return run

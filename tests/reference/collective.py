@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.reference.asynchronous import compile_tensor_move, compile_wgmma
+from tests.reference.asynchronous import compile_wgmma
 from tests.reference.integers import reader
 from tests.reference.matrix import compile_matrix
 from tests.reference.parse import Instruction, Operand
@@ -33,8 +33,6 @@ def compile_collective(ins: Instruction, slots: Slots) -> Collective | None:
     base = words[0]
     if base in ("ldmatrix", "stmatrix", "mma", "wmma"):
         return Collective(lambda t: 0xFFFFFFFF, compile_matrix(ins, slots))
-    if base == "tcgen05" and words[1] in ("ld", "st"):
-        return Collective(lambda t: 0xFFFFFFFF, compile_tensor_move(ins, slots))
     if base == "wgmma":
         return Collective(lambda t: 0xFFFFFFFF, compile_wgmma(ins, slots))
     builders = {"shfl": _shuffle, "vote": _vote, "match": _match, "redux": _redux,

@@ -9,7 +9,6 @@ from typing import Any
 from tests.reference.access import compile_access, opcode_words
 from tests.reference.asynchronous import (
     compile_bulk,
-    compile_fifth,
     compile_mbarrier,
     compile_wait,
 )
@@ -245,8 +244,6 @@ class Code:
         access = compile_bulk(ins, slots) or compile_access(ins, slots, self.textures)
         if base == "mbarrier" or ins.opcode.startswith("cp.async.mbarrier"):
             access = compile_mbarrier(ins, slots)
-        if base == "tcgen05":
-            access = compile_fifth(ins, slots)
         if access:
             return Step(ACCESS, ins.opcode, ins.line, access)
         for compiler in (

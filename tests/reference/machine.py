@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.reference.asynchronous import TensorMemory
 from tests.reference.compile import (
     ACCESS,
     BARRIER,
@@ -128,7 +127,6 @@ class Block:
     tensor_maps: list[TensorMap]
     arrivals: Counter[int] = field(default_factory=Counter)
     mbarriers: dict[int, Any] = field(default_factory=dict)
-    tensor_memory: TensorMemory = field(default_factory=TensorMemory)
 
 
 class Event(NamedTuple):

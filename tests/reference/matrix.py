@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.reference.access import address_of, locate, opcode_words
 from tests.reference.counters import conflict_degree, sectors
-from tests.reference.numbers import decode, decode_scale, encode, signed
+from tests.reference.numbers import decode, encode, signed
 from tests.reference.parse import Instruction, InterpreterError
 from tests.reference.slots import Slots
 
@@ -24,7 +24,7 @@ Result = tuple[int, int]
 Matrix = list[list[float]]
 ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s8": 8, "u8": 8,
                 "s32": 32, "e4m3": 8, "e5m2": 8, "e3m2": 8, "e2m3": 8, "e2m1": 8, "s4": 4, "u4": 4,
-                "b1": 1, "packed e2m1": 4}  # fmt: skip
+                "b1": 1}  # fmt: skip
 
 
 def compile_matrix(ins: Instruction, slots: Slots) -> Callable[[Lanes], Result]:
@@ -135,58 +135,19 @@ def _row_matrices(ins: Instruction, slots: Slots, words: list[str]) -> Callable[
     return run
 
 
-def nonzeros(word: Callable[[int], int], row: int, columns: int, kind: str,
-             selector: int) -> list[int]:  # fmt: skip
-    """Columns of the non-zeros of a row of a sparse A, in the order they are stored.
-
-    ``word`` is the metadata of a lane. PTX ISA, Warp-level matrix instructions for sparse matrices:
-    two of four elements (pairs of those of 4 bits), each told by two bits; of tf32 one of two, by
-    0b0100 or 0b1110.
-    """
-    lane = row % 8 * 4
-    wide = ELEMENT_BITS[kind] >= 16
-    span = {32: 2, 4: 8}.get(ELEMENT_BITS[kind], 4)  # columns that four bits tell of
-    groups = columns // span
-    found = []
-    for group in range(groups):
-        if wide:  # sixteen bits of each of two rows in a lane: four groups
-            lanes = groups // 4
-            bits = word(lane + selector * lanes + group // 4)
-            code = bits >> (16 if row >= 8 else 0) >> 4 * (group % 4)
-        else:  # a lane for each row: eight groups, of the other eight two lanes on
-            pair = selector if groups == 8 else group // 8
-            code = word(lane + (row >= 8) + 2 * pair) >> 4 * (group % 8)
-        first, second = code & 3, code >> 2 & 3
-        if span == 2:
-            found.append(group * 2 + {0b0100: 0, 0b1110: 1}[code & 15])
-        else:
-            each = span // 4
-            found += [group * span + part * each + i for part in (first, second)
-                      for i in range(each)]  # fmt: skip
-    return found
-
-
 def _mma(ins: Instruction, slots: Slots, words: list[str]) -> Callable[[Lanes], Result]:
     shape = next(w for w in words if re.fullmatch(r"m\d+n\d+k\d+", w))
     rows, columns, depth = (int(x) for x in re.findall(r"\d+", shape))
     d_kind, a_kind, b_kind, c_kind = [w for w in words if w in ELEMENT_BITS][:4]
     whole = ins.opcode.split(".")
-    if (rows, columns) != (16, 8):
+    if (rows, columns) != (16, 8) or {"sp", "block_scale", "xor"} & {*words, *whole}:
         raise InterpreterError(f"line {ins.line}: {ins.opcode} is not supported")
-    if "kind::mxf4" in whole or "kind::mxf4nvf4" in whole:
-        a_kind = b_kind = "packed e2m1"
-    sparse = "sp" in words
-    stored = depth // 2 if sparse else depth
     outs = [slots.dest(o) for o in ins.operands[0].parts]
     a_regs, b_regs, c_regs = (
         [slots.source(o, "b64" if kind == "f64" else "b32") for o in operand.parts]
         for operand, kind in zip(ins.operands[1:4], (a_kind, b_kind, c_kind), strict=True)
     )
     in_word = max(1, 32 // ELEMENT_BITS[a_kind])
-    told = slots.source(ins.operands[4], "b32") if sparse else -1
-    selector = int(ins.operands[5].text, 0) if sparse else 0
-    scales = _block_scales(ins, slots, whole, depth) if "block_scale" in whole else None
-    differs = "xor" in words
 
     def a_cell(lane: int, i: int) -> tuple[int, int]:
         word, j = divmod(i, in_word)
@@ -212,22 +173,10 @@ def _mma(ins: Instruction, slots: Slots, words: list[str]) -> Callable[[Lanes], 
 
     def run(lanes: Lanes) -> Result:
         _whole_warp(lanes, ins)
-        a = gather(lanes, a_regs, a_kind, a_cell, rows, stored)
+        a = gather(lanes, a_regs, a_kind, a_cell, rows, depth)
         b = gather(lanes, b_regs, b_kind, b_cell, depth, columns)
         c = gather(lanes, c_regs, c_kind, c_cell, rows, columns)
-        if sparse:
-            a = widened(a, lambda lane: int(lanes[lane].regs[told]), depth, a_kind, selector)
-        if scales is not None:
-            by_row, by_column = scales(lanes)
-            a = [[x * by_row(r, k) for k, x in enumerate(row)] for r, row in enumerate(a)]
-            b = [[x * by_column(n, k) for n, x in enumerate(row)] for k, row in enumerate(b)]
-        if differs:  # one where the bits differ
-            result = [
-                [start + sum(int(x) ^ int(line[n]) for x, line in zip(row, b, strict=True))
-                 for n, start in enumerate(starts)] for row, starts in zip(a, c, strict=True)
-            ]  # fmt: skip
-        else:
-            result = multiply(a, b, c, d_kind)
+        result = multiply(a, b, c, d_kind)
         for t in lanes:
             cells = [c_cell(t.lane, i) for i in range(4)]
             values = pack([result[row][column] for row, column in cells], d_kind)
@@ -236,49 +185,6 @@ def _mma(ins: Instruction, slots: Slots, words: list[str]) -> Callable[[Lanes], 
         return 0, 0
 
     return run
-
-
-def widened(a: Matrix, word: Callable[[int], int], depth: int, kind: str, selector: int) -> Matrix:
-    """A sparse A with its zeros."""
-    full: Matrix = [[0.0] * depth for _ in a]
-    for r, row in enumerate(a):
-        for column, value in zip(nonzeros(word, r, depth, kind, selector), row, strict=True):
-            full[r][column] = value
-    return full
-
-
-def _block_scales(
-    ins: Instruction, slots: Slots, words: list[str], depth: int
-) -> Callable[[Lanes], tuple[Callable[[int, int], float], Callable[[int, int], float]]]:
-    """Scales of a row of A and a column of B at a place along k (PTX ISA, Block scaling)."""
-    kind = "ue4m3" if "ue4m3" in words else "ue8m0"
-    default = {"kind::mxf8f6f4": 1, "kind::mxf4": 2}
-    blocks = next((default[w] for w in words if w in default), 4)
-    blocks = next((int(w[-2]) for w in words if w.startswith("scale_vec")), blocks)
-    a_word, a_choice, b_word, b_choice = ins.operands[-4:]
-    a_word, b_word = (o.parts[0] if o.kind == "list" else o for o in (a_word, b_word))
-    a_slot, b_slot = slots.source(a_word, "b32"), slots.source(b_word, "b32")
-    a_byte, a_lane, b_byte, b_lane = (
-        slots.source(o, "u16") for choice in (a_choice, b_choice) for o in choice.parts
-    )
-
-    def scales(lanes: Lanes) -> Any:
-        regs = lanes[0].regs
-
-        def scale(bits: int, byte: int, k: int) -> float:
-            return decode_scale(bits >> 8 * (byte + k // (depth // blocks)) & 255, kind)
-
-        def by_row(row: int, k: int) -> float:
-            # Two lanes of four have them, the first that of the upper row.
-            lane = row % 8 * 4 + 2 * regs[a_lane] + (1 if row >= 8 else 0)
-            return scale(lanes[lane].regs[a_slot], regs[a_byte], k)
-
-        def by_column(column: int, k: int) -> float:
-            return scale(lanes[column * 4 + regs[b_lane]].regs[b_slot], regs[b_byte], k)
-
-        return by_row, by_column
-
-    return scales
 
 
 def _wmma_shape(words: list[str]) -> tuple[int, int, int]:

@@ -81,13 +81,6 @@ def narrow_values(kind: str) -> list[float]:
     return found
 
 
-def decode_scale(bits: int, kind: str) -> float:
-    """A scale of a block: a power of two (``ue8m0``), or e4m3 without its sign (``ue4m3``)."""
-    if kind == "ue4m3":
-        return abs(narrow_values("e4m3")[bits])
-    return math.nan if bits == 255 else 2.0 ** (bits - 127)
-
-
 def encode_narrow(value: float, kind: str) -> int:
     """The nearest finite 8-bit float (``.satfinite``), of two as near the even one."""
     exponent_bits, places, largest = NARROW[kind]

@@ -5,19 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.clocks import scaling
-from studies.clocks.abe_figures import abe_figures, influence
-from studies.clocks.abe_model import HARDENED, AbeModel, AbeSettings, fit_abe
-from studies.clocks.abe_regression import (
+from studies.fitting.scaling import command as scaling
+from studies.pages.page import Table
+from studies.papers.abe import (
+    HARDENED,
     PLAIN,
     WITH_CLOCKS,
+    AbeModel,
     AbeRows,
+    AbeSettings,
     counter_rows,
+    fit_abe,
     leave_benchmarks_out,
     micro_to_real,
     use_rows,
 )
-from studies.pages.page import Table
+from studies.papers.abe_figures import abe_figures, influence
 from wattcast.features.errors import ModelError
 from wattcast.training.data.datasets import find_data
 

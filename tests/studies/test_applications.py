@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.clocks import applications
-from studies.clocks.applications import HERE, REFERENCE, asked, launches
 from studies.data.frequency import COUNTED_TOO
+from studies.papers.guerreiro import applications
+from studies.papers.guerreiro.applications import HERE, REFERENCE, asked, launches
 from tests.app.conftest import settings_at
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.predictor import Predictor

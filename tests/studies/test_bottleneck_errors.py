@@ -8,12 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.data.activity_tables import (
-    ACTIVITY_GPUS,
-    TABLE_CONSTANTS,
-    read_activity_table,
-)
-from studies.time.bottleneck_errors import (
+from studies.bottleneck_errors import (
     TimeErrors,
     bottleneck_with,
     median_of_others,
@@ -21,6 +16,11 @@ from studies.time.bottleneck_errors import (
     score_tables,
     time_errors,
     write_errors,
+)
+from studies.data.activity_tables import (
+    ACTIVITY_GPUS,
+    TABLE_CONSTANTS,
+    read_activity_table,
 )
 from wattcast.features.errors import DataError
 from wattcast.models.time.spread import program_errors

@@ -27,6 +27,7 @@ def found() -> dict[str, Compared]:
     return {each.name: compared(each, BUDGET) for each in asked(*FEW)}
 
 
+@pytest.mark.slow
 def test_a_small_budget_counts_what_completion_counts(found: dict[str, Compared]) -> None:
     """Most of these end within the budget only because fewer blocks are run."""
     worst = np.array([one.worst for one in found.values()])

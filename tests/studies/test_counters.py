@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +29,8 @@ from studies.counters import (
 from tests.app.conftest import settings_at
 from wattcast.features.errors import DataError
 from wattcast.predictor import Predictor
-from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.predict import predict
+from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
+from wattcast.predictor.predict import predict_one
 from wattcast.training.data.datasets import find_data
 
 ROWS = [{"time_seconds": str(seconds)} for seconds in np.linspace(2.0, 1.0, 300)]
@@ -144,12 +143,12 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     predictor = Predictor(settings_at(tmp_path))
     times = 0
 
-    def counted(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
+    def counted(predictor: Predictor, request: PredictRequest) -> PredictAnswer:
         nonlocal times
         times += 1
-        return predict(predictor, request)
+        return predict_one(predictor, request)
 
-    monkeypatch.setattr("studies.counters.predict", counted)
+    monkeypatch.setattr("studies.counters.predict_one", counted)
     for place, all_asked in ((first, 1), (second, 2)):
         path = tmp_path / space.ptx(rows[place])
         path.parent.mkdir(exist_ok=True)

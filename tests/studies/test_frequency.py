@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.clocks.scaling_rows import scaling_rows
 from studies.data.frequency import (
     GPU_IDS,
     file_names,
@@ -16,6 +15,7 @@ from studies.data.frequency import (
     read_frequency,
     read_opcode_counts,
 )
+from studies.fitting.scaling.rows import scaling_rows
 from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
 from wattcast.training.data.datasets import find_data
@@ -163,6 +163,7 @@ def test_scales_are_against_the_reference_asked_for(tmp_path: Path) -> None:
         scaling_rows("wang_dcgm_new", tmp_path, reference=ClockPair(900.0, 877.0))
 
 
+@pytest.mark.slow
 @needs_data
 def test_every_file_at_hand_reads() -> None:
     names = file_names()

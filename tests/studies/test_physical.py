@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from studies.data.activity_tables import served_folder
-from studies.power.physical_fit import (
+from studies.fitting.physical.fit import (
     Fits,
     FitSettings,
     LeftOut,
@@ -22,7 +22,7 @@ from studies.power.physical_fit import (
     row_folds,
     scored_programs,
 )
-from studies.power.physical_rows import (
+from studies.fitting.physical.rows import (
     SWEPT,
     GpuRows,
     all_rows,

@@ -1,4 +1,4 @@
-"""What measured activity, tokens, a residual and a few measured launches are worth."""
+"""What counts and a few measured launches are worth."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from studies.power.physical_artifacts import (
+from studies.fitting.physical.artifacts import (
     leave_gpu_out,
     priors,
     served_costs,
     watts_of,
 )
-from studies.power.physical_fit import (
+from studies.fitting.physical.fit import (
     Fits,
     FitSettings,
     error_percent,
     fitted_parameters,
     predict,
 )
-from studies.power.physical_measured import DcgmRows
-from studies.power.physical_rows import GpuRows, counter_rows, joined, prototype_rows
-from studies.power.physical_shots import measured_launches, recalibrated, with_shots
-from studies.power.physical_tables import with_residual
-from studies.power.physical_tokens import GROUPS, token_shares
+from studies.fitting.physical.rows import GpuRows, counter_rows, joined, prototype_rows
+from studies.fitting.physical.tables import (
+    measured_launches,
+    recalibrated,
+    with_shots,
+)
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import PhysicalParameters
 from wattcast.training.data.datasets import find_data
@@ -86,41 +87,8 @@ def test_recalibrated_parameters_stay_sound(fits: Fits) -> None:
     assert (found.gpu, found.reference) == ("tesla-p100", ClockPair(1328.0, 715.0))
 
 
-def test_dcgm_forms_do_not_see_the_program_left_out() -> None:
-    one = DcgmRows("quadro-rtx-8000")
-    left_out = frozenset({"transpose"})
-    mine = one.table.programs == "transpose"
-    before = one.predicted(left_out, 0.1)
-    one.table.watts[mine] *= 3
-    after = one.predicted(left_out, 0.1)
-    one.table.watts[mine] /= 3
-    for form, watts in before.items():
-        assert after[form][mine] == pytest.approx(watts[mine])
-        assert error_percent(one.table.take(mine), watts[mine]) < 25
-
-
-def test_token_shares_are_of_instructions() -> None:
-    shares = token_shares()
-    inputs = np.array(list(shares.values()))
-    assert inputs.shape[1] == len(GROUPS) + 1
-    assert (inputs >= 0).all()
-    assert (inputs[:, GROUPS.index(("ld",))] <= 1).all()
-
-
 def test_serving_from_ptx_costs_a_model_fitted_on_counters(fits: Fits) -> None:
     (cost,) = [one for one in served_costs(fits, SETTINGS) if one.gpu_id == "tesla-p100"]
     assert 0 < cost.counted_percent < 20
     assert 0 < cost.served_percent < 25
     assert cost.served_width > 0
-
-
-def test_a_residual_is_learnt_without_the_program_it_corrects(fits: Fits) -> None:
-    table = p100(fits)
-    before = with_residual(fits, "tesla-p100", lambda _: SETTINGS)
-    mine = table.scored & (table.programs == "cfd")
-    tripled = {
-        gpu: replace(rows, watts=np.where(rows.programs == "cfd", 3.0, 1.0) * rows.watts)
-        for gpu, rows in fits.tables.items()
-    }
-    after = with_residual(Fits(tripled), "tesla-p100", lambda _: SETTINGS)
-    assert after[mine] == pytest.approx(before[mine])

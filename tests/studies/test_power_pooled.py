@@ -8,19 +8,21 @@ import numpy as np
 import pytest
 
 from studies.evaluation import evaluate
-from studies.power.forests import as_booster, grow
-from studies.power.pooled import (
+from studies.fitting.out_of_fold import Fit, kept
+from studies.fitting.trees.pooled import (
     Part,
+    as_booster,
     fit_pooled,
+    grow,
     launched_table,
     left_out,
     pooled_fit,
     pooled_fits,
     save,
 )
-from wattcast.training.checkpoints import Checkpoints, kept
+from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.data.datasets import find_data
-from wattcast.training.evaluation.splits import Fit, Predict, Rows
+from wattcast.training.evaluation.splits import Predict, Rows
 from wattcast.training.power_rows import THESIS_FILES
 
 needs_data = pytest.mark.skipif(

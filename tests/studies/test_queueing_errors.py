@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.time import queueing_errors as queueing
-from studies.time.queueing_counters import counters_to_inputs
-from studies.time.queueing_errors import (
+from studies.papers.wang_chu import errors as queueing
+from studies.papers.wang_chu.errors import (
     DATA_SETS,
     FAMILIES,
     FORMS,
@@ -25,11 +24,11 @@ from studies.time.queueing_errors import (
     static_table,
     write_factors,
 )
-from studies.time.queueing_print import max_form
+from studies.papers.wang_chu.forms import counters_to_inputs, max_form
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.queueing_inputs import gpu_parameters
+from wattcast.models.papers.wang_chu.inputs import gpu_parameters
 from wattcast.models.time.spread import ANY_GPU, SPREAD_FILE
 from wattcast.training.data.datasets import find_data
 
@@ -201,6 +200,7 @@ def test_the_shipped_factors_are_those_of_the_data() -> None:
         assert each.high_factor == pytest.approx(float(row["high_factor"]), rel=0.02)
 
 
+@pytest.mark.slow
 @needs_data
 def test_tables_name_every_data_set_form_kernel_and_gpu() -> None:
     accuracy, kernels, static = accuracy_table(), kernel_table(), static_table()

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from studies.time.queueing_shared import needed_accesses, shared_cases
+from studies.papers.wang_chu.shared import needed_accesses, shared_cases
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.queueing import QueueingLaunch
-from wattcast.models.time.queueing_inputs import gpu_parameters
-from wattcast.models.time.queueing_model import case_form
+from wattcast.models.papers.wang_chu.inputs import gpu_parameters
+from wattcast.models.papers.wang_chu.model import case_form
+from wattcast.models.papers.wang_chu.network import QueueingLaunch
 from wattcast.training.data.datasets import find_data
 
 CLOCKS = ClockPair(1000, 1000)

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.clocks.applications import from_counters
-from studies.clocks.scaling_artifacts import write_campaigns
-from studies.clocks.scaling_fits import fit_power, fit_times
-from studies.clocks.scaling_protocols import fit_physical, leave_programs_out, predict
-from studies.clocks.scaling_rows import ScalingRows, scaling_rows
-from studies.clocks.scaling_studies import (
+from studies.data.frequency import COUNTED_TOO
+from studies.fitting.scaling.artifacts import write_campaigns
+from studies.fitting.scaling.fits import fit_power, fit_times
+from studies.fitting.scaling.protocols import fit_physical, leave_programs_out, predict
+from studies.fitting.scaling.rows import ScalingRows, scaling_rows
+from studies.fitting.scaling.scores import (
     MICRO_CAMPAIGNS,
     STUDIES,
     Scored,
@@ -25,15 +25,16 @@ from studies.clocks.scaling_studies import (
     scale_scores,
     score_table,
 )
-from studies.clocks.scaling_trees import CANDIDATES, ResidualRows, TreeSettings, choose
-from studies.data.frequency import COUNTED_TOO
+from studies.fitting.scaling.trees import CANDIDATES, ResidualRows, TreeSettings, choose
+from studies.papers.guerreiro.applications import from_counters
 from tests.studies.test_scaling_physical import PARAMETERS
+from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.card import ScalingCard, scaling_store, served
-from wattcast.models.scaling.known import exponent
-from wattcast.models.scaling.power import VoltageKnots, power_watts
-from wattcast.models.scaling.timing import relative_time
-from wattcast.models.scaling.use import UNITS, UseTable
+from wattcast.models.papers.scaling.card import scaling_store, served
+from wattcast.models.papers.scaling.known import exponent
+from wattcast.models.papers.scaling.power import VoltageKnots, power_watts
+from wattcast.models.papers.scaling.timing import relative_time
+from wattcast.models.papers.scaling.use import UNITS, UseTable
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(
@@ -165,7 +166,7 @@ def test_a_program_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> No
         )
         return predict(parts, train, candidates)
 
-    monkeypatch.setattr("studies.clocks.scaling_protocols.predict", spying)
+    monkeypatch.setattr("studies.fitting.scaling.protocols.predict", spying)
     parts = [synthetic("one", 5), synthetic("two", 4, seed=2)]
     leave_programs_out(parts, candidates=NO_TREES)
     assert len(seen) == 5 * 2
@@ -218,6 +219,7 @@ def test_shuffled_targets_are_predicted_no_better_than_by_the_mean_curve() -> No
     assert power["physical"] > 0.9 * power["mean curve"]
 
 
+@pytest.mark.slow
 @needs_data
 def test_shuffled_measurements_of_the_gtx_1080_ti_are_not_predicted_either() -> None:
     rows = shuffled(scaling_rows("wang_gtx_1080_ti"), 11)
@@ -275,6 +277,7 @@ TARGETS = [
 ]
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(("name", "model", "time", "power"), TARGETS)
 def test_errors_on_kernels_left_out(
@@ -291,6 +294,7 @@ def test_errors_on_kernels_left_out(
         assert found.mean_points < 0.8 * mean.mean_points
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(
     ("name", "share"),
@@ -306,11 +310,13 @@ def test_energy_saved_at_the_chosen_pair(name: str, share: float) -> None:
     assert found.hypervolume_ratio > mean.hypervolume_ratio
 
 
+@pytest.mark.slow
 @needs_data
 def test_a_campaign_without_counters_gets_the_mean_curve_alone() -> None:
     assert scored()["wang_rtx_2070_super 2080"].models == ["mean curve"]
 
 
+@pytest.mark.slow
 @needs_data
 def test_artifacts_are_the_same_every_time_and_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -329,6 +335,7 @@ def test_artifacts_are_the_same_every_time_and_load(
 # --- applications whose times another campaign published -----------------------------------
 
 
+@pytest.mark.slow
 @needs_data
 def test_applications_are_told_from_counters() -> None:
     one = from_counters()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattcast.features.errors import ClockError, ModelError
+from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.card import ScalingCard, scaling_store, served
-from wattcast.models.scaling.physical import (
+from wattcast.models.papers.scaling.card import scaling_store, served
+from wattcast.models.papers.scaling.physical import (
     PhysicalScaling,
     ScalingParameters,
     read_scaling,
     time_bounds,
 )
-from wattcast.models.scaling.power import PowerParameters, VoltageKnots
-from wattcast.models.scaling.timing import TimeParameters
-from wattcast.models.scaling.use import UNITS, KernelUse
+from wattcast.models.papers.scaling.power import PowerParameters, VoltageKnots
+from wattcast.models.papers.scaling.timing import TimeParameters
+from wattcast.models.papers.scaling.use import UNITS, KernelUse
 
 NOMINAL = ClockPair(1000.0, 3500.0)
 PARAMETERS = ScalingParameters(
@@ -124,13 +124,11 @@ def test_counters_of_another_kind_are_refused() -> None:
         MODEL.scale(other, NOMINAL)
 
 
-def test_parameters_survive_json(tmp_path: Path) -> None:
-    path = tmp_path / "model.json"
-    path.write_text(PARAMETERS.model_dump_json(), "utf-8")
-    assert read_scaling(path).parameters == PARAMETERS
-    path.write_text(PARAMETERS.model_dump_json().replace('"sp"', '"nope"'), "utf-8")
+def test_parameters_survive_json() -> None:
+    text = PARAMETERS.model_dump_json()
+    assert read_scaling(text.encode()).parameters == PARAMETERS
     with pytest.raises(ModelError, match="nope"):
-        read_scaling(path)
+        read_scaling(text.replace('"sp"', '"nope"').encode())
 
 
 # --- packaged models --------------------------------------------------------------------

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from studies.fitting.scaling.fits import PUBLISHED_VOLTAGES
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.power import (
-    PUBLISHED_VOLTAGES,
+from wattcast.models.papers.scaling.power import (
     PowerParameters,
     VoltageKnots,
     duty,
     power_watts,
 )
-from wattcast.models.scaling.use import UseTable
+from wattcast.models.papers.scaling.use import UseTable
 
 NOMINAL = ClockPair(1000.0, 2000.0)
 MODEL = PowerParameters(

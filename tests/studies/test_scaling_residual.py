@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from studies.clocks.scaling_trees import FittedTrees, ResidualRows, TreeSettings, fit_trees
+from studies.fitting.scaling.trees import FittedTrees, ResidualRows, TreeSettings, fit_trees
 from tests.studies.test_scaling_physical import PARAMETERS, use
 from wattcast.features.errors import ModelError, SchemaError
+from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.card import (
+from wattcast.models.papers.scaling.card import (
     SCHEMAS,
     TREES,
-    ScalingCard,
     inputs,
     scaling_store,
     schema_hash,
     served,
 )
-from wattcast.models.scaling.physical import PhysicalScaling, time_bounds
-from wattcast.models.scaling.residual import CorrectedScaling, power_vectors, time_vectors
-from wattcast.models.scaling.timing import relative_time
-from wattcast.models.scaling.use import UNITS, KernelUse, UseTable
+from wattcast.models.papers.scaling.physical import PhysicalScaling, time_bounds
+from wattcast.models.papers.scaling.residual import CorrectedScaling, power_vectors, time_vectors
+from wattcast.models.papers.scaling.timing import relative_time
+from wattcast.models.papers.scaling.use import UNITS, KernelUse, UseTable
 from wattcast.models.store import ArtifactStore
 from wattcast.models.trees import TreeModel
 

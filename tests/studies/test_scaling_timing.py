@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.fitting.scaling.protocols import unfitted_time
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.physical import time_bounds
-from wattcast.models.scaling.timing import TimeParameters, relative_time, unfitted_time
-from wattcast.models.scaling.use import UseTable
+from wattcast.models.papers.scaling.physical import time_bounds
+from wattcast.models.papers.scaling.timing import TimeParameters, relative_time
+from wattcast.models.papers.scaling.use import UseTable
 
 SUM = TimeParameters(
     capacities={"sp": 1.0, "l2": 1.0},

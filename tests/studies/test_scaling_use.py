@@ -7,7 +7,7 @@ import pytest
 from wattcast.features.errors import ClockError, DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.use import UNITS, KernelUse, UseTable, nvprof_use
+from wattcast.models.papers.scaling.use import UNITS, KernelUse, UseTable, nvprof_use
 
 COUNTS = {
     "dram_read_transactions": 3e6,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from studies.clocks.applications import REFERENCE
-from studies.clocks.sequence import (
+from studies.papers.guerreiro.applications import REFERENCE
+from studies.papers.guerreiro.sequence import (
     Network,
     Programs,
     counted,
@@ -24,10 +24,10 @@ from studies.clocks.sequence import (
     told_by,
     write_sequence,
 )
-from wattcast.features.ptx.tokens import Token
 from wattcast.models.clocks import ClockPair
-from wattcast.models.scaling.card import scaling_store
-from wattcast.models.scaling.code import MOST_TOKENS, SequenceScaling, Stream, code_scaling
+from wattcast.models.papers.scaling.card import scaling_store
+from wattcast.models.papers.scaling.code import MOST_TOKENS, SequenceScaling, Stream, code_scaling
+from wattcast.models.papers.scaling.tokens import Token
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(
@@ -146,7 +146,7 @@ def test_the_table_without_networks_names_every_baseline() -> None:
 @pytest.mark.slow
 def test_a_network_learns_and_onnx_tells_the_same(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra `sequence` (PyTorch) is not installed")
-    from studies.clocks.sequence_net import export_sequence, predict_logs
+    from studies.papers.guerreiro.sequence_net import export_sequence, predict_logs
 
     micro = made(NAMES, pure=True)
     network = Network(micro, 0, 60)

@@ -10,8 +10,8 @@ import pytest
 
 from studies.data.activity_tables import SERVED_FOLDER, ServedProgram, read_served_table
 from studies.end_to_end import manifest, programs
-from studies.power.physical_rows import all_rows, served_rows
-from studies.power.served_activity import DCGM, _cells, readings, served
+from studies.fitting.physical.rows import all_rows, served_rows
+from studies.fitting.physical.served_activity import DCGM, _cells, readings, served
 from tests.app.conftest import settings_at
 from wattcast.features.activity import Activity
 from wattcast.features.errors import DataError

@@ -1,4 +1,4 @@
-"""The study's view of features: selection, outliers, dependence, dwarfs, counters, cost."""
+"""The study's view of features: selection, outliers, dependence, dwarfs, counters, features."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from studies.pages.dwarfs import NOT_CLASSIFIED
-from studies.power.power_features import grid, partial_dependence
-from studies.thesis import cost, dynamic, outliers, selection
-from studies.thesis.cost import agreement, printed_ranking, rankings
-from studies.thesis.data import rows_of, study_tables
-from studies.thesis.dwarf_errors import error_by_dwarf, rows_by_dwarf
-from studies.thesis.judged import judge
-from studies.thesis.printed import printed
-from studies.thesis.regressors import REGRESSORS
-from studies.thesis.selection import TABLE_5_4, rank, select_features, without_correlated
+from studies.papers.thesis import features
+from studies.papers.thesis import rows as row_studies
+from studies.papers.thesis.data import judge, printed, rows_of, study_tables
+from studies.papers.thesis.feature_sections import grid, partial_dependence
+from studies.papers.thesis.features import (
+    TABLE_5_4,
+    agreement,
+    printed_ranking,
+    rank,
+    rankings,
+    select_features,
+    without_correlated,
+)
+from studies.papers.thesis.published import NOT_CLASSIFIED
+from studies.papers.thesis.regressors import REGRESSORS
+from studies.papers.thesis.rows import error_by_dwarf, rows_by_dwarf
 from tests.studies.test_thesis_models import ONCE, a_frame
 from wattcast.training.data.datasets import find_data
 
@@ -67,9 +73,9 @@ def test_forest_and_shap_find_what_power_follows() -> None:
 
 
 def test_steps_only_ever_leave_features_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "FOREST_TREES", 5)
+    monkeypatch.setattr(features, "FOREST_TREES", 5)
     # Which features are left does not depend on the model that is judged on them.
-    monkeypatch.setattr(selection, "REGRESSORS", {"xgboost": REGRESSORS["decision-tree"]})
+    monkeypatch.setattr(features, "REGRESSORS", {"xgboost": REGRESSORS["decision-tree"]})
     generator = np.random.default_rng(3)
     frame = a_frame(8, 5)
     for name in TABLE_5_4:
@@ -97,9 +103,9 @@ def test_a_row_unlike_its_like_is_an_outlier() -> None:
     vectors += generator.normal(0, 1e-3, vectors.shape)
     watts = np.repeat([50.0, 70.0, 90.0, 110.0], 20) + generator.normal(0, 0.1, 80)
     watts[7] = 65.0
-    scores = outliers.outlier_scores(vectors, watts)
+    scores = row_studies.outlier_scores(vectors, watts)
     assert ((scores >= 0) & (scores <= 1)).all()
-    chosen = outliers.highest(scores)
+    chosen = row_studies.highest(scores)
     told = printed().section_5_8_2
     assert chosen.sum() == round(80 * told.outliers / told.rows)
     assert chosen[7]
@@ -113,16 +119,16 @@ def test_outliers_leave_training_not_the_scores() -> None:
         seen.append(len(watts))
         return np.full(len(test), np.median(watts))
 
-    judged = judge("median", rows, outliers.without_outliers(told), ONCE)
+    judged = judge("median", rows, row_studies.without_outliers(told), ONCE)
     assert not np.isnan(judged.random.predicted_watts).any()
     full = len(rows) - np.bincount(judged.random.folds[0])  # type: ignore[index]
     assert all(kept < most for kept, most in zip(seen[:5], full.tolist(), strict=True))
 
 
 def test_models_are_judged_without_outliers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outliers, "BOTH_WAYS", ("decision-tree",))
+    monkeypatch.setattr(row_studies, "BOTH_WAYS", ("decision-tree",))
     frame = a_frame()
-    found = outliers.study_outliers(frame, ONCE, ("decision-tree",))
+    found = row_studies.study_outliers(frame, ONCE, ("decision-tree",))
     assert sum(found.kernels.values()) == found.chosen.sum() > 0
     removed, kept = found.removed["decision-tree"], found.kept_in_scores["decision-tree"]
     assert len(removed.random.rows) == len(frame) - found.chosen.sum()
@@ -178,9 +184,9 @@ def test_a_failed_measurement_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "no memory left\n")
 
-    monkeypatch.setattr(cost.subprocess, "run", run)
+    monkeypatch.setattr(features.subprocess, "run", run)
     with pytest.raises(RuntimeError, match="xgboost failed: no memory left"):
-        cost.measure("xgboost", "smaller")
+        features.measure("xgboost", "smaller")
 
 
 def test_a_measurement_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,22 +196,22 @@ def test_a_measurement_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
         assert command[-2:] == ["catboost", "larger"]
         return subprocess.CompletedProcess(command, 0, printed_line, "")
 
-    monkeypatch.setattr(cost.subprocess, "run", run)
-    assert cost.measure("catboost", "larger") == cost.Measured(1.5, 300.0, 20.0)
+    monkeypatch.setattr(features.subprocess, "run", run)
+    assert features.measure("catboost", "larger") == features.Measured(1.5, 300.0, 20.0)
 
 
 # --- counters -------------------------------------------------------------------------------------
 
 
 def test_threads_of_a_block() -> None:
-    assert dynamic.threads_per_block("(224000 1 1) (128 2 1)") == 256
-    assert np.isnan(dynamic.threads_per_block("none"))
-    assert np.isnan(dynamic.threads_per_block(float("nan")))
+    assert row_studies.threads_per_block("(224000 1 1) (128 2 1)") == 256
+    assert np.isnan(row_studies.threads_per_block("none"))
+    assert np.isnan(row_studies.threads_per_block(float("nan")))
 
 
 @needs_data
 def test_counters_hold_no_time_and_no_power() -> None:
-    table = dynamic.dynamic_table("wang_tesla_p100")
+    table = row_studies.dynamic_table("wang_tesla_p100")
     assert not [name for name in table.inputs if "throughput" in name or "watt" in name]
     assert {"core_mhz", "memory_mhz", "block_size", "active_cycles"} <= set(table.inputs)
     energy = table.quantities["power"] * table.quantities["time"]
@@ -216,11 +222,11 @@ def test_counters_hold_no_time_and_no_power() -> None:
 def test_programs_left_out_are_harder_than_their_other_clocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dynamic, "FOREST_TREES", 10)
-    monkeypatch.setattr(dynamic, "QUANTITIES", {"power": "W"})
-    models = {name: dynamic.MODELS[name] for name in ("random-forest",)}
-    monkeypatch.setattr(dynamic, "MODELS", models)
-    found = dynamic.study_dynamic(ONCE, ("wang_tesla_v100",))["wang_tesla_v100"]
+    monkeypatch.setattr(row_studies, "FOREST_TREES", 10)
+    monkeypatch.setattr(row_studies, "QUANTITIES", {"power": "W"})
+    models = {name: row_studies.MODELS[name] for name in ("random-forest",)}
+    monkeypatch.setattr(row_studies, "MODELS", models)
+    found = row_studies.study_dynamic(ONCE, ("wang_tesla_v100",))["wang_tesla_v100"]
     judged = found.judged["power"]["random-forest"]
     assert judged.scores("random")["r2"].mean > judged.scores("grouped")["r2"].mean + 0.2
     assert sum(found.importances.values()) == pytest.approx(1)
@@ -236,4 +242,4 @@ def test_the_study_reads_the_thesis_tables_without_idle_rows() -> None:
 
 
 def test_the_printed_file_lies_beside_its_reader() -> None:
-    assert (Path(selection.__file__).parent / "printed.toml").is_file()
+    assert (Path(features.__file__).parent / "printed.toml").is_file()

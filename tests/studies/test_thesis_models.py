@@ -9,19 +9,42 @@ import pandas as pd
 import pytest
 
 from studies.evaluation import BASELINES, evaluate
-from studies.thesis import repeated
-from studies.thesis.ann import DECAY_EPOCHS, FIRST_RATE, Network, candidates, learning_rate
-from studies.thesis.data import SMALLER_LAST_SERIAL, by_size, rows_of
-from studies.thesis.initial import TABLE_5_1, TABLE_5_2, initial_study, strong_correlations
-from studies.thesis.judged import Effort, beside_median, judge, text
-from studies.thesis.nested import choose, tuned
-from studies.thesis.printed import Printed, printed
-from studies.thesis.regressors import LINEAR, REGRESSORS, judge_linear, judge_regressors
+from studies.fitting.out_of_fold import Fit, OutOfFold, plain
+from studies.papers.thesis import regressors as repeated
+from studies.papers.thesis.data import (
+    SMALLER_LAST_SERIAL,
+    Effort,
+    Printed,
+    beside_median,
+    by_size,
+    judge,
+    printed,
+    rows_of,
+    text,
+)
+from studies.papers.thesis.networks import (
+    DECAY_EPOCHS,
+    FIRST_RATE,
+    Network,
+    candidates,
+    learning_rate,
+)
+from studies.papers.thesis.regressors import (
+    LINEAR,
+    REGRESSORS,
+    TABLE_5_1,
+    TABLE_5_2,
+    choose,
+    initial_study,
+    judge_linear,
+    judge_regressors,
+    strong_correlations,
+    tuned,
+)
 from tests.training.test_protocols_splits import make_rows
 from wattcast.models.cards import Spread
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.protocols import OutOfFold
-from wattcast.training.evaluation.splits import Fit, Floats, Predict, Protocol, Rows, plain
+from wattcast.training.evaluation.splits import Floats, Predict, Protocol, Rows
 
 ONCE = Effort(assignments=1, jobs=1)
 FAST = ("decision-tree", "svr")
@@ -111,7 +134,7 @@ def test_a_network_trains_for_its_epochs_at_its_rate(monkeypatch: pytest.MonkeyP
     assert uniform.losses[-1] < uniform.losses[0]
     assert uniform.predict(vectors[:2]).shape == (2,)
     # A schedule that really reaches the optimiser: without a rate nothing is learned any more.
-    monkeypatch.setattr("studies.thesis.ann.learning_rate", lambda schedule, epoch: 0.0)
+    monkeypatch.setattr("studies.papers.thesis.networks.learning_rate", lambda schedule, epoch: 0.0)
     stopped = Network((8, 8, 8), "exponential", epochs=4).fit(vectors, watts)
     known = Network((8, 8, 8), "uniform", epochs=1).fit(vectors, watts)
     assert stopped.predict(vectors) == pytest.approx(known.predict(vectors))
@@ -152,7 +175,7 @@ def test_the_initial_tree_is_tuned_and_judged_by_both_protocols(
         "stump": {"max_depth": 1, "min_samples_split": 2, "max_features": 1.0, "ccp_alpha": 0.0},
         "tree": {"max_depth": 9, "min_samples_split": 2, "max_features": 1.0, "ccp_alpha": 0.0},
     }
-    monkeypatch.setattr("studies.thesis.initial.GRID", grid)
+    monkeypatch.setattr("studies.papers.thesis.regressors.GRID", grid)
     found = initial_study(a_frame(), ONCE)
     assert set(found.importances) == set(TABLE_5_2)
     assert sum(found.importances.values()) == pytest.approx(1)

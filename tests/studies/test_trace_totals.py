@@ -7,8 +7,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from studies.power.trace_totals import Pool, components, held, least_share, mixes
-from studies.power.unknown_kernels import Row, by_boards, left_out
+from studies.traces.trace_totals import Pool, components, held, least_share, mixes
+from studies.traces.unknown_kernels import Row, by_boards, left_out
 from wattcast.predictor.traces.totals import Told, half_width, joined
 
 KERNELS = 40

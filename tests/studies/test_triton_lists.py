@@ -29,6 +29,7 @@ def test_work_of_a_product_and_of_attention() -> None:
     assert flop("attention.sm_80", 2, 8, 4) == 2 * 2 * 64 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gemm-a100", "gemm-h100", "gemm-fp8-h100"])
 def test_the_best_product_is_near_what_was_reported(name: str) -> None:
     case = BY_NAME[name]
@@ -41,6 +42,7 @@ def test_the_best_product_is_near_what_was_reported(name: str) -> None:
     assert min(row["joules"] for row in rows) == rows[0]["joules"]
 
 
+@pytest.mark.slow
 def test_attention_stays_below_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
     """It is printed whether it is near: on H100 it is not (docs/howto/triton_energy.md)."""
     main(["--case", "attention-h100"])

@@ -6,7 +6,7 @@ from math import exp, log
 
 import pytest
 
-from studies.time.widths import errors, left_out, width
+from studies.widths import errors, left_out, width
 from wattcast.models.time.spread import (
     ERRORS_SERVED,
     ProgramError,
@@ -42,6 +42,6 @@ def test_a_board_without_calibration_has_the_width_of_all_kernels() -> None:
     assert basis == "uncalibrated"
     assert log(found.high_factor) == pytest.approx(width(program_errors(ERRORS_SERVED)))
     assert found.low_factor == pytest.approx(1 / found.high_factor)
-    assert exp(2 * width(program_errors(ERRORS_SERVED))) <= 3.5
+    assert exp(2 * width(program_errors(ERRORS_SERVED))) <= 3.0
     shares = [share for _, share, _ in left_out(list(errors()), lambda error: error.program)]
     assert sum(shares) / len(shares) >= 0.9

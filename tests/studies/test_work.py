@@ -17,8 +17,8 @@ from studies.data.launches import (
     launches_path,
     read_launches,
 )
-from studies.time.work_artifact import calibrated, train
-from studies.time.work_folds import (
+from studies.fitting.work.artifact import calibrated, train
+from studies.fitting.work.folds import (
     MODEL,
     PHYSICAL,
     LeftOut,
@@ -30,9 +30,15 @@ from studies.time.work_folds import (
     inputs_of,
     leave_out,
 )
-from studies.time.work_known import known_table, pairs_of, repeats_table
-from studies.time.work_tables import main, score_table
-from studies.time.work_transfer import transfer_table, work_of_counters
+from studies.fitting.work.tables import (
+    known_table,
+    main,
+    pairs_of,
+    repeats_table,
+    score_table,
+    transfer_table,
+    work_of_counters,
+)
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
@@ -267,6 +273,7 @@ def test_a_missing_table_is_an_error_of_one_line(capsys: pytest.CaptureFixture[s
     assert "nowhere.csv cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_data
 def test_unseen_programs_reach_what_they_must() -> None:
     table = WorkTable.of(read_launches())

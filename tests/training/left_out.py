@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from studies.fitting.trees import boosted as fitting
+from studies.fitting.trees.tables import TrainingTable, training_table
 from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.training import fit as fitting
+from wattcast.training import boosted
 from wattcast.training.evaluation.splits import Indices, Rows
 from wattcast.training.families import FAMILIES, Catboost
-from wattcast.training.power_rows import TrainingTable, training_table
 from wattcast.training.provenance import training_facts
-from wattcast.training.retrain import artifacts
 
 GPU = "tesla-k20"
 
@@ -26,7 +26,7 @@ def fewer_trees() -> Iterator[None]:
     """Fits of a second or two."""
     few = {**FAMILIES["catboost"].hyperparameters, "iterations": 80, "depth": 6}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artifacts, "MORE_TREES", dict.fromkeys(artifacts.MORE_TREES, 20))
+        patch.setattr(boosted, "MORE_TREES", dict.fromkeys(boosted.MORE_TREES, 20))
         patch.setattr(Catboost, "hyperparameters", few)
         yield
 

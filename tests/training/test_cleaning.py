@@ -42,7 +42,7 @@ def test_every_raw_row_is_kept_or_counted() -> None:
     for source_id in FILES:
         table = clean(source_id)
         kept, dropped = len(table.frame), sum(table.dropped.values())
-        assert kept + dropped == len(read_raw(source_id).rows), source_id
+        assert kept + dropped == len(read_raw(source_id).text), source_id
 
 
 @needs_data
@@ -57,7 +57,7 @@ def test_the_smaller_k20_file_brings_nothing_new() -> None:
     # 989 of its 994 upstream rows are in the larger file, which is why it is not added.
     def rows(source_id: str) -> list[tuple[float, ...]]:
         raw = read_raw(source_id)
-        cells = zip(*(raw.column(n) for n in ("grid_size", "block_size", "Power")), strict=True)
+        cells = zip(*(raw.text[n] for n in ("grid_size", "block_size", "Power")), strict=True)
         return [tuple(map(float, row)) for row in cells if all(row)]
 
     known = set(rows("K20"))

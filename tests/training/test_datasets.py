@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from studies.data.tables import TABLES, read_clean
-from studies.evaluation import evaluate
-from studies.power.power_baselines import activity_rows, baseline_lines
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS, NamingRules, clean, plain_name
 from wattcast.training.data.datasets import KernelName, find_data, read_kernel_names
-from wattcast.training.evaluation.protocols import median_watts
 from wattcast.training.power_rows import power_rows
 
 needs_data = pytest.mark.skipif(
@@ -154,21 +151,3 @@ def test_pooled_rows_keep_sources_and_kernels_apart() -> None:
     assert k20 & m60
     pairs = set(zip(pooled.groups.tolist(), pooled.families.tolist(), strict=True))
     assert len(pairs) == len(np.unique(pooled.groups))
-
-
-@needs_data
-def test_at_many_clocks_the_clock_median_is_the_baseline_to_beat() -> None:
-    rows = activity_rows("tesla-v100")
-    assert rows.clocks is not None
-    assert len(np.unique(rows.clocks)) > 5
-    assert np.isfinite(rows.vectors).all()
-    found = evaluate(rows, median_watts, "grouped", range(2))
-    at_clock = found.other_scores()["clock_median_watts"]["mape_percent"].mean
-    assert at_clock < 0.8 * found.baseline_scores()["mape_percent"].mean
-    lines = list(baseline_lines(["a", "b"], found))
-    assert [line[2] for line in lines] == ["median_watts", "clock_median_watts", "nearest_watts"]
-    one_clock = evaluate(power_rows(["V100"]), median_watts, "grouped", [0])
-    assert [line[2] for line in baseline_lines(["a", "b"], one_clock)] == [
-        "median_watts",
-        "nearest_watts",
-    ]

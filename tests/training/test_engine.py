@@ -17,20 +17,17 @@ import pytest
 from typer.testing import CliRunner
 
 import wattcast
+from studies.fitting.trees import train as trainer
+from studies.fitting.trees.train import fit_fold, search
+from tests.training.uploaded import measured, order, packaged, uploads
 from wattcast.app.cli import app
 from wattcast.features.errors import ModelError
-from wattcast.models.cards import Source
-from wattcast.models.store import ArtifactStore
-from wattcast.training import __main__ as trainer
+from wattcast.training.boosted import FitTask, fit_predict_all, retrain
 from wattcast.training.data.datasets import find_data
 from wattcast.training.data_parallel import SpreadXgboost, fit_data_parallel
 from wattcast.training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
 from wattcast.training.evaluation.splits import Rows
 from wattcast.training.families import Xgboost
-from wattcast.training.retrain.artifacts import FitTask, fit_predict_all
-from wattcast.training.retrain.inputs import Champion, Order, Uploads
-from wattcast.training.retrain.run import retrain
-from wattcast.training.search import fit_fold, search
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
 
@@ -117,22 +114,13 @@ def test_a_retraining_on_many_rows_is_spread_and_judged_alike(
     engine: Engine, tmp_path: Path
 ) -> None:
     assert isinstance(engine, OnDask)
-    champion = Champion(ArtifactStore().find("tesla-k20", "power", "average", "alavani2023"))
-    points = np.array(champion.model.background.points)[:10]
-    generator, kernels = np.random.default_rng(0), np.repeat(np.arange(10), 8)
-    vectors = points[kernels] * generator.uniform(0.9, 1.1, (80, points.shape[1]))
-    uploaded = Rows.of(vectors, 1.15 * champion.model.predict_watts(vectors), kernels)
-    source = Source(repository="uploads", path="measurements/1", sha256="0" * 64,
-                    used_sha256="0" * 64, licence="the operator's own")  # fmt: skip
-    order = Order(
-        gpu="tesla-k20", board="board-1", schema=champion.card.feature_schema,
-        features=champion.card.feature_names, families=("xgboost",), mode="full", version=7,
-    )  # fmt: skip
-    uploads = Uploads(uploaded, np.full(80, True), ("1",), (source,))
+    champion = packaged()
+    given = uploads(measured(champion, kernels=10, launches=8))
+    asked = order(champion, families=("xgboost",), continued=False)
     errors = []
     for name, where in (("alone", InProcess(1)), ("spread", replace(engine, spread_rows=1))):
-        made = retrain(order, uploads, None, None, tmp_path / name, engine=where)
-        errors.append(made.judged.score("measured", "grouped").model["mae_watts"].mean)
+        made = retrain(asked, given, None, None, tmp_path / name, engine=where)
+        errors.append(made.card.score("measured", "grouped").model["mae_watts"].mean)
     assert errors[0] != errors[1]
     assert errors[1] == pytest.approx(errors[0], rel=0.25)
 
@@ -151,6 +139,7 @@ def slowly(task: Slow) -> int:
     return task.number * task.number
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_the_middle_costs_nothing_but_time(
     engine: Engine, cluster: distributed.LocalCluster, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattcast.training.retrain.gate import (
+from wattcast.training.gate import (
     BASELINE,
     CHAMPION,
     WORST_ERROR,
@@ -35,6 +35,7 @@ def holdout(groups: int = 12, launches: int = 10, *, candidate: float = 0.05) ->
         candidate=measured * np.exp(candidate * generator.standard_normal(len(number))),
         baseline=np.full(len(number), np.median(measured)),
         opponents={CHAMPION: measured / 1.15},
+        at=np.arange(len(number)),
     )
 
 

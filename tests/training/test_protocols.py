@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.evaluation import cross_validate
-from wattcast.training.evaluation.calibration import averaged_folds, calibrated, nested_folds
-from wattcast.training.evaluation.protocols import averaged, outside_range
+from studies.fitting.nested import averaged_folds, calibrated, nested_folds
+from studies.fitting.out_of_fold import averaged, plain
 from wattcast.training.evaluation.scores import point_scores
-from wattcast.training.evaluation.splits import Floats, Protocol, Rows, fold_assignment, plain
+from wattcast.training.evaluation.splits import (
+    Floats,
+    Protocol,
+    Rows,
+    fold_assignment,
+    outside_range,
+)
 
 
 def make_rows(seed: int = 0, groups: int = 30, per_group: int = 8) -> Rows:

@@ -14,12 +14,11 @@ from studies.evaluation import (
     evaluate,
     interval_scores,
 )
+from studies.fitting.nested import EXPONENTS
+from studies.fitting.out_of_fold import averaged, cross_conformal, plain
 from tests.training.test_protocols_splits import make_rows
 from wattcast.models.intervals import Residuals
-from wattcast.training.evaluation.calibration import EXPONENTS
-from wattcast.training.evaluation.protocols import averaged
-from wattcast.training.evaluation.scores import cross_conformal
-from wattcast.training.evaluation.splits import Rows, plain
+from wattcast.training.evaluation.splits import Rows
 
 NOTHING = np.empty(0, dtype=np.int64)
 

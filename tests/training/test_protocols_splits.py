@@ -19,7 +19,8 @@ from studies.evaluation import (
     nearest_watts,
     units_of,
 )
-from wattcast.training.evaluation.splits import Fit, Floats, Indices, Predict, Rows, joined, plain
+from studies.fitting.out_of_fold import Fit, joined, plain
+from wattcast.training.evaluation.splits import Floats, Indices, Predict, Rows
 
 PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "gpu", "new_gpu", "known")
 

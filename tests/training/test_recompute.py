@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from studies.fitting.trees.tables import changed_rows, reproduced_shares
 from wattcast.features.schemas import formulas
 from wattcast.features.schemas.tables import read_definition
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
 from wattcast.training.data.datasets import find_data
-from wattcast.training.data.recompute import occupancies, recompute, reproduced_shares
+from wattcast.training.data.recompute import occupancies, recompute
 from wattcast.training.power_rows import THESIS_FILES
 
 DEFINITION = read_definition("alavani2023")
@@ -56,7 +57,7 @@ def k20_row(**values: float) -> pd.DataFrame:
 
 def test_a_late_k20_row_is_rescaled_and_its_columns_follow() -> None:
     served = recompute(k20_row(), DEFINITION, "tesla-k20")
-    row = served.frame.iloc[0]
+    row = served.iloc[0]
     assert row["comp_inst_sm"] == 33
     assert row["comp_lat_sm"] == 139 * 3
     assert (row["glob_load_sm"], row["glob_store_sm"], row["branch"]) == (6, 3, 3)
@@ -74,25 +75,26 @@ def test_a_late_k20_row_is_rescaled_and_its_columns_follow() -> None:
     assert row["misc_inst_kernel"] == 0
     # 256 threads in 10 registers fill a K20.
     assert row["occupancy"] == 1.0
-    assert served.changed["misc_inst_kernel"] == 1
-    assert "comp_inst_kernel" not in served.changed
+    changed = changed_rows(k20_row(), served)
+    assert changed["misc_inst_kernel"] == 1
+    assert "comp_inst_kernel" not in changed
 
 
 def test_an_early_row_keeps_its_waves() -> None:
-    row = recompute(k20_row(serial=900.0), DEFINITION, "tesla-k20").frame.iloc[0]
+    row = recompute(k20_row(serial=900.0), DEFINITION, "tesla-k20").iloc[0]
     assert row["comp_inst_sm"] == 11 * 27
     assert row["branch"] == 27
 
 
 def test_a_static_branch_count_gets_its_waves() -> None:
-    row = recompute(k20_row(branch=1.0), DEFINITION, "tesla-k20").frame.iloc[0]
+    row = recompute(k20_row(branch=1.0), DEFINITION, "tesla-k20").iloc[0]
     assert row["branch"] == 3
 
 
 def test_recomputing_twice_changes_nothing_more() -> None:
-    once = recompute(k20_row(serial=900.0), DEFINITION, "tesla-k20").frame
+    once = recompute(k20_row(serial=900.0), DEFINITION, "tesla-k20")
     again = recompute(once, DEFINITION, "tesla-k20")
-    assert again.changed == {}
+    assert changed_rows(once, again) == {}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_unknown_lines_follow_from_the_weighted_count(
         misc_inst_sm=misc_sm,
         misc_inst_kernel=misc_sm,
     )
-    served = recompute(row, DEFINITION, "tesla-k20").frame.iloc[0]
+    served = recompute(row, DEFINITION, "tesla-k20").iloc[0]
     assert served["misc_inst_kernel"] == unknown
 
 
@@ -127,7 +129,7 @@ def test_the_served_table_is_reproduced_where_a_rule_decides(gpu: str) -> None:
     published = clean(THESIS_FILES[gpu]).training_rows
     served = recompute(published, DEFINITION, gpu)
     before = reproduced_shares(published, DEFINITION, gpu)
-    after = reproduced_shares(served.frame, DEFINITION, gpu)
+    after = reproduced_shares(served, DEFINITION, gpu)
     print(f"\n{gpu}: share of rows the serving rule reproduces, as published -> recomputed")
     for name in MODEL_INPUTS:
         if before[name].share is not None:
@@ -157,7 +159,7 @@ def test_late_k20_rows_follow_their_own_waves() -> None:
 @needs_data
 def test_recomputing_leaves_power_launch_and_kernels_alone() -> None:
     published = clean("M60").training_rows
-    served = recompute(published, DEFINITION, "tesla-m60").frame
+    served = recompute(published, DEFINITION, "tesla-m60")
     for name in ("power_w", "grid_size", "block_size", "reg_thread", "shmem_block", "kernel_group"):
         assert served[name].tolist() == published[name].tolist()
     assert np.isfinite(served[list(MODEL_INPUTS)].to_numpy(float)).all()

@@ -9,79 +9,39 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.training.uploaded import measured, order, packaged, uploads
 from wattcast.features.errors import DataError, ModelError
-from wattcast.models.cards import Source
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
+from wattcast.training import boosted
+from wattcast.training.boosted import FitTask, fit_predict, retrain
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.engine import InProcess
 from wattcast.training.evaluation.splits import Rows
 from wattcast.training.families import FAMILIES, Catboost, Xgboost
-from wattcast.training.retrain import artifacts
-from wattcast.training.retrain.artifacts import FitTask, fit_predict
-from wattcast.training.retrain.gate import BASELINE, CHAMPION
-from wattcast.training.retrain.inputs import Base, Champion, Order, Retrained, Uploads
-from wattcast.training.retrain.run import retrain
-from wattcast.training.retrain.upload_folds import board_factor
+from wattcast.training.folds import board_factor
+from wattcast.training.gate import BASELINE, CHAMPION
+from wattcast.training.uploads import Base, Candidate, Champion, Order
 
 GPU = "tesla-k20"
-KERNELS, LAUNCHES = 12, 12
-SOURCE = (
-    Source(
-        repository="uploads",
-        path="measurements/1",
-        sha256="0" * 64,
-        used_sha256="0" * 64,
-        licence="the operator's own",
-    ),
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_more_trees() -> Iterator[None]:
     """A fit of little: what is tested here does not hang on how many trees are added."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artifacts, "MORE_TREES", dict.fromkeys(artifacts.MORE_TREES, 10))
+        patch.setattr(boosted, "MORE_TREES", dict.fromkeys(boosted.MORE_TREES, 10))
         patch.setenv("SOURCE_DATE_EPOCH", "1767225600")
         yield
 
 
 @pytest.fixture(scope="module")
 def champion() -> Champion:
-    return Champion(ArtifactStore().find(GPU, "power", "average", "alavani2023"))
-
-
-def measured(champion: Champion, *, shift: float = 1.15, seed: int = 0) -> Rows:
-    """Launches near the champion's background points: what it predicts, shifted, with noise."""
-    generator = np.random.default_rng(seed)
-    points = np.array(champion.model.background.points)[:KERNELS]
-    kernels = np.repeat(np.arange(KERNELS), LAUNCHES)
-    vectors = points[kernels] * generator.uniform(0.9, 1.1, (len(kernels), points.shape[1]))
-    watts = champion.model.predict_watts(vectors) * shift
-    return Rows.of(vectors, watts * np.exp(generator.normal(0, 0.01, len(kernels))), kernels)
+    return packaged()
 
 
 def shuffled(rows: Rows) -> Rows:
     return Rows(rows.vectors, np.random.default_rng(1).permutation(rows.watts), rows.groups)
-
-
-def uploads(rows: Rows, new: bool = True) -> Uploads:
-    return Uploads(rows, np.full(len(rows), new), ("1",), SOURCE)
-
-
-def order(champion: Champion, **given: object) -> Order:
-    return Order(
-        **{  # type: ignore[arg-type]
-            "gpu": GPU,
-            "board": "board-1",
-            "schema": champion.card.feature_schema,
-            "features": champion.card.feature_names,
-            "families": ("catboost",),
-            "mode": "continue",
-            "version": 7,
-            **given,
-        }
-    )
 
 
 def run(asked: Order, rows: Rows, champion: Champion | None, out: Path, **given: object):
@@ -94,14 +54,14 @@ def test_a_planted_shift_is_promoted_and_the_artifact_loads(
     rows = measured(champion)
     stages: list[tuple[str, float]] = []
     asked = order(champion, families=("xgboost", "catboost"))
-    made: Retrained = run(
+    made: Candidate = run(
         asked, rows, champion, tmp_path, progress=lambda *each: stages.append(each)
     )
     assert made.verdict.promoted, made.verdict.reasons
     assert [card.family for card in made.cards] == ["xgboost", "catboost", "average"]
-    card = made.judged
+    card = made.card
     assert card.board is not None
-    assert (card.board.label, card.board.batches) == ("board-1", ("1",))
+    assert (card.board.label, card.board.batches) == ("lab-7", ("1",))
     assert card.board.watts_factor == pytest.approx(1.15, abs=0.01)
     assert {(s.table, s.protocol) for s in card.scores} == {
         ("measured", "grouped"),
@@ -139,16 +99,16 @@ def test_the_same_measurements_again_are_no_evidence(champion: Champion, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def undisturbed(champion: Champion, tmp_path_factory: pytest.TempPathFactory) -> Retrained:
+def undisturbed(champion: Champion, tmp_path_factory: pytest.TempPathFactory) -> Candidate:
     """What a retraining gives that nothing interrupts."""
-    made: Retrained = run(
+    made: Candidate = run(
         order(champion), measured(champion), champion, tmp_path_factory.mktemp("undisturbed")
     )
     return made
 
 
 def test_one_that_died_goes_on_where_it_was_and_gives_the_same(
-    champion: Champion, undisturbed: Retrained, tmp_path: Path
+    champion: Champion, undisturbed: Candidate, tmp_path: Path
 ) -> None:
     class Dying(InProcess):
         def map(self, function: Any, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
@@ -191,11 +151,11 @@ def test_base_rows_train_with_the_uploads(
     monkeypatch.setattr(Xgboost, "hyperparameters", few)
     base = Base(measured(champion, shift=1.0, seed=9), champion.card.sources)
     rows = measured(champion)
-    asked = order(champion, mode="full", families=("xgboost",))
+    asked = order(champion, continued=False, families=("xgboost",))
     made = retrain(asked, uploads(rows), base, champion, tmp_path)
-    assert made.judged.training.rows == 2 * len(rows)
-    assert made.judged.board is not None
-    assert made.judged.board.base_data
+    assert made.card.training.rows == 2 * len(rows)
+    assert made.card.board is not None
+    assert made.card.board.base_data
     # Old rows are compared in the watts of their own board: the shift itself is no harm.
     assert made.verdict.old is not None
     assert made.verdict.old.rows == len(base.rows)
@@ -214,18 +174,18 @@ def test_a_gpu_without_a_model_is_trained_from_its_uploads_alone(
     few = {**FAMILIES["catboost"].hyperparameters, "iterations": 20}
     monkeypatch.setattr(Catboost, "hyperparameters", few)
     rows = measured(champion)
-    asked = order(champion, gpu="gtx-980", mode="full")
+    asked = order(champion, gpu="gtx-980", continued=False)
     made = retrain(asked, uploads(rows), None, None, tmp_path)
-    assert made.judged.board is not None
-    assert made.judged.board.watts_factor == 1
-    assert not made.judged.board.base_data
+    assert made.card.board is not None
+    assert made.card.board.watts_factor == 1
+    assert not made.card.board.base_data
     assert "there is no champion to beat" in made.verdict.notes
 
 
 def test_what_cannot_be_trained_is_refused(champion: Champion, tmp_path: Path) -> None:
     rows = measured(champion)
     with pytest.raises(DataError, match="WATTCAST_DATA"):
-        run(order(champion, mode="full"), rows, champion, tmp_path)
+        run(order(champion, continued=False), rows, champion, tmp_path)
     with pytest.raises(ModelError, match="no model to continue from"):
         run(order(champion), rows, None, tmp_path)
     with pytest.raises(ModelError, match="unknown family"):
@@ -236,15 +196,14 @@ def test_what_cannot_be_trained_is_refused(champion: Champion, tmp_path: Path) -
         run(order(champion), rows.take(np.flatnonzero(rows.groups == 0)), champion, tmp_path)
     with pytest.raises(ModelError, match="other features"):
         run(order(champion, features=("a",)), rows, champion, tmp_path)
-    single = Champion(ArtifactStore().find(GPU, "power", "xgboost", "alavani2023"))
     with pytest.raises(ModelError, match="no catboost model to continue"):
-        run(order(champion), rows, single, tmp_path)
+        run(order(champion), rows, packaged("xgboost"), tmp_path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_continuing_keeps_what_was_learned(family: str, champion: Champion) -> None:
     rows = measured(champion, shift=1.0)
-    start = champion.start(family)
+    start = champion.native(family)
     near = fit_predict(FitTask(family, rows.vectors, rows.watts, rows.vectors, start))
     assert np.median(np.abs(near / rows.watts - 1)) < 0.02
     shifted = FitTask(family, rows.vectors, rows.watts * 2, rows.vectors, start)

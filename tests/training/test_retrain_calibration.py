@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from tests.training.uploaded import uploads as given_rows
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
-from wattcast.models.cards import SchemaReference, Source
+from wattcast.models.cards import ModelCard, SchemaReference
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Estimate
 from wattcast.models.power.activities import UnitActivities
@@ -24,11 +26,10 @@ from wattcast.models.time.calibration import (
     features_of,
 )
 from wattcast.models.time.spread import interval_of
+from wattcast.training.calibrated import COLUMNS, DEFAULT, calibrate_power, calibrate_time
 from wattcast.training.evaluation.splits import Rows
-from wattcast.training.retrain.gate import BASELINE
-from wattcast.training.retrain.inputs import Order, Retrained, Uploads
-from wattcast.training.retrain.launch_time import DEFAULT, calibrate_time
-from wattcast.training.retrain.new_gpu import COLUMNS, Start, calibrate_power
+from wattcast.training.gate import BASELINE, Opponent
+from wattcast.training.uploads import Candidate, Order, Uploads
 
 GPU = load_gpu("a100-sxm4-80gb")
 CLOCKS = default_clocks(GPU)
@@ -37,9 +38,6 @@ ORDER = Order(
     gpu=GPU.id,
     board="left",
     schema=SchemaReference(id="activity1", sha256=schema_hash("activity1")),
-    features=COLUMNS,
-    families=("physical",),
-    mode="new_gpu",
     version=7,
 )
 KERNELS, LAUNCHES = 20, 4
@@ -52,22 +50,21 @@ def dated(tmp_path_factory: pytest.TempPathFactory) -> None:
         patch.setenv("SOURCE_DATE_EPOCH", "1767225600")
 
 
+class Start(NamedTuple):
+    """Parameters to start from, and the card of their model."""
+
+    parameters: PhysicalParameters
+    card: ModelCard
+
+
 @pytest.fixture(scope="module")
 def pooled() -> Start:
     artifact = ArtifactStore().find("pooled", "power", "physical", "activity1")
-    return Start(PhysicalPowerModel(artifact, GPU).parameters, artifact.card, pooled=True)
+    return Start(PhysicalPowerModel(artifact, GPU).parameters, artifact.card)
 
 
 def uploads(vectors: np.ndarray, measured: np.ndarray, new: bool = True) -> Uploads:
-    source = Source(
-        repository="uploads",
-        path="measurements/1",
-        sha256="0" * 64,
-        used_sha256="0" * 64,
-        licence="the operator's own",
-    )
-    rows = Rows.of(vectors, measured, GROUPS)
-    return Uploads(rows, np.full(len(rows), new), ("1",), (source,))
+    return given_rows(Rows.of(vectors, measured, GROUPS), new)
 
 
 # --- power -------------------------------------------------------------------------------
@@ -94,13 +91,12 @@ def truth(start: PhysicalParameters) -> PhysicalParameters:
     return start.model_copy(update={"weights": weights, "idle_watts": 0.7 * start.idle_watts})
 
 
-def calibrated(start: Start, watts: np.ndarray, out: Path, *, new: bool = True) -> Retrained:
+def calibrated(start: Start, watts: np.ndarray, out: Path, *, new: bool = True) -> Candidate:
     units = activities()
     vectors = np.column_stack([units, np.tile(CLOCKS, (len(units), 1))])
     now = watts_of(start.parameters, units)
-    return calibrate_power(
-        ORDER, uploads(vectors, watts, new), start, out, opponents={NOW: now}, champion=now
-    )
+    given = uploads(vectors, watts, new)
+    return calibrate_power(ORDER, given, *start, out, opponents=[Opponent(NOW, now)], champion=now)
 
 
 def noisy(watts: np.ndarray, share: float = 0.01) -> np.ndarray:
@@ -117,7 +113,7 @@ def test_a_new_gpu_is_learned_from_few_launches_and_served_from_its_artifact(
     model = PhysicalPowerModel(
         ArtifactStore((tmp_path,)).find(GPU.id, "power", "physical", "activity1", version=7), GPU
     )
-    assert model.card == made.judged
+    assert model.card == made.card
     assert (model.card.board.label, model.card.board.batches) == ("left", ("1",))
     assert set(pooled.card.sources) < set(model.card.sources)
     # Another board's voltage curve is still that of other GPUs; the weights are its own.
@@ -139,7 +135,7 @@ def test_what_was_not_measured_is_extrapolated(pooled: Start, tmp_path: Path) ->
     seen = UnitActivities(*activities()[0])
     inside = model.of_activities(seen, CLOCKS)
     assert (inside.estimate.basis, inside.outside) == ("unseen_kernel", ())
-    assert inside.estimate.level == made.judged.intervals.level
+    assert inside.estimate.level == made.card.intervals.level
     busy = model.of_activities(seen._replace(tensor=0.5), CLOCKS)
     assert (busy.estimate.basis, busy.outside) == ("extrapolated", ("tensor",))
     slow = model.of_activities(seen, ClockPair(0.8 * CLOCKS.core_mhz, CLOCKS.memory_mhz))
@@ -163,7 +159,7 @@ def test_a_board_whose_power_hangs_on_nothing_gets_its_median(
 ) -> None:
     watts = noisy(np.full(len(GROUPS), 150.0), 0.05)
     made = calibrated(pooled, watts, tmp_path)
-    assert made.judged.hyperparameters["way"] == "median"
+    assert made.card.hyperparameters["way"] == "median"
     assert not made.verdict.promoted
     model = PhysicalPowerModel(
         ArtifactStore((tmp_path,)).find(GPU.id, "power", "physical", "activity1"), GPU
@@ -196,7 +192,7 @@ def test_a_calibration_that_forgets_what_was_measured_before_is_refused(
     for watts, worse in ((board, False), (other, True)):
         found = replace(uploads(vectors, watts), new=new)
         verdict = calibrate_power(
-            ORDER, found, pooled, tmp_path, opponents={NOW: board}, champion=board
+            ORDER, found, *pooled, tmp_path, opponents=[Opponent(NOW, board)], champion=board
         ).verdict
         assert verdict.old is not None
         assert (verdict.old.rows, verdict.old.worse) == ((~new).sum(), worse)
@@ -207,7 +203,7 @@ def test_one_kernel_is_too_few(pooled: Start, tmp_path: Path) -> None:
         Rows.of(np.ones((3, len(COLUMNS))), np.ones(3), ["a"] * 3), np.ones(3, bool), (), ()
     )
     with pytest.raises(DataError, match="two kernels"):
-        calibrate_power(ORDER, one, pooled, tmp_path, opponents={})
+        calibrate_power(ORDER, one, *pooled, tmp_path, opponents=[])
 
 
 # --- time --------------------------------------------------------------------------------
@@ -221,7 +217,7 @@ def launches() -> tuple[np.ndarray, np.ndarray]:
     return seconds, GROUPS % 2
 
 
-def timed(factors: tuple[float, float], out: Path, *, shuffled: bool = False) -> Retrained:
+def timed(factors: tuple[float, float], out: Path, *, shuffled: bool = False) -> Candidate:
     predicted, regime = launches()
     measured = noisy(predicted * np.array(factors)[regime], 0.03)
     if shuffled:
@@ -233,7 +229,7 @@ def timed(factors: tuple[float, float], out: Path, *, shuffled: bool = False) ->
         ]
     )
     return calibrate_time(
-        ORDER, GPU, uploads(vectors, measured), out, opponents={DEFAULT: predicted}
+        ORDER, GPU, uploads(vectors, measured), out, opponents=[Opponent(DEFAULT, predicted)]
     )
 
 
@@ -253,9 +249,9 @@ def test_a_slow_board_is_learned_and_served_with_the_interval_it_earned(tmp_path
     made = timed((1.6, 1.6), tmp_path)
     assert made.verdict.promoted, made.verdict.reasons
     assert [one.opponent for one in made.verdict.comparisons] == [DEFAULT, BASELINE]
-    assert made.judged.hyperparameters["way"] == "one factor"
+    assert made.card.hyperparameters["way"] == "one factor"
     model = correction(tmp_path)
-    assert model.card == made.judged
+    assert model.card == made.card
     found = model.corrected(prediction(1e-3), GPU)
     assert found.estimate.value == pytest.approx(1.6e-3, rel=0.03)
     assert found.estimate.basis == "unseen_kernel"
@@ -269,7 +265,7 @@ def test_a_slow_board_is_learned_and_served_with_the_interval_it_earned(tmp_path
         wider = model.corrected(outside, GPU).estimate
         assert wider.basis == "extrapolated"
         assert wider.high / wider.value > found.estimate.high / found.estimate.value
-    scores = made.judged.scores[0]
+    scores = made.card.scores[0]
     assert scores.model["median_ape_percent"].mean < 5 < 35
     assert scores.others[DEFAULT]["median_ape_percent"].mean > 35
 
@@ -277,7 +273,7 @@ def test_a_slow_board_is_learned_and_served_with_the_interval_it_earned(tmp_path
 def test_regimes_that_err_apart_get_a_factor_each(tmp_path: Path) -> None:
     made = timed((1.0, 2.0), tmp_path)
     assert made.verdict.promoted, made.verdict.reasons
-    assert made.judged.hyperparameters["way"] == "factor by regime"
+    assert made.card.hyperparameters["way"] == "factor by regime"
     model = correction(tmp_path)
     slow, right = (
         model.corrected(prediction(1e-3, name), GPU).estimate.value / 1e-3
@@ -294,5 +290,5 @@ def test_shuffled_times_are_refused(tmp_path: Path) -> None:
 
 def test_times_that_are_predicted_well_already_are_left_as_they_are(tmp_path: Path) -> None:
     made = timed((1.0, 1.0), tmp_path)
-    assert made.judged.hyperparameters["way"] == "none"
+    assert made.card.hyperparameters["way"] == "none"
     assert not made.verdict.promoted

@@ -9,18 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from studies.fitting.trees.tables import TrainingTable, training_table
 from tests.training.left_out import GPU, coverage_by_group, fewer_trees, parted, train_without
-from wattcast.models.cards import Source
+from tests.training.uploaded import measured, order, packaged
+from tests.training.uploaded import uploads as given_rows
 from wattcast.models.intervals import supported_level
 from wattcast.models.learned import Marks, code_marks, group_mark, marks_of, ptx_mark, stored
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
+from wattcast.training.boosted import retrain
 from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.splits import Rows
-from wattcast.training.power_rows import TrainingTable, training_table
-from wattcast.training.retrain.gate import CHAMPION, Policy
-from wattcast.training.retrain.inputs import Base, Champion, Order, Retrained, Uploads
-from wattcast.training.retrain.run import retrain
+from wattcast.training.gate import CHAMPION, Policy
+from wattcast.training.uploads import Base, Candidate, Champion, Uploads
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -32,15 +33,6 @@ def small_fits() -> Iterator[None]:
     """Fewer trees: what is tested here does not hang on how many there are."""
     with fewer_trees():
         yield
-
-
-def order(champion: Champion, mode: str = "continue") -> Order:
-    schema, names = champion.card.feature_schema, champion.card.feature_names
-    return Order(GPU, "lab-7", schema, names, ("catboost",), mode, 7)  # type: ignore[arg-type]
-
-
-def source(champion: Champion) -> tuple[Source, ...]:
-    return champion.card.sources[:1]
 
 
 # --- marks --------------------------------------------------------------------------------------
@@ -92,17 +84,12 @@ KERNELS, LAUNCHES = 24, 6
 
 @pytest.fixture(scope="module")
 def champion() -> Champion:
-    return Champion(ArtifactStore().find(GPU, "power", "average", "alavani2023"))
+    return packaged()
 
 
 def uploads(champion: Champion, known: int, *, kernels: int = KERNELS) -> Uploads:
     """Launches near the champion's own points, the first ``known`` kernels marked as learned."""
-    generator = np.random.default_rng(0)
-    points = np.array(champion.model.background.points)[:kernels]
-    numbers = np.repeat(np.arange(kernels), LAUNCHES)
-    vectors = points[numbers] * generator.uniform(0.97, 1.03, (len(numbers), points.shape[1]))
-    watts = champion.model.predict_watts(vectors) * 1.15
-    rows = Rows.of(vectors, watts * np.exp(generator.normal(0, 0.01, len(numbers))), numbers)
+    rows = measured(champion, kernels=kernels, launches=LAUNCHES, spread=0.03)
     assert champion.card.marks is not None
     mark = min(champion.card.marks)
     # One launch of a kernel that is known makes all of them known.
@@ -112,7 +99,7 @@ def uploads(champion: Champion, known: int, *, kernels: int = KERNELS) -> Upload
         )
         for row in range(len(rows))
     ]
-    return Uploads(rows, np.full(len(rows), True), ("1",), source(champion), tuple(marks))
+    return given_rows(rows, marks=marks)
 
 
 def test_groups_are_known_as_a_whole(champion: Champion) -> None:
@@ -125,16 +112,16 @@ def test_groups_are_known_as_a_whole(champion: Champion) -> None:
 
 def test_enough_unseen_kernels_are_measured_alone(champion: Champion, tmp_path: Path) -> None:
     made = retrain(order(champion), uploads(champion, 10), None, champion, tmp_path)
-    board = made.judged.board
+    board = made.card.board
     assert board is not None
     assert (board.unseen_groups, board.unseen_kernel, board.widths_from) == (14, "measured", "")
-    assert made.judged.intervals.kernel_groups == 14
+    assert made.card.intervals.kernel_groups == 14
     assert made.verdict.comparisons[0].kernel_groups == 14
     assert "10 of 24 kernel groups" in made.verdict.notes[0]
     # What comes after knows all of this: the champion's kernels and the uploads'.
-    assert made.judged.marks is not None
+    assert made.card.marks is not None
     assert champion.card.marks is not None
-    assert made.judged.marks > champion.card.marks
+    assert made.card.marks > champion.card.marks
 
 
 @pytest.mark.parametrize("known", [KERNELS, KERNELS - 5])
@@ -142,7 +129,7 @@ def test_too_few_unseen_kernels_leave_the_width_of_the_model_before(
     champion: Champion, tmp_path: Path, known: int
 ) -> None:
     made = retrain(order(champion), uploads(champion, known), None, champion, tmp_path)
-    card, before = made.judged, champion.card
+    card, before = made.card, champion.card
     assert card.board is not None
     assert card.board.unseen_kernel == "not measured"
     assert card.board.unseen_groups == KERNELS - known
@@ -164,17 +151,17 @@ def test_a_champion_that_does_not_tell_what_it_learned_from_knows_everything(
 ) -> None:
     silent = replace(champion.artifact, card=champion.card.model_copy(update={"learned": ""}))
     made = retrain(order(champion), uploads(champion, 0), None, Champion(silent), tmp_path)
-    assert made.judged.board is not None
-    assert made.judged.board.unseen_kernel == "not measured"
-    assert made.judged.marks is None
+    assert made.card.board is not None
+    assert made.card.board.unseen_kernel == "not measured"
+    assert made.card.marks is None
 
 
 def test_few_kernels_support_a_lower_level(champion: Champion, tmp_path: Path) -> None:
     assert [supported_level(groups) for groups in (1, 4, 8, 9, 40)] == [0.5, 0.8, 0.88, 0.9, 0.9]
     few = uploads(champion, 0, kernels=4)
-    asked = replace(order(champion), gpu="gtx-980", mode="full")
+    asked = order(champion, gpu="gtx-980", continued=False)
     made = retrain(asked, few, None, None, tmp_path)
-    assert made.judged.intervals.level == 0.8
+    assert made.card.intervals.level == 0.8
 
 
 def test_rivals_are_met_on_the_same_footing(champion: Champion) -> None:
@@ -200,10 +187,11 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingTable, Rows
     return known, others, Champion(artifact)
 
 
+@pytest.mark.slow
 @needs_data
-@pytest.mark.parametrize("mode", ["continue", "full"])
+@pytest.mark.parametrize("continued", [True, False])
 def test_known_kernels_measured_again_promise_nothing_of_others(
-    mode: str, split: tuple[TrainingTable, Rows, Champion], tmp_path: Path
+    continued: bool, split: tuple[TrainingTable, Rows, Champion], tmp_path: Path
 ) -> None:
     """Known kernels on a board that draws 15 % more. The folds of the uploads cannot leave them out
     of what the champion learned from, and once promised x0.97 to x1.03 for kernels never seen."""
@@ -216,10 +204,11 @@ def test_known_kernels_measured_again_promise_nothing_of_others(
     # Under other names: the code alone tells that these are known.
     marks = tuple(frozenset({mark} - {None}) for mark in code)
     assert frame["kernel_group"].nunique() > 70
-    given = Uploads(again, np.full(len(again), True), ("1",), source(champion), marks)
-    base = Base(rows, champion.card.sources) if mode == "full" else None
-    made: Retrained = retrain(order(champion, mode), given, base, champion, tmp_path)
-    card = made.judged
+    given = given_rows(again, marks=marks)
+    base = None if continued else Base(rows, champion.card.sources)
+    asked = order(champion, continued=continued)
+    made: Candidate = retrain(asked, given, base, champion, tmp_path)
+    card = made.card
     assert card.board is not None
     assert card.board.unseen_kernel == "not measured"
     assert card.board.watts_factor == pytest.approx(1.15, abs=0.02)

@@ -156,7 +156,7 @@ def clean(source_id: str, root: Path | None = None) -> CleanTable:
 
 
 def _clean_thesis(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
-    text = _text_frame(raw)
+    text = raw.text
     blank = (text.drop(columns=["Sr No."], errors="ignore") == "").all(axis=1)
     text, dropped = text[~blank], {"1 blank rows": int(blank.sum())}
     names = {
@@ -180,7 +180,7 @@ def _clean_thesis(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
 
 
 def _clean_powerquant(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
-    text = _text_frame(raw)
+    text = raw.text.copy()
     names = {
         name: _COLUMNS.powerquant.names.get(name, name)
         for name in text.columns
@@ -198,11 +198,6 @@ def _clean_powerquant(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
     numbers["time_us"] = numbers.pop("time_ns") / 1000
     numbers["total_threads"] = numbers["grid_size"] * numbers["block_size"]
     return numbers, dropped
-
-
-def _text_frame(raw: RawTable) -> pd.DataFrame:
-    columns = {name: raw.column(name) for name in raw.columns}
-    return pd.DataFrame(columns, index=pd.Index(raw.lines), dtype=object)
 
 
 def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: RawTable) -> pd.DataFrame:

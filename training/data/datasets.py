@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
+
+import pandas as pd
 
 from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.errors import DataError
@@ -75,26 +76,18 @@ class Sources(Strict):
 
 @dataclass(frozen=True, slots=True)
 class RawTable:
-    """A published file as text: ``rows[i]`` starts on line ``lines[i]`` (1-based) of it."""
+    """A published file as text, cells stripped; the index of ``text`` is the line of the file on
+    which a row ends (1-based)."""
 
     source: SourceFile
     path: Path
     sha256: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lines: tuple[int, ...]
+    text: pd.DataFrame
 
     @property
     def complete(self) -> bool:
         """Whether this is the whole upstream file, and not a copy with fewer rows."""
         return self.sha256 == self.source.sha256
-
-    def column(self, name: str) -> list[str]:
-        """Cells of a column, stripped. Raises DataError if the file has no such column."""
-        if name not in self.columns:
-            raise wrong(self.path, f"has no column {name!r}", column=name)
-        at = self.columns.index(name)
-        return [row[at].strip() for row in self.rows]
 
 
 _SPELLING = ("source_file_stem", "benchmark", "kernel")
@@ -144,8 +137,8 @@ def read_raw(source_id: str, root: Path | None = None) -> RawTable:
     """Read one published file. Raises DataError if it is absent or a row is not rectangular."""
     source = sources().get(source_id)
     path = (root or data_root()) / "power" / "raw" / source.name
-    columns, rows, lines = _read_csv(path)
-    return RawTable(source, path, sha256_of(path), columns, rows, lines)
+    cells = _read_csv(path)
+    return RawTable(source, path, sha256_of(path), cells)
 
 
 def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], KernelName]:
@@ -167,23 +160,20 @@ def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], Ke
     return names
 
 
-def _read_csv(
-    path: Path,
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[int, ...]]:
+def _read_csv(path: Path) -> pd.DataFrame:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            columns = tuple(next(reader, []))
-            rows: list[Sequence[str]] = []
-            lines: list[int] = []
+            columns = next(reader, [])
+            rows: dict[int, list[str]] = {}
             for row in reader:
                 if len(row) != len(columns):
                     said = f"{len(row)} cells under {len(columns)} columns"
                     raise wrong(path, said, reader.line_num)
-                rows.append(row)
-                lines.append(reader.line_num)
+                rows[reader.line_num] = [cell.strip() for cell in row]
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(path, f"cannot be read: {error}") from error
     if not rows:
         raise wrong(path, "has no rows")
-    return columns, tuple(tuple(row) for row in rows), tuple(lines)
+    frame = pd.DataFrame(rows.values(), list(rows), columns, dtype=object)
+    return frame.loc[:, ~frame.columns.duplicated()]

@@ -109,7 +109,7 @@ def _raw(source_id: str, root: Path) -> TableFacts:
     blind = table.frame["flag"].str.contains("time_not_kernel")
     return TableFacts(
         state="complete" if raw.complete else "shortened",
-        rows=len(raw.rows),
+        rows=len(raw.text),
         kept=len(rows),
         fingerprint=fingerprint(
             rows[list(MODEL_INPUTS)].to_numpy(float),

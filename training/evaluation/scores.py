@@ -1,8 +1,7 @@
 """The scores of predicted power and time: one function and one definition each.
 
 Arrays are ``[n]``: watts measured, predicted, and the lower and upper end of an interval. Errors
-in percent are of the measured value. The interval scores are ``models.intervals``' own, so that
-a card and a report cannot mean different things by one name.
+in percent are of the measured value.
 """
 
 from __future__ import annotations
@@ -13,14 +12,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wattcast.models.cards import ScoreName, Spread
-from wattcast.models.intervals import (
-    Residuals,
-    conformal_width,
-    interval_bounds,
-    measure_coverage,
-)
+from wattcast.models.cards import ProtocolScores, ScoreName, Spread
 from wattcast.models.time.calibration import TimeScoreName
+from wattcast.training.evaluation.splits import Protocol
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -80,64 +74,6 @@ def point_scores(measured: Floats, predicted: Floats, groups: ArrayLike) -> dict
     }
 
 
-def interval_score_watts(measured: Floats, low: Floats, high: Floats, level: float) -> float:
-    """Mean interval score: width plus 2 / (1 - level) times the distance of a miss; less is better.
-
-    T. Gneiting and A. E. Raftery, "Strictly proper scoring rules, prediction, and estimation",
-    JASA 102 (2007), equation 43.
-    """
-    own = np.arange(len(measured))
-    return measure_coverage("", measured, low, high, own, level).interval_score_watts
-
-
-def cross_conformal(
-    residuals: Residuals,
-    folds: ArrayLike,
-    level: float,
-    *,
-    exponents: Sequence[float] = (0.0,),
-    floor_watts: float = 0.0,
-) -> tuple[Floats, Floats]:
-    """Lower and upper bounds ``[n]``, those of a fold from the residuals of the other folds.
-
-    ``residuals.groups`` says which rows count as one (``models.intervals.conformal_factors``),
-    ``exponents`` how widths may grow with the prediction (``conformal_width``): of several that
-    which scores best among the other folds. Raises ModelError for predictions that are not
-    positive.
-    """
-    fold = np.asarray(folds)
-    low, high = np.empty_like(residuals.predicted_watts), np.empty_like(residuals.predicted_watts)
-    for each in np.unique(fold):
-        test, other = fold == each, fold != each
-        known = residuals.take(other)
-        exponent = best_exponent([(known, fold[other])], level, exponents, floor_watts)
-        width = conformal_width(known, level, exponent)
-        low[test], high[test] = interval_bounds(residuals.predicted_watts[test], width, floor_watts)
-    return low, high
-
-
-def best_exponent(
-    assignments: Sequence[tuple[Residuals, Indices]],
-    level: float,
-    exponents: Sequence[float],
-    floor_watts: float,
-) -> float:
-    """The exponent whose intervals score best, by residuals and their folds; else the first."""
-    if len(exponents) == 1:
-        return exponents[0]
-
-    def score(exponent: float) -> float:
-        found = []
-        for residuals, folds in assignments:
-            bounds = cross_conformal(
-                residuals, folds, level, exponents=[exponent], floor_watts=floor_watts
-            )
-            found.append(interval_score_watts(residuals.measured_watts, *bounds, level))
-        return float(np.mean(found))
-
-    return min(exponents, key=score)
-
-
 def spread_of(each: Sequence[dict[Name, float]]) -> dict[Name, Spread]:
     """Mean and (population) standard deviation of every score over seeded assignments."""
     return {
@@ -147,6 +83,29 @@ def spread_of(each: Sequence[dict[Name, float]]) -> dict[Name, Spread]:
         )
         for name in each[0]
     }
+
+
+def protocol_scores(
+    protocol: Protocol,
+    folds: int,
+    measured: Floats,
+    groups: ArrayLike,
+    model: Sequence[Floats] | Floats,
+    baseline: Sequence[Floats] | Floats,
+) -> ProtocolScores:
+    """Scores of a measured table: predictions ``[n]`` of model and baseline by assignment."""
+    own, plain = (
+        spread_of([point_scores(measured, one, groups) for one in each])
+        for each in (model, baseline)
+    )
+    return ProtocolScores(
+        table="measured",
+        protocol=protocol,
+        folds=folds,
+        assignments=len(model),
+        model=own,
+        baseline=plain,
+    )
 
 
 def group_means(values: Floats, groups: ArrayLike) -> Floats:

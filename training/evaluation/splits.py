@@ -7,9 +7,9 @@ fifth of the kernel groups: a new kernel. Everything is the same for the same ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ Indices = NDArray[np.int64]
 Names = NDArray[np.str_]
 
 
-_LABELS = ("kernels", "families", "gpus", "clocks")
+LABELS = ("kernels", "families", "gpus", "clocks")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Rows:
 
     def take(self, rows: Indices) -> Rows:
         """The chosen rows; group numbers stay as they are."""
-        labels = {name: getattr(self, name) for name in _LABELS}
+        labels = {name: getattr(self, name) for name in LABELS}
         chosen = {name: None if one is None else one[rows] for name, one in labels.items()}
         return Rows(self.vectors[rows], self.watts[rows], self.groups[rows], **chosen)
 
@@ -81,35 +81,6 @@ class Rows:
 Predict = Callable[[Rows, Rows], Floats]
 """(known rows, test rows without power) -> test watts ``[m]``. The known rows are measured
 launches of the test kernel, or of the new GPU; most protocols know none."""
-Fit = Callable[[Rows], Predict]
-"""Training rows -> what predicts others."""
-FitPredict = Callable[[Floats, Floats, Floats], Floats]
-"""(training vectors [n, k], training watts [n], test vectors [m, k]) -> test watts [m]."""
-
-
-def plain(fit_predict: FitPredict) -> Fit:
-    """A model of vectors and watts alone; known rows are further training rows to it."""
-
-    def fit(train: Rows) -> Predict:
-        def predict(known: Rows, test: Rows) -> Floats:
-            vectors = np.concatenate([train.vectors, known.vectors])
-            watts = np.concatenate([train.watts, known.watts])
-            return fit_predict(vectors, watts, test.vectors)
-
-        return predict
-
-    return fit
-
-
-def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows of several tables as one, numbered alike (``take`` of one ``Rows`` gives such parts).
-    A label is kept where every part has it."""
-
-    def together(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        return None if any(each is None for each in values) else np.concatenate(values)
-
-    return Rows(**{name: together(name) for name in ("vectors", "watts", "groups", *_LABELS)})
 
 
 def _numbered(names: ArrayLike) -> Indices:
@@ -124,22 +95,6 @@ Protocol = Literal["random", "grouped"]
 """The protocols every model card has scores of."""
 
 FOLDS = 5
-
-NOTHING = np.empty(0, dtype=np.int64)
-
-
-class Case(NamedTuple):
-    """Rows predicted together: ``known`` rows of the same kernel or GPU (often none), ``test``."""
-
-    known: Indices
-    test: Indices
-
-
-class Fold(NamedTuple):
-    """Training rows of one fit, and what it predicts; no row is in two of them."""
-
-    train: Indices
-    cases: tuple[Case, ...]
 
 
 def fold_assignment(rows: Rows, protocol: Protocol, seed: int, folds: int = FOLDS) -> Indices:
@@ -157,13 +112,6 @@ def fold_assignment(rows: Rows, protocol: Protocol, seed: int, folds: int = FOLD
     return dealt(rows.groups, "kernel groups", folds, generator)
 
 
-def folds_of(assignment: Indices) -> Iterator[Fold]:
-    """The folds of an assignment: each predicted by a fit on all others, no rows known."""
-    for fold in range(int(assignment.max()) + 1):
-        rows = np.flatnonzero(assignment == fold)
-        yield Fold(np.flatnonzero(assignment != fold), (Case(NOTHING, rows),))
-
-
 def dealt(labels: Indices, what: str, folds: int, generator: np.random.Generator) -> Indices:
     """Fold of every row ``[n]``: the shuffled labels, each dealt to the fold with fewest rows."""
     sizes = np.bincount(labels)
@@ -177,3 +125,10 @@ def dealt(labels: Indices, what: str, folds: int, generator: np.random.Generator
         fold_of[label] = fold
         filled[fold] += sizes[label]
     return np.asarray(fold_of[labels])
+
+
+def outside_range(train: Floats, test: Floats) -> NDArray[np.bool_]:
+    """Test rows with a value beyond the range of the training rows', ``[m]``."""
+    # fmin and fmax: a feature that no training row has bounds nothing, and is no reason to warn.
+    low, high = np.fmin.reduce(train, axis=0), np.fmax.reduce(train, axis=0)
+    return np.asarray(((test < low) | (test > high)).any(axis=1))

@@ -1,5 +1,4 @@
-"""A reader of uploads, a process started by ``readers``:
-``python -m wattcast.app.services.measurements``.
+"""The reader of uploads, a process started by ``readers``.
 
 Orders come on standard input, answers go to standard output."""
 
@@ -16,7 +15,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import problems
 from wattcast.app.logs import REQUEST_ID, configure, log
-from wattcast.app.problems import is_full
 from wattcast.app.services import Services
 from wattcast.app.services.measurements.readers import IN_MEMORY
 from wattcast.app.services.measurements.upload import UploadOptions, check_upload, store_upload
@@ -81,7 +79,7 @@ def _done(services: Services, order: Mapping[str, Any], file: IO[bytes]) -> Any:
 
 
 def _problem(error: WattcastError | SQLAlchemyError | OSError) -> dict[str, Any]:
-    if is_full(error):
+    if problems.is_full(error):
         log().error("no room left on a disk", exc_info=error)
         return {"kind": "disk-full", "detail": problems.no_room(error), "context": {}}
     if isinstance(error, SQLAlchemyError):

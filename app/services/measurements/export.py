@@ -11,20 +11,12 @@ from operator import attrgetter
 from typing import Any
 
 from wattcast.app.store.measurements import Batch, Measurement
+from wattcast.features.checked import harmless
 from wattcast.features.schemas import get_schema
 
 Cell = Callable[[Measurement], object]
 
 _ROWS_AT_ONCE = 200
-
-
-def harmless(text: str) -> str:
-    """Text that a spreadsheet shows and does not execute.
-
-    A cell that begins with one of ``= + - @``, a tab or a line break is taken for a formula; an
-    apostrophe before it makes it text (OWASP, "CSV Injection").
-    """
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
 
 
 def export(batch: Batch, rows: Iterable[Measurement]) -> Iterator[str]:

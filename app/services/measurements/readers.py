@@ -1,12 +1,13 @@
-"""Uploads read beside the service: in processes of their own, so that predictions keep the
+"""Uploads read beside the service: in a process of their own, so that predictions keep the
 interpreter to themselves, and so that an upload that takes too much ends its reader alone.
 
-    to a reader     {"what": "store", "bytes": 51234, "options": {...}, "actor": ...} and the bytes
+    to the reader   {"what": "store", "bytes": 51234, "options": {...}, "actor": ...} and the bytes
     from it         {"done": ...} or {"problem": {"kind": ..., "detail": ..., "context": {...}}}
 
-A reader is started with the first upload and ends when none comes for a while, or when the service
-does. What a reader that died had under way is given to another once: a batch is stored whole or
-not at all, and the same rows are the same batch.
+The reader (``python -m wattcast.app.services.measurements``) is started with the first
+upload and ends when none comes for a while, or when the service does. What a reader that died was
+reading is given to another once: a batch is stored whole or not at all, and the same rows are the
+same batch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from wattcast.app.services.measurements.upload import (
     counted,
     store_upload,
 )
-from wattcast.app.settings import Settings, foreign_environment
+from wattcast.app.settings import foreign_environment
 from wattcast.app.store.measurements import Batch
 from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import GivenUpError, ServiceError
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from wattcast.app.services import Services
 
 GRACE_SECONDS = 5.0
-"""A reader minds the time limit itself; one that does not is killed so much later."""
+"""A reader keeps the time limit itself; one that does not is killed so much later."""
 
 NICENESS = 19
 """Predictions come first where a reader shares their cores: at 10, 32 uploads at once held some of
@@ -53,27 +54,24 @@ IN_MEMORY = 2**20
 _STORED: TypeAdapter[tuple[Batch, bool]] = TypeAdapter(tuple[Batch, bool])
 
 
-class _DiedError(Exception):
-    """A reader ended before it answered."""
-
-
-class UploadReaders:
-    """Stores and checks uploads for ``services``, in readers where its settings want that."""
+class UploadReader:
+    """Stores and checks uploads for ``services``, one at a time, in a reader where its settings
+    want that."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._idle: list[_Reader] = []
-        self._busy: set[_Reader] = set()
+        self._process: Limited | None = None
         self._closing = False
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
 
     def store(self, file: IO[bytes], options: UploadOptions, actor: str) -> tuple[Batch, bool]:
         """``store_upload``. Raises as that does, and ServiceError ``internal``."""
         if self._services.settings.upload_readers == "threads":
             stored, is_new = store_upload(self._services, file, options, actor)
         else:
-            said = self._ask({"what": "store", "options": asdict(options), "actor": actor}, file)
-            stored, is_new = _STORED.validate_python(said, strict=False)
+            answer = self._ask({"what": "store", "options": asdict(options), "actor": actor}, file)
+            stored, is_new = _STORED.validate_python(answer, strict=False)
         if is_new:
             counted(stored)
         return stored, is_new
@@ -82,131 +80,96 @@ class UploadReaders:
         """``check_upload``. Raises as ``store``."""
         if self._services.settings.upload_readers == "threads":
             return check_upload(self._services, file, options)
-        said: dict[str, Any] = self._ask({"what": "check", "options": asdict(options)}, file)
-        return said
+        answer: dict[str, Any] = self._ask({"what": "check", "options": asdict(options)}, file)
+        return answer
 
     def stop(self) -> None:
-        """Start no more readers and end those that read; what they read is stored whole or not."""
+        """End the reader at once and start no other; what it reads is stored whole or not."""
         with self._lock:
             self._closing = True
-            busy = list(self._busy)
-        for reader in busy:
-            reader.end()
+            if self._process is not None:
+                self._process.kill()
 
     def close(self) -> None:
-        """End all readers."""
+        """The same, and wait for its end."""
         self.stop()
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for reader in idle:
-            reader.kill()
+        self._end()
 
     def _ask(self, order: Mapping[str, Any], file: IO[bytes]) -> Any:
-        settings = self._services.settings
-        asked = {**order, "request_id": REQUEST_ID.get()}
-        for _ in range(2):
-            reader = self._begun()
-            try:
-                answer = reader.ask(asked, file, settings.upload_seconds + GRACE_SECONDS)
-            except _DiedError:
-                log().warning("a reader of uploads died", code=reader.kill())
-                continue
-            except BaseException:
-                reader.kill()
-                raise
-            finally:
-                with self._lock:
-                    self._busy.discard(reader)
-            with self._lock:
-                self._idle.append(reader)
-            if "problem" in answer:
-                problem = answer["problem"]
-                raise ServiceError(problem["kind"], problem["detail"], **problem["context"])
-            return answer["done"]
+        seconds = self._services.settings.upload_seconds + GRACE_SECONDS
+        size = file.seek(0, os.SEEK_END)
+        head = to_json({**order, "request_id": REQUEST_ID.get(), "bytes": size}) + b"\n"
+        with self._turn:
+            for _ in range(2):
+                line = self._exchange(self._running(), head, file, seconds)
+                if line:
+                    answer = from_json(line)
+                    if "problem" in answer:
+                        problem = answer["problem"]
+                        raise ServiceError(problem["kind"], problem["detail"], **problem["context"])
+                    return answer["done"]
         raise ServiceError("internal", "the reading of the upload broke off")
 
-    def _begun(self) -> _Reader:
-        """A reader for one order. Raises GivenUpError where the service ends."""
-        reader = self._taken()
-        with self._lock:
-            if not self._closing:
-                reader = reader or _Reader(self._services.settings)
-                self._busy.add(reader)
-                return reader
-        if reader is not None:
-            reader.kill()
-        raise GivenUpError("the service is shutting down; nothing was stored")
-
-    def _taken(self) -> _Reader | None:
-        """A reader that waits; those that ended for want of work are cleared away."""
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                reader = self._idle.pop()
-            if reader.alive:
-                return reader
-            reader.kill()
-
-
-class _Reader:
-    """One process; used by one thread at a time."""
-
-    def __init__(self, settings: Settings) -> None:
-        # A session of its own: Ctrl-C is for the service, which then sees to its readers.
-        self._process = Limited(
-            [sys.executable, "-P", "-m", "wattcast.app.services.measurements"],
-            {"niceness": NICENESS},
-            stdin=subprocess.PIPE,  # closes with this process: the reader's sign to end
-            stdout=subprocess.PIPE,
-            env={**foreign_environment(), **settings.environment(), "OMP_NUM_THREADS": "1"},
-        )
-
-    def ask(self, order: Mapping[str, Any], file: IO[bytes], seconds: float) -> dict[str, Any]:
-        """The answer to one order. Raises _DiedError, and ServiceError ``time-limit``."""
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        to, source = self._process.stdin, self._process.stdout
-        assert to is not None
-        assert source is not None
+    def _exchange(self, process: Limited, head: bytes, file: IO[bytes], seconds: float) -> bytes:
+        """The reader's answer to an order, empty if it died. Raises ServiceError ``time-limit``."""
+        assert process.stdin is not None
+        assert process.stdout is not None
         over = threading.Event()
 
-        def end() -> None:
+        def give_up() -> None:
             over.set()
-            self._process.kill()
+            process.kill()
 
-        timer = threading.Timer(seconds, end)
+        timer = threading.Timer(seconds, give_up)
         timer.start()
+        line = b""
         try:
-            to.write(to_json({**order, "bytes": size}) + b"\n")
-            copyfileobj(file, to, IN_MEMORY)
-            to.flush()
-            line = source.readline()
-        except OSError:
-            line = b""
+            with suppress(OSError):
+                file.seek(0)
+                process.stdin.write(head)
+                copyfileobj(file, process.stdin, IN_MEMORY)
+                process.stdin.flush()
+                line = process.stdout.readline()
         finally:
             timer.cancel()
+            if not line.endswith(b"\n"):
+                line = b""
+                log().warning("a reader of uploads died", code=self._end())
         if over.is_set():
             raise late()
-        if not line.endswith(b"\n"):
-            raise _DiedError
-        found: dict[str, Any] = from_json(line)
-        return found
+        return line
 
-    @property
-    def alive(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
+    def _running(self) -> Limited:
+        """The reader, started if need be. Raises GivenUpError where the service ends."""
+        if self._process is not None and self._process.poll() is not None:
+            self._end()
+        with self._lock:
+            if self._closing:
+                raise GivenUpError("the service is shutting down; nothing was stored")
+            if self._process is None:
+                # A session of its own: Ctrl-C is for the service, which then ends its reader.
+                self._process = Limited(
+                    [sys.executable, "-P", "-m", __package__],
+                    {"niceness": NICENESS},
+                    stdin=subprocess.PIPE,  # closes with this process: the reader's sign to end
+                    stdout=subprocess.PIPE,
+                    env={
+                        **foreign_environment(),
+                        **self._services.settings.environment(),
+                        "OMP_NUM_THREADS": "1",
+                    },
+                )
+            return self._process
 
-    def end(self) -> None:
-        """End it at once, from whichever thread; whoever waits for its answer finds out."""
-        self._process.kill()
-
-    def kill(self) -> int:
-        """End it at once; its exit status."""
-        self._process.kill()
-        code = self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+    def _end(self) -> int | None:
+        """End the reader at once; its exit status."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return None
+        process.kill()
+        code = process.wait()
+        for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with suppress(OSError):  # what was left in its buffer finds no reader
                     pipe.close()

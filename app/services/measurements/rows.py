@@ -1,7 +1,7 @@
 """One uploaded row: which columns there are, and what each may hold.
 
 Rows come in two forms. With ``ptx`` they say how a kernel was launched, and its features are
-extracted here; with the features of a named schema they are taken as they are.
+extracted from the code; with the features of a named schema they are taken as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from wattcast.app.store.measurements import Rejection
+from wattcast.app.store.measurements import Measurement
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import AnySchema
@@ -33,8 +33,15 @@ from wattcast.predictor.messages import TripCount
 from wattcast.predictor.messages.analyze import AnalyzeRequest
 from wattcast.predictor.parts import members
 
+Defect = tuple[str | None, str]
+"""Column (``None``: the row as a whole), and what is wrong with it."""
+
 TAKEN = "taken, but "
-"""Begins the reason of a row that is told among the rejected ones and counts as accepted."""
+"""Begins the reason of a row that is listed among the rejected ones and counts as accepted."""
+
+LAUNCH = ("grid", "block", "dynamic_shared_bytes", "arguments")
+KERNEL = ("loops", "registers_per_thread", "static_shared_bytes")
+"""Columns of the launch and of the kernel's code, as ``AnalyzeRequest`` names them."""
 
 LARGEST_FEATURE = 3.4e38
 """Largest number of the 32 bits in which models take their inputs (IEEE 754)."""
@@ -123,11 +130,11 @@ class Measured(BaseModel):
             raise ValueError("has neither power_watts nor time_seconds")
         return self
 
-    def doubts(self, gpu: GpuProfile) -> list[Rejection]:
+    def doubts(self, gpu: GpuProfile) -> list[Defect]:
         """What is odd about a row that is taken. Raises DataError (``field``, ``reason``) for what
         cannot have been measured on this GPU."""
         notes = check_measured(gpu, power_watts=self.power_watts, time_seconds=self.time_seconds)
-        return [Rejection(0, "power_watts", f"{TAKEN}{note.detail}") for note in notes]
+        return [("power_watts", f"{TAKEN}{note.detail}") for note in notes]
 
 
 class PtxRow(Measured):
@@ -148,11 +155,30 @@ class PtxRow(Measured):
 
     def request(self, ptx: str) -> AnalyzeRequest:
         """The same as a request about the kernel. Raises pydantic.ValidationError."""
-        launch = members(self, "grid", "block", "dynamic_shared_bytes", "arguments")
-        told = members(self, "gpu", "loops", "registers_per_thread", "static_shared_bytes")
         return AnalyzeRequest.model_validate(
-            {**told, "ptx": ptx, "kernel": self.kernel or None, "launch": launch}
+            {
+                **members(self, "gpu", *KERNEL),
+                "ptx": ptx,
+                "kernel": self.kernel or None,
+                "launch": members(self, *LAUNCH),
+            }
         )
+
+    def launch(self, request: AnalyzeRequest) -> dict[str, Any]:
+        """``Measurement.launch`` of this row and the request about it."""
+        return {
+            **request.launch.model_dump(mode="json", include=set(LAUNCH)),
+            **request.model_dump(mode="json", include=set(KERNEL), exclude_defaults=True),
+        }
+
+
+def request_of(row: Measurement, ptx: str) -> AnalyzeRequest:
+    """The request about a stored row that was launched from ``ptx``."""
+    launch = dict(row.launch or {})
+    kernel = {name: launch.pop(name) for name in KERNEL if name in launch}
+    return AnalyzeRequest.model_validate(
+        {**kernel, "ptx": ptx, "gpu": row.gpu, "kernel": row.kernel, "launch": launch}
+    )
 
 
 class FeatureRow(Measured):
@@ -172,22 +198,22 @@ class FeatureColumns:
         """Every field, in the schema's order."""
         return tuple(field.name for field in self.schema.fields)
 
-    def read(self, cells: Mapping[str, Any]) -> tuple[tuple[float, ...], list[Rejection]]:
+    def read(self, cells: Mapping[str, Any]) -> tuple[tuple[float, ...], list[Defect]]:
         """The vector of a row in the schema's order, NaN where a cell is missing; and what is
-        wrong with it, with row 0. A model's inputs must all be there."""
-        wrong: list[Rejection] = []
+        wrong with it. A model's inputs must all be there."""
+        defects: list[Defect] = []
         vector = []
         for name in self.names:
             value = cells.get(name)
             number = math.nan if value is None else _number(value)
             if number is None:
-                wrong.append(Rejection(0, name, f"{str(value)[:60]!r} is not a number"))
+                defects.append((name, f"{str(value)[:60]!r} is not a number"))
             elif value is None and name in self.schema.model_fields:
-                wrong.append(Rejection(0, name, f"is missing; {self.schema.id} needs it"))
+                defects.append((name, f"is missing; {self.schema.id} needs it"))
             elif abs(number) > LARGEST_FEATURE:
-                wrong.append(Rejection(0, name, "is infinite or beyond 32 bits"))
+                defects.append((name, "is infinite or beyond 32 bits"))
             vector.append(math.nan if number is None else number)
-        return tuple(vector), wrong
+        return tuple(vector), defects
 
 
 def _number(value: object) -> float | None:
@@ -199,20 +225,16 @@ def _number(value: object) -> float | None:
         return None
 
 
-def rejections(number: int, error: ValidationError) -> list[Rejection]:
+def defects_of(error: ValidationError) -> list[Defect]:
     """A row's validation errors by column."""
-    found = []
-    for one in error.errors(include_url=False, include_input=False)[:16]:
-        path = [str(part) for part in one["loc"] if part not in ("launch",)]
-        column = path[0] if path else None
-        reason = one["msg"].removeprefix("Value error, ")
-        if one["type"] == "extra_forbidden":
-            reason = "is no column that is known"
-        elif one["type"] == "missing":
-            reason = "is missing"
+    reasons = {"extra_forbidden": "is no column that is known", "missing": "is missing"}
+    defects: list[Defect] = []
+    for each in error.errors(include_url=False, include_input=False)[:16]:
+        path = [str(part) for part in each["loc"] if part != "launch"]
+        reason = reasons.get(each["type"], each["msg"].removeprefix("Value error, "))
         below = ".".join(path[1:])
-        found.append(Rejection(number, column, f"{below}: {reason}" if below else reason))
-    return found
+        defects.append((path[0] if path else None, f"{below}: {reason}" if below else reason))
+    return defects
 
 
 def group_of(kernel: str) -> str:

@@ -1,33 +1,133 @@
-"""Rows of an uploaded table, one after another: CSV, JSON lines, Parquet."""
+"""An uploaded file: the table in it (and PTX texts by their names in a zip), and the rows of the
+table one after another: CSV, JSON lines, Parquet."""
 
 from __future__ import annotations
 
 import csv
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, NamedTuple
 
 from pydantic_core import from_json
 
-from wattcast.app.services.measurements.unpack import Unpacked
+from wattcast.app.services.archives import (
+    Budget,
+    Limits,
+    copy,
+    gunzip,
+    opened,
+    opened_zip,
+    sound,
+)
+from wattcast.app.settings import Settings
 from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import DataError, ServiceError
+
+Kind = Literal["csv", "jsonl", "parquet"]
 
 MOST_LINE_BYTES = 1 << 20
 """Longest line of CSV or JSON lines."""
 
-_CHILD = Path(__file__).with_name("parquet_rows.py")
+PARQUET_MEMORY_BYTES = 2 << 30
+"""Memory limit of the process that reads a Parquet file, PyArrow's own 0.5 GiB included."""
+
+_TABLE = re.compile(r"\.(csv|jsonl|ndjson|parquet)(\.gz)?$", re.IGNORECASE)
+_PARQUET_READER = Path(__file__).with_name("parquet_rows.py")
 
 
 @dataclass(frozen=True, slots=True)
-class RawRow:
+class Unpacked:
+    """A table in a temporary file, at its start, and PTX texts by name."""
+
+    table: IO[bytes]
+    kind: Kind
+    ptx: Mapping[str, str]
+
+
+@contextmanager
+def unpacked(file: IO[bytes], limits: Limits) -> Iterator[Unpacked]:
+    """What is in ``file``, told by its content and not by its name.
+
+    Raises DataError for an archive that is broken or holds what it should not, and ServiceError
+    ``too-large``.
+    """
+    budget = Budget(limits.unpacked_bytes)
+    with tempfile.TemporaryFile() as table:
+        ptx: dict[str, str] = {}
+        file.seek(0)
+        start = file.read(4)
+        file.seek(0)
+        if start.startswith(b"PK"):
+            ptx = _unzip(file, table, budget, limits)
+        elif start.startswith(b"\x1f\x8b"):
+            gunzip(file, table, budget)
+        else:
+            copy(file, table, budget)
+        yield Unpacked(table, _kind(table), ptx)
+
+
+def _unzip(file: IO[bytes], table: IO[bytes], budget: Budget, limits: Limits) -> dict[str, str]:
+    with opened_zip(file, limits) as (archive, members):
+        tables = [name for name, _ in members if _TABLE.search(name)]
+        if len(tables) != 1:
+            raise DataError(
+                f"the zip holds {len(tables)} tables; it takes exactly one "
+                "(.csv, .jsonl or .parquet, each also .gz)"
+            )
+        ptx: dict[str, str] = {}
+        for name, member in members:
+            if name == tables[0]:
+                with opened(archive, member) as content:
+                    if name.lower().endswith(".gz"):
+                        gunzip(content, table, budget)
+                    else:
+                        copy(content, table, budget)
+            elif name.lower().endswith(".ptx"):
+                ptx[name] = _text(archive, member, budget, limits)
+            else:
+                raise DataError(f"{name[:100]!r} in the zip is neither PTX nor a table")
+        return ptx
+
+
+def _text(archive: zipfile.ZipFile, member: zipfile.ZipInfo, budget: Budget, limits: Limits) -> str:
+    with opened(archive, member) as source, sound("zip"):
+        content = source.read(limits.ptx_bytes + 1)
+    if len(content) > limits.ptx_bytes:
+        raise ServiceError(
+            "too-large",
+            f"{member.filename!r} may have at most {limits.ptx_bytes} bytes "
+            "(WATTCAST_MAX_PTX_BYTES)",
+        )
+    budget.take(len(content))
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{member.filename!r} is not UTF-8", file=member.filename) from error
+
+
+def _kind(table: IO[bytes]) -> Kind:
+    table.seek(0)
+    start = table.read(4096)
+    table.seek(0)
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    return "jsonl" if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{" else "csv"
+
+
+# --- rows of the table ---------------------------------------------------------------------------
+
+
+class RawRow(NamedTuple):
     """A row as it was read: its cells by column, or what is wrong with the row as a whole.
     ``number`` counts the rows from 1; a CSV's header is none. Blank cells and NaN are left out."""
 
@@ -36,18 +136,8 @@ class RawRow:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TableLimits:
-    """Most rows; for Parquet also bytes of memory and of output, and when to stop (monotonic)."""
-
-    rows: int
-    memory_bytes: int
-    output_bytes: int
-    until: float
-
-
-def read_rows(source: Unpacked, limits: TableLimits) -> Iterator[RawRow]:
-    """The rows of a table.
+def read_rows(source: Unpacked, settings: Settings, until: float) -> Iterator[RawRow]:
+    """The rows of a table, within the limits of the settings and ``until`` (monotonic).
 
     Raises DataError where the table cannot be read on (naming the row), and ServiceError
     ``too-large`` or ``time-limit``.
@@ -57,12 +147,13 @@ def read_rows(source: Unpacked, limits: TableLimits) -> Iterator[RawRow]:
     elif source.kind == "jsonl":
         rows = _json_rows(_lines(source.table))
     else:
-        rows = _parquet_rows(source.table, limits)
+        rows = _parquet_rows(source.table, settings, until)
     for row in rows:
-        if row.number > limits.rows:
+        if row.number > settings.max_upload_rows:
             raise ServiceError(
                 "too-large",
-                f"the upload has more than {limits.rows} rows (WATTCAST_MAX_UPLOAD_ROWS)",
+                f"the upload has more than {settings.max_upload_rows} rows "
+                "(WATTCAST_MAX_UPLOAD_ROWS)",
             )
         yield row
 
@@ -96,12 +187,12 @@ def _csv_rows(table: IO[bytes]) -> Iterator[RawRow]:
                 continue  # a blank line
             number += 1
             if len(cells) != len(header):
-                said = f"has {len(cells)} cells; the header has {len(header)}"
-                yield RawRow(number, {}, said)
+                problem = f"has {len(cells)} cells; the header has {len(header)}"
+                yield RawRow(number, {}, problem)
                 continue
             stripped = (cell.strip() for cell in cells)
-            found = {name: cell for name, cell in zip(header, stripped, strict=True) if cell}
-            yield RawRow(number, found)
+            row = {name: cell for name, cell in zip(header, stripped, strict=True) if cell}
+            yield RawRow(number, row)
     except csv.Error as error:
         raise DataError(f"row {number + 1} is not CSV: {error}", row=number + 1) from error
 
@@ -113,22 +204,22 @@ def _json_rows(lines: Iterator[str]) -> Iterator[RawRow]:
             continue
         number += 1
         try:
-            found = from_json(line)
+            row = from_json(line)
         except ValueError as error:
             yield RawRow(number, {}, f"is not JSON: {error}")
             continue
-        if not isinstance(found, dict):
+        if not isinstance(row, dict):
             yield RawRow(number, {}, "is no JSON object")
             continue
-        yield RawRow(number, {k: v for k, v in found.items() if not _is_missing(v)})
+        yield RawRow(number, {k: v for k, v in row.items() if not _is_missing(v)})
 
 
 def _is_missing(value: object) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def _parquet_rows(table: IO[bytes], limits: TableLimits) -> Iterator[RawRow]:
-    seconds = math.ceil(limits.until - time.monotonic())
+def _parquet_rows(table: IO[bytes], settings: Settings, until: float) -> Iterator[RawRow]:
+    seconds = math.ceil(until - time.monotonic())
     if seconds < 1:
         raise late()
     environment = {
@@ -142,8 +233,8 @@ def _parquet_rows(table: IO[bytes], limits: TableLimits) -> Iterator[RawRow]:
     with (
         tempfile.TemporaryFile() as errors,
         Limited(
-            [sys.executable, "-I", str(_CHILD), str(limits.rows)],
-            {"seconds": seconds, "memory_bytes": limits.memory_bytes},
+            [sys.executable, "-I", str(_PARQUET_READER), str(settings.max_upload_rows)],
+            {"seconds": seconds, "memory_bytes": PARQUET_MEMORY_BYTES},
             stdin=table,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -151,32 +242,34 @@ def _parquet_rows(table: IO[bytes], limits: TableLimits) -> Iterator[RawRow]:
         ) as child,
     ):
         assert child.stdout is not None
-        yield from _json_rows(_lines(_Counted(child.stdout, limits)))  # type: ignore[arg-type]
+        pipe = _Counted(child.stdout, settings.max_unpacked_bytes, until)
+        yield from _json_rows(_lines(pipe))  # type: ignore[arg-type]
         if code := child.wait():
             errors.seek(0)
-            said = errors.read(4096).decode("utf-8", "replace").strip()
-            why = said if code == 3 and said else "reading it takes too much memory or time"
+            message = errors.read(4096).decode("utf-8", "replace").strip()
+            why = message if code == 3 and message else "reading it takes too much memory or time"
             raise DataError(f"the Parquet file cannot be read: {why}")
 
 
+@dataclass
 class _Counted:
     """A pipe whose bytes and time are limited."""
 
-    def __init__(self, pipe: IO[bytes], limits: TableLimits) -> None:
-        self._pipe = pipe
-        self._limits = limits
-        self._seen = 0
+    pipe: IO[bytes]
+    most_bytes: int
+    until: float
+    seen: int = 0
 
     def readline(self, size: int) -> bytes:
-        line = self._pipe.readline(size)
-        self._seen += len(line)
-        if self._seen > self._limits.output_bytes:
+        line = self.pipe.readline(size)
+        self.seen += len(line)
+        if self.seen > self.most_bytes:
             raise ServiceError(
                 "too-large",
-                f"the rows of the Parquet file take more than {self._limits.output_bytes} bytes "
+                f"the rows of the Parquet file take more than {self.most_bytes} bytes "
                 "(WATTCAST_MAX_UNPACKED_BYTES)",
             )
-        in_time(self._limits.until)
+        in_time(self.until)
         return line
 
 

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -16,17 +16,16 @@ from pydantic_core import from_json
 
 from wattcast.app import metrics
 from wattcast.app.services.archives import Limits
-from wattcast.app.services.measurements.extraction import Extracted, Launch, extract_all
 from wattcast.app.services.measurements.rows import (
+    Defect,
     FeatureColumns,
     FeatureRow,
     Measured,
     PtxRow,
+    defects_of,
     group_of,
-    rejections,
 )
-from wattcast.app.services.measurements.tables import RawRow, TableLimits, in_time, read_rows
-from wattcast.app.services.measurements.unpack import unpacked
+from wattcast.app.services.measurements.tables import RawRow, in_time, read_rows, unpacked
 from wattcast.app.store.measurements import (
     Batch,
     Form,
@@ -36,24 +35,39 @@ from wattcast.app.store.measurements import (
     Rejection,
 )
 from wattcast.app.store.predictions import answered
-from wattcast.features.errors import ClockError, DataError, GpuError, WattcastError
+from wattcast.features.errors import (
+    AnalysisError,
+    ClockError,
+    DataError,
+    GivenUpError,
+    GpuError,
+    KernelError,
+    LaunchError,
+    PtxError,
+    WattcastError,
+)
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.schemas import get_schema
+from wattcast.features.schemas import activity_schema, get_schema, published_schemas
 from wattcast.models.clocks import admitted
 from wattcast.models.estimate import Estimate
 from wattcast.models.intervals import miss_score
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Clocks, LaunchRequest
+from wattcast.predictor.messages.analyze import AnalyzeRequest
 from wattcast.predictor.parts import members
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
 
 RowT = TypeVar("RowT", bound=Measured)
+Vectors = dict[str, tuple[float, ...]]
+"""Every field of each schema, in the schema's order."""
 
 MOST_REJECTIONS = 1000
-"""Rejections that are told and stored; all are counted."""
+"""Rejections that are listed and stored; all are counted."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_COLUMN_OF = {PtxError: "ptx", AnalysisError: "ptx", KernelError: "kernel", GpuError: "gpu"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +80,175 @@ class UploadOptions:
     schema: str | None = None
 
 
-@dataclass
-class _Reading:
-    """What has become of the rows so far."""
+class _Upload:
+    """The rows of one upload, as far as they have been read."""
 
-    accepted: list[Measurement] = field(default_factory=list)
-    rejected: int = 0
-    rejections: list[Rejection] = field(default_factory=list)
+    def __init__(self, services: Services, options: UploadOptions) -> None:
+        self.services = services
+        self.until = time.monotonic() + services.settings.upload_seconds
+        self.accepted: list[Measurement] = []
+        self.rejected = 0
+        self.rejections: list[Rejection] = []
+        self.ptx: dict[str, str] = {}
+        """Texts by SHA-256 that accepted rows refer to."""
+        self._defaults = {
+            name: value
+            for name, value in (("gpu", options.gpu), ("board", options.board))
+            if value is not None
+        }
 
-    def reject(self, number: int, why: Iterable[Rejection]) -> None:
+    def read_features(self, rows: Iterable[RawRow], columns: FeatureColumns) -> None:
+        """Rows that hold the features of a schema."""
+        names = frozenset(columns.names)
+        for raw in rows:
+            in_time(self.until)
+            rest = {name: value for name, value in raw.cells.items() if name not in names}
+            row = self._checked(FeatureRow, raw._replace(cells=rest))
+            if row is None:
+                continue
+            vector, defects = columns.read(raw.cells)
+            if defects:
+                self._reject(raw.number, defects)
+            else:
+                self._accept(raw.number, row, row.kernel, row.kernel, {columns.schema.id: vector})
+
+    def read_launches(self, rows: Iterable[RawRow], files: Mapping[str, str]) -> None:
+        """Rows that name their PTX: a file of the zip, or the hash of a stored text."""
+        checked: list[tuple[int, PtxRow]] = []
+        for raw in rows:
+            in_time(self.until)
+            row = self._checked(PtxRow, raw)
+            if row is not None:
+                checked.append((raw.number, row))
+        hash_of = {name: _sha256(text) for name, text in files.items()}
+        texts = {hash_of[name]: text for name, text in files.items()}
+        texts |= self._stored([row.ptx for _, row in checked], texts)
+        for number, row in checked:
+            in_time(self.until)
+            sha256 = hash_of.get(row.ptx, row.ptx)
+            if sha256 not in texts:
+                why = "is neither a file of the zip nor the SHA-256 of a stored PTX"
+                self._reject(number, [("ptx", why)])
+                continue
+            try:
+                request = row.request(texts[sha256])
+                kernel, demangled, vectors = extracted(self.services, request)
+            except ValidationError as error:
+                self._reject(number, defects_of(error))
+            except GivenUpError:
+                raise
+            except WattcastError as error:
+                self._reject(number, [(_column_of(error), str(error)[:500])])
+            else:
+                launch = row.launch(request)
+                self._accept(number, row, kernel, demangled, vectors, sha256, launch)
+                self.ptx[sha256] = texts[sha256]
+        self.rejections.sort(key=lambda rejection: rejection.row)  # they come of two passes
+
+    def _checked(self, kind: type[RowT], raw: RawRow) -> RowT | None:
+        """The row as its columns say, or ``None`` after rejecting it."""
+        if raw.problem is not None:
+            self._reject(raw.number, [(None, raw.problem)])
+            return None
+        try:
+            row = kind.model_validate({**self._defaults, **raw.cells})
+            gpu = self.services.gpus.load(row.gpu)
+            admitted([Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)], gpu)
+            self._list(raw.number, row.doubts(gpu))
+        except ValidationError as error:
+            self._reject(raw.number, defects_of(error))
+        except (GpuError, ClockError) as error:
+            column = "gpu" if isinstance(error, GpuError) else error.field.rpartition(".")[2]
+            self._reject(raw.number, [(column, str(error)[:500])])
+        except DataError as error:
+            self._reject(raw.number, [(str(error.context["field"]), str(error.context["reason"]))])
+        else:
+            return row
+        return None
+
+    def _stored(self, named: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+        """Stored texts that rows name by their hash, in one query."""
+        wanted = {name for name in named if _SHA256.fullmatch(name) and name not in known}
+        most = self.services.settings.max_upload_files
+        if len(wanted) > most:
+            raise DataError(
+                f"the rows name {len(wanted)} stored PTX texts; at most {most} are looked up"
+            )
+        return self.services.database.measurements.ptx(sorted(wanted))
+
+    def _accept(
+        self,
+        number: int,
+        row: Measured,
+        kernel: str,
+        readable: str,
+        vectors: Vectors,
+        ptx_sha256: str | None = None,
+        launch: Mapping[str, Any] | None = None,
+    ) -> None:
+        own = "board", "core_mhz", "memory_mhz", "power_watts", "time_seconds", "repeats"
+        self.accepted.append(
+            Measurement(
+                row=number,
+                gpu=self.services.gpus.load(row.gpu).id,
+                kernel=kernel,
+                kernel_group=row.kernel_group or group_of(readable),
+                ptx_sha256=ptx_sha256,
+                launch=launch,
+                vectors=vectors,
+                **members(row, *own),
+            )
+        )
+
+    def _reject(self, number: int, defects: Iterable[Defect]) -> None:
         self.rejected += 1
-        self.tell(number, why)
+        self._list(number, defects)
 
-    def tell(self, number: int, why: Iterable[Rejection]) -> None:
-        """Put up reasons, of which the first are kept, without rejecting the row."""
-        room = MOST_REJECTIONS - len(self.rejections)
-        self.rejections.extend([replace(one, row=number) for one in why][: max(0, room)])
+    def _list(self, number: int, defects: Iterable[Defect]) -> None:
+        """Add defects of a row, of which the first are kept."""
+        for column, reason in defects:
+            if len(self.rejections) < MOST_REJECTIONS:
+                self.rejections.append(Rejection(number, column, reason))
+
+    def nothing_accepted(self) -> DataError:
+        """The error of an upload without an accepted row."""
+        if not self.rejected:
+            return DataError("the table holds no rows")
+        first = self.rejections[0]
+        where = f"row {first.row}" + (f", column {first.column!r}" if first.column else "")
+        return DataError(
+            f"none of {self.rejected} rows was accepted; {where}: {first.reason}",
+            rejected=self.rejected,
+            rejections=[asdict(rejection) for rejection in self.rejections[:100]],
+        )
+
+
+def extracted(predictor: Predictor, request: AnalyzeRequest) -> tuple[str, str, Vectors]:
+    """A kernel's name, its readable name, and its features: what a prediction would see.
+
+    They are ``activity1`` and every published schema with a table for the GPU. A kernel that cannot
+    be analysed dynamically has the published schemas alone. Raises WattcastError.
+    """
+    gpu = predictor.gpus.load(request.gpu)
+    source = predictor.sources.read(request, gpu)
+    analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
+    vectors: Vectors = {}
+    for schema in published_schemas().values():
+        if gpu.id in schema.gpus:
+            vectors[schema.id] = tuple(analysis.vector(schema.id).values.values())
+    activity = activity_schema().id
+    try:
+        vectors[activity] = tuple(analysis.vector(activity).values.values())
+    except AnalysisError:
+        if not vectors:
+            raise
+    return analysis.function.name, analysis.function.demangled, vectors
+
+
+def _column_of(error: WattcastError) -> str | None:
+    if isinstance(error, LaunchError):
+        return error.field.partition(".")[0]
+    return next((column for kind, column in _COLUMN_OF.items() if isinstance(error, kind)), None)
 
 
 def store_upload(
@@ -89,7 +256,7 @@ def store_upload(
 ) -> tuple[Batch, bool]:
     """Read, check and store an upload; ``False`` if the same rows were stored before.
 
-    Takes its time: run it by ``services.readers``. Raises DataError where the file cannot be read
+    Takes its time: run it by ``services.reader``. Raises DataError where the file cannot be read
     or no row of it was accepted, SchemaError or GpuError for options that do not exist, and
     ServiceError ``too-large`` or ``time-limit``.
     """
@@ -99,27 +266,27 @@ def store_upload(
 
 
 def _observed(services: Services, rows: Sequence[Measurement]) -> list[Observation]:
-    """What rows say of the intervals answered before: of each the latest answer to the very same
-    launch on the same board at the same clocks, that knew no measured launch of the kernel."""
+    """What rows say about the intervals answered before: of each the latest answer to the very same
+    launch on the same board at the same clocks, given without a measured launch of the kernel."""
     hashes = {row.ptx_sha256 for row in rows if row.ptx_sha256 is not None}
     answers: dict[str, str] = {}
     for past in answered(services.database.engine, sorted(hashes)):
-        asked = from_json(past.request)
-        if asked.get("known") or asked.get("power_limit_watts"):
+        request = from_json(past.request)
+        if request.get("known") or request.get("power_limit_watts"):
             continue
         with suppress(WattcastError, ValueError):  # of a GPU or a form that is gone
-            gpu, board = services.gpus.load(past.gpu), asked.get("board")
-            which = _question(past.ptx_sha256, past.kernel, gpu, board, asked["launch"], asked)
-            answers.setdefault(which, past.result)
-    found: list[Observation] = []
+            gpu, board = services.gpus.load(past.gpu), request.get("board")
+            key = _question(past.ptx_sha256, past.kernel, gpu, board, request["launch"], request)
+            answers.setdefault(key, past.result)
+    observations: list[Observation] = []
     for row in rows:
         if row.ptx_sha256 is not None and row.launch is not None:
             gpu, clocks = services.gpus.load(row.gpu), members(row, "core_mhz", "memory_mhz")
-            told = {**row.launch, "clocks": clocks}
-            which = _question(row.ptx_sha256, row.kernel, gpu, row.board, row.launch, told)
-            if which in answers:
-                found += _misses(row, from_json(answers[which]))
-    return found
+            asked = {**row.launch, "clocks": clocks}
+            key = _question(row.ptx_sha256, row.kernel, gpu, row.board, row.launch, asked)
+            if key in answers:
+                observations += _misses(row, from_json(answers[key]))
+    return observations
 
 
 def _question(
@@ -131,12 +298,12 @@ def _question(
     asked: Mapping[str, Any],
 ) -> str:
     """What makes two launches the same to a prediction."""
-    names = LaunchRequest.model_fields
-    how = LaunchRequest.model_validate({name: launch[name] for name in launch if name in names})
-    sizes = [[one] if isinstance(one, int) else one for one in (how.grid, how.block or 0)]
-    padded = [(*each, 1, 1)[:3] for each in sizes]
+    own = {name: launch[name] for name in LaunchRequest.model_fields if name in launch}
+    request = LaunchRequest.model_validate(own)
+    sizes = request.grid, request.block or 0
+    padded = [(*([size] if isinstance(size, int) else size), 1, 1)[:3] for size in sizes]
     clocks = Clocks.model_validate(asked.get("clocks") or {}).pair(gpu)
-    rest = how.model_dump(mode="json", include={"dynamic_shared_bytes", "arguments"})
+    rest = request.model_dump(mode="json", exclude={"grid", "block"})
     loops = sorted((asked.get("loops") or {}).items())
     return json.dumps(
         [sha256, kernel, gpu.id, board or "", padded, rest, clocks, loops], sort_keys=True
@@ -150,11 +317,11 @@ def _misses(row: Measurement, answer: Mapping[str, Any]) -> Iterator[Observation
         ("power", "watts", row.power_watts, answer["model"]),
         ("time", "seconds", row.time_seconds, time_model),
     ):
-        told = answer[target]
-        if told is None or model is None or measured is None or told["low"] <= 0:
+        quantity = answer[target]
+        if quantity is None or model is None or measured is None or quantity["low"] <= 0:
             continue
-        ends = {name: told[name] for name in ("low", "high", "level", "basis")}
-        estimate = Estimate(told[unit], **ends, widened=told.get("widened", 1.0))
+        ends = {name: quantity[name] for name in ("low", "high", "level", "basis")}
+        estimate = Estimate(quantity[unit], **ends, widened=quantity.get("widened", 1.0))
         yield Observation(
             row=row.row,
             target=target,
@@ -177,215 +344,46 @@ def check_upload(services: Services, file: IO[bytes], options: UploadOptions) ->
     """What would become of an upload: how many rows are accepted and rejected, and why.
     Raises as ``store_upload``, but not where all rows are rejected."""
     try:
-        found = read_upload(services, file, options)
+        batch = read_upload(services, file, options)
     except DataError as error:
         if "rejections" not in error.context:
             raise
         rejections, rejected = error.context["rejections"], error.context["rejected"]
         return {"accepted": 0, "rejected": rejected, "rejections": rejections}
     return {
-        "accepted": len(found.rows),
-        "rejected": found.rejected,
-        "rejections": [asdict(one) for one in found.rejections],
+        "accepted": len(batch.rows),
+        "rejected": batch.rejected,
+        "rejections": [asdict(rejection) for rejection in batch.rejections],
     }
 
 
 def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> NewBatch:
     """The accepted rows of an upload with their features. Raises as ``store_upload``."""
     settings = services.settings
-    until = time.monotonic() + settings.upload_seconds
     limits = Limits(settings.max_unpacked_bytes, settings.max_upload_files, settings.max_ptx_bytes)
-    in_table = TableLimits(
-        settings.max_upload_rows,
-        settings.parquet_memory_bytes,
-        settings.max_unpacked_bytes,
-        until,
-    )
     if options.gpu is not None:
         services.gpus.load(options.gpu)
     columns = None if options.schema is None else FeatureColumns(get_schema(options.schema))
-    reading = _Reading()
-    ptx: dict[str, str] = {}
+    upload = _Upload(services, options)
     with unpacked(file, limits) as source:
-        rows = read_rows(source, in_table)
+        rows = read_rows(source, settings, upload.until)
         if columns is None:
-            ptx = _with_ptx(services, rows, source.ptx, options, reading, until)
+            upload.read_launches(rows, source.ptx)
         else:
-            _with_features(services, rows, columns, options, reading, until)
-    if not reading.accepted:
-        raise _nothing_accepted(reading)
+            upload.read_features(rows, columns)
+    if not upload.accepted:
+        raise upload.nothing_accepted()
     form: Form = "ptx" if columns is None else "features"
-    used = {schema for row in reading.accepted for schema in row.vectors}
+    used = {schema for row in upload.accepted for schema in row.vectors}
     schemas = {schema: get_schema(schema).sha256 for schema in sorted(used)}
     return NewBatch(
-        content_sha256=_content_hash(form, schemas, reading.accepted),
+        content_sha256=_content_hash(form, schemas, upload.accepted),
         form=form,
         schemas=schemas,
-        rows=reading.accepted,
-        rejected=reading.rejected,
-        rejections=reading.rejections,
-        ptx=ptx,
-    )
-
-
-def _nothing_accepted(reading: _Reading) -> DataError:
-    if not reading.rejected:
-        return DataError("the table holds no rows")
-    first = [asdict(one) for one in reading.rejections[:100]]
-    one = reading.rejections[0]
-    where = f"row {one.row}" + (f", column {one.column!r}" if one.column else "")
-    return DataError(
-        f"none of {reading.rejected} rows was accepted; {where}: {one.reason}",
-        rejected=reading.rejected,
-        rejections=first,
-    )
-
-
-def _with_features(
-    services: Services,
-    rows: Iterable[RawRow],
-    columns: FeatureColumns,
-    options: UploadOptions,
-    reading: _Reading,
-    until: float,
-) -> None:
-    names = frozenset(columns.names)
-    for raw in rows:
-        in_time(until)
-        rest = {name: value for name, value in raw.cells.items() if name not in names}
-        row = _checked(FeatureRow, services, replace(raw, cells=rest), options, reading)
-        if row is None:
-            continue
-        gpu = services.gpus.load(row.gpu)
-        vector, wrong = columns.read(raw.cells)
-        if wrong:
-            reading.reject(raw.number, wrong)
-            continue
-        reading.accepted.append(
-            _measurement(raw.number, row, gpu, row.kernel, row.kernel, {columns.schema.id: vector})
-        )
-
-
-def _with_ptx(
-    services: Services,
-    rows: Iterable[RawRow],
-    in_zip: Mapping[str, str],
-    options: UploadOptions,
-    reading: _Reading,
-    until: float,
-) -> dict[str, str]:
-    """Rows with references to PTX; the answer is the texts that were used, by SHA-256."""
-    checked: list[tuple[int, PtxRow]] = []
-    for raw in rows:
-        in_time(until)
-        row = _checked(PtxRow, services, raw, options, reading)
-        if row is not None:
-            checked.append((raw.number, row))
-    hash_of = {name: _sha256(text) for name, text in in_zip.items()}
-    texts = {hash_of[name]: text for name, text in in_zip.items()}
-    texts |= _stored(services, [row.ptx for _, row in checked], texts)
-    launches: list[Launch] = []
-    rows_of: list[PtxRow] = []
-    for number, row in checked:
-        sha256 = hash_of.get(row.ptx, row.ptx)
-        text = texts.get(sha256)
-        if text is None:
-            why = "is neither a file of the zip nor the SHA-256 of a stored PTX"
-            reading.reject(number, [Rejection(number, "ptx", why)])
-            continue
-        try:
-            launches.append(Launch(number, sha256, row.request(text)))
-        except ValidationError as error:
-            reading.reject(number, rejections(number, error))
-        else:
-            rows_of.append(row)
-    used: dict[str, str] = {}
-    found = extract_all(services, launches, until)
-    for launch, row, extracted in zip(launches, rows_of, found, strict=True):
-        if isinstance(extracted, Rejection):
-            reading.reject(launch.number, [extracted])
-        else:
-            reading.accepted.append(_launched(services, launch, row, extracted))
-            used[launch.sha256] = texts[launch.sha256]
-    # Rejections come of three passes over the rows.
-    reading.rejections.sort(key=lambda one: one.row)
-    return used
-
-
-def _stored(services: Services, named: Sequence[str], known: dict[str, str]) -> dict[str, str]:
-    """Stored texts that rows name by their hash, in one query."""
-    wanted = {name for name in named if _SHA256.fullmatch(name) and name not in known}
-    most = services.settings.max_upload_files
-    if len(wanted) > most:
-        raise DataError(
-            f"the rows name {len(wanted)} stored PTX texts; at most {most} are looked up"
-        )
-    return services.database.measurements.ptx(sorted(wanted))
-
-
-def _launched(services: Services, launch: Launch, row: PtxRow, found: Extracted) -> Measurement:
-    request = launch.request
-    given = {"loops", "registers_per_thread", "static_shared_bytes"}
-    started: dict[str, Any] = {
-        **request.launch.model_dump(mode="json"),
-        **{"grid": row.grid, "block": row.block},
-        **request.model_dump(mode="json", include=given, exclude_defaults=True),
-    }
-    gpu = services.gpus.load(row.gpu)
-    made = _measurement(launch.number, row, gpu, found.kernel, found.demangled, dict(found.vectors))
-    return replace(made, ptx_sha256=launch.sha256, launch=started)
-
-
-def _checked(
-    kind: type[RowT],
-    services: Services,
-    raw: RawRow,
-    options: UploadOptions,
-    reading: _Reading,
-) -> RowT | None:
-    """The row as its columns say, or ``None`` after rejecting it."""
-    if raw.problem is not None:
-        reading.reject(raw.number, [Rejection(raw.number, None, raw.problem)])
-        return None
-    defaults = {"gpu": options.gpu, "board": options.board}
-    given = {name: value for name, value in defaults.items() if value is not None}
-    try:
-        row = kind.model_validate({**given, **raw.cells})
-        gpu = services.gpus.load(row.gpu)
-        admitted([Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)], gpu)
-    except ValidationError as error:
-        reading.reject(raw.number, rejections(raw.number, error))
-        return None
-    except (GpuError, ClockError) as error:
-        column = "gpu" if isinstance(error, GpuError) else error.field.rpartition(".")[2]
-        reading.reject(raw.number, [Rejection(raw.number, column, str(error)[:500])])
-        return None
-    try:
-        reading.tell(raw.number, row.doubts(gpu))
-    except DataError as error:
-        column, reason = str(error.context["field"]), str(error.context["reason"])
-        reading.reject(raw.number, [Rejection(raw.number, column, reason)])
-        return None
-    return row
-
-
-def _measurement(
-    number: int,
-    row: Measured,
-    gpu: GpuProfile,
-    kernel: str,
-    readable: str,
-    vectors: dict[str, tuple[float, ...]],
-) -> Measurement:
-    return Measurement(
-        row=number,
-        gpu=gpu.id,
-        kernel=kernel,
-        kernel_group=row.kernel_group or group_of(readable),
-        ptx_sha256=None,
-        launch=None,
-        vectors=vectors,
-        **members(row, "board", "core_mhz", "memory_mhz", "power_watts", "time_seconds", "repeats"),
+        rows=upload.accepted,
+        rejected=upload.rejected,
+        rejections=upload.rejections,
+        ptx=upload.ptx,
     )
 
 
@@ -394,12 +392,12 @@ def _content_hash(form: Form, schemas: Mapping[str, str], rows: Sequence[Measure
     With another definition of a schema the same rows have other features: another batch."""
     digest = hashlib.sha256(json.dumps([form, sorted(schemas.items())]).encode())
     for row in rows:
-        said = [
+        content = [
             *(row.gpu, row.board, row.kernel, row.kernel_group, row.ptx_sha256, row.launch),
             *(row.core_mhz, row.memory_mhz, row.power_watts, row.time_seconds, row.repeats),
             row.vectors if form == "features" else None,
         ]
-        digest.update(json.dumps(said, sort_keys=True).encode() + b"\n")
+        digest.update(json.dumps(content, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()
 
 

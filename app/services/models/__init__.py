@@ -1,2 +1,2 @@
 """Versions of models: ``registry`` lists, promotes and rolls back; ``champions`` serves what is
-promoted, ``promoted`` the same to faces without a service; ``artifacts`` is where models lie."""
+promoted, ``standalone`` the same to faces without a service; ``artifacts`` is where models lie."""

@@ -14,17 +14,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from wattcast.app.store.registry import ModelName
+from wattcast.app.settings import Settings
+from wattcast.app.store.registry import PACKAGED, ModelName, Version
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
 from wattcast.models.store import AnyCard, Artifact, ArtifactStore
 from wattcast.models.time.calibration import TimeCorrectionCard
-
-
-def folder_of(name: ModelName) -> Path:
-    """Place of a version below an artifact root."""
-    middle = f"{name.family}-{name.schema_id}-{name.source}"
-    return Path(name.gpu) / name.target / middle / str(name.version)
+from wattcast.predictor.parts.power_models import PowerModels
 
 
 def name_of(card: Card) -> ModelName:
@@ -40,6 +36,11 @@ class RegistryArtifacts:
     def __init__(self, root: Path, url: str | None = None) -> None:
         self.root = root
         self._shared = None if url is None else _Shared(url)
+
+    @classmethod
+    def of(cls, settings: Settings) -> RegistryArtifacts:
+        """Those of a service's home and shared place."""
+        return cls(settings.home / "registry", settings.artifacts_url)
 
     def adopt(self, made: Path, card: Card) -> None:
         """Move an artifact from below ``made`` to its place, to stay there whatever happens.
@@ -68,9 +69,9 @@ class RegistryArtifacts:
         return self._open(name, card_sha256, TimeCorrectionCard)
 
     def _open(self, name: ModelName, card_sha256: str, kind: type[AnyCard]) -> Artifact[AnyCard]:
-        folder = self.root / folder_of(name)
+        folder = self.root / name.place
         if not folder.is_dir() and self._shared is not None:
-            self._fetch(folder_of(name), kind)
+            self._fetch(name.place, kind)
         artifact = ArtifactStore((self.root,), kind=kind).find(
             name.gpu,
             name.target,
@@ -80,14 +81,13 @@ class RegistryArtifacts:
             version=name.version,
         )
         if sha256_of(folder / CARD_NAME) != card_sha256:
-            raise ModelError(f"the card of {folder_of(name).as_posix()} is not the registered one")
+            raise ModelError(f"the card of {name.place} is not the registered one")
         return artifact
 
-    def _fetch(self, relative: Path, kind: type[Card]) -> None:
+    def _fetch(self, relative: str, kind: type[Card]) -> None:
         files = self._shared
         assert files is not None
-        remote = f"{files.root}/{relative.as_posix()}"
-        place = self.root / relative
+        remote, place = f"{files.root}/{relative}", self.root / relative
         partial = place.with_name(f".{place.name}.{uuid4().hex}")
         partial.mkdir(parents=True)
         try:
@@ -97,14 +97,11 @@ class RegistryArtifacts:
                 for name in card.files:
                     files.system.get_file(f"{remote}/{name}", str(partial / name))
             except (OSError, ModelError) as error:
-                raise ModelError(f"{relative.as_posix()} cannot be fetched: {error}") from error
+                raise ModelError(f"{relative} cannot be fetched: {error}") from error
             for member in card.members:
-                schema, source = card.feature_schema.id, card.source
-                beside = ModelName(
-                    card.gpu, card.target, member.family, schema, source, member.version
-                )
-                if not (self.root / folder_of(beside)).is_dir():
-                    self._fetch(folder_of(beside), kind)
+                beside = name_of(card)._replace(family=member.family, version=member.version)
+                if not (self.root / beside.place).is_dir():
+                    self._fetch(beside.place, kind)
             try:
                 partial.rename(place)
             except OSError:
@@ -112,6 +109,20 @@ class RegistryArtifacts:
                     raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def open_version(
+    power: PowerModels, artifacts: RegistryArtifacts, version: Version
+) -> Artifact[ModelCard]:
+    """The artifact of a registered version. Raises ModelError where it is gone or has changed."""
+    if version.origin != PACKAGED:
+        return artifacts.open(version.name, version.card_sha256)
+    for card in power.base_cards():
+        if name_of(card) == version.name:
+            artifact = power.artifact(card)
+            if sha256_of(artifact.folder / CARD_NAME) == version.card_sha256:
+                return artifact
+    raise ModelError(f"the packaged model {version.name} is not in this release")
 
 
 class _Shared:

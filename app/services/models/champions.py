@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app.logs import log
-from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
-from wattcast.app.store.registry import ModelName, Origin, Place, RegistryStore, Snapshot, Version
+from wattcast.app.services.models.artifacts import RegistryArtifacts, open_version
+from wattcast.app.store.registry import (
+    PACKAGED,
+    TIME,
+    ModelName,
+    RegistryStore,
+    Snapshot,
+    Version,
+)
 from wattcast.features.errors import ModelError, WattcastError
-from wattcast.models.cards import CARD_NAME, ModelCard, sha256_of
+from wattcast.models.cards import ModelCard
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact
 from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
@@ -32,10 +39,10 @@ from wattcast.predictor.parts.power_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-PACKAGED: Origin = "packaged"
-TIME = "time"
+Model = TypeVar("Model")
+
 LOADING = (WattcastError, OSError, ValueError)
 """What loading an artifact raises: it is gone, has changed, or cannot be read."""
 
@@ -48,6 +55,9 @@ _CLOSE_SECONDS = 1.0
 SPARE_MODELS = 8
 """Loaded models kept besides the champions; each takes a few MB."""
 
+POLL_SECONDS = 0.5
+"""How often a service looks for promoted models: one row is read."""
+
 
 class Champions:
     """Watches the registry for ``power``. ``start`` and ``close`` its thread; or ``refresh``."""
@@ -57,19 +67,17 @@ class Champions:
         power: PowerModels,
         registry: RegistryStore,
         artifacts: RegistryArtifacts,
-        poll_seconds: float = 0.5,
     ) -> None:
         self._power = power
         self._registry = registry
         self._artifacts = artifacts
-        self._poll_seconds = poll_seconds
         self._opened: dict[int, Champion] = {}
         self._times: dict[int, CorrectedTimes] = {}
-        self._cards: dict[int, tuple[Name, ModelCard]] = {}
+        self._cards: dict[Name, ModelCard | TimeCorrectionCard] = {}
         self._generation = -1
         self._failing = False
         self._missing: dict[tuple[str, str, str], Missing] = {}
-        self._found_missing: dict[tuple[str, str, str], Missing] = {}
+        self._unopened: dict[tuple[str, str, str], Missing] = {}
         self._retry_at = 0.0
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -110,10 +118,10 @@ class Champions:
                 return
             snapshot = self._registry.snapshot()
             changed, before = snapshot.generation != self._generation, self._missing
-            self._found_missing = {}
+            self._unopened = {}
             self._power.serve(self._serving(snapshot))
             # Not before all serve: until then what was told holds.
-            self._missing = self._found_missing
+            self._missing = self._unopened
             self._generation = snapshot.generation
             self._retry_at = time.monotonic() + RETRY_SECONDS
             self._tell(before)
@@ -130,80 +138,66 @@ class Champions:
 
     def _serving(self, snapshot: Snapshot) -> Serving:
         before = self._power.serving
-        champions: dict[tuple[str, str], Champion] = {}
-        for place, standing in snapshot.standings.items():
-            if place.target != TARGET or standing.champion is None:
-                continue
-            key = place.gpu, place.board
-            try:
-                model = self._model(standing.champion.version)
-                if isinstance(model, BoostedPowerModel):
-                    model.warm_up()
-                champions[key] = model
-            except LOADING as error:
-                self._lacks(place, standing.champion.version, error)
-                # A model that answered well a moment ago is better than none.
-                if key in before.champions:
-                    champions[key] = before.champions[key]
+        champions = self._standing(snapshot, TARGET, self._warm, before.champions)
+        times = self._standing(snapshot, TIME, self._correction, before.times)
         self._forget([id(model) for model in champions.values()])
-        names = {version.name: version for version in snapshot.versions}
+        versions = {version.name: version for version in snapshot.versions}
 
         def load(name: Name) -> BoostedPowerModel:
             with self._lock:
-                model = self._model(names[ModelName(*name)])
+                model = self._model(versions[ModelName(*name)])
             if not isinstance(model, BoostedPowerModel):
-                raise ModelError(f"{model.card.folder.as_posix()} is not a boosted model")
+                raise ModelError(f"{model.card.place} is not a boosted model")
             return model
 
-        times = self._corrections(snapshot, before.times)
-        cards: dict[Name, TimeCorrectionCard] = {
-            version.name: self._times[version.id].card
-            for version in snapshot.versions
-            if version.id in self._times
-        }
-        retrained = self._retrained(snapshot)
-        return Serving(
-            champions, times, retrained, cards, load, self._found_missing, snapshot.coverage
-        )
+        self._read_cards(snapshot)
+        cards = {n: card for n, card in self._cards.items() if isinstance(card, ModelCard)}
+        time_cards = {n: c for n, c in self._cards.items() if isinstance(c, TimeCorrectionCard)}
+        unopened = dict(self._unopened)
+        return Serving(champions, times, cards, time_cards, load, unopened, snapshot.coverage)
 
-    def _lacks(self, place: Place, version: Version, error: Exception) -> None:
-        why = error.detail if isinstance(error, WattcastError) else str(error)
-        for root in (self._artifacts.root, PACKAGED_ARTIFACTS):  # callers read it, too
-            why = why.replace(f"{root}/", "")
-        key = place.target, place.gpu, place.board
-        self._found_missing[key] = Missing(version.name.family, why)
+    def _standing(
+        self,
+        snapshot: Snapshot,
+        target: str,
+        load: Callable[[Version], Model],
+        before: Mapping[tuple[str, str], Model],
+    ) -> dict[tuple[str, str], Model]:
+        """The champions of a target by GPU and board."""
+        served = {}
+        for place, standing in snapshot.standings.items():
+            if place.target != target or standing.champion is None:
+                continue
+            key, version = (place.gpu, place.board), standing.champion.version
+            try:
+                served[key] = load(version)
+            except LOADING as error:
+                why = error.detail if isinstance(error, WattcastError) else str(error)
+                for root in (self._artifacts.root, PACKAGED_ARTIFACTS):  # callers read it, too
+                    why = why.replace(f"{root}/", "")
+                self._unopened[target, *key] = Missing(version.name.family, why)
+                # A model that answered well a moment ago is better than none.
+                if key in before:
+                    served[key] = before[key]
+        return served
 
     def _model(self, version: Version) -> Champion:
         if version.id not in self._opened:
             self._opened[version.id] = champion_of(self.artifact(version))
         return self._opened[version.id]
 
-    def _corrections(
-        self, snapshot: Snapshot, before: Mapping[tuple[str, str], CorrectedTimes]
-    ) -> dict[tuple[str, str], CorrectedTimes]:
-        """Corrections of time that serve; all versions are opened, being a few numbers each."""
-        broken: dict[int, Exception] = {}
-        for version in snapshot.versions:
-            if version.name.target != TIME or version.id in self._times:
-                continue
-            try:
-                artifact = self._artifacts.open_correction(version.name, version.card_sha256)
-                self._times[version.id] = CorrectedTimes(artifact)
-            except LOADING as error:
-                broken[version.id] = error
-                if snapshot.generation != self._generation:
-                    log().error("correction of times left out", name=version.name, why=str(error))
-        found = {}
-        for place, standing in snapshot.standings.items():
-            if place.target != TIME or standing.champion is None:
-                continue
-            key, version = (place.gpu, place.board), standing.champion.version
-            if version.id in broken:
-                self._lacks(place, version, broken[version.id])
-            opened = self._times.get(version.id) or before.get(key)
-            if opened is not None:
-                found[key] = opened
-        return found
+    def _warm(self, version: Version) -> Champion:
+        model = self._model(version)
+        if isinstance(model, BoostedPowerModel):
+            model.warm_up()
+        return model
+
+    def _correction(self, version: Version) -> CorrectedTimes:
+        """A correction of times; all stay open, being a few numbers each."""
+        if version.id not in self._times:
+            artifact = self._artifacts.open_correction(version.name, version.card_sha256)
+            self._times[version.id] = CorrectedTimes(artifact)
+        return self._times[version.id]
 
     def _forget(self, serving: Sequence[int]) -> None:
         """Of models that do not serve, a few stay loaded: for rollbacks and explanations."""
@@ -211,24 +205,24 @@ class Champions:
         for key in spare[:-SPARE_MODELS]:
             del self._opened[key]
 
-    def _retrained(self, snapshot: Snapshot) -> dict[Name, ModelCard]:
+    def _read_cards(self, snapshot: Snapshot) -> None:
+        """The cards of all retrained versions that can be read."""
         for version in snapshot.versions:
-            packaged = version.origin == PACKAGED or version.name.target != TARGET
-            if packaged or version.id in self._cards:
+            if version.origin == PACKAGED or version.name in self._cards:
                 continue
             try:
-                self._cards[version.id] = version.name, self.artifact(version).card
+                own = self._correction if version.name.target == TIME else self.artifact
+                self._cards[version.name] = own(version).card
             except LOADING as error:
                 if snapshot.generation != self._generation:
                     log().error("retrained model left out", name=version.name, why=str(error))
-        return dict(self._cards.values())
 
     def artifact(self, version: Version) -> Artifact[ModelCard]:
         """A registered artifact. Raises ModelError where it is gone or has changed."""
         return open_version(self._power, self._artifacts, version)
 
     def _run(self) -> None:
-        while not self._closing.wait(self._poll_seconds):
+        while not self._closing.wait(POLL_SECONDS):
             self._refresh_or_log()
 
     def _refresh_or_log(self) -> None:
@@ -239,17 +233,3 @@ class Champions:
             if not self._failing:
                 log().error("cannot ask for champions; trying again", why=str(error.args[:1]))
             self._failing = True
-
-
-def open_version(
-    power: PowerModels, artifacts: RegistryArtifacts, version: Version
-) -> Artifact[ModelCard]:
-    """The artifact of a registered version. Raises ModelError where it is gone or has changed."""
-    if version.origin != PACKAGED:
-        return artifacts.open(version.name, version.card_sha256)
-    for card in power.base_cards():
-        if name_of(card) == version.name:
-            found = power.artifact(card)
-            if sha256_of(found.folder / CARD_NAME) == version.card_sha256:
-                return found
-    raise ModelError(f"the packaged model {version.name} is not in this release")

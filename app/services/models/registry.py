@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattcast.app.services.models.artifacts import RegistryArtifacts, folder_of, name_of
-from wattcast.app.services.models.champions import PACKAGED, TIME, open_version
-from wattcast.app.store.registry import Move, NewVersion, Place, Snapshot, Version
+from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of, open_version
+from wattcast.app.store.registry import PACKAGED, TIME, Move, NewVersion, Place, Snapshot, Version
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, sha256_of
 from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
@@ -75,9 +74,7 @@ def _version(
         raise ModelError(f"no {family} {place.target} model can be promoted", known=list(known))
     for version in snapshot.versions:
         if version.name == wanted:
-            artifacts = RegistryArtifacts(
-                services.settings.home / "registry", services.settings.artifacts_url
-            )
+            artifacts = RegistryArtifacts.of(services.settings)
             # What does not load shall not serve.
             if place.target == TIME:
                 CorrectedTimes(artifacts.open_correction(version.name, version.card_sha256))
@@ -96,7 +93,7 @@ def _default(services: Services, gpu: str, target: str) -> dict[str, Any] | None
     if target != TARGET:
         return None
     try:
-        return reference_of(services.power.default_artifact(gpu).card)
+        return reference_of(services.power.default_artifact(gpu).card).data()
     except ModelError:
         return None
 
@@ -148,7 +145,7 @@ def _told(version: Version) -> dict[str, Any]:
         "board": version.board,
         "origin": version.origin,
         "created": version.created.isoformat(),
-        "card": f"/models/{folder_of(name).as_posix()}",
+        "card": f"/models/{name.place}",
         "job": str(version.job_id) if version.job_id else None,
         "promoted": verdict.get("promoted"),
         "reasons": list(verdict.get("reasons", ())),

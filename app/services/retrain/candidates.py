@@ -1,253 +1,510 @@
-"""The candidates: boosted power models fitted anew or continued (modes full and continue), and
-calibrations of the physical power model (mode new_gpu) and of the default time model.
+"""The candidate of a target: its data, the way it is trained, and the model it must beat.
 
-Calibrations look at ``activity1`` and answer for any clocks, so every measured launch counts whose
-activity is known.
+decide      boosted (trees fitted anew or added) or calibrated (the physical and time models)
+prepare     the rows that count, who answers for their board now, the model to start from
+train       a judged candidate, by ``training.boosted`` or ``training.calibrated``
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 
-from wattcast.app.services.models.champions import TIME
-from wattcast.app.services.retrain.attempt import (
-    Attempt,
-    Outcome,
-    opponent,
-    opponent_of_launches,
-    serving,
+from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of, open_version
+from wattcast.app.services.retrain.messages import FittedMode, RetrainRequest, Target
+from wattcast.app.services.retrain.rows import (
+    PREFERRED_SCHEMA,
+    Floats,
+    Launches,
+    ModelledLaunch,
+    TrainingRows,
+    at_default_clocks,
+    complete,
+    shared_schema,
+    vectors_of,
 )
-from wattcast.app.services.retrain.candidate_rows import (
-    Gathered,
-    Together,
-    Wanted,
-    base_rows,
-    gathered,
-    nothing_left,
-)
-from wattcast.app.services.retrain.launches import MeasuredAt
-from wattcast.app.store.measurements import Measurement
-from wattcast.app.store.registry import Place
+from wattcast.app.store.measurements import Batch, Measurement
+from wattcast.app.store.registry import TIME, ModelName, Place, Snapshot
+from wattcast.app.store.repositories import Repositories
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import get_schema
-from wattcast.models.cards import BoardFacts, ModelCard, SchemaReference
+from wattcast.models.cards import BoardFacts, Card, ModelCard, SchemaReference
 from wattcast.models.power import PHYSICAL
+from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.store import Artifact
 from wattcast.models.time.calibration import CorrectedTimes, TimeBoard, features_of
-from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, TARGET, unseen_error_watts
+from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, unseen_error_watts
 
 if TYPE_CHECKING:
-    from wattcast.training.retrain.inputs import Champion, Uploads
-
+    from wattcast.app.services import Services
+    from wattcast.training.gate import Opponent, Policy
+    from wattcast.training.uploads import Base, Candidate, Champion, Order
 
 CONTINUABLE = ("xgboost", "catboost", "average")
 """Families that more trees can be added to; the packaged average is of the other two."""
 
+NOT_ASKED = "the uncalibrated answer was not asked: the rows lack features of activity1"
 
-def retrain_power(attempt: Attempt) -> Outcome:
-    """Fit anew, or continue the champion, and judge the result.
+GRID_GUESSED = (
+    "{guessed} rows do not tell their grid, which the {model} looks at: the answer nearest to the "
+    "measurement counts, of those over the grids that it knows"
+)
+"""Who gets the benefit of the doubt is beaten only by what really is better. Asked at one usual
+grid instead, it could look much worse than it is, and any candidate would be promoted."""
+
+_GRIDS = np.linspace(0.02, 0.98, 13)
+"""Quantiles of the grids that a model knows, at which it is asked where a row has no grid of its
+own; a convention of ours."""
+
+MOST_SHOWN = 400
+"""Launches left out that a result holds, evenly chosen: as many as a picture shows apart."""
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """What is asked, and where the data are.
+
+    ``snapshot`` is the registry that the candidate is judged against, ``work`` the folder of new
+    artifacts (``made``) and of fits that outlive an attempt (``folds``). ``progress`` takes the
+    stage and the share of the work that is done.
+    """
+
+    services: Services
+    data: Repositories
+    artifacts: RegistryArtifacts
+    snapshot: Snapshot
+    gpu: GpuProfile
+    request: RetrainRequest
+    policy: Policy
+    work: Path
+    progress: Callable[[str, float], None] = lambda stage, share: None
+
+    @property
+    def launches(self) -> Launches:
+        """Models of measured launches."""
+        return Launches(self.services, self.gpu, self.data.measurements)
+
+    def rows(self, batches: Mapping[UUID, Batch], target: Target, **which: Any) -> TrainingRows:
+        """The rows of batches that the request names, still to be loaded."""
+        store, board = self.data.measurements, self.request.board
+        return TrainingRows(store, self.gpu, dict(batches), board, target, **which)
+
+    def serving(self, place: Place) -> Artifact[ModelCard]:
+        """The power model that answers by default for a board now. Raises ModelError."""
+        version = self.snapshot.answering(place)
+        if version is None:
+            return self.services.power.default_artifact(place.gpu)
+        return open_version(self.services.power, self.artifacts, version)
+
+    def champion(self, answering: Artifact[ModelCard], schema_id: str) -> Champion | None:
+        """The boosted model to beat and to start from: the one that answers for the board now, or,
+        where that one cannot be continued, the best of the packaged ones that can. ``None`` where
+        none takes the schema's features."""
+        from wattcast.training.uploads import Champion
+
+        if answering.card.family in CONTINUABLE and answering.card.feature_schema.id == schema_id:
+            return Champion(answering)
+        power = self.services.power
+        cards = [
+            card
+            for card in power.base_cards()
+            if (card.gpu, card.feature_schema.id) == (self.gpu.id, schema_id)
+            and card.family in CONTINUABLE
+        ]
+        return Champion(power.artifact(min(cards, key=unseen_error_watts))) if cards else None
+
+
+class Decision(NamedTuple):
+    """How a target is trained: by which mode (``None``: times have no choice), and why."""
+
+    mode: FittedMode | None
+    why: str
+
+    @property
+    def boosted(self) -> bool:
+        """Whether trees are fitted; else a physical model is calibrated."""
+        return self.mode in ("full", "continue")
+
+
+def decide(asked: Retraining, batches: Mapping[UUID, Batch], target: Target) -> Decision:
+    """The way to retrain a target: as asked, or for ``auto`` by the model that answers now.
+
+    Raises DataError where no row counts, or where rows are of several boards.
+    """
+    request, gpu = asked.request, asked.gpu
+    if target == TIME:
+        return Decision(None, "the default time model is corrected, whatever the mode")
+    if request.mode != "auto":
+        return Decision(request.mode, "asked for")
+    rows = asked.rows(batches, target, schema=request.schema_id, any_clocks=True)
+    answering = asked.serving(Place(gpu.id, rows.load(), target))
+    family, schemas = answering.card.family, rows.schemas
+    now = f"the {family} model answers for this board now"
+    launches = PHYSICAL_SCHEMA in schemas and request.schema_id in (None, PHYSICAL_SCHEMA)
+    if family == PHYSICAL and launches:
+        which = "pooled over other GPUs" if answering.card.gpu == POOLED else "of this GPU"
+        return Decision("new_gpu", f"{now}, {which}: it is calibrated, by launches at any clocks")
+    own = PREFERRED_SCHEMA if family == PHYSICAL else answering.card.feature_schema.id
+    schema = request.schema_id or own
+    if schema not in schemas or schema == PHYSICAL_SCHEMA:
+        if launches:
+            return Decision("new_gpu", f"no row has features of {own}, which trees take")
+        schema = min(schemas)
+    champion = asked.champion(answering, schema)
+    if champion is not None and champion.card == answering.card:
+        return Decision("continue", f"{now}: trees are added to it")
+    lacks = f"no row has features of {PHYSICAL_SCHEMA}, by which it is calibrated"
+    now += f", and {lacks}" if family == PHYSICAL else ", and no trees can be added to it"
+    if champion is None:
+        return Decision("full", f"{now}: trees are fitted to these rows alone")
+    if has_base(gpu.id, champion):
+        why = f"{now}: trees are fitted to these rows and those of the packaged models"
+        return Decision("full", why)
+    return Decision(
+        "continue",
+        f"{now}: trees are added to the packaged {champion.card.family} model, whose own rows are "
+        "not at hand (WATTCAST_DATA)",
+    )
+
+
+def has_base(gpu_id: str, champion: Champion | None) -> bool:
+    """Whether rows that the packaged model of a GPU was trained on are at hand and count."""
+    from wattcast.training.data.datasets import find_data
+    from wattcast.training.power_rows import SCHEMA, THESIS_FILES
+
+    if champion is None or not champion.knows_base or gpu_id not in THESIS_FILES:
+        return False
+    folder, inputs = find_data(), get_schema(SCHEMA).model_fields
+    # ``wattcast data fetch`` brings the measurements, not the names of their kernels.
+    named = folder is not None and (folder / "power" / "kernel_names.csv").is_file()
+    return named and champion.card.feature_names == inputs
+
+
+def _base(gpu_id: str, champion: Champion | None) -> Base | None:
+    """Those rows, where they are."""
+    from wattcast.training.power_rows import served_rows, source_of
+    from wattcast.training.uploads import Base
+
+    if not has_base(gpu_id, champion):
+        return None
+    cleaned, rows = served_rows(gpu_id)
+    return Base(rows, (source_of(cleaned),))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What one target is trained on: rows of one board, who answers for it now (``answering``; of
+    times ``correction``, if one was promoted), and the model to start from: of trees ``champion``,
+    else ``physical``."""
+
+    asked: Retraining
+    target: Target
+    place: Place
+    decision: Decision
+    rows: TrainingRows
+    answering: Artifact[ModelCard] | None = None
+    correction: CorrectedTimes | None = None
+    champion: Champion | None = None
+    physical: PhysicalPowerModel | None = None
+
+    @property
+    def schema(self) -> str:
+        """The schema whose features count."""
+        assert self.rows.schema is not None
+        return self.rows.schema
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Inputs of boosted models: the champion's, without one those of the schema."""
+        if self.champion is not None:
+            return self.champion.card.feature_names
+        return tuple(get_schema(self.schema).model_fields)
+
+    def vectors(self) -> Floats:
+        """Inputs ``[n, k]`` of boosted models."""
+        return vectors_of(self.rows.measured, self.schema, self.inputs, self.asked.gpu)
+
+    def order(self, **fields: Any) -> Order:
+        """What to train, under a version of its own."""
+        from wattcast.training.uploads import Order
+
+        return Order(
+            gpu=self.place.gpu,
+            board=self.place.board,
+            schema=SchemaReference(id=self.schema, sha256=get_schema(self.schema).sha256),
+            version=self.asked.data.registry.reserve_version(),
+            policy=self.asked.policy,
+            **fields,
+        )
+
+
+def prepare(asked: Retraining, target: Target) -> Prepared:
+    """The data of a target. Raises DataError where no row counts."""
+    request, power = asked.request, asked.services.power
+    batches = asked.data.measurements.get_many(request.batches)
+    if not batches:
+        raise DataError("the measurements have been deleted")
+    decision = decide(asked, batches, target)
+    schema = PHYSICAL_SCHEMA
+    if decision.boosted:
+        schema = request.schema_id or shared_schema(batches.values())
+    rows = asked.rows(batches, target, schema=schema, any_clocks=not decision.boosted)
+    place = Place(asked.gpu.id, rows.load(), target)
+    answering = correction = champion = physical = None
+    if target == TIME:
+        version = asked.snapshot.answering(place)
+        if version is not None:
+            correction = CorrectedTimes(
+                asked.artifacts.open_correction(version.name, version.card_sha256)
+            )
+        before: BoardFacts | TimeBoard | None = (
+            None if correction is None else correction.card.board
+        )
+    else:
+        answering = asked.serving(place)
+        before = answering.card.board
+        if decision.boosted:
+            champion = asked.champion(answering, schema)
+            before = None if champion is None else champion.card.board
+        else:
+            # The packaged model, with all that was uploaded before: so a calibration does not
+            # depend on the order of the uploads.
+            physical = PhysicalPowerModel(power.physical_artifact(place.gpu), asked.gpu)
+    if before is not None and before.label == place.board:
+        rows.load_earlier(before.batches)
+    models = answering, correction, champion, physical
+    prepared = Prepared(asked, target, place, decision, rows, *models)
+    if champion is not None:
+        whole = complete(champion.card, prepared.vectors())
+        rows.drop([None if each else "a feature is missing" for each in whole])
+    return prepared
+
+
+# --- what the candidate must beat -----------------------------------------------------------------
+
+
+def opponent(
+    answering: Artifact[ModelCard],
+    rows: Sequence[Measurement],
+    gpu: GpuProfile,
+    launches: Callable[[], Sequence[ModelledLaunch | str]],
+) -> tuple[tuple[Opponent, ...], tuple[str, ...]]:
+    """The model that answers now with its watts ``[n]`` of measured rows, and notes on it.
+
+    A GPU that nobody measured is answered by pooled weights: where the rows lack what those look
+    at, they are no opponent, since the measurements themselves are more than was known before.
+    """
+    from wattcast.training.gate import Opponent
+
+    card = answering.card
+    if card.family != PHYSICAL:
+        name = f"{card.family} model that answers now"
+        watts, guessed = boosted_watts(BoostedPowerModel(answering), rows, gpu)
+        notes = (GRID_GUESSED.format(model=name, guessed=guessed),) if guessed else ()
+        return (Opponent(name, watts, card.marks),), notes
+    model = PhysicalPowerModel(answering, gpu)
+    watts = np.full(len(rows), np.nan)
+    for at, launch in enumerate(launches()):
+        if not isinstance(launch, str):
+            watts[at] = model.of_activities(launch.activities, launch.clocks).estimate.value
+    if card.gpu == POOLED and np.isnan(watts).any():
+        return (), (NOT_ASKED,)
+    name = "uncalibrated physical model" if card.gpu == POOLED else "physical model"
+    return (Opponent(f"{name} that answers now", watts, card.marks),), ()
+
+
+def boosted_watts(
+    model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile
+) -> tuple[Floats, int]:
+    """Watts ``[n]`` that a model gives launches whose power was measured; NaN where they lack an
+    input of it, or ran at other clocks than it answers for. And at how many of them the grid
+    was guessed (``GRID_GUESSED``)."""
+    card = model.card
+    schema, names = card.feature_schema.id, card.feature_names
+    watts = np.full(len(rows), np.nan)
+    having = [
+        at for at, row in enumerate(rows) if schema in row.vectors and at_default_clocks(row, gpu)
+    ]
+    if not having:
+        return watts, 0
+    own = [rows[at] for at in having]
+
+    def asked(blocks: float) -> Floats:
+        vectors = vectors_of(own, schema, names, gpu, blocks)
+        whole = complete(card, vectors)
+        answers = np.full(len(own), np.nan)
+        if whole.any():
+            answers[whole] = model.predict_watts(vectors[whole])
+        return answers
+
+    answers = asked(np.nan)
+    silent = np.isnan(answers)
+    if silent.any() and "blocks_per_sm" in names:
+        points = np.array(model.background.points)[:, names.index("blocks_per_sm")]
+        each = np.array([asked(blocks) for blocks in np.quantile(points, _GRIDS) * gpu.sm_count])
+        measured = np.array([row.power_watts for row in own], dtype=np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            errors = np.nan_to_num(np.abs(np.log(each / measured)), nan=np.inf)
+        nearest = each[errors.argmin(axis=0), np.arange(len(own))]
+        answers = np.where(silent, nearest, answers)
+    watts[np.array(having)] = answers
+    return watts, int(np.count_nonzero(silent & ~np.isnan(answers)))
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A judged candidate, and what it was trained on."""
+
+    prepared: Prepared
+    candidate: Candidate[Any]
+
+    @property
+    def promotes(self) -> bool:
+        """Whether the candidate takes its place."""
+        return self.candidate.verdict.promoted and self.prepared.asked.request.promote
+
+    def result(self, versions: Sequence[ModelName]) -> dict[str, Any]:
+        """As a job answers it."""
+        place, decision = self.prepared.place, self.prepared.decision
+        card: Card = self.candidate.card
+        return {
+            "promoted": self.promotes,
+            "gpu": place.gpu,
+            "board": place.board or None,
+            "target": place.target,
+            "versions": [name._asdict() for name in versions],
+            "candidate": name_of(card)._asdict(),
+            "watts_factor": card.watts_factor if isinstance(card, ModelCard) else None,
+            "verdict": self.candidate.verdict.model_dump(mode="json"),
+            "scores": [scores.model_dump(mode="json") for scores in card.scores],
+            "mode": decision.mode,
+            "why": decision.why,
+            "left_out": self.prepared.rows.left_out,
+            "held_out": self._held_out(),
+        }
+
+    def _held_out(self) -> list[dict[str, Any]]:
+        """Old and new on launches whose kernels were left out."""
+        compared, measured = self.candidate.compared, self.prepared.rows.measured
+        opponents = list(compared.opponents.values())
+        old = opponents[-1] if opponents else np.full(len(compared.at), np.nan)
+        step = -(-len(compared.at) // MOST_SHOWN) or 1
+        return [
+            {
+                "kernel": measured[compared.at[row]].kernel_group,
+                "measured": _short(compared.measured[row]),
+                "old": None if np.isnan(old[row]) else _short(old[row]),
+                "new": _short(compared.candidate[row]),
+            }
+            for row in range(0, len(compared.at), step)
+        ]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def train(prepared: Prepared) -> Outcome:
+    """Train the candidate of a target and judge it.
 
     Raises DataError where the rows do not allow it, and ModelError for families or a champion
     that do not fit.
     """
+    if prepared.decision.boosted:
+        return Outcome(prepared, _boosted(prepared))
+    asked, rows = prepared.asked, prepared.rows
+    launches = asked.launches.modelled(rows.measured)
+    rows.drop([each if isinstance(each, str) else None for each in launches])
+    modelled = [each for each in launches if not isinstance(each, str)]
+    calibrate = _calibrated_times if prepared.place.target == TIME else _calibrated_power
+    asked.progress("folds", 0.3)
+    return Outcome(prepared, calibrate(prepared, modelled))
+
+
+def _boosted(prepared: Prepared) -> Candidate:
+    from wattcast.training.boosted import retrain
     from wattcast.training.checkpoints import Checkpoints
     from wattcast.training.engine import open_engine
-    from wattcast.training.retrain.run import retrain
 
-    gpu, settings = attempt.gpu, attempt.services.settings
-    given = boosted_rows(attempt)
-    found, place, champion, measured = given.found, given.place, given.champion, given.measured
-    beside = None
-    if champion is None or given.answering.card != champion.card:
-        beside = opponent(given.answering, measured, attempt.launches)
-    inputs, families = found.inputs(champion), _families(attempt, champion)
-    order = attempt.order(place.board, found.reference, inputs, families)
-    with open_engine(settings.dask, settings.job_threads, settings.dask_rows) as engine:
-        retrained = retrain(
-            order,
-            given.uploads,
-            base_rows(gpu.id, champion) if attempt.mode == "full" else None,
-            champion,
-            attempt.made,
-            opponents={beside.name: beside.watts} if beside and beside.name else {},
-            knowing=(beside.marks,) if beside and beside.name else (),
-            notes=(beside.note,) if beside and beside.note else (),
-            engine=engine,
-            checkpoints=Checkpoints(attempt.kept),
-            progress=attempt.tell,
+    asked, rows, champion = prepared.asked, prepared.rows, prepared.champion
+    settings, answering = asked.services.settings, prepared.answering
+    opponents: tuple[Opponent, ...] = ()
+    notes: tuple[str, ...] = ()
+    if answering is not None and (champion is None or answering.card != champion.card):
+        measured = rows.measured
+        opponents, notes = opponent(
+            answering, measured, asked.gpu, lambda: asked.launches.modelled(measured)
         )
-    return Outcome(place, retrained, attempt, measured)
-
-
-@dataclass(frozen=True)
-class BoostedRows:
-    """What trees are fitted to: the rows as models take them, and the measurements behind them in
-    the same order; who answers for their board now, and the trees to start from."""
-
-    found: Gathered
-    place: Place
-    answering: Artifact[ModelCard]
-    champion: Champion | None
-    uploads: Uploads
-    measured: Sequence[Measurement]
-
-
-def boosted_rows(attempt: Attempt) -> BoostedRows:
-    """The rows of a request that trees can be fitted to. Raises DataError where there are none."""
-    request, rest = attempt.request, attempt.rest
-    measurements = attempt.data.measurements
-    batches = measurements.get_many(request.batches)
-    wanted = Wanted(attempt.gpu, request.board)
-    found = gathered(batches, attempt.rows, wanted, request.schema_id, rest)
-    place = Place(attempt.gpu.id, found.board, TARGET)
-    answering = serving(attempt.services.power, attempt.artifacts, attempt.snapshot, place)
-    champion = champion_for(attempt, answering, found.schema_id)
-    known = trained_on(None if champion is None else champion.card.board, place)
-    together = found.with_earlier(known, measurements, attempt.rows, rest)
-    uploads, measured = found.boosted(champion, together, rest)
-    return BoostedRows(found, place, answering, champion, uploads, measured)
-
-
-def champion_for(
-    attempt: Attempt, answering: Artifact[ModelCard], schema_id: str
-) -> Champion | None:
-    """The model to beat and to start from: the one that answers for this board now, or, where
-    that one cannot be continued, the best of the packaged ones that can.
-
-    ``None`` where there is none that takes the uploads' features.
-    """
-    from wattcast.training.retrain.inputs import Champion
-
-    card = answering.card
-    if card.family in CONTINUABLE and card.feature_schema.id == schema_id:
-        return Champion(answering)
-    power = attempt.services.power
-    known = [
-        card
-        for card in power.base_cards()
-        if (card.gpu, card.feature_schema.id) == (attempt.gpu.id, schema_id)
-        and card.family in CONTINUABLE
-    ]
-    return Champion(power.artifact(min(known, key=unseen_error_watts))) if known else None
-
-
-def _families(attempt: Attempt, champion: Champion | None) -> tuple[str, ...]:
-    request = attempt.request
-    if request.families:
-        return tuple(dict.fromkeys(request.families))
-    if attempt.mode == "continue" and champion is not None:
+    continued = prepared.decision.mode == "continue"
+    families: tuple[str, ...] = tuple(dict.fromkeys(asked.request.families))
+    if not families and continued and champion is not None:
         singles = champion.artifact.members or (champion.artifact,)
-        return tuple(single.card.family for single in singles)
-    return ("xgboost", "catboost")
-
-
-def calibrate_power(attempt: Attempt) -> Outcome:
-    """Draw the physical model to measured launches, and judge it.
-
-    It starts from the packaged model, the GPU's own or the pooled one, with all that was uploaded
-    before: so a calibration does not hang on the order of the uploads. Raises DataError where the
-    rows do not allow it.
-    """
-    from wattcast.training.retrain.new_gpu import COLUMNS, Start
-    from wattcast.training.retrain.new_gpu import calibrate_power as calibrate
-
-    gpu, power = attempt.gpu, attempt.services.power
-    found = launch_rows(attempt, TARGET)
-    place = Place(gpu.id, found.board, TARGET)
-    answering = serving(power, attempt.artifacts, attempt.snapshot, place)
-    card = answering.card
-    together, launches = _launches(attempt, found, trained_on(card.board, place))
-    beside = opponent_of_launches(answering, together.measured, launches, gpu)
-    packaged = power.physical_artifact(gpu.id)
-    pooled = packaged.card.gpu == POOLED
-    order = attempt.order(place.board, _SCHEMA, COLUMNS, (PHYSICAL,))
-    attempt.tell("folds", 0.3)
-    vectors = [(*launch.activities, *launch.clocks) for launch in launches]
-    retrained = calibrate(
-        order,
-        together.uploads(np.array(vectors, dtype=np.float64)),
-        Start(PhysicalPowerModel(packaged, gpu).parameters, packaged.card, pooled),
-        attempt.made,
-        opponents={beside.name: beside.watts} if beside.name else {},
-        knowing=(beside.marks,) if beside.name else (),
-        notes=(beside.note,) if beside.note else (),
-        champion=beside.watts if together.known else None,
+        families = tuple(single.card.family for single in singles)
+    order = prepared.order(
+        features=prepared.inputs, families=families or ("xgboost", "catboost"), continued=continued
     )
-    return Outcome(place, retrained, attempt, together.measured)
+    with open_engine(settings.dask, settings.job_threads) as engine:
+        return retrain(
+            order,
+            rows.uploads(prepared.vectors()),
+            None if continued else _base(asked.gpu.id, champion),
+            champion,
+            asked.work / "made",
+            opponents=opponents,
+            notes=notes,
+            engine=engine,
+            checkpoints=Checkpoints(asked.work / "folds"),
+            progress=asked.progress,
+        )
 
 
-def calibrate_time(attempt: Attempt) -> Outcome:
-    """Correct the default time model by measured launches, and judge that.
-    Raises DataError where the rows do not allow it."""
-    from wattcast.training.retrain.gate import CHAMPION
-    from wattcast.training.retrain.launch_time import DEFAULT
-    from wattcast.training.retrain.launch_time import calibrate_time as calibrate
+def _calibrated_power(prepared: Prepared, launches: Sequence[ModelledLaunch]) -> Candidate:
+    from wattcast.training.calibrated import calibrate_power
 
-    gpu = attempt.gpu
-    found = launch_rows(attempt, TIME)
-    place = Place(gpu.id, found.board, TIME)
-    champion = correction_of(attempt, place)
-    known = trained_on(None if champion is None else champion.card.board, place)
-    together, launches = _launches(attempt, found, known)
-    order = attempt.order(place.board, _SCHEMA, (), ())
-    attempt.tell("folds", 0.3)
+    asked, rows = prepared.asked, prepared.rows
+    assert prepared.physical is not None
+    assert prepared.answering is not None
+    opponents, notes = opponent(prepared.answering, rows.measured, asked.gpu, lambda: launches)
+    vectors = [(*launch.activities, *launch.clocks) for launch in launches]
+    return calibrate_power(
+        prepared.order(),
+        rows.uploads(np.array(vectors, dtype=np.float64)),
+        prepared.physical.parameters,
+        prepared.physical.card,
+        asked.work / "made",
+        opponents=opponents,
+        notes=notes,
+        champion=opponents[0].predicted if rows.trained_on and opponents else None,
+    )
+
+
+def _calibrated_times(prepared: Prepared, launches: Sequence[ModelledLaunch]) -> Candidate[Any]:
+    from wattcast.training.calibrated import DEFAULT, calibrate_time
+    from wattcast.training.gate import CHAMPION, Opponent
+
+    asked, rows, correction = prepared.asked, prepared.rows, prepared.correction
     vectors = [features_of(each.regime, each.seconds, each.clocks) for each in launches]
     now = np.array(
         [
-            each.seconds if champion is None else champion.seconds(each.regime, each.seconds)
+            each.seconds if correction is None else correction.seconds(each.regime, each.seconds)
             for each in launches
         ]
     )
-    retrained = calibrate(
-        order,
-        gpu,
-        together.uploads(np.array(vectors, dtype=np.float64)),
-        attempt.made,
-        opponents={DEFAULT if champion is None else CHAMPION: now},
-        champion=now if known else None,
+    return calibrate_time(
+        prepared.order(),
+        asked.gpu,
+        rows.uploads(np.array(vectors, dtype=np.float64)),
+        asked.work / "made",
+        opponents=[Opponent(DEFAULT if correction is None else CHAMPION, now)],
+        champion=now if rows.trained_on else None,
     )
-    return Outcome(place, retrained, attempt, together.measured)
-
-
-_SCHEMA = SchemaReference(id=PHYSICAL_SCHEMA, sha256=get_schema(PHYSICAL_SCHEMA).sha256)
-
-
-def launch_rows(attempt: Attempt, target: str) -> Gathered:
-    """The rows of a request that the physical power model, or the default time model, can be held
-    against, at any clocks. Raises DataError where there are none."""
-    request = attempt.request
-    batches = attempt.data.measurements.get_many(request.batches)
-    wanted = Wanted(
-        attempt.gpu, request.board, "power" if target == TARGET else "time", any_clocks=True
-    )
-    return gathered(batches, attempt.rows, wanted, PHYSICAL_SCHEMA, attempt.rest)
-
-
-def _launches(
-    attempt: Attempt, found: Gathered, trained_on: Sequence[str]
-) -> tuple[Together, list[MeasuredAt]]:
-    """The rows whose launch the models can work out, and those launches in the same order."""
-    together = found.with_earlier(trained_on, attempt.data.measurements, attempt.rows, attempt.rest)
-    launches = attempt.launches.of(together.measured)
-    reasons = [each if isinstance(each, str) else None for each in launches]
-    together = together.where(reasons, attempt.rest)
-    if not together.rows:
-        raise nothing_left(attempt.gpu, attempt.rest)
-    return together, [each for each in launches if not isinstance(each, str)]
-
-
-def trained_on(board: BoardFacts | TimeBoard | None, place: Place) -> Sequence[str]:
-    """Batches that the board's own champion was trained on."""
-    return board.batches if board is not None and board.label == place.board else ()
-
-
-def correction_of(attempt: Attempt, place: Place) -> CorrectedTimes | None:
-    """What corrects the times of a board now."""
-    version = attempt.snapshot.answering(place)
-    if version is None:
-        return None
-    return CorrectedTimes(attempt.artifacts.open_correction(version.name, version.card_sha256))

@@ -7,12 +7,16 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from wattcast.predictor.messages import Answer
+
+FittedMode = Literal["full", "continue", "new_gpu"]
+"""``full`` and ``continue`` are the boosted way, ``new_gpu`` is the calibrated one."""
 Mode = Literal["auto", "full", "continue", "new_gpu"]
 Target = Literal["power", "time"]
 
 
-class RetrainOptions(BaseModel):
-    """How to retrain. The measurements come beside it."""
+class RetrainRequest(BaseModel):
+    """How to retrain, on batches that were uploaded before."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -56,18 +60,6 @@ class RetrainOptions(BaseModel):
         True, description="False: even a better model stays a candidate, to be promoted by hand."
     )
 
-    @model_validator(mode="after")
-    def _sound(self) -> RetrainOptions:
-        if len(set(self.targets)) < len(self.targets):
-            raise ValueError("targets: one is named twice")
-        if self.families and (self.mode == "new_gpu" or "power" not in self.targets):
-            raise ValueError("families: not allowed with mode new_gpu or target time")
-        return self
-
-
-class RetrainRequest(RetrainOptions):
-    """A retraining on batches that were uploaded before."""
-
     batches: list[UUID] = Field(min_length=1, max_length=1000)
     dry_run: bool = Field(
         False,
@@ -75,8 +67,16 @@ class RetrainRequest(RetrainOptions):
         "trained, queued or stored.",
     )
 
+    @model_validator(mode="after")
+    def _sound(self) -> RetrainRequest:
+        if len(set(self.targets)) < len(self.targets):
+            raise ValueError("targets: one is named twice")
+        if self.families and (self.mode == "new_gpu" or "power" not in self.targets):
+            raise ValueError("families: not allowed with mode new_gpu or target time")
+        return self
 
-class PlannedKernel(BaseModel):
+
+class PlannedKernel(Answer):
     """Launches of one kernel group that would train."""
 
     kernel: str = Field(description="The kernel group, as rows name it.")
@@ -89,7 +89,7 @@ class PlannedKernel(BaseModel):
     fold: int | None = Field(description="Left out together with the others of this fold, from 1.")
 
 
-class LeftOutRow(BaseModel):
+class LeftOutRow(Answer):
     """A row that would not train."""
 
     batch: UUID
@@ -97,11 +97,11 @@ class LeftOutRow(BaseModel):
     reason: str
 
 
-class Plan(BaseModel):
+class Plan(Answer):
     """What would be done for one target."""
 
     target: Target
-    mode: Literal["full", "continue", "new_gpu"] | None = Field(description="Null for `time`.")
+    mode: FittedMode | None = Field(description="Null for `time`.")
     why: str = Field(description="Why this mode.")
     answers_now: str = Field(description="The model to beat.")
     starts_from: str | None = Field(description="Card of the model started from, if there is one.")
@@ -120,7 +120,7 @@ class Plan(BaseModel):
     notes: list[str]
 
 
-class PlanAnswer(BaseModel):
+class PlanAnswer(Answer):
     """Answer of ``POST /retrain`` with ``dry_run``."""
 
     gpu: str

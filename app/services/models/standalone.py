@@ -1,0 +1,191 @@
+"""Champions for the command line and Python, which run no service: looked up when one is needed.
+
+The database of the settings is read where it exists: it is neither made nor migrated for a
+prediction, and nothing is written to it. Only the models that are asked for are opened.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wattcast.app.store import HEAD
+from wattcast.models.intervals import Observed
+from wattcast.models.time.calibration import CorrectedTimes
+from wattcast.predictor import Predictor
+from wattcast.predictor.parts.power_models import (
+    TARGET,
+    Champion,
+    PowerModels,
+    Serving,
+    Watched,
+    champion_of,
+)
+
+if TYPE_CHECKING:
+    from wattcast.app.settings import Settings
+    from wattcast.app.store.database import Reading
+    from wattcast.app.store.registry import Place, Version
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+Model = TypeVar("Model")
+
+POLL_SECONDS = 0.5
+"""How often one process asks the registry, as a service does (``champions``)."""
+
+MOST_OPENED = 8
+"""Opened models kept of each target; each takes a few MB."""
+
+
+def standalone_predictor(settings: Settings, *, registry: bool = True) -> Predictor:
+    """A predictor without a service, which keeps nothing. ``registry``: promoted models answer,
+    where there is a database that names any, unless ``settings`` say otherwise."""
+    made = Predictor(settings, own=True)
+    if registry and settings.registry == "auto":
+        made.power.serve(serving(settings, made.power))
+    return made
+
+
+def serving(settings: Settings, power: PowerModels) -> Serving:
+    """Champions of power and corrections of time, as a service would answer by them.
+    The database layer is imported where there is a database."""
+    registry = _Registry(settings)
+
+    def champion(version: Version) -> Champion:
+        from wattcast.app.services.models.artifacts import RegistryArtifacts, open_version
+
+        return champion_of(open_version(power, RegistryArtifacts.of(settings), version))
+
+    def correction(version: Version) -> CorrectedTimes:
+        from wattcast.app.services.models.artifacts import RegistryArtifacts
+
+        artifacts = RegistryArtifacts.of(settings)
+        return CorrectedTimes(artifacts.open_correction(version.name, version.card_sha256))
+
+    return Serving(
+        Promoted(lambda: registry.champions(TARGET), _once(champion)),
+        times=Promoted(lambda: registry.champions("time"), _once(correction)),
+        coverage=Promoted(registry.coverage, lambda observed: observed),
+    )
+
+
+def _once(open_: Callable[[Version], Model]) -> Callable[[Version], Model]:
+    """``open_`` that opens each version once."""
+    opened: dict[int, Model] = {}
+
+    def kept(version: Version) -> Model:
+        if version.id not in opened:
+            if len(opened) >= MOST_OPENED:
+                opened.clear()
+            opened[version.id] = open_(version)
+        return opened[version.id]
+
+    return kept
+
+
+class Promoted(Mapping[Key, Model]):
+    """What the registry holds ``now``, as ``Serving`` holds it; a value is opened when asked for.
+
+    Every access raises StoreError where the database is there but cannot be read, and ``[]``
+    raises ModelError where an artifact is gone or has changed: another model's answer would be
+    none.
+    """
+
+    def __init__(self, now: Callable[[], Mapping[Key, Kept]], open_: Callable[[Kept], Model]):
+        self._now: Callable[[], Mapping[Key, Any]] = now
+        self._open: Callable[[Any], Model] = open_
+
+    def __getitem__(self, key: Key) -> Model:
+        return self._open(self._now()[key])
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+
+class _Registry:
+    """The registry's champions, asked anew when ``POLL_SECONDS`` have passed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._reading: Reading | None = None
+        self._generation = -1
+        self._champions: dict[Place, Version] = {}
+        self._coverage: Mapping[Watched, Observed] = {}
+        self._looked = float("-inf")
+        self._lock = threading.Lock()
+
+    def champions(self, target: str) -> dict[tuple[str, str], Version]:
+        """Champions of a target. Raises StoreError."""
+        with self._lock:
+            self._look_again()
+            return {
+                (place.gpu, place.board): version
+                for place, version in self._champions.items()
+                if place.target == target
+            }
+
+    def coverage(self) -> Mapping[Watched, Observed]:
+        """What intervals held. Raises StoreError."""
+        with self._lock:
+            self._look_again()
+            return self._coverage
+
+    def _look_again(self) -> None:
+        if time.monotonic() - self._looked >= POLL_SECONDS:
+            self._look()
+            self._looked = time.monotonic()
+
+    def _look(self) -> None:
+        file = self._settings.database_file
+        if file is not None and not file.is_file():
+            self._generation, self._champions, self._coverage = -1, {}, {}
+            return
+        if file is not None and self._reading is None and _never_changed(file):
+            return
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from wattcast.app.store.database import Reading, cannot_read
+        from wattcast.app.store.registry import RegistryStore
+
+        url = self._settings.sqlalchemy_url
+        if self._reading is None:
+            self._reading = Reading(url)
+        try:
+            engine = self._reading.engine()
+            if engine is None:
+                self._generation, self._champions, self._coverage = -1, {}, {}
+                return
+            registry = RegistryStore(engine)
+            if registry.generation() == self._generation:
+                return
+            snapshot = registry.snapshot()
+        except SQLAlchemyError as error:
+            raise cannot_read(url, error) from error
+        self._champions = {
+            place: standing.champion.version
+            for place, standing in snapshot.standings.items()
+            if standing.champion is not None
+        }
+        self._generation, self._coverage = snapshot.generation, snapshot.coverage
+
+
+def _never_changed(file: Path) -> bool:
+    """Whether nothing was ever promoted or observed, by the registry's generation alone: told
+    without SQLAlchemy, which takes longer to load than a small kernel to predict."""
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as reading:
+            revision = reading.execute("SELECT version_num FROM alembic_version").fetchone()
+            found = reading.execute("SELECT generation FROM registry").fetchone()
+    except sqlite3.Error:
+        return False  # SQLAlchemy tells what is wrong
+    return bool(revision == (HEAD,) and found == (0,))

@@ -1,0 +1,379 @@
+"""Operators of neural networks by their shapes: what a call computes, moves and how it fills a GPU.
+
+A call is named values: an operator, its shape, the formats of its numbers. ``quantities`` works out
+operations and bytes, ``features`` the vector of schema ``operator1``: columns in, columns out, so
+that a million measured calls and a single request pass through the same lines.
+
+    gemm           C[rows, columns] = A[rows, depth] x B[depth, columns], ``batch`` of them
+    attention      ``new`` tokens a sequence attend to themselves and to ``cached`` ones before
+    moe            ``tokens``, each through ``topk`` of ``experts`` gated products of a layer
+    quantize       a bfloat16 matrix to fp8
+    linear_attention  gated delta rule or Mamba 2: ``stage`` convolution or recurrence
+    stream         memory-bound passes over ``read_bytes`` and ``write_bytes``
+
+Meanings follow the collector that measured them (github.com/ai-dynamo/aiconfigurator, collector/).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.gpus.sections import PeakName
+from wattcast.features.schemas.tables import SchemaFile, fields_of, hash_of, text_of
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Floats]
+
+OPERATORS = ("gemm", "prefill", "decode", "moe", "quantize", "gdn", "mamba2", "stream")
+"""What models tell apart; attention is ``prefill`` or ``decode``, its two kernels."""
+
+FORMATS = {
+    "bfloat16": (16.0, 16.0),
+    "fp8": (8.0, 8.0),
+    "fp8_block": (8.0, 8.25),
+    "nvfp4": (4.0, 4.5),
+    "w4a8_mxfp4_mxfp8": (8.0, 4.25),
+    "w4a16_mxfp4": (16.0, 4.25),
+    "int4_wo": (16.0, 4.125),
+}
+"""Bits that the matrix units multiply, and bits a stored weight takes with its scales: one float32
+for 128 values along two axes (fp8_block counts a quarter bit for scales of activations too), an
+fp8 for 16 (nvfp4), 8 bits for 32 (mxfp4), 16 bits for 128 (int4_wo)."""
+
+DISTRIBUTIONS = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
+"""Tokens over experts: evenly, or by a power law of that exponent (collector/helper.py)."""
+
+
+class Board(NamedTuple):
+    """What features and peaks take from a GPU."""
+
+    bandwidth: float
+    sm_count: int
+    l2_bytes: float
+    tdp_watts: float
+    tensor: dict[int, float]
+    """FLOP/s of dense products by bits of their operands (16, 8, 4)."""
+
+
+_PEAKS: dict[int, tuple[PeakName, ...]] = {
+    16: ("tensor_bf16", "tensor_fp16"),
+    8: ("tensor_fp8",),
+    4: ("tensor_fp4",),
+}
+
+
+def board_of(gpu: GpuProfile) -> Board:
+    """Peaks as printed, else from multiply-adds an SM does in a clock; formats that the matrix
+    units do not know are computed as the next wider one."""
+    rates = dict[int, float]()
+    for bits, names in _PEAKS.items():
+        printed = [gpu.printed[name].value * 1e12 for name in names if name in gpu.printed]
+        rate = max(printed) if printed else gpu.peak(names[-1])
+        rates[bits] = max(rate, rates.get(2 * bits, 0.0))
+    if not rates[16]:
+        rates = {bits: max(rate, gpu.peak("fp32")) for bits, rate in rates.items()}
+    return Board(gpu.bandwidth_bytes_per_second, gpu.sm_count, gpu.l2_bytes, gpu.tdp_watts, rates)
+
+
+class Quantities(NamedTuple):
+    """Of calls ``[n]``: operations, bytes that have to move, and the products they consist of."""
+
+    flops: Floats
+    weight_bytes: Floats
+    """Of weights or of the key-value cache: read once."""
+    moved_bytes: Floats
+    """Of activations: read and written."""
+    problems: Floats
+    rows: Floats
+    columns: Floats
+    depth: Floats
+    hit_share: Floats
+    row_tiles: Floats
+    """Tiles of 16, 64 and 128 rows over all problems, ``[3, n]``."""
+    largest: Floats
+    """Rows of the largest problem."""
+
+    @property
+    def bytes(self) -> Floats:
+        """All that has to move once."""
+        return self.weight_bytes + self.moved_bytes
+
+
+TILES = (16, 64, 128)
+
+
+def quantities(operator: str, call: Columns) -> Quantities:
+    """Of calls of one operator. Values as ``predictor.messages.operators`` bounds them."""
+    return _RULES[operator](call)
+
+
+def _uniform(flops: Floats, weights: Floats, moved: Floats, *grid: Floats) -> Quantities:
+    problems, rows, columns, depth = np.broadcast_arrays(*grid)
+    tiles = np.stack([problems * np.ceil(rows / tile) for tile in TILES])
+    one = np.ones_like(flops)
+    return Quantities(flops, weights, moved, problems, rows, columns, depth, one, tiles, rows)
+
+
+def _gemm(call: Columns) -> Quantities:
+    rows, columns, depth, batch = call["rows"], call["columns"], call["depth"], call["batch"]
+    return _uniform(
+        2.0 * batch * rows * columns * depth,
+        batch * columns * depth * call["weight_bits"] / 8,
+        2.0 * batch * (rows * depth + rows * columns),
+        batch, rows, columns, depth,
+    )  # fmt: skip
+
+
+def attended(new: Floats, cached: Floats, window: Floats, causal: Floats) -> Floats:
+    """Pairs of a query and a key in one sequence and head. A window of 0 is none."""
+    reach = np.where(window > 0, window, np.inf)
+    # Causal: query i sees min(cached + i, reach) keys; the first ``short`` see fewer than reach.
+    short = np.clip(reach - cached, 0.0, new)
+    seen = (
+        short * cached
+        + short * (short + 1) / 2
+        + np.where(new > short, (new - short) * np.where(np.isinf(reach), 0.0, reach), 0.0)
+    )
+    return np.where(causal > 0, seen, new * np.minimum(cached + new, reach))
+
+
+def _attention(call: Columns) -> Quantities:
+    batch, new, cached = call["batch"], call["new"], call["cached"]
+    heads, kv_heads, size = call["heads"], call["kv_heads"], call["head_size"]
+    pairs = attended(new, cached, call["window"], call["causal"])
+    reach = np.where(call["window"] > 0, call["window"], np.inf)
+    kept = np.minimum(cached + new, reach + new - 1)
+    group = heads / kv_heads
+    decode = new <= 1
+    return _uniform(
+        4.0 * batch * heads * size * pairs,
+        2.0 * batch * kept * kv_heads * size * call["weight_bits"] / 8,
+        4.0 * batch * new * (heads + kv_heads) * size,
+        batch * np.where(decode, kv_heads, heads), np.where(decode, group, new), size, pairs / new,
+    )  # fmt: skip
+
+
+def _moe(call: Columns) -> Quantities:
+    tokens, hidden, matrices = call["tokens"], call["hidden"], 2.0 + call["gated"]
+    inner = call["inner"] / call["tensor_parallel"]
+    keys = np.stack([call[name] for name in (
+        "tokens", "topk", "experts", "expert_parallel", "distribution")], axis=1)  # fmt: skip
+    distinct, place = np.unique(keys, axis=0, return_inverse=True)
+    loads = np.array([expert_load(*map(float, key)) for key in distinct])[place.reshape(-1)]
+    routed, hit, largest = loads[:, 0], loads[:, 1], loads[:, 2]
+    return Quantities(
+        flops=2.0 * routed * hidden * inner * matrices,
+        weight_bytes=hit * hidden * inner * matrices * call["weight_bits"] / 8,
+        moved_bytes=4.0 * tokens * hidden + 2.0 * routed * (2 * hidden + inner * matrices),
+        problems=hit,
+        rows=routed / np.maximum(hit, 1e-9),
+        columns=inner * (matrices - 1),
+        depth=hidden,
+        hit_share=hit * call["expert_parallel"] / call["experts"],
+        row_tiles=loads[:, 3:].T,
+        largest=largest,
+    )
+
+
+@lru_cache(maxsize=4096)
+def expert_load(
+    tokens: float, topk: float, experts: float, ranks: float, exponent: float
+) -> tuple[float, ...]:
+    """Routed rows, experts hit, rows of the fullest, and tiles of ``TILES`` rows of one GPU.
+
+    As the collector deals tokens out (collector/helper.py, ``balanced_logits`` and
+    ``power_law_logits_v3``): rank 0 when balanced, the fullest rank under a power law. Its random
+    draws are replaced by the quantiles of the law, dealt to the ranks by four fixed shuffles.
+    """
+    count, local = int(experts), max(int(experts / ranks), 1)
+    wanted = tokens * topk
+    if exponent == 0:
+        even = np.full(local, wanted / count)
+        if wanted < count:  # spread over distinct experts, evenly over the ranks
+            hit = max(round(wanted * local / count), 1)
+            even = np.r_[np.ones(hit), np.zeros(local - hit)] * max(wanted * local / count, 1) / hit
+        return _load([even])
+    low, high = (1.0, tokens * 0.8) if wanted > count else (0.01, 2.0)
+    order = _shuffles(count)
+    power = 1.0 - exponent
+    ends = low**power, max(high, low * 1.001) ** power
+    law = ((ends[1] - ends[0]) * (order + 0.5) / count + ends[0]) ** (1 / power)
+    law = np.rint(law * (wanted / law.sum(axis=1, keepdims=True)))
+    spill = np.maximum(law - tokens, 0.0).sum(axis=1, keepdims=True)
+    law = np.minimum(law, tokens)
+    room = tokens - law
+    law += room * spill / np.maximum(room.sum(axis=1, keepdims=True), 1.0)
+    dealt = law[:, : local * (count // local)].reshape(len(law), -1, local)
+    fullest = dealt.sum(axis=2).argmax(axis=1)
+    return _load([rank[at] for rank, at in zip(dealt, fullest, strict=True)])
+
+
+@lru_cache(maxsize=64)
+def _shuffles(count: int) -> Floats:
+    draw = np.random.default_rng(count)
+    return np.stack([draw.permutation(count).astype(float) for _ in range(4)])
+
+
+def _load(ranks: list[Floats]) -> tuple[float, ...]:
+    each = [
+        (r.sum(), (r >= 0.5).sum(), r.max(), *(np.ceil(np.floor(r + 0.5) / t).sum() for t in TILES))
+        for r in ranks
+    ]
+    return tuple(float(x) for x in np.mean(each, axis=0))
+
+
+def _quantize(call: Columns) -> Quantities:
+    cells = call["rows"] * call["columns"]
+    return _stream_of(cells, 2.0 * cells, cells, call["rows"], call["columns"])
+
+
+def _stream(call: Columns) -> Quantities:
+    read, write = call["read_bytes"], call["write_bytes"]
+    rows = np.ceil((read + write) / (3.0 * 4096))
+    return _stream_of((read + write) / 3.0, read, write, rows, np.full_like(read, 4096.0))
+
+
+def _stream_of(
+    operations: Floats, read: Floats, write: Floats, rows: Floats, columns: Floats
+) -> Quantities:
+    one = np.ones_like(read)
+    return _uniform(operations, np.zeros_like(read), read + write, one, rows, columns, one)
+
+
+def _linear(call: Columns) -> Quantities:
+    batch, length = call["batch"], call["new"]
+    heads, keys = call["heads"], call["key_heads"]
+    key, value, taps = call["key_size"], call["head_size"], 4.0
+    tokens = batch * length
+    channels = heads * value + 2.0 * keys * key
+    convolution = call["stage"] == 0
+    # Recurrence: chunks of 64 tokens multiply keys, values and states; decode touches the state.
+    state = batch * heads * key * value * 4.0
+    work = tokens * heads * (6.0 * key * value + np.minimum(length, 64.0) * 2.0 * (key + value))
+    return _uniform(
+        np.where(convolution, 2.0 * tokens * channels * taps, work),
+        np.where(convolution, batch * channels * taps * 2.0, 2.0 * state),
+        np.where(convolution, 4.0 * tokens * channels,
+                 2.0 * tokens * (2 * keys * key + 2 * heads * value)),
+        batch * np.where(convolution, channels / 128, heads), length, value, key,
+    )  # fmt: skip
+
+
+_RULES = {
+    "gemm": _gemm, "prefill": _attention, "decode": _attention, "moe": _moe,
+    "quantize": _quantize, "stream": _stream, "gdn": _linear, "mamba2": _linear,
+}  # fmt: skip
+
+
+# --- schema operator1 --------------------------------------------------------------------------
+
+TILE_SHAPES = ((16, 128), (64, 128), (128, 128), (128, 256))
+
+CALL_FEATURES = (
+    "rows", "columns", "depth", "batch", "new", "cached", "heads", "kv_heads", "head_size",
+    "window", "tokens", "hidden", "inner", "topk", "experts", "tensor_parallel",
+    "expert_parallel", "distribution", "stage",
+)  # fmt: skip
+"""Values of a call that models see as given; those an operator has not are missing."""
+_LINEAR_SCALE = ("distribution", "stage", "topk")
+
+FEATURE_NAMES = (
+    "operator", "framework", "math_bits", "weight_bits", "block_scaled", *CALL_FEATURES,
+    "flops", "weight_bytes", "moved_bytes", "roofline_seconds", "compute_over_memory",
+    "intensity", "weight_bytes_over_l2", "bytes_over_l2", "problems_per_sm", "problem_rows",
+    "problem_columns", "problem_depth", "hit_share", "largest_rows",
+    *(f"{name}_{rows}x{columns}" for rows, columns in TILE_SHAPES
+      for name in ("waves", "last_wave", "filled")),
+    "serial_depth", "tensor_flops_per_second", "bandwidth", "sm_count", "l2_bytes", "tdp_watts",
+)  # fmt: skip
+"""Columns of the schema, in order; magnitudes are logarithms to base 2."""
+
+
+def roofline_seconds(found: Quantities, math_bits: Floats, board: Board) -> tuple[Floats, Floats]:
+    """Seconds of arithmetic at the format's peak, and of all bytes at peak bandwidth, ``[n]``."""
+    rate = np.array([board.tensor[16], board.tensor[8], board.tensor[4]])
+    at = np.where(math_bits >= 16, 0, np.where(math_bits >= 8, 1, 2))
+    return found.flops / rate[at], found.bytes / board.bandwidth
+
+
+def features(operator: str, call: Columns, board: Board) -> tuple[NDArray[np.float32], Quantities]:
+    """Vectors ``[n, len(FEATURE_NAMES)]`` of calls of one operator on one board."""
+    found = quantities(operator, call)
+    size = len(found.flops)
+    compute, memory = roofline_seconds(found, call["math_bits"], board)
+    roof = np.maximum(compute, memory)
+    values: dict[str, ArrayLike] = {
+        "operator": OPERATORS.index(operator),
+        "framework": call["framework"],
+        "math_bits": call["math_bits"],
+        "weight_bits": call["weight_bits"],
+        "block_scaled": call["block_scaled"],
+        "flops": _log(found.flops),
+        "weight_bytes": _log(found.weight_bytes),
+        "moved_bytes": _log(found.moved_bytes),
+        "roofline_seconds": _log(roof * 1e6),
+        "compute_over_memory": _log(compute / memory),
+        "intensity": _log(found.flops / found.bytes),
+        "weight_bytes_over_l2": _log(found.weight_bytes / board.l2_bytes),
+        "bytes_over_l2": _log(found.bytes / board.l2_bytes),
+        "problems_per_sm": _log(found.problems / board.sm_count),
+        "problem_rows": _log(found.rows),
+        "problem_columns": _log(found.columns),
+        "problem_depth": _log(found.depth),
+        "hit_share": found.hit_share,
+        "largest_rows": _log(found.largest),
+        "tensor_flops_per_second": _log(found.flops / np.maximum(compute, 1e-30) / 1e12),
+        "bandwidth": np.log2(board.bandwidth / 1e12),
+        "sm_count": board.sm_count,
+        "l2_bytes": np.log2(board.l2_bytes),
+        "tdp_watts": board.tdp_watts,
+    }
+    for name in CALL_FEATURES:
+        if name in call:
+            values[name] = call[name] if name in _LINEAR_SCALE else _log(call[name])
+    for at, (rows, columns) in enumerate(TILE_SHAPES):
+        row_tiles = found.row_tiles[min(at, len(TILES) - 1)]
+        tiles = row_tiles * np.ceil(found.columns / columns)
+        waves = tiles / board.sm_count
+        tag = f"{rows}x{columns}"
+        values[f"waves_{tag}"] = _log(waves)
+        values[f"last_wave_{tag}"] = waves / np.maximum(np.ceil(waves), 1.0)
+        values[f"filled_{tag}"] = (
+            found.problems * found.rows * found.columns / np.maximum(tiles * rows * columns, 1.0)
+        )
+    serial = np.maximum(np.ceil(found.row_tiles[-1] * np.ceil(found.columns / 128)
+                                / board.sm_count), 1.0) * found.depth  # fmt: skip
+    values["serial_depth"] = _log(serial)
+    vectors = np.full((size, len(FEATURE_NAMES)), np.nan, dtype=np.float32)
+    for at, name in enumerate(FEATURE_NAMES):
+        if name in values:
+            vectors[:, at] = values[name]
+    return vectors, found
+
+
+def _log(values: ArrayLike) -> Floats:
+    return np.asarray(np.log2(np.maximum(values, 2.0**-40)), dtype=np.float64)
+
+
+SCHEMA_ID = "operator1"
+
+
+@lru_cache(maxsize=1)
+def operator_schema() -> SchemaFile:
+    """``operator1`` as the package defines it."""
+    raw = tomllib.loads(text_of(SCHEMA_ID))
+    return SchemaFile(
+        id=raw["id"],
+        version=raw["version"],
+        title=raw["title"],
+        source=raw["source"],
+        fields=fields_of(raw),
+        sha256=hash_of(raw),
+    )

@@ -1,0 +1,437 @@
+"""Time and power of library operators: boosted trees on shapes, per GPU and pooled.
+
+Trees tell how far a call stays behind its roofline (time) and which share of the board's limit it
+draws (power, as NVML read it while the call was repeated). They step where training shapes change,
+so a call between two shapes of the measured sweep is answered by interpolation of the logarithms
+between its neighbours there, on a simplex; what the roofline knows is taken at the call itself.
+
+An artifact (target ``operator``) holds for each operator the trees of its time and, where watts
+were measured, of its power, with the sweep's values along its axes and the widths of intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from wattcast.features.errors import ModelError, SchemaError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.operators import (
+    FEATURE_NAMES,
+    SCHEMA_ID,
+    Board,
+    Columns,
+    Floats,
+    Quantities,
+    board_of,
+    features,
+    operator_schema,
+    roofline_seconds,
+)
+from wattcast.models.background import Background, read_background
+from wattcast.models.cards import Card, CardPart, FeatureFacts, Sha256, TrainingSize
+from wattcast.models.estimate import Basis
+from wattcast.models.power.physical import VoltageCurve
+from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
+from wattcast.models.trees import open_session
+
+POOLED = "pooled"
+"""In the place of a GPU: the model of boards nobody measured."""
+
+LAUNCH_SECONDS = 2e-6
+"""Added to the roofline in what the times of calls are set against: the shortest call measured
+took 1.2 microseconds, so that a ratio to the bare roofline would run over six decades."""
+
+AXES: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("rows", "columns", "depth"),
+    "prefill": ("batch", "new", "heads"),
+    "decode": ("batch", "cached", "heads"),
+    "moe": ("tokens", "hidden", "inner"),
+    "quantize": ("rows", "columns"),
+    "gdn": ("batch", "new", "heads"),
+    "mamba2": ("batch", "new", "heads"),
+}
+"""Values of a call between whose measured ones answers are interpolated."""
+
+VOLTAGE = VoltageCurve(floor=0.75, slope=1.0)
+"""Core voltage over the relative clock where nothing was measured: the pooled physical model's
+(``models/artifacts/pooled``)."""
+
+Quantity = Literal["time", "power"]
+
+
+class OperatorScores(CardPart):
+    """Errors on rows left out, in percent, beside two answers that need no model: the median of the
+    training rows and, for times, the roofline. ``long`` counts calls of 0.1 ms and longer."""
+
+    protocol: Literal["random", "shape_group", "board"]
+    folds: int = Field(ge=1)
+    rows: int = Field(ge=1)
+    mean_percent: float = Field(ge=0)
+    median_percent: float = Field(ge=0)
+    long_mean_percent: float | None = Field(default=None, ge=0)
+    long_median_percent: float | None = Field(default=None, ge=0)
+    constant_mean_percent: float = Field(ge=0)
+    roofline_mean_percent: float | None = Field(default=None, ge=0)
+
+
+class Fitted(CardPart):
+    """The trees of one operator and quantity. ``low`` and ``high`` are logarithms of what the 90 %
+    interval's ends are over the answer, on shape groups left out; ``coverage`` what those held in
+    folds not used for them."""
+
+    file: str
+    inputs: tuple[str, ...] = Field(min_length=1)
+    trees: int = Field(ge=1)
+    rows: int = Field(ge=1)
+    groups: int = Field(ge=1)
+    low: float = Field(le=0)
+    high: float = Field(ge=0)
+    coverage: float = Field(ge=0, le=1)
+    scores: tuple[OperatorScores, ...]
+
+
+class Sustained(CardPart):
+    """What a board draws while calls follow each other without a pause: ``idle`` and, of what is
+    left up to the limit, the share 1 - exp(-x), since clocks fall as it is neared; x adds up what
+    running at all takes (``busy``), arithmetic at its peak rate (``compute``) and memory at its
+    peak bandwidth (``memory``). Fitted to the upper quarter of the readings of calls of 20
+    microseconds and longer, since a reading after a pause is too low; readings at the limit are
+    censored."""
+
+    idle_watts: float = Field(ge=0)
+    busy: float = Field(ge=0)
+    compute: float = Field(ge=0)
+    memory: float = Field(ge=0)
+
+
+class OperatorFacts(CardPart):
+    """One operator of an artifact: ranges and sweep values of its axes, and its trees."""
+
+    frameworks: tuple[str, ...]
+    formats: tuple[str, ...]
+    knots: dict[str, tuple[float, ...]]
+    longest_seconds: float = Field(gt=0)
+    time: Fitted
+    power: Fitted | None = None
+    sustained: Sustained | None = None
+
+
+class OperatorTraining(TrainingSize):
+    """Rows as in the files; ``kernels`` are operators, ``kernel_groups`` shape groups."""
+
+    limit_watts: float = Field(gt=0)
+    idle_watts: float = Field(ge=0)
+    power_rows: int = Field(ge=0)
+    fingerprint: Sha256
+
+
+class OperatorIntervals(CardPart):
+    """Nominal level; the widths stand with each operator."""
+
+    level: float = Field(gt=0, lt=1)
+    extrapolated_widening: float = Field(ge=1)
+
+
+class OperatorCard(Card):
+    """Card of an operator model."""
+
+    target: Literal["operator"]
+    features: tuple[FeatureFacts, ...]
+    training: OperatorTraining
+    scores: tuple[OperatorScores, ...] = ()
+    intervals: OperatorIntervals
+    operators: dict[str, OperatorFacts]
+
+
+def _hash(schema_id: str) -> str:
+    if schema_id != SCHEMA_ID:
+        raise SchemaError(f"unknown schema {schema_id!r} of operators")
+    return operator_schema().sha256
+
+
+def operator_store(roots: Sequence[Any] = (PACKAGED_ARTIFACTS,)) -> ArtifactStore[OperatorCard]:
+    """Artifacts of operator models below ``roots``."""
+    return ArtifactStore(roots, kind=OperatorCard, hash_of_schema=_hash)
+
+
+class Told(NamedTuple):
+    """Answers for calls ``[n]``. Watts are NaN where no watts were measured."""
+
+    seconds: Floats
+    watts: Floats
+    sustained_watts: Floats
+    inside: NDArray[np.bool_]
+    quantities: Quantities
+    roofline: Floats
+    vectors: NDArray[np.float32]
+
+
+class Trees:
+    """Trees of one operator and quantity: scored by ONNX Runtime, explained by their library."""
+
+    def __init__(self, artifact: Artifact[OperatorCard], fitted: Fitted) -> None:
+        self._artifact, self.fitted = artifact, fitted
+        self.at = [FEATURE_NAMES.index(name) for name in fitted.inputs]
+        self._lock = Lock()
+
+    @cached_property
+    def _run(self) -> Any:
+        session = open_session(self._artifact.read(f"{self.fitted.file}.onnx"))
+        source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
+        return lambda vectors: session.run([target], {source: vectors})[0]
+
+    @cached_property
+    def native(self) -> Any:
+        """The booster itself, for SHAP; needs XGBoost."""
+        import xgboost
+
+        content = bytearray(self._artifact.read(f"{self.fitted.file}.ubj"))
+        booster = xgboost.Booster(params={"nthread": 1})
+        booster.load_model(content)
+        return booster
+
+    def score(self, vectors: NDArray[np.float32]) -> Floats:
+        """Logarithms ``[n]`` of vectors of the whole schema."""
+        return self.score_inputs(np.ascontiguousarray(vectors[:, self.at]))
+
+    def score_inputs(self, inputs: NDArray[np.float32]) -> Floats:
+        """Logarithms ``[n]`` of vectors of ``fitted.inputs`` alone."""
+        return np.asarray(self._run(inputs), dtype=np.float64).reshape(len(inputs))
+
+    @cached_property
+    def background(self) -> Background:
+        """What LIME perturbs within: statistics of the operator's rows. Raises ModelError."""
+        name = f"{self.fitted.file.rpartition('_')[0]}_background.json"
+        return read_background(self._artifact.read(name))
+
+    def shap(self, vectors: NDArray[np.float32]) -> tuple[float, Floats]:
+        """Base and contributions ``[n, inputs]``, of the logarithm."""
+        import xgboost
+
+        matrix = xgboost.DMatrix(vectors[:, self.at], nthread=1)
+        parts = np.asarray(self.native.predict(matrix, pred_contribs=True), dtype=np.float64)
+        return float(parts[0, -1]), parts[:, :-1]
+
+
+class Corners(NamedTuple):
+    """Neighbours of calls ``[n]`` in the sweep: columns ``[m]``, their weights and whose they
+    are, both ``[m]``, and which calls lie inside the sweep."""
+
+    call: dict[str, Floats]
+    weights: Floats
+    of: NDArray[np.intp]
+    inside: NDArray[np.bool_]
+
+
+def corners(call: Columns, axes: Sequence[str], knots: Mapping[str, Sequence[float]]) -> Corners:
+    """The simplex of sweep values around each call: its corners step one axis after the other from
+    the lower neighbours to the upper ones, the axis with the largest fraction first (Kuhn's
+    triangulation). Beyond the ends of an axis the call's own value stands."""
+    size = len(next(iter(call.values())))
+    lower, upper, fraction = [], [], []
+    inside = np.ones(size, dtype=bool)
+    for name in axes:
+        known, asked = np.asarray(knots[name]), call[name]
+        at = np.clip(np.searchsorted(known, asked, side="right") - 1, 0, max(len(known) - 2, 0))
+        low, high = known[at], known[np.minimum(at + 1, len(known) - 1)]
+        within = (asked >= known[0]) & (asked <= known[-1])
+        inside &= within
+        low, high = np.where(within, low, asked), np.where(within, high, asked)
+        # One is added: cached tokens may be none.
+        span = np.log((high + 1.0) / (low + 1.0))
+        part = np.log((asked + 1.0) / (low + 1.0)) / np.where(span > 0, span, 1.0)
+        lower.append(low)
+        upper.append(high)
+        fraction.append(np.where(span > 0, part, 0.0))
+    order = np.argsort(-np.stack(fraction), axis=0, kind="stable")
+    sorted_parts = np.take_along_axis(np.stack(fraction), order, axis=0)
+    levels = np.vstack([np.ones(size), sorted_parts, np.zeros(size)])
+    weights = levels[:-1] - levels[1:]
+    rank = np.argsort(order, axis=0)
+    steps = np.arange(len(axes) + 1)[:, None]
+    keep = weights > 1e-9
+    of = np.broadcast_to(np.arange(size), keep.shape)[keep]
+    found = {name: values[of] for name, values in call.items()}
+    for number, name in enumerate(axes):
+        taken = np.where(steps > rank[number], upper[number], lower[number])[keep]
+        if name == "heads" and "kv_heads" in found:  # the same number of queries a key
+            found["kv_heads"] = found["kv_heads"] * taken / found["heads"]
+        found[name] = taken
+    return Corners(found, weights[keep], of, inside)
+
+
+class OperatorModel:
+    """The model of one artifact."""
+
+    def __init__(self, artifact: Artifact[OperatorCard]) -> None:
+        self.card = artifact.card
+        self._trees = {
+            (operator, quantity): Trees(artifact, fitted)
+            for operator, facts in artifact.card.operators.items()
+            for quantity, fitted in (("time", facts.time), ("power", facts.power))
+            if fitted is not None
+        }
+
+    @property
+    def pooled(self) -> bool:
+        """Whether it answers for boards that it was not fitted on."""
+        return self.card.gpu == POOLED
+
+    def trees(self, operator: str, quantity: Quantity) -> Trees | None:
+        """Trees of a quantity, ``None`` where it was not measured."""
+        return self._trees.get((operator, quantity))
+
+    def corners(self, operator: str, call: Columns) -> Corners:
+        """Neighbours of calls in the sweep of an operator."""
+        facts = self.card.operators[operator]
+        axes = [name for name in AXES.get(operator, ()) if name in facts.knots]
+        return corners(call, axes, facts.knots)
+
+    def has_power(self, operator: str) -> bool:
+        """Whether watts of the operator were measured."""
+        return (operator, "power") in self._trees
+
+    def limit_watts(self, board: Board) -> float:
+        """The power limit that its watts refer to."""
+        return board.tdp_watts if self.pooled else self.card.training.limit_watts
+
+    def predict(
+        self, operator: str, call: Columns, board: Board, power_from: OperatorModel | None = None
+    ) -> Told:
+        """Seconds and watts of calls of one operator; ``power_from`` tells the watts if it is
+        given. Raises ModelError for an operator it has not."""
+        if operator not in self.card.operators:
+            known = ", ".join(self.card.operators)
+            raise ModelError(f"no model of {operator} on {self.card.gpu}; it has {known}")
+        around = self.corners(operator, call)
+        count = len(around.weights)
+        both = {name: np.concatenate([around.call[name], each]) for name, each in call.items()}
+        found, whole = features(operator, both, board)
+        near, vectors = found[:count], found[count:]
+        exact = Quantities(*(part[..., count:] for part in whole))
+        compute, memory = roofline_seconds(exact, call["math_bits"], board)
+        roofline = np.maximum(compute, memory)
+        size = len(roofline)
+
+        def told(trees: Trees | None, vectors: NDArray[np.float32], near: Corners) -> Floats:
+            if trees is None:
+                return np.full(size, np.nan)
+            weighted = near.weights * trees.score(vectors)
+            return np.asarray(np.bincount(near.of, weighted, minlength=size), dtype=np.float64)
+
+        time = told(self.trees(operator, "time"), near, around)
+        least = np.maximum(compute, np.maximum(exact.bytes - board.l2_bytes, 0) / board.bandwidth)
+        seconds = np.maximum(np.exp(time) * (roofline + LAUNCH_SECONDS), least)
+        # Trees of power tell the logarithm of the share of the limit.
+        other = power_from or self
+        if power_from is not None:
+            around = other.corners(operator, call)
+            near, _ = features(operator, around.call, board)
+        limit = other.limit_watts(board)
+        watts = np.minimum(np.exp(told(other.trees(operator, "power"), near, around)), 1.0) * limit
+        steady = other._sustained(operator, compute / seconds, memory / seconds, limit)
+        return Told(seconds, watts, steady, around.inside, exact, roofline,
+                    vectors)  # fmt: skip
+
+    def _sustained(self, operator: str, compute: Floats, memory: Floats, limit: float) -> Floats:
+        """Watts while calls follow each other without a pause, of shares of both peaks; NaN where
+        no watts were measured."""
+        found = self.card.operators[operator].sustained
+        if found is None:
+            return np.full_like(compute, np.nan)
+        idle = found.idle_watts * limit / self.card.training.limit_watts
+        x = found.busy + found.compute * compute + found.memory * memory
+        return np.asarray(idle - (limit - idle) * np.expm1(-x))
+
+    def width(self, operator: str, quantity: Quantity, inside: bool) -> tuple[float, float]:
+        """Factors of the interval's ends."""
+        trees = self.trees(operator, quantity)
+        assert trees is not None
+        widening = 1.0 if inside else self.card.intervals.extrapolated_widening
+        return (
+            float(np.exp(trees.fitted.low * widening)),
+            float(np.exp(trees.fitted.high * widening)),
+        )
+
+    def basis(self, inside: bool) -> Basis:
+        """What an answer rests on."""
+        if self.pooled:
+            return "uncalibrated"
+        return "unseen_kernel" if inside else "extrapolated"
+
+
+class Operators:
+    """Models of the artifacts below some roots, opened when first asked. Safe from any thread."""
+
+    def __init__(self, roots: Sequence[Any] = (PACKAGED_ARTIFACTS,)) -> None:
+        self._store = operator_store(roots)
+        self._opened: dict[str, OperatorModel | None] = {}
+        self._boards: dict[str, tuple[GpuProfile, Board]] = {}
+        self._lock = Lock()
+
+    def of(self, gpu: str) -> OperatorModel | None:
+        """The model of a GPU (or ``POOLED``), ``None`` where there is none."""
+        with self._lock:
+            if gpu not in self._opened:
+                try:
+                    found = self._store.find(gpu, "operator", "xgboost", SCHEMA_ID)
+                    self._opened[gpu] = OperatorModel(found)
+                except ModelError:
+                    if any(card.gpu == gpu for card in self._store.list(gpu)):
+                        raise
+                    self._opened[gpu] = None
+            return self._opened[gpu]
+
+    def board(self, gpu: GpuProfile) -> Board:
+        """What a GPU's profile says of it."""
+        known = self._boards.get(gpu.id)
+        if known is None or known[0] is not gpu:
+            known = self._boards[gpu.id] = gpu, board_of(gpu)
+        return known[1]
+
+    def cards(self) -> Iterator[OperatorCard]:
+        """Cards of all, by folder."""
+        return iter(self._store.list())
+
+
+# --- below the measured power limit ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """A call at a lower power limit."""
+
+    seconds: float
+    watts: float
+    relative_clock: float
+
+
+def limited(seconds: float, watts: float, idle: float, core_share: float, limit: float) -> Limited:
+    """Time and power of a call that drew ``watts``, under a limit: the core clock falls along the
+    voltage curve until it fits, as for code (``models/power/limit.py``). ``core_share`` is the
+    share of the time that goes with the core clock; memory's clock stays."""
+    if watts <= limit:
+        return Limited(seconds, watts, 1.0)
+
+    def at(clock: float) -> tuple[float, float]:
+        longer = seconds * (core_share / clock + 1.0 - core_share)
+        # Switching goes with the work done a second and the voltage squared.
+        drawn = idle + (watts - idle) * VOLTAGE.at(clock) ** 2 * seconds / longer
+        return longer, drawn
+
+    low, high = 0.05, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if at(middle)[1] <= limit else (low, middle)
+    longer, drawn = at(low)
+    if drawn > limit:  # idling alone: the board holds its clock back
+        longer, drawn = longer * max((drawn - idle) / max(limit - idle, 1.0), 1.0), limit
+    return Limited(longer, drawn, low)

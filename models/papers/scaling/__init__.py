@@ -1,0 +1,1 @@
+"""How time, power and energy follow both clocks: from counters at one pair, or from tokens."""

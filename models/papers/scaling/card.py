@@ -1,0 +1,217 @@
+"""Cards of scaling models, and the store that opens their artifacts.
+
+Per campaign (measurements of one GPU by one source) up to three artifacts below
+``<gpu>/scaling/``: ``physical-<counters>1-<campaign>`` (``model.json``), and trees correcting it,
+``catboost-<counters>_time1-<campaign>`` and ``catboost-<counters>_power1-<campaign>``. Trees of
+another physical model than the one at hand are refused: their card names its checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from wattcast.features.errors import ClockError, ModelError, SchemaError
+from wattcast.models.cards import ScaleWidth, ScalingCard
+from wattcast.models.clocks import ClockPair, CodeModel
+from wattcast.models.papers.scaling.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
+from wattcast.models.papers.scaling.residual import CorrectedScaling
+from wattcast.models.papers.scaling.tokens import FIELDS
+from wattcast.models.papers.scaling.use import UNITS, CounterKind
+from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
+from wattcast.models.trees import TreeModel
+
+# --- feature schemas of the scaling models: names of their inputs, by kind of counters --------
+# They lie here and not among ``features/schemas``, which make vectors of PTX: these inputs come
+# from hardware counters, or from the physical scaling model itself. ``<kind>1`` names the physical
+# model's inputs, ``<kind>_time1`` and ``<kind>_power1`` those of the trees that correct it.
+
+
+Quantity = Literal["time", "power"]
+
+TOKEN_SCHEMAS: Mapping[CodeModel, str] = MappingProxyType(
+    {"sequence": "token_fields1", "tokens": "token_work1"}
+)
+
+RISING: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
+    {
+        "time": ("log_time", "core_slowdown", "memory_slowdown"),
+        "power": ("core_speed",),
+    }
+)
+"""First inputs of the trees, with which a prediction may only rise: the logarithms of the physical
+model's relative time and of the reference clocks over the clocks, which all fall as a clock rises;
+for power that of the core clock."""
+
+_BESIDE: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
+    {
+        "time": ("dram_share", "core_share", "core_latency_share"),
+        "power": ("memory_speed", "use_dram"),
+    }
+)
+
+
+def physical_schema(kind: CounterKind) -> str:
+    """Schema id of the physical model's inputs."""
+    return f"{kind}1"
+
+
+def trees_schema(kind: CounterKind, quantity: Quantity) -> str:
+    """Schema id of the inputs of the trees that correct a quantity."""
+    return f"{kind}_{quantity}1"
+
+
+def inputs(kind: CounterKind, quantity: Quantity | None = None) -> tuple[str, ...]:
+    """Names of the physical model's inputs, or of those of a quantity's trees, in order."""
+    uses = tuple(f"use_{unit}" for unit in UNITS[kind])
+    if quantity is None:
+        return (*uses, "use_dram", "time_seconds")
+    return (*RISING[quantity], *_BESIDE[quantity], *uses)
+
+
+_QUANTITIES: tuple[Quantity, ...] = ("time", "power")
+SCHEMAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {physical_schema(kind): inputs(kind) for kind in UNITS}
+    | {
+        trees_schema(kind, quantity): inputs(kind, quantity)
+        for kind in UNITS
+        for quantity in _QUANTITIES
+    }
+    | {
+        "token_fields1": (*FIELDS, "log2_repeats"),
+        "token_work1": ("core_cycles", "global_bytes", "global_requests"),
+    }
+)
+"""Schema id -> names of its inputs."""
+
+
+def schema_hash(schema_id: str) -> str:
+    """sha256 of a schema's input names. Raises SchemaError for an unknown one."""
+    if schema_id not in SCHEMAS:
+        raise SchemaError(f"unknown schema {schema_id!r}; known: {', '.join(SCHEMAS)}")
+    return hashlib.sha256("\n".join(SCHEMAS[schema_id]).encode()).hexdigest()
+
+
+# --- cards of scaling models, and the store that opens their artifacts ------------------------
+
+
+TARGET = "scaling"
+PHYSICAL = "physical"
+TREES = "catboost"
+
+
+def scaling_store(roots: Sequence[Path] = (PACKAGED_ARTIFACTS,)) -> ArtifactStore[ScalingCard]:
+    """The store of scaling artifacts."""
+    return ArtifactStore(roots, kind=ScalingCard, hash_of_schema=schema_hash)
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A campaign's models as they answer: the physical one, and trees where they correct it.
+
+    ``cards``: the physical model's first, then that of each quantity in ``corrected``.
+    """
+
+    scaling: CorrectedScaling | PhysicalScaling
+    physical: PhysicalScaling
+    cards: tuple[ScalingCard, ...]
+    corrected: tuple[Quantity, ...]
+
+    def width(self, quantity: Quantity) -> ScaleWidth | None:
+        """Interval of a quantity's scale, by the card of what answers it."""
+        at = self.corrected.index(quantity) + 1 if quantity in self.corrected else 0
+        intervals = self.cards[at].intervals
+        return intervals.time if quantity == "time" else intervals.power
+
+    @property
+    def counted_units(self) -> tuple[str, ...]:
+        """Units whose counters the campaign had; the others are 0 in all its rows."""
+        facts = {one.name: one for one in self.cards[0].features}
+        units = UNITS[self.physical.parameters.counters]
+        return tuple(unit for unit in units if facts[f"use_{unit}"].maximum > 0)
+
+
+def served(store: ArtifactStore[ScalingCard], gpu: str, campaign: str) -> Served:
+    """The models of a campaign.
+
+    Raises ModelError where there is no physical model, or trees correct another one.
+    """
+    cards = store.list()
+    base = _physical_artifact(store, cards, gpu, campaign)
+    physical = read_scaling(base.read(PARAMETERS_NAME))
+    trees: dict[Quantity, Artifact[ScalingCard]] = {}
+    for quantity in _QUANTITIES:
+        schema = trees_schema(physical.parameters.counters, quantity)
+        wanted = (gpu, schema, campaign)
+        if not any((one.gpu, one.feature_schema.id, one.source) == wanted for one in cards):
+            continue
+        artifact = store.find(gpu, TARGET, TREES, schema, source=campaign)
+        if artifact.card.corrects_sha256 != base.card.files[PARAMETERS_NAME]:
+            raise ModelError(
+                f"the {quantity} trees of {gpu} by {campaign} correct another physical model",
+                gpu=gpu,
+            )
+        trees[quantity] = artifact
+    scaling: CorrectedScaling | PhysicalScaling = physical
+    if trees:
+        models = {quantity: TreeModel(artifact) for quantity, artifact in trees.items()}
+        scaling = CorrectedScaling(physical, time=models.get("time"), power=models.get("power"))
+    told = (base.card, *(artifact.card for artifact in trees.values()))
+    return Served(scaling, physical, told, tuple(trees))
+
+
+def campaign_for(
+    store: ArtifactStore[ScalingCard], gpu: str, kind: CounterKind, clocks: ClockPair
+) -> str:
+    """The campaign whose models answer for counters of a kind, taken at ``clocks``.
+
+    Of those that take these counters and clocks, one that measured power before one that did not,
+    then the one of most clock pairs. Raises ModelError where none does, naming what there is.
+    """
+    cards = [card for card in store.list() if card.family == PHYSICAL]
+    mine = [card for card in cards if card.gpu == gpu]
+    if not mine:
+        known = sorted({card.gpu for card in cards})
+        raise ModelError(
+            f"no frequency model of {gpu} from counters; there are some of {', '.join(known)}",
+            gpu=gpu,
+            known=known,
+        )
+    fit = [card for card in mine if card.feature_schema.id == physical_schema(kind)]
+    if not fit:
+        kinds = sorted({card.feature_schema.id.removesuffix("1") for card in mine})
+        raise ModelError(
+            f"the frequency models of {gpu} take {' or '.join(kinds)} counters, not {kind}", gpu=gpu
+        )
+    refused: list[ClockError] = []
+    answering: list[tuple[bool, int, str]] = []
+    for card in fit:
+        physical = served(store, gpu, card.source).physical
+        try:
+            physical.parameters.extrapolates(clocks)
+        except ClockError as error:
+            refused.append(error)
+            continue
+        answering.append((physical.parameters.power is not None, card.training.pairs, card.source))
+    if not answering:
+        raise refused[0]
+    return max(answering)[-1]
+
+
+def _physical_artifact(
+    store: ArtifactStore[ScalingCard], cards: Sequence[ScalingCard], gpu: str, campaign: str
+) -> Artifact[ScalingCard]:
+    mine = [card for card in cards if (card.gpu, card.family) == (gpu, PHYSICAL)]
+    schemas = [card.feature_schema.id for card in mine if card.source == campaign]
+    if not schemas:
+        known = sorted({card.source for card in mine})
+        raise ModelError(
+            f"no frequency model of {gpu} by {campaign!r}; there are {', '.join(known) or 'none'}",
+            gpu=gpu,
+            known=known,
+        )
+    return store.find(gpu, TARGET, PHYSICAL, schemas[-1], source=campaign)

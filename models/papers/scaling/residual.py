@@ -1,0 +1,114 @@
+"""What boosted trees learn beyond the physical scaling model: corrections of log time and power.
+
+    log time scale  = log t + r(x, clocks) - r(x, reference)
+    log power scale = EXPONENT log p + q(x, clocks) - q(x, reference)
+
+t and p are the physical model's scales, x a kernel's counters. Both are exactly 1 at the reference.
+The trees of time are constrained never to rise with a clock, as t is, and time is cut to what the
+clocks allow (``physical.time_bounds``): corrected time keeps every property of the physical one.
+The trees of power never fall with the core clock; raising p to a power below 1 leaves them room to
+correct it downwards, as constrained trees can only add. docs/frequency.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattcast.features.errors import ModelError
+from wattcast.models.clocks import ClockPair
+from wattcast.models.papers.scaling.physical import PhysicalScaling, Scale, time_bounds
+from wattcast.models.papers.scaling.timing import (
+    TimeParameters,
+    capacity_shares,
+    core_latency_share,
+)
+from wattcast.models.papers.scaling.use import Floats, KernelUse, UseTable
+
+Float32s = NDArray[np.float32]
+
+POWER_EXPONENT = 0.9
+
+
+def time_vectors(
+    parameters: TimeParameters, use: UseTable, core: Floats, memory: Floats, time: Floats
+) -> Float32s:
+    """Inputs of the time trees, ``[n, k]``: ``time`` and clocks over those of the counters."""
+    units = use.select(tuple(parameters.capacities))
+    dram, busy = capacity_shares(parameters.form, units, use.dram)
+    at_core = core_latency_share(parameters.form, dram, busy)
+    columns = [np.log(time), -np.log(core), -np.log(memory), dram, busy, at_core, use.core]
+    return np.column_stack(columns).astype(np.float32)
+
+
+def power_vectors(use: UseTable, core: Floats, memory: Floats) -> Float32s:
+    """Inputs of the power trees, ``[n, k]``; clocks over the nominal ones."""
+    columns = [np.log(core), np.log(memory), use.dram, use.core]
+    return np.column_stack(columns).astype(np.float32)
+
+
+class Trees(Protocol):
+    """Fitted trees: ``wattcast.models.trees.TreeModel``, or a library's model while training."""
+
+    def score(self, vectors: Float32s) -> Floats:
+        """Predictions ``[n]``."""
+
+
+def corrected_time(
+    time: Floats, reference_time: Floats, correction: Floats, low: Floats, high: Floats
+) -> Floats:
+    """Time scales ``[n]`` from relative times, corrections against the reference, and bounds."""
+    return np.asarray(np.clip(time / reference_time * np.exp(correction), low, high))
+
+
+def corrected_power(scale: Floats, correction: Floats) -> Floats:
+    """Power scales ``[n]`` from the physical ones and corrections against the reference."""
+    return np.asarray(scale**POWER_EXPONENT * np.exp(correction))
+
+
+class CorrectedScaling:
+    """The physical model with trees on top of time, power, or both.
+
+    Raises ModelError where there are trees for power the physical model does not tell.
+    """
+
+    def __init__(
+        self, physical: PhysicalScaling, *, time: Trees | None = None, power: Trees | None = None
+    ) -> None:
+        if power is not None and physical.parameters.power is None:
+            raise ModelError("trees correct power, but the physical model tells none")
+        self.physical = physical
+        self._time, self._power = time, power
+
+    def scales(
+        self, use: KernelUse, clocks: Sequence[ClockPair], reference: ClockPair | None = None
+    ) -> list[Scale]:
+        """As ``PhysicalScaling.scales``, at the campaign's gap between launches."""
+        parameters = self.physical.parameters
+        reference = reference or parameters.reference
+        plain = self.physical.scales(use, clocks, reference)
+        pairs = [reference, *clocks]
+        table = UseTable.of([use]).take(np.zeros(len(pairs), dtype=np.int64))
+        core_mhz, memory_mhz = np.array(pairs, dtype=np.float64).T
+        times = np.array([scale.time for scale in plain])
+        if self._time is not None:
+            core, memory = core_mhz / use.clocks.core_mhz, memory_mhz / use.clocks.memory_mhz
+            relative = self.physical.times(table, use.clocks, core_mhz, memory_mhz)
+            r = self._time.score(time_vectors(parameters.time, table, core, memory, relative))
+            low, high = np.array([time_bounds(pair, reference) for pair in clocks]).T
+            times = corrected_time(relative[1:], relative[0], r[1:] - r[0], low, high)
+        powers: list[float | None] = [scale.power for scale in plain]
+        if self._power is not None:
+            nominal = parameters.nominal
+            vectors = power_vectors(
+                self.physical.at_nominal(table, use.clocks),
+                core_mhz / nominal.core_mhz,
+                memory_mhz / nominal.memory_mhz,
+            )
+            q = self._power.score(vectors)
+            scales = np.array(powers, dtype=np.float64)
+            powers = corrected_power(scales, q[1:] - q[0]).tolist()
+        return [Scale(float(t), p) for t, p in zip(times, powers, strict=True)]

@@ -1,0 +1,498 @@
+"""Joules of a language model before it runs: the operators of its layers, summed.
+
+config.json -> decoder -> operators of each phase -> models of operators -> sums with intervals
+
+A decoding step differs from the next by the length of the cache alone, so attention is answered at
+a few lengths and summed between them as a line. Watts are what NVML reads while a call is repeated
+(``models/operators``); between calls of a model there is no pause either.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, hypot, log
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import LaunchError, ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.operators import Board, Columns, Floats, board_of, roofline_seconds
+from wattcast.models.estimate import BASIS_ORDER, Basis
+from wattcast.models.operators import POOLED, OperatorModel, limited
+from wattcast.models.power.limit import checked_limit
+from wattcast.predictor import parts
+from wattcast.predictor.decoder import Decoder, Part, decoder_of
+from wattcast.predictor.messages import Energy, Power, Time, WarningLine
+from wattcast.predictor.messages.language_model import (
+    CurvePoint,
+    LanguageModelAnswer,
+    LanguageModelRequest,
+    ModelFacts,
+    OperatorRow,
+    Phase,
+    PhaseAnswer,
+    StepPoint,
+)
+from wattcast.predictor.messages.operators import Operator, OperatorOptions
+from wattcast.predictor.messages.predict import Trust
+from wattcast.predictor.parts.operators import Asked, columns, kind_of, model_of
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+
+NODES = 9
+"""Lengths of the cache at which decoding is answered. Attention's time is close to a line in the
+length: nine are within 0.5 % of the sum over all steps (tests/app/test_language_model.py)."""
+
+BYTES_EACH = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.03, "nvfp4": 0.5625}
+"""Of a weight with its scales: one of 4 bytes for 128 x 128 or 1 x 128, one of 1 byte for 16
+(``features/operators.py``, FORMATS)."""
+
+BACKWARD = {"gemm": 2.0, "batched_gemm": 2.0, "moe": 2.0, "attention": 2.5}
+"""How much more the backward pass computes: two products for each of the forward pass; attention
+has five for two (Dao 2023, FlashAttention-2, section 3.1). Streams count twice: a gradient comes
+in beside the values that were kept."""
+
+OPTIMIZER_BYTES = {"read": 14, "write": 14}
+"""Of a weight in AdamW with 16-bit weights and gradients and 32-bit state: gradient, weight and
+both moments in, all but the gradient and a 16-bit copy out (Rajbhandari et al. 2020, ZeRO,
+section 3.1: 16 bytes of state a weight)."""
+
+STATE_BYTES = 16
+"""A weight's weight, gradient, and optimizer state in memory (ZeRO, section 3.1)."""
+
+LEVEL, SURE = 0.9, 0.9
+"""Nominal coverage of operators' intervals; share of the energy that the mark of trust is for."""
+
+NOT_INCLUDED = ("the host and its CPU", "tokenising, sampling and scheduling")
+_OPERATOR: TypeAdapter[Operator] = TypeAdapter(Operator)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """One operator of a phase: totals over its launches, and its kind for what errors share."""
+
+    phase: Phase
+    role: str
+    operator: str
+    kind: str
+    launches: int
+    seconds: float
+    joules: float
+    time_width: tuple[float, float]
+    power_width: tuple[float, float]
+    energy_width: tuple[float, float]
+    basis: Basis
+
+
+def language_model(predictor: Predictor, request: LanguageModelRequest) -> LanguageModelAnswer:
+    """The forecast. The same request gives the same answer.
+
+    Raises ModelConfigError (a field of the config), LaunchError (weights and cache that do not fit
+    in memory, GPUs that do not divide the heads), GpuError and ModelError.
+    """
+    gpu = predictor.gpus.load(request.gpu)
+    decoder = decoder_of(request.config)
+    if decoder.heads % request.tensor_parallel:
+        raise LaunchError(
+            f"tensor_parallel, {request.tensor_parallel}, does not divide the "
+            f"{decoder.heads} heads of the model",
+            field="tensor_parallel",
+        )
+    facts = _facts(decoder, gpu, request)
+    _check_memory(facts, gpu, request)
+    sums, steps = _sums(predictor, gpu, decoder, request)
+    whole = _total(sums)
+    tokens = _tokens(request)
+    return LanguageModelAnswer(
+        gpu=gpu.id,
+        gpus=request.tensor_parallel,
+        model=facts,
+        **whole,
+        tokens=tokens,
+        tokens_per_second=tokens / whole["time"].seconds,
+        joules_per_token=whole["energy"].joules / tokens,
+        phases=[_phase(sums, phase, request) for phase in dict.fromkeys(s.phase for s in sums)],
+        operators=_rows(sums),
+        steps=steps,
+        curve=_curve(predictor, gpu, decoder, request),
+        trust=_trust(gpu, sums),
+        not_included=_not_included(request),
+        warnings=_warnings(decoder, request, sums),
+    )
+
+
+def _facts(decoder: Decoder, gpu: GpuProfile, request: LanguageModelRequest) -> ModelFacts:
+    share, parameters = request.tensor_parallel, decoder.parameters()
+    tokens = request.prompt + (0 if request.train else request.generate)
+    numbers = decoder.cached_numbers * decoder.cached_tokens(tokens)
+    kv_share = min(share, decoder.kv_heads) if decoder.latent is None else 1
+    each = STATE_BYTES if request.train else BYTES_EACH[request.dtype]
+    cache = 0.0 if request.train else request.batch * numbers * BYTES_EACH[request.kv_dtype]
+    return ModelFacts(
+        family=decoder.family,
+        parameters=parameters,
+        layers=sum(count for _, count in decoder.layers),
+        weight_bytes=parameters * each / share,
+        cache_bytes=cache / kv_share,
+        memory_bytes=gpu.memory_bytes,
+    )
+
+
+def _check_memory(facts: ModelFacts, gpu: GpuProfile, request: LanguageModelRequest) -> None:
+    needed = facts.weight_bytes + facts.cache_bytes
+    if facts.memory_bytes is not None and needed > facts.memory_bytes:
+        what = "weights with optimizer state" if request.train else "weights"
+        raise LaunchError(
+            f"{what} of {facts.weight_bytes / 1e9:,.1f} GB and a cache of "
+            f"{facts.cache_bytes / 1e9:,.1f} GB do not fit into {facts.memory_bytes / 1e9:,.1f} GB "
+            f"of {gpu.id}. Take a smaller batch, a smaller dtype or more GPUs (tensor_parallel)",
+            field="tensor_parallel" if facts.weight_bytes > facts.memory_bytes else "batch",
+        )
+
+
+def _sums(
+    predictor: Predictor, gpu: GpuProfile, decoder: Decoder, request: LanguageModelRequest
+) -> tuple[list[_Sum], list[StepPoint]]:
+    """Operators of all phases with their totals, and single steps of decoding."""
+    given: dict[str, Any] = {
+        "dtype": request.dtype,
+        "kv_dtype": request.kv_dtype,
+        "tensor_parallel": request.tensor_parallel,
+    }
+    passes: list[tuple[Phase, int, list[Part]]] = []
+    if request.train:
+        forward = decoder.forward(request.batch, request.prompt, 0, **given, all_logits=True)
+        optimizer = {
+            "name": "elementwise",
+            **{
+                f"{way}_bytes": size * decoder.parameters() // request.tensor_parallel
+                for way, size in OPTIMIZER_BYTES.items()
+            },
+        }
+        passes = [
+            ("forward", 0, forward),
+            ("backward", 0, forward),
+            ("optimizer", 0, [Part("adamw", optimizer, 1)]),
+        ]
+    else:
+        passes = [("prefill", 0, decoder.forward(request.batch, request.prompt, 0, **given))]
+        lengths = _lengths(request)
+        passes += [
+            ("decode", length, decoder.forward(request.batch, 1, length, **given))
+            for length in lengths
+        ]
+    asked = [(phase, at, part) for phase, at, found in passes for part in found]
+    operators = [_operator(part) for _, _, part in asked]
+    told = _calls(predictor, gpu, operators, request.power_limit_watts)
+    return _added(list(zip(asked, told, strict=True)), request)
+
+
+def _operator(part: Part) -> Operator:
+    try:
+        return _OPERATOR.validate_python(dict(part.operator))
+    except ValidationError as error:
+        what = error.errors(include_url=False)[0]
+        raise LaunchError(
+            f"{part.role} of {what['loc'][-1]} {what['input']}: {what['msg']}", field="batch"
+        ) from None
+
+
+def _lengths(request: LanguageModelRequest) -> list[int]:
+    """Lengths of the cache at which steps are answered; the first token comes of the prompt."""
+    steps = request.generate - 1
+    if steps < 1:
+        return []
+    first, last = request.prompt, request.prompt + steps - 1
+    return sorted({round(at) for at in np.linspace(first, last, min(NODES, steps))})
+
+
+def _added(
+    told: Sequence[tuple[tuple[Phase, int, Part], Call]], request: LanguageModelRequest
+) -> tuple[list[_Sum], list[StepPoint]]:
+    weights = _weights(_lengths(request), request.generate - 1)
+    steps: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    totals: dict[tuple[Phase, str, str], list[tuple[float, float, Call, float]]] = defaultdict(list)
+    scale = (1.0 + request.overhead_share) * request.tensor_parallel
+    for (phase, at, part), call in told:
+        name = str(part.operator["name"])
+        times = float(part.count)
+        if phase == "backward":
+            times *= BACKWARD.get(name, 2.0)
+        if phase == "decode":
+            steps[at][0] += times * call.seconds * (1.0 + request.overhead_share)
+            steps[at][1] += times * call.seconds * call.watts * scale
+            times *= weights[at]
+        seconds = times * call.seconds * (1.0 + request.overhead_share)
+        joules = times * call.seconds * call.watts * scale
+        launches = part.count * (weights[at] if phase == "decode" else 1.0)
+        totals[phase, part.role, name].append((seconds, joules, call, launches))
+    sums = []
+    for (phase, role, name), each in totals.items():
+        worst = max(
+            (call for _, _, call, _ in each), key=lambda call: BASIS_ORDER.index(call.basis)
+        )
+        sums.append(
+            _Sum(
+                phase=phase,
+                role=role,
+                operator=name,
+                kind=worst.kind,
+                launches=round(sum(count for _, _, _, count in each)),
+                seconds=sum(seconds for seconds, _, _, _ in each),
+                joules=sum(joules for _, joules, _, _ in each),
+                time_width=worst.time_width,
+                power_width=worst.power_width,
+                energy_width=_product(worst.time_width, worst.power_width),
+                basis=worst.basis,
+            )
+        )
+    points = [
+        StepPoint(cached_tokens=at, seconds=seconds, watts=joules / seconds, joules=joules)
+        for at, (seconds, joules) in sorted(steps.items())
+    ]
+    return sums, points
+
+
+def _product(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    """Factors of the ends of a product whose factors err apart."""
+    low, high = (hypot(log(a), log(b)) for a, b in zip(first, second, strict=True))
+    return exp(-low), exp(high)
+
+
+def _weights(lengths: Sequence[int], steps: int) -> dict[int, float]:
+    """How many of the steps each answered length stands for: the sum over all steps of the line
+    through the answers is the sum of the answers times these."""
+    weights = dict.fromkeys(lengths, 0.0)
+    if len(lengths) == 1:
+        return {lengths[0]: float(steps)}
+    for low, high in pairwise(lengths):
+        # Steps low .. high - 1 between two answers, each a mixture of both.
+        inner, span = np.arange(high - low), high - low
+        weights[low] += float((1 - inner / span).sum())
+        weights[high] += float((inner / span).sum())
+    if lengths:
+        weights[lengths[-1]] += 1.0
+    return weights
+
+
+def _ends(sums: Iterable[_Sum], value: str, width: str) -> tuple[float, float]:
+    """Ends of a sum: errors of one kind of operator are its model's and shared, those of different
+    kinds are apart. An assumption: no sum was measured."""
+    own: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    total = 0.0
+    for each in sums:
+        part, (low, high) = getattr(each, value), getattr(each, width)
+        total += part
+        own[each.kind][0] += part * (1.0 - low)
+        own[each.kind][1] += part * (high - 1.0)
+    below, above = (hypot(*(ends[side] for ends in own.values())) for side in (0, 1))
+    return max(total - below, 0.0), total + above
+
+
+class _Whole(TypedDict):
+    time: Time
+    power: Power
+    energy: Energy
+
+
+def _total(sums: Sequence[_Sum]) -> _Whole:
+    """Time, power and energy of some operators together."""
+    seconds, joules = sum(each.seconds for each in sums), sum(each.joules for each in sums)
+    basis = max((each.basis for each in sums), key=BASIS_ORDER.index)
+    low, high = _ends(sums, "seconds", "time_width")
+    time = Time(seconds=seconds, low=low, high=high, level=LEVEL, basis=basis)
+    low, high = _ends(sums, "joules", "energy_width")
+    energy = Energy(joules=joules, low=low, high=high, level=LEVEL, basis=basis)
+    low, high = (end / seconds for end in _ends(sums, "joules", "power_width"))
+    power = Power(watts=joules / seconds, low=low, high=high, level=LEVEL, basis=basis)
+    return {"time": time, "power": power, "energy": energy}
+
+
+def _tokens(request: LanguageModelRequest) -> int:
+    """Tokens that figures are counted by: those generated, or those trained on or read."""
+    return request.batch * (
+        request.prompt if request.train or not request.generate else request.generate
+    )
+
+
+def _phase(sums: Sequence[_Sum], phase: Phase, request: LanguageModelRequest) -> PhaseAnswer:
+    whole = _total([each for each in sums if each.phase == phase])
+    each = request.generate - 1 if phase == "decode" else request.prompt
+    tokens = request.batch * each
+    return PhaseAnswer(
+        phase=phase,
+        **whole,
+        tokens=tokens,
+        tokens_per_second=tokens / whole["time"].seconds,
+        joules_per_token=whole["energy"].joules / tokens,
+    )
+
+
+def _rows(sums: Sequence[_Sum]) -> list[OperatorRow]:
+    joules = sum(each.joules for each in sums)
+    return [
+        OperatorRow(
+            phase=each.phase,
+            role=each.role,
+            operator=each.operator,
+            launches=each.launches,
+            seconds=each.seconds,
+            joules=each.joules,
+            energy_share=each.joules / joules,
+        )
+        for each in sorted(sums, key=lambda each: -each.joules)
+    ]
+
+
+def _curve(
+    predictor: Predictor, gpu: GpuProfile, decoder: Decoder, request: LanguageModelRequest
+) -> list[CurvePoint]:
+    """Tokens a second and joules a token over batch sizes or power limits."""
+    points: list[tuple[int, float | None, float | None, float | None, float | None]] = []
+    changes: list[dict[str, float]] = [{"batch": batch} for batch in {*request.batches}]
+    changes += [{"power_limit_watts": limit} for limit in {*request.power_limits_watts}]
+    for change in sorted(changes, key=lambda change: [*change.values()]):
+        asked = request.model_copy(update=change)
+        at = (asked.batch, asked.power_limit_watts)
+        try:
+            _check_memory(_facts(decoder, gpu, asked), gpu, asked)
+        except LaunchError:
+            points.append((*at, None, None, None))
+            continue
+        sums, _ = _sums(predictor, gpu, decoder, asked)
+        seconds, joules = sum(each.seconds for each in sums), sum(each.joules for each in sums)
+        tokens = _tokens(asked)
+        points.append((*at, tokens / seconds, joules / tokens, joules / seconds))
+    return [
+        CurvePoint(
+            batch=batch,
+            power_limit_watts=limit,
+            tokens_per_second=rate,
+            joules_per_token=each,
+            watts=watts,
+            pareto=rate is not None
+            and each is not None
+            and not any(
+                other[2] is not None
+                and other[3] is not None
+                and other[2] > rate
+                and other[3] < each
+                for other in points
+            ),
+        )
+        for batch, limit, rate, each, watts in points
+    ]
+
+
+def _trust(gpu: GpuProfile, sums: Sequence[_Sum]) -> Trust:
+    joules = sum(each.joules for each in sums)
+    known = sum(each.joules for each in sums if each.basis != "uncalibrated") / joules
+    if known >= SURE:
+        why = f"{known:.0%} of the energy is of operators measured on {gpu.id}"
+        return Trust(mark="measured board", why=why)
+    return Trust(mark="estimated board", why=f"no watts of operators were measured on {gpu.id}")
+
+
+def _not_included(request: LanguageModelRequest) -> list[str]:
+    if request.overhead_share:
+        return []
+    between = ["communication between the GPUs"] if request.tensor_parallel > 1 else []
+    return [*NOT_INCLUDED, *between]
+
+
+def _warnings(
+    decoder: Decoder, request: LanguageModelRequest, sums: Sequence[_Sum]
+) -> list[WarningLine]:
+    notes = []
+    if far := sorted({each.role for each in sums if each.basis == "extrapolated"}):
+        notes.append(
+            Diagnostic(
+                "operator_extrapolated",
+                f"beyond the measured shapes: {', '.join(far)}; their intervals are wider",
+            )
+        )
+    if decoder.latent is not None:
+        notes.append(
+            Diagnostic(
+                "latent_attention",
+                "latent attention was not measured; it is answered as attention of its size",
+            )
+        )
+    if request.train:
+        notes.append(
+            Diagnostic(
+                "training_assumed",
+                "the backward pass is counted as twice the products of the forward pass, attention "
+                "as 2.5 times; memory for activations is not checked",
+            )
+        )
+    return parts.plain_warnings(notes)
+
+
+class Call(NamedTuple):
+    """One call of an operator: what it takes while such calls follow each other."""
+
+    kind: str
+    seconds: float
+    watts: float
+    time_width: tuple[float, float]
+    power_width: tuple[float, float]
+    basis: Basis
+
+
+def _calls(
+    predictor: Predictor, gpu: GpuProfile, operators: Sequence[Operator], limit: float | None
+) -> list[Call]:
+    """All calls in one go: those of one kind share a run of its trees. Watts come of the pooled
+    model where none were measured on the GPU. Raises ModelError where nothing tells them."""
+    together: dict[str, list[int]] = defaultdict(list)
+    for number, operator in enumerate(operators):
+        together[kind_of(operator)].append(number)
+    calls: dict[int, Call] = {}
+    board, options = board_of(gpu), OperatorOptions(framework=None, power_limit_watts=limit)
+    asked_limit = checked_limit(limit, gpu)
+    for kind, at in together.items():
+        model = model_of(predictor, kind, gpu.id)
+        call = columns(kind, model, [Asked(operators[number], gpu, options) for number in at])
+        told = model.predict(kind, call, board)
+        source, watts = model, told.watts
+        if np.isnan(watts).any():
+            source, watts = _pooled(predictor, kind, call, board, gpu)
+        training = source.card.training
+        most = gpu.tdp_watts if source.pooled else training.limit_watts
+        idle = training.idle_watts * most / training.limit_watts
+        compute, memory = roofline_seconds(told.quantities, call["math_bits"], board)
+        for row, number in enumerate(at):
+            seconds, drawn = float(told.seconds[row]), float(watts[row])
+            if asked_limit is not None and asked_limit < most:
+                share = float(compute[row] / (compute[row] + memory[row]))
+                held = limited(seconds, drawn, idle, share, asked_limit)
+                seconds, drawn = held.seconds, held.watts
+            inside = bool(told.inside[row])
+            bases = (model.basis(inside), source.basis(inside))
+            calls[number] = Call(
+                kind,
+                seconds,
+                drawn,
+                model.width(kind, "time", inside),
+                source.width(kind, "power", inside),
+                max(bases, key=BASIS_ORDER.index),
+            )
+    return [calls[number] for number in range(len(operators))]
+
+
+def _pooled(
+    predictor: Predictor, kind: str, call: Columns, board: Board, gpu: GpuProfile
+) -> tuple[OperatorModel, Floats]:
+    """Watts of calls on a board whose watts nobody measured."""
+    pooled = predictor.operators.of(POOLED)
+    if pooled is None or pooled.trees(kind, "power") is None:
+        raise ModelError(f"no watts of {kind} are known on {gpu.id}", gpu=gpu.id)
+    return pooled, pooled.predict(kind, call, board).watts

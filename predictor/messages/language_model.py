@@ -1,0 +1,225 @@
+"""What goes into ``POST /language-models`` and what comes out: a language model before it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from wattcast.models.estimate import quantity
+from wattcast.predictor import messages as shared
+from wattcast.predictor.messages import Energy, Power, Time
+from wattcast.predictor.messages.operators import with_formats
+from wattcast.predictor.messages.predict import Trust
+from wattcast.predictor.reports import (
+    Column,
+    Line,
+    Report,
+    Table,
+    Warnings,
+    amount,
+    costs,
+    count,
+    interval_of,
+    share,
+    word,
+)
+
+MOST_TOKENS = 1 << 20
+"""Longest prompt, and most tokens generated."""
+
+MOST_ROWS = 12
+"""Operators that a report shows; the answer lists all."""
+
+MOST_POINTS = 100
+"""Points of a curve."""
+
+Batch = Annotated[int, Field(strict=True, ge=1, le=4096)]
+Tokens = Annotated[int, Field(strict=True, ge=0, le=MOST_TOKENS)]
+Phase = Literal["prefill", "decode", "forward", "backward", "optimizer"]
+
+
+class LanguageModelRequest(shared.Message):
+    """A decoder by its ``config.json``, and what it is asked to do on a GPU."""
+
+    config: dict[str, Any] = Field(
+        max_length=512, description="Fields of a Hugging Face `config.json`; nothing is downloaded."
+    )
+    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    batch: Batch = Field(1, description="Sequences at once.")
+    prompt: Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)] = Field(
+        1024, description="Tokens of each prompt; with `train` the length of a sequence."
+    )
+    generate: Tokens = Field(256, description="Tokens generated for each sequence.")
+    dtype: Literal["bfloat16", "fp8", "fp8_block", "nvfp4"] = Field(
+        "bfloat16", description="Of weights and products; `fp8` and the like stay in the weights."
+    )
+    kv_dtype: Literal["bfloat16", "fp8"] = Field("bfloat16", description="Of the cache.")
+    tensor_parallel: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
+        1, description="GPUs that share each product; the answer is for all of them together."
+    )
+    power_limit_watts: shared.PowerLimit = None
+    train: bool = Field(False, description="One training step in the place of an inference.")
+    overhead_share: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = Field(
+        0.0, description="Added to times and energies for what is not in them, as a share."
+    )
+    batches: list[Batch] = Field(
+        default_factory=list[int], max_length=MOST_POINTS, description="A curve over batch sizes."
+    )
+    power_limits_watts: list[Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]] = Field(
+        default_factory=list[float], max_length=MOST_POINTS, description="A curve over limits."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _formats_by_any_name(cls, given: Any) -> Any:
+        return with_formats(given)
+
+    @model_validator(mode="after")
+    def _one_curve(self) -> Self:
+        if self.batches and self.power_limits_watts:
+            raise ValueError("give batches or power_limits_watts, not both")
+        return self
+
+
+class ModelFacts(shared.Answer):
+    """What the config says of the model."""
+
+    family: str = Field(description="`model_type`.")
+    parameters: int
+    layers: int
+    weight_bytes: float = Field(description="On each GPU.")
+    cache_bytes: float = Field(description="On each GPU, at the end.")
+    memory_bytes: float | None = Field(description="Of each GPU.")
+
+
+class OperatorRow(shared.Answer):
+    """What one operator takes, over all layers and steps of its phase."""
+
+    phase: Phase
+    role: str = Field(description="Its place in the model.")
+    operator: str
+    launches: int
+    seconds: float
+    joules: float
+    energy_share: float = Field(description="Of the whole, 0 to 1.")
+
+
+class PhaseAnswer(shared.Answer):
+    """Prefill, decoding, or a part of a training step; of all GPUs together."""
+
+    phase: Phase
+    time: Time
+    power: Power
+    energy: Energy
+    tokens: int
+    tokens_per_second: float
+    joules_per_token: float
+
+
+class StepPoint(shared.Answer):
+    """One step of decoding at a length of the cache."""
+
+    cached_tokens: int
+    seconds: float
+    watts: float
+    joules: float
+
+
+class CurvePoint(shared.Answer):
+    """The whole at one batch size or power limit. ``None`` where it does not fit in memory."""
+
+    batch: int
+    power_limit_watts: float | None
+    tokens_per_second: float | None
+    joules_per_token: float | None
+    watts: float | None
+    pareto: bool = Field(description="No other point has both more tokens/s and less J/token.")
+
+
+class LanguageModelAnswer(shared.Reported):
+    """Time and energy of a model's inference or training step, by phase and operator."""
+
+    gpu: str
+    gpus: int = Field(description="How many share the work.")
+    model: ModelFacts
+    time: Time
+    power: Power
+    energy: Energy
+    tokens: int = Field(description="Tokens counted: generated ones, or of the training batch.")
+    tokens_per_second: float
+    joules_per_token: float
+    phases: list[PhaseAnswer]
+    operators: list[OperatorRow]
+    steps: list[StepPoint]
+    curve: list[CurvePoint]
+    trust: Trust
+    not_included: list[str]
+    warnings: list[shared.WarningLine]
+
+    def report(self) -> Report:
+        """Phases and operators, with what each takes, and the curve if one was asked for."""
+        facts = self.model
+        boards = f"{self.gpus} x {self.gpu}" if self.gpus > 1 else self.gpu
+        phases = [
+            word("phase", "phase"),
+            *costs(),
+            Column("interval", lambda row: interval_of(row.energy), figures=True),
+            _rate("tokens/s", "tokens_per_second", ",.0f"),
+            _rate("J/token", "joules_per_token", ".3g"),
+        ]
+        operators = [
+            word("operator", "role"),
+            word("phase", "phase"),
+            count("launches", "launches"),
+            amount("time", "seconds", "s"),
+            amount("energy", "joules", "J"),
+            share("share", "energy_share"),
+        ]
+        curve = [
+            count("batch", "batch"),
+            amount("power limit", "power_limit_watts", "W"),
+            _rate("tokens/s", "tokens_per_second", ",.0f"),
+            _rate("J/token", "joules_per_token", ".3g"),
+            amount("power", "watts", "W"),
+            Column("", lambda row: "Pareto" if row.pareto else ""),
+        ]
+        whole = _Whole(
+            phase="whole",
+            time=self.time,
+            power=self.power,
+            energy=self.energy,
+            tokens_per_second=self.tokens_per_second,
+            joules_per_token=self.joules_per_token,
+        )
+        missing = ", ".join(self.not_included)
+        return [
+            Line(
+                f"{facts.family or 'decoder'} of {facts.parameters / 1e9:.3g} billion parameters "
+                f"on {boards}: {quantity(facts.weight_bytes, 'B')} of weights, "
+                f"{quantity(facts.cache_bytes, 'B')} of cache on each"
+            ),
+            Table(phases, [*self.phases, whole]),
+            Table(operators, self.operators, most=MOST_ROWS),
+            *([Table(curve, self.curve, most=MOST_POINTS)] if self.curve else []),
+            Line(f"trust: {self.trust.mark} ({self.trust.why})"),
+            *([Line(f"not included: {missing}")] if missing else []),
+            Warnings(self.warnings),
+        ]
+
+
+def _rate(heading: str, member: str, form: str) -> Column:
+    def cell(row: Any) -> str:
+        value = getattr(row, member)
+        return "does not fit" if value is None else format(value, form)
+
+    return Column(heading, cell, figures=True)
+
+
+class _Whole(NamedTuple):
+    phase: str
+    time: Time
+    power: Power
+    energy: Energy
+    tokens_per_second: float
+    joules_per_token: float

@@ -1,0 +1,116 @@
+"""What ``wattcast rank`` and ``wattcast.rank_triton`` answer: configurations in predicted order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from wattcast.predictor.messages import Answer, Reported
+from wattcast.predictor.reports import (
+    MOST_ROWS,
+    Block,
+    Column,
+    Line,
+    Report,
+    Table,
+    Title,
+    amount,
+    word,
+)
+
+
+class RankedConfiguration(Answer):
+    """One configuration with its prediction, and what was measured of it."""
+
+    rank: int = Field(description="1 is predicted best.")
+    configuration: dict[str, Any]
+    grid: Any
+    block: Any
+    gpu: str
+    kernel: str
+    joules: float
+    seconds: float
+    watts: float
+    measured_seconds: float | None
+    measured_joules: float | None
+    valid: bool = Field(description="It ran and computed the right result, as far as is known.")
+    apart: str | None = Field(description="Why it is not ranked with the others; null: it is.")
+
+
+class RefusedConfiguration(Answer):
+    """A configuration that cannot be compiled or launched, and why."""
+
+    configuration: dict[str, Any]
+    reason: str
+
+
+class Judged(Answer):
+    """What the predicted order would have saved, by the measurements there are."""
+
+    k: int
+    configurations: int
+    runs_saved: int
+    loss: float
+    near: float
+    runs_needed: int
+    runs_needed_random: float
+    rank_correlation: float
+
+
+class RankAnswer(Reported):
+    """Configurations by predicted ``objective``, and those that are refused."""
+
+    objective: Literal["energy", "time"]
+    kernel: str
+    gpu: str
+    configurations: list[RankedConfiguration]
+    refused: list[RefusedConfiguration]
+    judged: Judged | None = Field(description="Null unless two that are predicted were measured.")
+
+    def report(self, most: int = MOST_ROWS) -> Report:
+        """The order, what was refused, and what the order would have saved."""
+        columns = [
+            word("rank", "rank"),
+            Column("configuration", lambda row: named(row.configuration)),
+            amount("energy", "joules", "J"),
+            amount("time", "seconds", "s"),
+            amount("power", "watts", "W"),
+            amount("measured energy", "measured_joules", "J"),
+            amount("measured time", "measured_seconds", "s"),
+        ]
+        blocks: list[Block] = [
+            Title(self.kernel, f"on {self.gpu}"),
+            Table(columns, self.configurations, most=most),
+        ]
+        if self.refused:
+            first = self.refused[0].reason
+            blocks.append(Line(f"{len(self.refused)} refused, the first: {first}"))
+        if (judged := self.judged) is None:
+            blocks.append(Line(f"no measured {self.objective} to judge the order by"))
+            return blocks
+        return [
+            *blocks,
+            Line(
+                f"measuring these {judged.k} of {judged.configurations} would have saved "
+                f"{judged.runs_saved} runs and found one {judged.loss:.1%} above the best"
+            ),
+            Line(
+                f"one within {judged.near:.0%} of the best is at rank {judged.runs_needed}; "
+                "without a prediction it takes "
+                f"{judged.runs_needed_random:.1f} runs on average; rank correlation "
+                f"{judged.rank_correlation:.2f}"
+            ),
+        ]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each configuration; its constants and options are columns."""
+        for each in self.configurations:
+            rest = each.model_dump(exclude={"configuration"}, exclude_none=True)
+            yield {**each.configuration, **rest, **each.configuration}
+
+
+def named(configuration: Mapping[str, Any]) -> str:
+    """A configuration as text: TILE=16, UNROLL=4."""
+    return ", ".join(f"{name}={value}" for name, value in configuration.items())

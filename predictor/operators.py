@@ -1,0 +1,329 @@
+"""Library operators by their shapes: watts, seconds and joules without any code.
+
+asked shape -> columns -> trees of the GPU, else pooled ones -> power limit -> answer
+
+An answer is ``PredictAnswer`` with ``operator`` filled in. Many are answered in one go: calls of
+one operator and GPU share a run of their trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import numpy as np
+from pydantic_core import to_json
+
+from wattcast.features.errors import LaunchError, ModelError, ServiceError
+from wattcast.features.operators import FEATURE_NAMES, Board
+from wattcast.models.operators import OperatorModel, Quantity, Told, limited
+from wattcast.models.power.limit import checked_limit
+from wattcast.predictor.explain.operators import explain_operator
+from wattcast.predictor.messages import operators as messages
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
+from wattcast.predictor.parts.operators import (
+    Asked,
+    columns,
+    framework_of,
+    kind_of,
+    model_of,
+    power_model,
+    values_of,
+)
+from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.stored import PredictionRecord
+from wattcast.predictor.predict import MOST_GPUS, several
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+
+
+def predict_operator(
+    predictor: Predictor,
+    request: messages.OperatorRequest,
+    rows: list[Future[None]] | None = None,
+) -> PredictAnswer | PredictAnswers:
+    """The prediction of one GPU, or those of several; stored if there is a store.
+
+    Raises GpuError, ClockError (a limit the board cannot be set to), LaunchError (a call that does
+    not fit in the board's memory), ModelError and ServiceError for what the request brings.
+    """
+    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
+    if len(names) > MOST_GPUS:
+        raise ServiceError(
+            "validation",
+            f"gpus: {len(names)} named; at most {MOST_GPUS} are taken",
+            field="gpus",
+        )
+    asked = [Asked(request.operator, predictor.gpus.load(name), request) for name in names]
+    answers: list[PredictAnswer] = []
+    begun: list[Future[None]] = [] if rows is None else rows
+    for one, found in zip(asked, predicted(predictor, asked), strict=True):
+        if isinstance(found, Exception):
+            raise found
+        answer = PredictAnswer.model_validate(found)
+        if request.explain is not None and answer.power is not None:
+            told = explain_operator(predictor, answer)
+            answer = answer.model_copy(update={"explanation": told})
+        if predictor.store is not None:
+            begun.append(predictor.store.add(_record(one, request, answer)))
+        answers.append(answer)
+    if rows is None and predictor.store is not None:
+        predictor.store.wait(begun)
+    if request.gpu is not None:
+        return answers[0]
+    return several(answers)
+
+
+def predicted(
+    predictor: Predictor, asked: Sequence[Asked]
+) -> list[dict[str, Any] | LaunchError | ModelError]:
+    """Answers in the order asked; an error in the place of a call that has none."""
+    found: list[Any] = [None] * len(asked)
+    for kind, gpu_id, at in _together(asked):
+        try:
+            model = model_of(predictor, kind, gpu_id)
+        except ModelError as error:
+            for number in at:
+                found[number] = error
+            continue
+        able = []
+        for number in at:
+            problem = _too_large(asked[number])
+            found[number] = problem
+            if problem is None:
+                able.append(number)
+        if not able:
+            continue
+        gpu = asked[able[0]].gpu
+        board = predictor.operators.board(gpu)
+        power = power_model(predictor, kind, model)
+        call = columns(kind, model, [asked[n] for n in able])
+        told = model.predict(kind, call, board, None if power is model else power)
+        for row, number in enumerate(able):
+            found[number] = _answer(asked[number], kind, (model, power), board, told, row)
+    return found
+
+
+def _together(asked: Sequence[Asked]) -> Iterator[tuple[str, str, list[int]]]:
+    """Calls of one operator and GPU."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number, one in enumerate(asked):
+        groups.setdefault((kind_of(one.operator), one.gpu.id), []).append(number)
+    for (kind, gpu), at in groups.items():
+        yield kind, gpu, at
+
+
+def _too_large(one: Asked) -> LaunchError | None:
+    """Why a call cannot be run: its operands take more than the memory of the board."""
+    size = least_bytes(one.operator)
+    have = one.gpu.memory_bytes
+    if have is None or size <= have:
+        return None
+    return LaunchError(
+        f"{one.operator.name} keeps {size / 1e9:,.0f} GB; {one.gpu.id} has {have / 1e9:,.0f} GB",
+        field="operator",
+    )
+
+
+def least_bytes(operator: messages.Operator) -> float:
+    """Bytes that lie in device memory at once: weights or cache, inputs and outputs."""
+    value = values_of(operator)
+    bits = value["weight_bits"] / 8
+    match operator:
+        case messages.Gemm(m=m, n=n, k=k):
+            return value["batch"] * (n * k * bits + 2.0 * m * (n + k))
+        case messages.Attention():
+            kept = (value["cached"] + value["new"]) * value["kv_heads"]
+            size = 2.0 * kept * bits + 4.0 * value["new"] * value["heads"]
+            return value["batch"] * value["head_size"] * size
+        case messages.Moe():
+            local = value["experts"] / value["expert_parallel"]
+            matrices = (2.0 + value["gated"]) / value["tensor_parallel"]
+            weights = local * value["hidden"] * value["inner"] * matrices * bits
+            return weights + 4.0 * value["tokens"] * value["hidden"]
+        case messages.Quantize(m=m, k=k):
+            return 3.0 * m * k
+        case messages.Stream():
+            return float(max(operator.read_bytes, operator.write_bytes))
+        case messages.LinearAttention():
+            size = operator.heads * operator.head_size + operator.key_heads * operator.key_size
+            return 4.0 * operator.batch * operator.new_tokens * size
+
+
+def _answer(
+    one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel], board: Board, told: Told,
+    row: int,
+) -> dict[str, Any]:  # fmt: skip
+    model, power_by = models
+    gpu, card = one.gpu, power_by.card
+    inside = bool(told.inside[row])
+    seconds, watts = float(told.seconds[row]), float(told.watts[row])
+    sustained = float(told.sustained_watts[row])
+    flops, size = float(told.quantities.flops[row]), float(told.quantities.bytes[row])
+    roofline = float(told.roofline[row])
+    math_bits = int(values_of(one.operator)["math_bits"])
+    peak = board.tensor[16 if math_bits >= 16 else 8 if math_bits >= 8 else 4]
+    compute = flops / peak
+    measured_limit = power_by.limit_watts(board)
+    limit = checked_limit(one.options.power_limit_watts, gpu) or measured_limit
+    clock = 1.0
+    if watts == watts and limit < measured_limit:
+        share = compute / (compute + size / board.bandwidth)
+        idle = card.training.idle_watts * measured_limit / card.training.limit_watts
+        # What decides is what the board draws all the time, not what a short reading tells.
+        drawn = max(watts, sustained) if sustained == sustained else watts
+        found = limited(seconds, drawn, idle, share, limit)
+        clock, seconds = found.relative_clock, found.seconds
+        watts, sustained = min(watts, found.watts), min(sustained, found.watts)
+    time = _estimate(seconds, model, kind, "time", inside, "seconds")
+    power = None if watts != watts else _estimate(watts, power_by, kind, "power", inside, "watts")
+    if power is not None:
+        power["high"] = max(min(power["high"], limit * OVER_LIMIT), power["watts"])
+    energy = None if power is None else _energy(power, time)
+    joules = None if energy is None else energy["joules"]
+    outside = [] if inside else [_outside(kind, model, one)]
+    framework = framework_of(kind, model, one.options)
+    return {
+        "id": str(uuid4()),
+        "gpu": gpu.id,
+        "kernel": None,
+        "compiled": None,
+        "power": power,
+        "time": time,
+        "energy": energy,
+        "clocks": {"core_mhz": gpu.core_mhz * clock, "memory_mhz": gpu.memory_mhz},
+        "power_limit_watts": limit,
+        "model": reference_of(card),
+        "components": None,
+        "time_model": None,
+        "schema": card.feature_schema.id,
+        "features": {
+            name: None if value != value else value
+            for name, value in zip(FEATURE_NAMES, told.vectors[row].tolist(), strict=True)
+        },
+        "occupancy": None,
+        "registers": None,
+        "trip_counts": [],
+        "needs": [],
+        "trust": _trust(power_by, inside),
+        "coverage": None,
+        "warnings": [*outside, *_notes(one, kind, models, framework)],
+        "operator": {
+            "asked": one.operator.model_dump(),
+            "framework": framework,
+            "bound": "compute" if compute >= size / board.bandwidth else "memory",
+            "roofline_seconds": roofline,
+            "flops": flops,
+            "flops_per_second": flops / seconds,
+            "peak_flops_per_second": peak,
+            "bytes": size,
+            "bytes_per_second": max(size - board.l2_bytes, 0.0) / seconds,
+            "peak_bytes_per_second": board.bandwidth,
+            "joules_per_flop": joules / flops if joules is not None and flops else None,
+            "peak_joules_per_flop": measured_limit / peak,
+            "sustained_watts": sustained if sustained == sustained else None,
+        },
+    }
+
+
+OVER_LIMIT = 1.05
+"""How far above its limit a board may be read (``predictor/parts/limits.py``)."""
+
+
+def _estimate(
+    value: float, model: OperatorModel, kind: str, quantity: Quantity, inside: bool, unit: str
+) -> dict[str, Any]:
+    low, high = model.width(kind, quantity, inside)
+    return {
+        unit: value,
+        "low": value * low,
+        "high": value * high,
+        "level": model.card.intervals.level,
+        "basis": model.basis(inside),
+    }
+
+
+def _energy(power: Mapping[str, Any], time: Mapping[str, Any]) -> dict[str, Any]:
+    """The product; its ends as those of independent errors in logarithms."""
+    value = power["watts"] * time["seconds"]
+    below = np.hypot(np.log(power["low"] / power["watts"]), np.log(time["low"] / time["seconds"]))
+    above = np.hypot(np.log(power["high"] / power["watts"]), np.log(time["high"] / time["seconds"]))
+    return {
+        "joules": value,
+        "low": float(value * np.exp(-below)),
+        "high": float(value * np.exp(above)),
+        "level": power["level"],
+        "basis": power["basis"],
+    }
+
+
+def _trust(model: OperatorModel, inside: bool) -> dict[str, str]:
+    if model.pooled:
+        return {"mark": "estimated board", "why": "nobody measured it on boards of this kind"}
+    more = "" if inside else ", outside what it was fitted on"
+    return {"mark": "measured board", "why": f"the model was fitted on boards of this kind{more}"}
+
+
+def _warning(code: str, detail: str) -> dict[str, Any]:
+    return {"code": code, "detail": detail, "line": None, "source_line": None}
+
+
+def _outside(kind: str, model: OperatorModel, one: Asked) -> dict[str, Any]:
+    facts, asked = model.card.operators[kind], values_of(one.operator)
+    beyond = [
+        f"{name} {asked[name]:g} (measured: {known[0]:g} to {known[-1]:g})"
+        for name, known in facts.knots.items()
+        if not known[0] <= asked[name] <= known[-1]
+    ]
+    return _warning("extrapolated", f"outside the measured sweep: {', '.join(beyond)}")
+
+
+def _notes(
+    one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel], framework: str
+) -> Iterator[dict[str, Any]]:
+    facts, operator = models[0].card.operators[kind], one.operator
+    if models[0] is not models[1]:
+        yield _warning("stands_in", f"watts of {kind} were measured on other boards alone")
+    if isinstance(operator, messages.Stream):
+        yield _warning(
+            "stands_in",
+            f"no {operator.name} was measured; answered as scaling to fp8 with as many bytes",
+        )
+    if isinstance(operator, messages.BatchedGemm):
+        yield _warning("stands_in", "no batched product was measured; answered from single ones")
+    if framework not in facts.frameworks:
+        yield _warning(
+            "stands_in",
+            f"{framework} was not measured for {kind} here; its kernels are taken to be as fast as "
+            f"those of {', '.join(facts.frameworks)}",
+        )
+    format_ = getattr(operator, "kv_dtype", getattr(operator, "dtype", None))
+    format_ = "bfloat16" if format_ == "float16" else format_
+    if format_ is not None and format_ not in facts.formats:
+        yield _warning(
+            "stands_in",
+            f"{format_} was not measured for {kind} here; measured: {', '.join(facts.formats)}",
+        )
+    if not models[1].has_power(kind):
+        yield _warning("no_power", f"no watts of {kind} were measured")
+
+
+def _record(
+    one: Asked, request: messages.OperatorRequest, answer: PredictAnswer
+) -> PredictionRecord:
+    assert answer.model is not None
+    return PredictionRecord(
+        id=answer.id,
+        created=datetime.now(UTC),
+        ptx_sha256=None,
+        gpu=one.gpu.id,
+        kernel=one.operator.name,
+        request=request.model_dump_json(exclude_defaults=True),
+        result=answer.json_bytes(),
+        vectors=to_json({answer.schema_id: [*answer.features.values()]}).decode(),
+        models=answer.model.model_dump_json(by_alias=True),
+    )

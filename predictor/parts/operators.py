@@ -1,0 +1,115 @@
+"""Calls of operators as columns, and the model that tells them: for answers and explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.operators import DISTRIBUTIONS, FORMATS, Floats
+from wattcast.models.operators import POOLED, OperatorModel
+from wattcast.predictor.messages import operators as messages
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+
+
+class Asked(NamedTuple):
+    """One call on one GPU."""
+
+    operator: messages.Operator
+    gpu: GpuProfile
+    options: messages.OperatorOptions
+
+
+def model_of(predictor: Predictor, kind: str, gpu: str) -> OperatorModel:
+    """The GPU's own model where it has the operator, else the pooled one. Raises ModelError."""
+    own = predictor.operators.of(gpu)
+    if own is not None and kind in own.card.operators:
+        return own
+    pooled = predictor.operators.of(POOLED)
+    if pooled is None or kind not in pooled.card.operators:
+        raise ModelError(f"no model tells {kind} on {gpu}", gpu=gpu)
+    return pooled
+
+
+def power_model(predictor: Predictor, kind: str, model: OperatorModel) -> OperatorModel:
+    """The model that tells the watts beside one that tells the time: itself, else the pooled one
+    where that knows any."""
+    pooled = None if model.has_power(kind) else predictor.operators.of(POOLED)
+    able = pooled is not None and kind in pooled.card.operators and pooled.has_power(kind)
+    return pooled if able and pooled is not None else model
+
+
+def kind_of(operator: messages.Operator) -> str:
+    """The operator as models tell them apart."""
+    if isinstance(operator, messages.Attention):
+        return operator.phase
+    if isinstance(operator, messages.LinearAttention):
+        return operator.kind
+    if isinstance(operator, messages.Stream):
+        return "quantize"
+    return "gemm" if isinstance(operator, messages.Gemm) else operator.name
+
+
+def values_of(operator: messages.Operator) -> dict[str, float]:
+    """The columns of ``wattcast.features.operators`` of one call."""
+    format_ = getattr(operator, "dtype", "bfloat16")
+    math, weight = FORMATS["bfloat16" if format_ == "float16" else format_]
+    found = {
+        "math_bits": math,
+        "weight_bits": weight,
+        "block_scaled": float(format_ in ("fp8_block", "w4a8_mxfp4_mxfp8", "nvfp4")),
+    }
+    match operator:
+        case messages.Gemm():
+            batch = operator.batch if isinstance(operator, messages.BatchedGemm) else 1
+            found |= {"rows": operator.m, "columns": operator.n, "depth": operator.k,
+                      "batch": batch}  # fmt: skip
+        case messages.Attention():
+            cache = "fp8" if operator.kv_dtype == "fp8" else "bfloat16"
+            found |= {
+                "batch": operator.batch, "new": operator.new_tokens,
+                "cached": operator.cached_tokens, "heads": operator.heads,
+                "kv_heads": operator.kv_heads or operator.heads,
+                "head_size": operator.head_size, "window": operator.window,
+                "causal": float(operator.causal), "weight_bits": FORMATS[cache][1],
+            }  # fmt: skip
+        case messages.Moe():
+            names = ("tokens", "hidden", "inner", "topk", "experts", "tensor_parallel",
+                     "expert_parallel")  # fmt: skip
+            found |= {name: getattr(operator, name) for name in names}
+            found |= {
+                "distribution": DISTRIBUTIONS[operator.distribution],
+                "gated": float(operator.gated),
+            }
+        case messages.LinearAttention():
+            found |= {
+                "batch": operator.batch, "new": operator.new_tokens, "heads": operator.heads,
+                "key_heads": operator.key_heads, "key_size": operator.key_size,
+                "head_size": operator.head_size, "stage": float(operator.stage == "recurrence"),
+            }  # fmt: skip
+        case messages.Quantize():
+            found |= {"rows": operator.m, "columns": operator.k, "weight_bits": 8.0}
+        case messages.Stream():  # as many bytes as a matrix of 4096 columns to be scaled to fp8
+            rows = max((operator.read_bytes + operator.write_bytes) / (3 * 4096), 1 / 32)
+            found |= {"rows": rows, "columns": 4096.0, "weight_bits": 8.0}
+    return found
+
+
+def columns(kind: str, model: OperatorModel, asked: Sequence[Asked]) -> dict[str, Floats]:
+    """Columns ``[n]`` of calls of one operator."""
+    each = [
+        values_of(one.operator)
+        | {"framework": float(framework_of(kind, model, one.options) == "trtllm")}
+        for one in asked
+    ]
+    return {name: np.array([one[name] for one in each], dtype=np.float64) for name in each[0]}
+
+
+def framework_of(kind: str, model: OperatorModel, options: messages.OperatorOptions) -> str:
+    """Whose kernels answer: those asked for, else the first that were measured."""
+    return options.framework or model.card.operators[kind].frameworks[0]

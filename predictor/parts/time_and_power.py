@@ -1,0 +1,278 @@
+"""Time and power of one launch at the clocks that the board's power limit leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from wattcast.features.activity import Activity
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import ModelCard
+from wattcast.models.clocks import ClockPair
+from wattcast.models.estimate import Estimate, between
+from wattcast.models.power.limit import HELD_BACK, checked_limit, clocks_within, held_back
+from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.registry import DEFAULT, get_time_model
+from wattcast.models.time.spread import least_seconds
+from wattcast.predictor.parts.watts import Watts, predicted_watts
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+    from wattcast.predictor.messages import ModelChoice, TimeModelChoice
+
+READING = 0.01
+"""How far a board's mean reading lies above the limit it keeps to, relative: A40 boards at 300 W
+read 297 to 303 (fma_sweep_power.csv)."""
+
+
+OVER_LIMIT = 0.05
+"""How far above its limit a board may be read at most, relative: an A40 was measured at 303 W on
+300 (fma_sweep_power.csv), and NVML calls its readings of Fermi and Kepler accurate to 5 % (nvml.h,
+nvmlDeviceGetPowerUsage; nothing better is published)."""
+
+
+class Models(Protocol):
+    """By which models a request wants time and power."""
+
+    @property
+    def time_model(self) -> TimeModelChoice: ...
+    @property
+    def model(self) -> ModelChoice: ...
+
+
+class Chosen(NamedTuple):
+    """The same where they stand in two parts of a request."""
+
+    time_model: TimeModelChoice
+    model: ModelChoice
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAndPower:
+    """Time and power of a launch at ``clocks``; ``notes`` are those of its time."""
+
+    clocks: ClockPair
+    duration: TimePrediction | None
+    power: Watts
+    notes: Sequence[Diagnostic] = ()
+    limit_watts: float | None = None
+
+    def told(self) -> tuple[TimePrediction, Estimate, ModelCard]:
+        """Time, power and its model's card. Raises AnalysisError where one is not told."""
+        if self.duration is None or self.power.estimate is None or self.power.card is None:
+            why = [note.detail for note in (*self.notes, *self.power.diagnostics)]
+            raise AnalysisError("; ".join(why) or "neither time nor power can be told")
+        return self.duration, self.power.estimate, self.power.card
+
+
+def board_limit(card: ModelCard | None, gpu: GpuProfile) -> float:
+    """Watts that the board keeps to as it ships, or those it was measured at where that is more."""
+    measured = 0.0 if card is None or card.gpu != gpu.id else card.training.power_maximum_watts
+    return measured if measured > gpu.tdp_watts * (1.0 + READING) else gpu.tdp_watts
+
+
+def timed(
+    predictor: Predictor,
+    choice: TimeModelChoice,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    board: str = "",
+) -> tuple[TimePrediction | None, Sequence[Diagnostic]]:
+    """Time of a launch by the model chosen, and what to warn of.
+
+    ``auto`` is the default model, corrected where a correction of the board, or of the GPU, was
+    promoted; a model that is named answers as it is. Raises ModelError where that model cannot
+    answer for the GPU.
+    """
+    model = get_time_model(DEFAULT if choice == "auto" else choice)
+    try:
+        found = model.predict(analysis, gpu, clocks)
+    except AnalysisError as error:
+        return None, (Diagnostic("no_time_model", error.detail),)
+    correction = predictor.power.times(gpu.id, board) if choice == "auto" else None
+    if correction is not None:
+        found = correction.corrected(found, gpu)
+    notes = predictor.power.stands_in("time", gpu.id, board, choice)
+    name = found.family if found.card is None else found.card.place
+    wide, why = predictor.power.kept_wide(found.estimate, "time", gpu.id, board, name)
+    return replace(found, estimate=wide), (*found.diagnostics, *notes, *why)
+
+
+def time_and_power(
+    predictor: Predictor,
+    request: Models,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    pair: ClockPair,
+    board: str = "",
+    corrected: Callable[[TimePrediction], TimePrediction] = lambda found: found,
+) -> TimeAndPower:
+    """Time, as it is or ``corrected``, and power at a pair of clocks, whatever the limit."""
+    found, notes = timed(predictor, request.time_model, analysis, gpu, pair, board)
+    duration = None if found is None else long_enough(corrected(found), analysis, gpu)
+    seconds = None if duration is None else duration.estimate.value
+    power = predicted_watts(predictor, request.model, analysis, gpu, pair, board, seconds)
+    return TimeAndPower(pair, duration, power, notes)
+
+
+def long_enough(
+    found: TimePrediction, analysis: KernelAnalysis | None, gpu: GpuProfile
+) -> TimePrediction:
+    """The prediction, its lower end no shorter than the launch can be."""
+    cases: list[Activity] = []
+    if analysis is not None and found.family == DEFAULT:  # others need not have counted anything
+        cases = [analysis.activity, *analysis.activity_cases]
+    estimate = found.estimate
+    least = min(least_seconds(cases, gpu, found.clocks), estimate.value)
+    return replace(found, estimate=replace(estimate, low=max(estimate.low, least)))
+
+
+def limited_time_and_power(
+    predictor: Predictor,
+    request: Models,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    limit_watts: float | None = None,
+    board: str = "",
+) -> TimeAndPower:
+    """Time and power at ``clocks``, or at those that the limit leaves. Raises ClockError."""
+    return within_limit(
+        predictor,
+        gpu,
+        lambda pair: time_and_power(predictor, request, analysis, gpu, pair, board),
+        clocks,
+        limit_watts,
+    )
+
+
+def within_limit(
+    predictor: Predictor,
+    gpu: GpuProfile,
+    at: Callable[[ClockPair], TimeAndPower],
+    asked: ClockPair,
+    limit_watts: float | None = None,
+) -> TimeAndPower:
+    """Both at the clocks that a power limit leaves of those asked for.
+
+    ``limit_watts`` is what the user set; the board's own where it is ``None`` or higher. Raises
+    ClockError for a limit that the board cannot be set to, or below its idle power.
+    """
+    asked_limit = checked_limit(limit_watts, gpu)
+    free = at(asked)
+    own = board_limit(free.power.card, gpu)
+    if free.power.estimate is None or free.duration is None:
+        return _possible(predictor, gpu, free, own)
+    limit = own if asked_limit is None else min(own, asked_limit)
+    found = _lowered(predictor, gpu, at, free, limit)
+    if found is free:
+        return _possible(predictor, gpu, _capped(free, free, limit, ()), own)
+    usual = free if limit == own else _lowered(predictor, gpu, at, free, own)
+    instead = "without a limit" if limit == own else f"instead of {own:g} W"
+    note = _note(usual, found, f"at {limit:g} W {instead}")
+    return _possible(predictor, gpu, _capped(free, found, limit, (note,)), own)
+
+
+def _possible(
+    predictor: Predictor, gpu: GpuProfile, found: TimeAndPower, limit: float
+) -> TimeAndPower:
+    """Both, with a power that the board can draw: from idle to little over its own limit.
+
+    Idle power that is a guess (``IDLE_SHARE``) does not overrule measured launches of the kernel,
+    and what was measured on the board, idle or at work, overrules it.
+    """
+    watts = found.power.estimate
+    if watts is None:
+        return found
+    physical = predictor.power.physical(gpu)
+    idle = physical.parameters.idle_watts
+    card = found.power.card
+    if card is not None and card.gpu == gpu.id and card.intervals.floor_watts > 0:
+        idle = min(idle, card.intervals.floor_watts)
+    if watts.basis == "seen_kernel" and physical.pooled and gpu.idle_watts is None:
+        idle = min(idle, watts.low)
+    watts = between(watts, idle, limit * (1.0 + OVER_LIMIT))
+    return replace(found, power=replace(found.power, estimate=watts))
+
+
+def _lowered(
+    predictor: Predictor,
+    gpu: GpuProfile,
+    at: Callable[[ClockPair], TimeAndPower],
+    free: TimeAndPower,
+    limit: float,
+) -> TimeAndPower:
+    """``free`` itself where it fits, else that at the highest clock that does."""
+    if _watts(free) <= limit:
+        return free
+    pair = clocks_within(limit, lambda one: _watts(at(one)), gpu, free.clocks)
+    found = at(pair)
+    idle = predictor.power.physical(gpu).parameters.idle_watts
+    runs = held_back(limit, _watts(found), idle)
+    if runs == 1.0:
+        return found
+    duration, watts, _ = found.told()
+    power, time = found.power, duration.estimate
+    slower = replace(time, value=time.value / runs, low=time.low, high=time.high / runs)
+    held = {
+        name: part * runs + (idle * (1.0 - runs) if name == "idle" else 0.0)
+        for name, part in (power.components or {}).items()
+    }
+    return replace(
+        found,
+        duration=replace(
+            duration,
+            estimate=slower,
+            parts={**duration.parts, HELD_BACK: time.value / runs - time.value},
+        ),
+        power=replace(
+            power,
+            estimate=replace(watts, value=limit, low=min(watts.low, limit)),
+            components=held if power.components is not None else None,
+        ),
+    )
+
+
+def _watts(point: TimeAndPower) -> float:
+    return 0.0 if point.power.estimate is None else point.power.estimate.value
+
+
+def _capped(
+    free: TimeAndPower, found: TimeAndPower, limit: float, notes: tuple[Diagnostic, ...]
+) -> TimeAndPower:
+    """``found`` with the interval of a board that may be limited more than told, or not at all."""
+    (duration, watts, _), (unlimited, most, _) = found.told(), free.told()
+    time = duration.estimate
+    high = min(most.high, limit * (1.0 + READING))
+    low = min(watts.value, most.low)
+    return replace(
+        found,
+        limit_watts=limit,
+        power=replace(
+            found.power,
+            estimate=replace(watts, low=low, high=max(watts.value, high)),
+            diagnostics=(*found.power.diagnostics, *notes),
+        ),
+        duration=replace(
+            duration,
+            estimate=replace(time, low=min(time.low, unlimited.estimate.low)),
+        ),
+    )
+
+
+def _note(usual: TimeAndPower, found: TimeAndPower, where: str) -> Diagnostic:
+    """``usual`` is that without the limit, or under the board's own."""
+    (after, less, _), (before, more, _) = found.told(), usual.told()
+    longer = after.estimate.value / before.estimate.value
+    energy = longer * less.value / more.value
+    change = f"{100 * abs(1 - energy):.1f} % {'less' if energy < 1 else 'more'}"
+    return Diagnostic(
+        "power_limited",
+        f"{where} this launch takes {100 * (longer - 1):.1f} % longer and {change} energy: the "
+        f"core clock falls from {usual.clocks.core_mhz:g} to {found.clocks.core_mhz:g} MHz",
+    )

@@ -1,1 +1,0 @@
-"""Scaling of time, power and energy over core and memory clocks."""

@@ -1,0 +1,1 @@
+"""Fits the models that are shipped: needs the training data (docs/data.md)."""

@@ -1,0 +1,43 @@
+"""``python -m studies fit-all``: every shipped model anew, by the commands that fit each kind.
+
+Boosted power models, extra trees, time from measured work, scaling over clocks, and the physical
+power models, in this order. It stops at the first that fails. Large ONNX files are stored
+compressed in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from wattcast.models.store import PACKAGED_ARTIFACTS, compress
+
+STEPS = (
+    ("studies", "train", "--all"),
+    ("studies", "extra-trees"),
+    ("studies", "work"),
+    ("studies", "clocks"),
+    ("studies", "fit-physical"),
+)
+"""Module and arguments of every step; each takes ``--out``."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the exit status, that of the step that failed."""
+    parser = argparse.ArgumentParser(prog="python -m studies fit-all", description=__doc__)
+    parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
+    parser.add_argument("--resume", type=Path, help="finished boosted fits; goes on there")
+    options = parser.parse_args(arguments)
+    for module, *rest in STEPS:
+        if options.resume and rest[-1] in ("--all", "extra-trees"):
+            rest += ["--resume", str(options.resume)]
+        # A process each: some set up their numeric libraries before these are loaded.
+        command = [sys.executable, "-m", module, *rest, "--out", str(options.out)]
+        print(" ".join(command[1:]), file=sys.stderr, flush=True)
+        if status := subprocess.run(command, check=False).returncode:  # noqa: S603
+            return status
+    compress(options.out)
+    return 0

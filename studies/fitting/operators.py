@@ -1,0 +1,741 @@
+"""Measured operators in, operator models out: reading the files, fitting, scoring, artifacts.
+
+The files are those of ``../shared/data/operators`` (ai-dynamo/aiconfigurator, Apache-2.0): one row
+is one call of a framework's kernel on one board, with the time of a call in a replayed CUDA graph
+and, on two boards, the mean of NVML's power readings while it was replayed for up to a second.
+
+What a row's shape does not tell is left in the errors: readings average over the last second, so
+that calls after a pause (a board that waited for a compiler or for memory to be filled) read low by
+up to half; weights that the collector leaves uninitialised draw less than random ones.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.isotonic import isotonic_regression
+
+from wattcast.features.gpus import load_gpu
+from wattcast.features.operators import (
+    DISTRIBUTIONS,
+    FEATURE_NAMES,
+    FORMATS,
+    SCHEMA_ID,
+    Board,
+    Floats,
+    board_of,
+    features,
+    operator_schema,
+    roofline_seconds,
+)
+from wattcast.models.cards import SchemaReference, Source, sha256_of
+from wattcast.models.operators import (
+    AXES,
+    LAUNCH_SECONDS,
+    POOLED,
+    Fitted,
+    OperatorCard,
+    OperatorFacts,
+    OperatorIntervals,
+    OperatorScores,
+    OperatorTraining,
+    Quantity,
+    Sustained,
+)
+from wattcast.training.families import SEED, library_versions
+from wattcast.training.provenance import (
+    code_revision,
+    feature_facts,
+    summarise,
+    today,
+    write_artifact,
+)
+
+FILES = MappingProxyType({
+    "gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention",
+    "moe": "moe", "quantize": "quantize", "gdn": "gdn", "mamba2": "mamba2",
+})  # fmt: skip
+"""Stem of an operator's files."""
+
+BOARDS = ("h200-sxm5", "b200", "h100-sxm5", "l40s", "rtx-pro-6000-server", "a100-sxm4-80gb")
+LONG_SECONDS = 1e-4
+"""Calls from here on were replayed for a second (collector/helper.py); shorter ones for 0.3 s."""
+
+LEVEL = 0.9
+FOLDS = 3
+WIDENING = 1.5
+"""Width beyond the sweep over that inside, in logarithms: the convention of models/intervals.py."""
+
+FRAMEWORKS = ("vllm", "trtllm")
+
+GROWS = MappingProxyType({
+    "gemm": "rows", "prefill": "new", "decode": "cached", "moe": "tokens", "quantize": "rows",
+    "gdn": "new", "mamba2": "new",
+})  # fmt: skip
+"""What a call's tokens are counted by: along it, times are fitted as never falling."""
+
+HYPERPARAMETERS: Mapping[str, bool | int | float | str] = MappingProxyType({
+    "n_estimators": 240, "max_depth": 7, "learning_rate": 0.1, "min_child_weight": 5,
+    "subsample": 0.8, "colsample_bytree": 0.6, "tree_method": "hist", "max_bin": 256,
+    "objective": "reg:squarederror", "seed": SEED,
+})  # fmt: skip
+POWER_HYPERPARAMETERS = MappingProxyType({**HYPERPARAMETERS, "min_child_weight": 20})
+"""Readings scatter by a tenth and more where times scatter by a hundredth."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured calls of one operator on one board."""
+
+    operator: str
+    gpu: str
+    call: dict[str, Floats]
+    groups: NDArray[np.str_]
+    formats: tuple[str, ...]
+    seconds: Floats
+    watts: Floats
+    """NaN where none were measured."""
+    limit_watts: float
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def taken(self, keep: NDArray[Any]) -> Rows:
+        """Some of the rows."""
+        call = {name: values[keep] for name, values in self.call.items()}
+        return Rows(self.operator, self.gpu, call, self.groups[keep], self.formats,
+                    self.seconds[keep], self.watts[keep], self.limit_watts)  # fmt: skip
+
+
+def read_rows(folder: Path, operator: str, gpu: str) -> Rows | None:
+    """Rows of one file, ``None`` where there is none. Of several kernels that one framework
+    measured for one call the fastest counts, as its tuner would choose."""
+    path = folder / f"{FILES[operator]}_{gpu}.parquet"
+    if not path.exists():
+        return None
+    table = pd.read_parquet(path)
+    read = _READERS.get(operator, _linear_columns)
+    call, groups, formats = read(operator, table)
+    call["framework"] = np.array([FRAMEWORKS.index(one) for one in table.framework], dtype=float)
+    key = np.stack([*call.values()], axis=1)
+    order = np.argsort(table.time_ms.to_numpy(), kind="stable")
+    _, first = np.unique(key[order], axis=0, return_index=True)
+    keep = np.sort(order[first])
+    limit = table.power_limit_watts.max()
+    found = Rows(operator, gpu, call, groups.to_numpy(dtype=str), formats,
+                 table.time_ms.to_numpy(float) * 1e-3, table.power_watts.to_numpy(float),
+                 float(limit) if limit == limit else 0.0)  # fmt: skip
+    return found.taken(keep)
+
+
+Read = tuple[dict[str, Floats], "pd.Series[str]", tuple[str, ...]]
+
+
+def _formats(table: pd.DataFrame, column: str) -> tuple[dict[str, Floats], tuple[str, ...]]:
+    names = table[column]
+    bits = np.array([FORMATS[name] for name in names], dtype=float).reshape(-1, 2)
+    scaled = names.isin(["fp8_block", "w4a8_mxfp4_mxfp8", "nvfp4"]).to_numpy(float)
+    values = {"math_bits": bits[:, 0], "weight_bits": bits[:, 1], "block_scaled": scaled}
+    return values, tuple(sorted(set(names)))
+
+
+def _renamed(table: pd.DataFrame, **names: str) -> dict[str, Floats]:
+    return {ours: table[theirs].to_numpy(float) for ours, theirs in names.items()}
+
+
+def _group(table: pd.DataFrame, *columns: str) -> pd.Series[str]:
+    return table[list(columns)].astype(str).agg("/".join, axis=1)
+
+
+def _gemm_columns(operator: str, table: pd.DataFrame) -> Read:
+    values, formats = _formats(table, "gemm_dtype")
+    call = _renamed(table, rows="m", columns="n", depth="k")
+    return {**call, "batch": np.ones(len(table)), **values}, _group(table, "n", "k"), formats
+
+
+def _attention_columns(operator: str, table: pd.DataFrame) -> Read:
+    values, _ = _formats(table, "attn_dtype")
+    cache, formats = _formats(table, "kv_cache_dtype")
+    call = _renamed(table, batch="batch_size", cached="step", heads="num_heads",
+                    kv_heads="num_key_value_heads", head_size="head_dim", window="window_size",
+                    new="isl")  # fmt: skip
+    call["kv_heads"] = np.where(call["kv_heads"] == 0, call["heads"], call["kv_heads"])
+    call |= {**values, "weight_bits": cache["weight_bits"], "causal": np.ones(len(table))}
+    return call, _group(table, "num_heads", "num_key_value_heads", "head_dim"), formats
+
+
+def _moe_columns(operator: str, table: pd.DataFrame) -> Read:
+    values, formats = _formats(table, "moe_dtype")
+    call = _renamed(table, tokens="num_tokens", hidden="hidden_size", inner="inter_size",
+                    topk="topk", experts="num_experts", tensor_parallel="moe_tp_size",
+                    expert_parallel="moe_ep_size")  # fmt: skip
+    call["distribution"] = np.array([DISTRIBUTIONS[one] for one in table.distribution])
+    # Nemotron's experts have no gate (collector/vllm/collect_moe.py, ``nemotron_h``).
+    plain = (call["topk"] == 22) | ((call["hidden"] == 2688) & (call["inner"] == 1856))
+    call["gated"] = np.where(plain, 0.0, 1.0)
+    return (
+        {**call, **values},
+        _group(table, "hidden_size", "inter_size", "topk", "num_experts"),
+        formats,
+    )
+
+
+def _quantize_columns(operator: str, table: pd.DataFrame) -> Read:
+    one = np.ones(len(table))
+    call = _renamed(table, rows="m", columns="k")
+    call |= {"math_bits": 16 * one, "weight_bits": 8 * one, "block_scaled": 0 * one}
+    return call, _group(table, "k"), ("fp8",)
+
+
+def _linear_columns(operator: str, table: pd.DataFrame) -> Read:
+    delta = operator == "gdn"
+    call = _renamed(table, batch="batch_size", new="seq_len",
+                    heads="num_v_heads" if delta else "nheads",
+                    key_heads="num_k_heads" if delta else "n_groups",
+                    key_size="head_k_dim" if delta else "d_state",
+                    head_size="head_v_dim" if delta else "head_dim")  # fmt: skip
+    one = np.ones(len(table))
+    convolution = table.kernel_source.str.startswith("causal_conv").to_numpy()
+    call["stage"] = np.where(convolution, 0.0, 1.0)
+    call |= {"math_bits": 16 * one, "weight_bits": 16 * one, "block_scaled": 0 * one}
+    names = ("num_v_heads", "num_k_heads") if delta else ("nheads", "n_groups", "d_state")
+    return call, _group(table, *names), ("bfloat16",)
+
+
+_READERS: Mapping[str, Callable[[str, pd.DataFrame], Read]] = {
+    "gemm": _gemm_columns, "prefill": _attention_columns, "decode": _attention_columns,
+    "moe": _moe_columns, "quantize": _quantize_columns,
+}  # fmt: skip
+
+
+# --- targets and fits --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with their vectors, and what trees learn from them."""
+
+    rows: Rows
+    board: Board
+    vectors: NDArray[np.float32]
+    flops: Floats
+    bytes: Floats
+    roofs: tuple[Floats, Floats]
+
+    @property
+    def roofline(self) -> Floats:
+        """Seconds at peak rates."""
+        return np.maximum(*self.roofs)
+
+    @property
+    def offset(self) -> Floats:
+        """Logarithm of what times are set against."""
+        return np.log(self.roofline + LAUNCH_SECONDS)
+
+    def measured(self, quantity: Quantity) -> Floats:
+        """Seconds or watts as measured."""
+        return self.rows.seconds if quantity == "time" else self.rows.watts
+
+    def target(self, quantity: Quantity) -> Floats:
+        """What trees are fitted to: logarithms."""
+        if quantity == "time":
+            return np.log(_rising(self.rows)) - self.offset
+        return np.log(self.rows.watts / self.rows.limit_watts)
+
+    def target_of(self, quantity: Quantity, at: NDArray[np.intp]) -> Floats:
+        """Targets of some rows."""
+        return self.target(quantity)[at]
+
+    def told(self, quantity: Quantity, scores: Floats) -> Floats:
+        """Seconds or watts of what trees tell."""
+        if quantity == "time":
+            return np.exp(scores + self.offset)
+        return np.minimum(np.exp(scores), 1.0) * self.rows.limit_watts
+
+
+def table_of(rows: Rows) -> Table:
+    """The vectors of rows."""
+    board = board_of(load_gpu(rows.gpu))
+    vectors, found = features(rows.operator, rows.call, board)
+    compute, memory = roofline_seconds(found, rows.call["math_bits"], board)
+    return Table(rows, board, vectors, found.flops, found.bytes, (compute, memory))
+
+
+def _rising(rows: Rows) -> Floats:
+    """Times that never fall along the tokens: the nearest ones to the measured (least squares of
+    logarithms) of each curve."""
+    axis = GROWS[rows.operator]
+    others = np.stack([v for name, v in rows.call.items() if name != axis], axis=1)
+    _, curve = np.unique(others, axis=0, return_inverse=True)
+    order = np.lexsort((rows.call[axis], curve.reshape(-1)))
+    ends = np.flatnonzero(np.diff(curve.reshape(-1)[order])) + 1
+    rising = np.log(rows.seconds)
+    for part in np.split(order, ends):
+        rising[part] = isotonic_regression(rising[part])
+    return np.exp(rising)
+
+
+def inputs_of(vectors: NDArray[np.float32]) -> list[int]:
+    """Columns that vary."""
+    filled = np.nan_to_num(vectors, nan=-1e30)
+    return [int(at) for at in np.flatnonzero(filled.max(axis=0) > filled.min(axis=0))]
+
+
+def fit(
+    vectors: NDArray[np.float32], target: Floats, quantity: Quantity, trees: int | None = None
+) -> Any:
+    """A booster of ``HYPERPARAMETERS`` on one thread: equal rows give equal trees."""
+    import xgboost
+
+    parameters = dict(HYPERPARAMETERS if quantity == "time" else POWER_HYPERPARAMETERS)
+    count = int(parameters.pop("n_estimators"))
+    matrix = xgboost.DMatrix(vectors, target, nthread=1)
+    return xgboost.train({**parameters, "nthread": 1}, matrix, trees or count)
+
+
+def predicted(booster: Any, vectors: NDArray[np.float32]) -> Floats:
+    """Logarithms ``[n]``."""
+    import xgboost
+
+    return np.asarray(booster.predict(xgboost.DMatrix(vectors, nthread=1)), dtype=np.float64)
+
+
+def folds_of(rows: Rows, protocol: str, folds: int = FOLDS) -> NDArray[np.intp]:
+    """Fold of each row: by shape group, or by chance."""
+    if protocol == "random":
+        return np.random.default_rng(SEED).integers(folds, size=len(rows))
+    number = {g: zlib.crc32(f"{rows.operator}/{g}".encode()) % folds for g in set(rows.groups)}
+    return np.array([number[group] for group in rows.groups])
+
+
+MOST_SCORED_ROWS = 100_000
+"""Rows of an operator and board that folds are made of, drawn by chance where there are more."""
+
+
+def scored_rows(table: Table, quantity: Quantity) -> NDArray[np.intp]:
+    """Rows that cross-validation uses."""
+    able = np.flatnonzero(np.isfinite(table.measured(quantity)))
+    if len(able) <= MOST_SCORED_ROWS:
+        return able
+    return np.sort(np.random.default_rng(SEED).choice(able, MOST_SCORED_ROWS, replace=False))
+
+
+def out_of_fold(table: Table, quantity: Quantity, protocol: str) -> tuple[NDArray[np.intp], Floats]:
+    """Rows ``[m]`` and what trees tell of each that were fitted without its fold. Of chance folds
+    the first alone is asked: it tells what the scatter of readings leaves."""
+    at = scored_rows(table, quantity)
+    target, told = table.target_of(quantity, at), np.full(len(at), np.nan)
+    fold = folds_of(table.rows, protocol)[at]
+    used = inputs_of(table.vectors)
+    for number in range(FOLDS if protocol == "shape_group" else 1):
+        out = fold == number
+        if not out.any():
+            continue
+        if out.all():
+            raise ValueError(f"{table.rows.operator} on {table.rows.gpu}: one shape group alone")
+        booster = fit(table.vectors[at[~out]][:, used], target[~out], quantity)
+        told[out] = predicted(booster, table.vectors[at[out]][:, used])
+    full = np.zeros(len(table.rows))
+    full[at] = told
+    asked = np.isfinite(told)
+    return at[asked], table.told(quantity, full)[at[asked]]
+
+
+def scores_of(
+    table: Table, quantity: Quantity, protocol: Literal["random", "shape_group"],
+    at: NDArray[np.intp], told: Floats,
+) -> OperatorScores:  # fmt: skip
+    """Errors of answers to the rows ``at``, beside the median and the roofline."""
+    measured = table.measured(quantity)[at]
+    error = percent(told, measured)
+    long = table.rows.seconds[at] >= LONG_SECONDS
+    return OperatorScores(
+        protocol=protocol,
+        folds=FOLDS,
+        rows=len(at),
+        mean_percent=_rounded(error.mean()),
+        median_percent=_rounded(np.median(error)),
+        long_mean_percent=_rounded(error[long].mean()) if long.any() else None,
+        long_median_percent=_rounded(np.median(error[long])) if long.any() else None,
+        constant_mean_percent=_rounded(percent(np.median(measured), measured).mean()),
+        roofline_mean_percent=_rounded(percent(table.roofline[at], measured).mean())
+        if quantity == "time"
+        else None,
+    )
+
+
+def percent(told: Floats | float, measured: Floats) -> Floats:
+    """Absolute errors in percent of what was measured."""
+    return np.abs(told / measured - 1.0) * 100.0
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 2)
+
+
+def widths(
+    rows: Rows, at: NDArray[np.intp], told: Floats, measured: Floats
+) -> tuple[float, float, float]:
+    """Ends of the interval in logarithms, from residuals of shape groups left out, and the share
+    that ends from one half of the groups hold in the other. Rows of large groups weigh less, so
+    that a group counts by the square root of its rows."""
+    residual = np.log(measured / told)
+    names, place, count = np.unique(rows.groups[at], return_inverse=True, return_counts=True)
+    weight = 1.0 / np.sqrt(count[place])
+
+    def ends(part: NDArray[np.bool_]) -> tuple[float, float]:
+        order = np.argsort(residual[part])
+        share = np.cumsum(weight[part][order]) / weight[part].sum()
+        tail = (1.0 - LEVEL) / 2
+        low, high = np.interp([tail, 1.0 - tail], share, residual[part][order])
+        return min(float(low), 0.0), max(float(high), 0.0)
+
+    half = (np.array([zlib.crc32(name.encode()) for name in names]) % 2 == 0)[place]
+    held = []
+    for part in (half, ~half):
+        if part.any() and (~part).any():
+            low, high = ends(part)
+            held.append(np.mean((residual[~part] >= low) & (residual[~part] <= high)))
+    low, high = ends(np.ones(len(at), dtype=bool))
+    return low, high, float(np.mean(held)) if held else LEVEL
+
+
+# --- artifacts ---------------------------------------------------------------------------------
+
+LEAF_STEP = 2.0**-13
+"""Leaves are rounded to this, a hundredth of a percent: files then compress by a third."""
+
+
+def slim(booster: Any) -> Any:
+    """The booster with leaves rounded, rows of a node (for SHAP) to a power of two, and without the
+    gains of its splits."""
+    import xgboost
+
+    model = json.loads(booster.save_raw("json"))
+    for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
+        leaf = np.array(tree["left_children"]) < 0
+        values = np.array(tree["split_conditions"])
+        rounded = np.round(values / LEAF_STEP) * LEAF_STEP
+        tree["split_conditions"] = [float(v) for v in np.where(leaf, rounded, values)]
+        tree["base_weights"] = tree["loss_changes"] = [0.0] * len(leaf)
+        covers = np.log2(np.maximum(tree["sum_hessian"], 1.0))
+        tree["sum_hessian"] = [float(2.0**v) for v in np.round(covers)]
+    found = xgboost.Booster(params={"nthread": 1})
+    found.load_model(bytearray(json.dumps(model).encode()))
+    return found
+
+
+def write_trees(booster: Any, name: str, features_count: int, folder: Path) -> None:
+    """Native and ONNX file of a booster."""
+    import onnxmltools
+    from onnxmltools.convert.common.data_types import FloatTensorType
+
+    inputs = [("features", FloatTensorType([None, features_count]))]
+    converted = onnxmltools.convert_xgboost(booster, name="xgboost", initial_types=inputs)
+    (folder / f"{name}.ubj").write_bytes(booster.save_raw("ubj"))
+    (folder / f"{name}.onnx").write_bytes(converted.SerializeToString())
+
+
+@dataclass(frozen=True)
+class Fit:
+    """An operator's part of a card, and its boosters by file name."""
+
+    facts: OperatorFacts
+    boosters: Mapping[str, tuple[Any, int]]
+
+
+def fit_operator(table: Table, *, random: bool = True, trees: int | None = None) -> Fit:
+    """Fit time and power of one operator on one board, scored on shape groups left out."""
+    rows = table.rows
+    boosters: dict[str, tuple[Any, int]] = {}
+
+    def part(quantity: Quantity) -> Fitted | None:
+        able = np.flatnonzero(np.isfinite(table.measured(quantity)))
+        if len(able) < 200:
+            return None
+        at, told = out_of_fold(table, quantity, "shape_group")
+        scores = [scores_of(table, quantity, "shape_group", at, told)]
+        low, high, coverage = widths(rows, at, told, table.measured(quantity)[at])
+        if random:
+            again, chance = out_of_fold(table, quantity, "random")
+            scores.append(scores_of(table, quantity, "random", again, chance))
+        used = inputs_of(table.vectors)
+        booster = slim(
+            fit(table.vectors[able][:, used], table.target_of(quantity, able), quantity, trees)
+        )
+        name = f"{rows.operator}_{quantity}"
+        boosters[name] = booster, len(used)
+        return Fitted(
+            file=name,
+            inputs=tuple(FEATURE_NAMES[at] for at in used),
+            trees=booster.num_boosted_rounds(),
+            rows=len(able),
+            groups=len(set(rows.groups[able])),
+            low=round(low, 4),
+            high=round(high, 4),
+            coverage=round(coverage, 3),
+            scores=tuple(scores),
+        )
+
+    time = part("time")
+    assert time is not None
+    facts = OperatorFacts(
+        frameworks=tuple(FRAMEWORKS[int(at)] for at in np.unique(rows.call["framework"])),
+        formats=rows.formats,
+        knots={name: tuple(map(float, np.unique(rows.call[name]))) for name in AXES[rows.operator]},
+        longest_seconds=float(rows.seconds.max()),
+        time=time,
+        power=part("power"),
+        sustained=sustained_of(table),
+    )
+    return Fit(facts, boosters)
+
+
+UPPER = 0.75
+"""Quantile of readings that stands for a call that was not preceded by a pause."""
+
+
+def sustained_of(table: Table) -> Sustained | None:
+    """What the operator draws without a pause, ``None`` where no watts were measured."""
+    rows = table.rows
+    keep = np.isfinite(rows.watts) & (rows.seconds >= SETTLED_SECONDS)
+    if keep.sum() < 100:
+        return None
+    idle = float(np.nanpercentile(rows.watts, 0.5))
+    shares = np.stack([np.ones(len(rows)), *(roof / rows.seconds for roof in table.roofs)], axis=1)
+    share = np.clip((rows.watts - idle) / (rows.limit_watts - idle), 0.0, CENSORED)
+    drawn = -np.log1p(-share)
+    busy, flop, byte = (round(float(one), 4) for one in _envelope(shares[keep], drawn[keep]))
+    return Sustained(idle_watts=round(idle, 1), busy=busy, compute=flop, memory=byte)
+
+
+def _envelope(design: Floats, drawn: Floats) -> Floats:
+    """Non-negative weights of the upper quantile of what is drawn, by iteratively reweighted least
+    squares; rows at the limit count only where less is told (they are censored)."""
+    from scipy.optimize import nnls
+
+    weight = np.ones(len(drawn))
+    found = np.zeros(design.shape[1])
+    for _ in range(30):
+        root = np.sqrt(weight)
+        found, _ = nnls(design * root[:, None], drawn * root)
+        rest = drawn - design @ found
+        weight = np.where(rest > 0, UPPER, 1.0 - UPPER) / np.maximum(np.abs(rest), 0.01)
+        weight[(drawn >= -np.log1p(-CENSORED)) & (rest < 0)] = 0.0
+    return np.asarray(found)
+
+
+SETTLED_SECONDS = 2e-5
+"""Calls from here on were replayed for long enough that some readings are nearly theirs: six calls
+of 17 microseconds in a graph are replayed for a second."""
+
+CENSORED = 0.97
+"""Share of the limit from which a reading is at it."""
+
+
+def source_of(path: Path) -> Source:
+    """An upstream file."""
+    digest = sha256_of(path)
+    return Source(
+        repository="https://github.com/ai-dynamo/aiconfigurator",
+        path=f"data/operators/{path.name}",
+        sha256=digest,
+        used_sha256=digest,
+        licence="Apache-2.0",
+    )
+
+
+def write_model(
+    gpu: str, tables: Sequence[Table], fits: Sequence[Fit], sources: Sequence[Source], out: Path,
+    version: int = 1,
+) -> OperatorCard:  # fmt: skip
+    """Write the artifact of a board."""
+    rows = [table.rows for table in tables]
+    [one.facts.sustained for one in fits if one.facts.sustained is not None]
+    measured = [one for one in rows if np.isfinite(one.watts).any()]
+    vectors = np.concatenate([table.vectors for table in tables])
+    limit = max((one.limit_watts for one in measured), default=tables[0].board.tdp_watts)
+    if gpu == POOLED:
+        limit = POOLED_LIMIT_WATTS
+    fingerprint = zlib.crc32(b"")
+    for table in tables:
+        for part in (table.vectors, table.rows.seconds, table.rows.watts):
+            fingerprint = zlib.crc32(np.ascontiguousarray(part).tobytes(), fingerprint)
+    card = OperatorCard(
+        gpu=gpu,
+        target="operator",
+        family="xgboost",
+        source="aiconfigurator",
+        version=version,
+        feature_schema=SchemaReference(id=SCHEMA_ID, sha256=operator_schema().sha256),
+        features=feature_facts(FEATURE_NAMES, vectors.astype(float)),
+        training=OperatorTraining(
+            rows=sum(map(len, rows)),
+            kernels=len(rows),
+            kernel_groups=sum(len(set(one.groups)) for one in rows),
+            limit_watts=limit,
+            idle_watts=max(
+                (f.facts.sustained.idle_watts for f in fits if f.facts.sustained), default=0.0
+            ),
+            power_rows=int(sum(np.isfinite(one.watts).sum() for one in rows)),
+            fingerprint=f"{fingerprint:064x}",
+        ),
+        sources=tuple(sources),
+        hyperparameters=dict(HYPERPARAMETERS),
+        libraries=library_versions(("xgboost",)),
+        intervals=OperatorIntervals(level=LEVEL, extrapolated_widening=WIDENING),
+        operators={table.rows.operator: one.facts for table, one in zip(tables, fits, strict=True)},
+        files={"card": "0" * 64},
+        created=today(),
+        code_revision=code_revision(),
+    )
+
+    def write(folder: Path) -> None:
+        for one in fits:
+            for name, (booster, count) in one.boosters.items():
+                write_trees(booster, name, count, folder)
+        for table, one in zip(tables, fits, strict=True):
+            used = list(one.facts.time.inputs)
+            vectors = table.vectors[:, [FEATURE_NAMES.index(name) for name in used]]
+            path = folder / f"{table.rows.operator}_background.json"
+            path.write_text(summarise(vectors.astype(float), used).model_dump_json() + "\n")
+
+    card = write_artifact(card, out, write)
+    for path in sorted((out / card.folder).glob("*_*.*")):
+        path.with_name(path.name + ".xz").write_bytes(lzma.compress(path.read_bytes(), preset=9))
+        path.unlink()
+    return card
+
+
+def tables_of(folder: Path, gpu: str) -> Iterator[Table]:
+    """Tables of all operators of a board that were measured."""
+    for operator in FILES:
+        rows = read_rows(folder, operator, gpu)
+        if rows is not None:
+            yield table_of(rows)
+
+
+def fit_board(
+    folder: Path, gpu: str, out: Path, progress: Callable[[str], None] = print, **how: Any
+) -> OperatorCard:
+    """Fit, score and write the artifact of a board."""
+    tables = list(tables_of(folder, gpu))
+    fits = []
+    for table in tables:
+        found = fit_operator(table, **how)
+        fits.append(found)
+        for quantity in (found.facts.time, found.facts.power):
+            if quantity is not None:
+                progress(f"{gpu} {quantity.file}: {quantity.rows} rows, "
+                         f"{quantity.scores[0].mean_percent} %")  # fmt: skip
+    sources = [source_of(folder / f"{FILES[t.rows.operator]}_{gpu}.parquet") for t in tables]
+    return write_model(gpu, tables, fits, sources, out)
+
+
+# --- boards nobody measured --------------------------------------------------------------------
+
+POOLED_ROWS = 6_000
+"""Rows of each board that the pooled model learns an operator from, drawn by chance."""
+POOLED_TREES = 160
+
+BOARD_FEATURES = ("tensor_flops_per_second", "bandwidth", "sm_count", "l2_bytes", "tdp_watts")
+"""Six boards do not tell what these do beyond the ratios that other features are made of."""
+
+
+def pooled_fit(tables: Sequence[Table]) -> Fit:
+    """Trees of one operator for any board, scored on each board left out in turn."""
+    chance = np.random.default_rng(SEED)
+    drop = [FEATURE_NAMES.index(name) for name in BOARD_FEATURES]
+    boosters: dict[str, tuple[Any, int]] = {}
+    operator = tables[0].rows.operator
+
+    def part(quantity: Quantity) -> Fitted | None:
+        vectors, targets, board, picked = [], [], [], []
+        for number, table in enumerate(tables):
+            able = np.flatnonzero(np.isfinite(table.measured(quantity)))
+            if len(able) < 200:
+                continue
+            at = np.sort(chance.choice(able, min(POOLED_ROWS, len(able)), replace=False))
+            vectors.append(table.vectors[at])
+            targets.append(table.target_of(quantity, at))
+            board.append(np.full(len(at), number))
+            picked.append(at)
+        if len(vectors) < 2:
+            return None
+        x, y, of = np.concatenate(vectors), np.concatenate(targets), np.concatenate(board)
+        used = [at for at in inputs_of(x) if at not in drop]
+        scores, residuals = [], []
+        for number, at in zip(dict.fromkeys(of.tolist()), picked, strict=True):
+            out, table = of == number, tables[number]
+            booster = fit(x[~out][:, used], y[~out], quantity, POOLED_TREES)
+            full = np.zeros(len(table.rows))
+            full[at] = predicted(booster, x[out][:, used])
+            told = table.told(quantity, full)[at]
+            score = scores_of(table, quantity, "shape_group", at, told)
+            scores.append(score.model_copy(update={"protocol": "board", "folds": 1}))
+            residuals.append(np.log(table.measured(quantity)[at] / told))
+        booster = slim(fit(x[:, used], y, quantity, POOLED_TREES))
+        name = f"{operator}_{quantity}"
+        boosters[name] = booster, len(used)
+        low, high, held = _board_widths(residuals)
+        return Fitted(
+            file=name,
+            inputs=tuple(FEATURE_NAMES[at] for at in used),
+            trees=booster.num_boosted_rounds(),
+            rows=len(y),
+            groups=len(scores),
+            low=round(low, 4),
+            high=round(high, 4),
+            coverage=round(held, 3),
+            scores=tuple(scores),
+        )
+
+    time = part("time")
+    if time is None:
+        raise ValueError(f"{operator} was measured on one board alone")
+    frameworks = {int(at) for table in tables for at in np.unique(table.rows.call["framework"])}
+    facts = OperatorFacts(
+        frameworks=tuple(FRAMEWORKS[at] for at in sorted(frameworks)),
+        formats=tuple(sorted({one for table in tables for one in table.rows.formats})),
+        knots={
+            name: tuple(map(float, np.unique(np.concatenate([t.rows.call[name] for t in tables]))))
+            for name in AXES[operator]
+        },
+        longest_seconds=max(float(table.rows.seconds.max()) for table in tables),
+        time=time,
+        power=part("power"),
+        sustained=_mean_sustained([one for t in tables if (one := sustained_of(t)) is not None]),
+    )
+    return Fit(facts, boosters)
+
+
+def _mean_sustained(found: Sequence[Sustained]) -> Sustained | None:
+    """The mean of boards, in the units of one with a limit of ``POOLED_LIMIT_WATTS``."""
+    if not found:
+        return None
+    names = ("busy", "compute", "memory")
+    means = {name: round(float(np.mean([getattr(s, name) for s in found])), 4) for name in names}
+    return Sustained(idle_watts=POOLED_IDLE * POOLED_LIMIT_WATTS, **means)
+
+
+POOLED_LIMIT_WATTS = 700.0
+POOLED_IDLE = 0.2
+"""Idle watts between calls over the limit: 129 of 700 W on H200, 241 of 1,000 W on B200."""
+
+
+def _board_widths(residuals: Sequence[Floats]) -> tuple[float, float, float]:
+    """Ends that hold the level on every board left out, and what they hold on the worst."""
+    tail = (1.0 - LEVEL) / 2
+    ends = np.array([np.quantile(one, [tail, 1.0 - tail]) for one in residuals])
+    low, high = min(float(ends[:, 0].min()), 0.0), max(float(ends[:, 1].max()), 0.0)
+    return low, high, float(min(np.mean((r >= low) & (r <= high)) for r in residuals))

@@ -1,0 +1,1 @@
+"""Scaling over clocks from counters."""

@@ -1,0 +1,323 @@
+"""How scaling models are scored: on programs, or on real kernels, that they have not seen.
+
+``leave_programs_out`` leaves each program out in turn, of all campaigns at once: everything
+fitted, the number of trees included, sees the other programs only. ``micro_to_real`` fits on
+microbenchmarks and predicts real kernels. Each predicts the same rows by several models:
+
+    mean curve   mean scale of the training kernels at each pair: knows the clocks, not the kernel
+    unfitted     relative time from counters by fixed constants (time only)
+    physical     wattcast.models.papers.scaling.physical
+    hybrid       physical x boosted trees, their number chosen inside the training kernels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from studies.fitting.scaling.fits import (
+    PowerSettings,
+    TimePrior,
+    fit_power,
+    fit_power_and_time,
+    fit_times,
+    row_weights,
+)
+from studies.fitting.scaling.rows import Bools, Floats, ScalingRows
+from studies.fitting.scaling.trees import (
+    CANDIDATES,
+    ResidualRows,
+    TreeSettings,
+    choose,
+    fit_trees,
+)
+from wattcast.models.papers.scaling.power import PowerParameters, power_watts
+from wattcast.models.papers.scaling.residual import power_vectors, time_vectors
+from wattcast.models.papers.scaling.timing import TimeParameters, relative_time
+from wattcast.models.papers.scaling.use import UseTable
+
+MODELS = ("mean curve", "unfitted", "physical", "hybrid")
+FEW_KERNELS = CANDIDATES[:3]
+"""Numbers of trees tried where some twenty kernels are all there is."""
+
+Scales = Mapping[str, Floats]
+"""Predicted scales ``[n]`` by model; NaN where a row is not predicted."""
+
+
+UNFITTED_ORDER = 4.0
+UNFITTED_LATENCY = 0.6
+UNFITTED_CORE_SHARE = 0.555
+"""Latency in units of a full unit, and the core-clocked share of DRAM latency on the GTX 980:
+277.32 of 500.1 cycles at equal clocks (Wang and Chu, ICPADS 2018, equation 4)."""
+UNFITTED_UNITS = ("issue", "shared", "l2", "dp")
+
+
+def unfitted_time(use: UseTable, core: Floats, memory: Floats) -> Floats:
+    """As ``relative_time``, with nothing fitted: ||(u_dram/m, u_core/c, latency)||_4.
+
+    u_core is the largest use among issue slots, shared memory, L2 and double precision; the
+    latency's memory-clocked part counts as far as device memory is used:
+    0.6 (0.555/c + 0.445 (w/m + (1 - w)/c)), w = u_dram / (u_dram + u_core).
+    """
+    units = use.select([unit for unit in UNFITTED_UNITS if unit in use.units])
+    busiest = units.max(axis=1)
+    weight = use.dram / np.maximum(use.dram + busiest, np.finfo(float).tiny)
+
+    def norm(core: Floats, memory: Floats) -> Floats:
+        split = (1 - UNFITTED_CORE_SHARE) * (weight / memory + (1 - weight) / core)
+        latency = UNFITTED_LATENCY * (UNFITTED_CORE_SHARE / core + split)
+        parts = np.stack([use.dram / memory, busiest / core, latency])
+        return np.asarray(np.sum(parts**UNFITTED_ORDER, axis=0) ** (1 / UNFITTED_ORDER))
+
+    return norm(core, memory) / norm(np.ones_like(core), np.ones_like(memory))
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What the models say of the rows of one campaign they have not seen, and the rows."""
+
+    rows: ScalingRows
+    time: Scales
+    power: Scales
+
+
+@dataclass(frozen=True, eq=False)
+class PhysicalFit:
+    """Parameters of one campaign; ``time_measured`` tells whether times were, or only power."""
+
+    time: TimeParameters
+    power: PowerParameters | None
+    time_measured: bool
+
+
+def leave_programs_out(
+    parts: Sequence[ScalingRows],
+    *,
+    candidates: Sequence[TreeSettings] = FEW_KERNELS,
+    folds: int | None = None,
+    jobs: int = 1,
+) -> list[Predictions]:
+    """Every row predicted by models that saw none of its program, on no campaign.
+
+    With ``folds`` that many sets of programs are left out in turn, instead of each program alone.
+    """
+    programs = sorted({str(group) for part in parts for group in part.groups})
+    count = min(folds or len(programs), len(programs))
+    left_out = [frozenset(programs[at::count]) for at in range(count)]
+    fold = partial(_without, parts, candidates)
+    results = [_empty(part) for part in parts]
+    for names, predictions in zip(left_out, _mapped(fold, left_out, jobs), strict=True):
+        for result, prediction in zip(results, predictions, strict=True):
+            rows = np.isin(result.rows.groups, list(names))
+            for into, of in ((result.time, prediction.time), (result.power, prediction.power)):
+                for model, scales in of.items():
+                    into[model][rows] = scales[rows]
+    return results
+
+
+def micro_to_real(
+    parts: Sequence[ScalingRows], *, candidates: Sequence[TreeSettings] = CANDIDATES
+) -> list[Predictions]:
+    """Real kernels predicted by models that saw the microbenchmarks of the campaigns."""
+    predictions = predict([*parts], [~part.real for part in parts], candidates)
+    return [
+        Predictions(
+            part.take(part.real),
+            {model: scales[part.real] for model, scales in prediction.time.items()},
+            {model: scales[part.real] for model, scales in prediction.power.items()},
+        )
+        for part, prediction in zip(parts, predictions, strict=True)
+    ]
+
+
+def fit_physical(
+    parts: Sequence[ScalingRows],
+    prior: TimePrior | None = None,
+    settings: PowerSettings | None = None,
+) -> list[PhysicalFit]:
+    """The physical model of each campaign, all of one kind of counters."""
+    if not parts[0].has_time:
+        return [_few_times(part, prior, settings) for part in parts]
+    times = fit_times(parts, prior)
+    return [
+        PhysicalFit(
+            times[part.campaign],
+            fit_power(part, part.time_scale, settings) if part.has_power else None,
+            time_measured=True,
+        )
+        for part in parts
+    ]
+
+
+def _few_times(
+    part: ScalingRows, prior: TimePrior | None, settings: PowerSettings | None
+) -> PhysicalFit:
+    """Time by the kernels whose time is known; where there are none, as power betrays it."""
+    timed = part.timed
+    if timed is None:
+        power, time = fit_power_and_time(part, settings)
+        return PhysicalFit(time, power, time_measured=False)
+    time = fit_times([timed], prior)[part.campaign]
+    relative = relative_time(time, part.use, part.core, part.memory)
+    return PhysicalFit(time, fit_power(part, relative, settings), time_measured=True)
+
+
+def predict(
+    parts: Sequence[ScalingRows],
+    train: Sequence[Bools],
+    candidates: Sequence[TreeSettings],
+) -> list[Predictions]:
+    """All rows by models fitted on the training rows. Campaigns without counters get the mean."""
+    results = []
+    for part, rows in zip(parts, train, strict=True):
+        results.append(
+            Predictions(
+                part,
+                {"mean curve": _mean_curve(part, rows, part.time_scale)} if part.has_time else {},
+                {"mean curve": _mean_curve(part, rows, part.power_scale)} if part.has_power else {},
+            )
+        )
+    if parts[0].kind is None:
+        return results
+    fits = fit_physical([part.take(rows) for part, rows in zip(parts, train, strict=True)])
+    ratios = log_ratios(parts, fits)
+    time = ratios.time
+    hybrid = corrected(time, np.concatenate(train), candidates) if time else None
+    starts = np.cumsum([0, *[len(part) for part in parts]])
+    for at, (part, result) in enumerate(zip(parts, results, strict=True)):
+        times, powers = dict(result.time), dict(result.power)
+        if time is not None and hybrid is not None:
+            mine = slice(int(starts[at]), int(starts[at + 1]))
+            unfitted = unfitted_time(part.use, part.core, part.memory)
+            times["unfitted"] = unfitted / unfitted[part.reference_rows]
+            times["physical"], times["hybrid"] = time.physical[mine], hybrid[mine]
+        power = ratios.power[at]
+        if power is not None:
+            powers["physical"] = power.physical
+            powers["hybrid"] = corrected(power, train[at], candidates)
+        results[at] = Predictions(part, times, powers)
+    return results
+
+
+@dataclass(frozen=True, eq=False)
+class LogRatios:
+    """What trees are to explain of some campaigns: time of all together, power of each."""
+
+    time: ResidualRows | None
+    power: tuple[ResidualRows | None, ...]
+
+
+def log_ratios(parts: Sequence[ScalingRows], fits: Sequence[PhysicalFit]) -> LogRatios:
+    """Measured over physical scales of all rows; ``None`` where a quantity was not measured."""
+    relative = [
+        relative_time(fit.time, part.use, part.core, part.memory)
+        for part, fit in zip(parts, fits, strict=True)
+    ]
+    power = [
+        None if fit.power is None else _power_rows(part, fit.power, time)
+        for part, fit, time in zip(parts, fits, relative, strict=True)
+    ]
+    times = [fit.time for fit in fits]
+    return LogRatios(
+        _time_rows(parts, times, relative) if parts[0].has_time else None, tuple(power)
+    )
+
+
+def _time_rows(
+    parts: Sequence[ScalingRows], times: Sequence[TimeParameters], relative: Sequence[Floats]
+) -> ResidualRows:
+    starts = np.cumsum([0, *[len(part) for part in parts]])[:-1]
+    references = [part.reference_rows + start for part, start in zip(parts, starts, strict=True)]
+    bounds = [_bounds(part) for part in parts]
+    return ResidualRows(
+        quantity="time",
+        vectors=np.vstack(
+            [
+                time_vectors(time, part.use, part.core, part.memory, each)
+                for part, time, each in zip(parts, times, relative, strict=True)
+            ]
+        ),
+        physical=np.concatenate(
+            [each / each[part.reference_rows] for part, each in zip(parts, relative, strict=True)]
+        ),
+        measured=np.concatenate([part.time_scale for part in parts]),
+        weights=np.concatenate([row_weights(part) for part in parts]),
+        groups=np.concatenate([part.groups for part in parts]),
+        reference_rows=np.concatenate(references),
+        bounds=(
+            np.concatenate([low for low, _ in bounds]),
+            np.concatenate([high for _, high in bounds]),
+        ),
+    )
+
+
+def _power_rows(part: ScalingRows, power: PowerParameters, relative: Floats) -> ResidualRows:
+    watts = power_watts(power, part.use, part.nominal, part.core_mhz, part.memory_mhz, relative)
+    return ResidualRows(
+        quantity="power",
+        vectors=power_vectors(part.use, part.core, part.memory),
+        physical=watts / watts[part.reference_rows],
+        measured=part.power_scale,
+        weights=part.program_weights() * part.sound_power,
+        groups=part.groups,
+        reference_rows=part.reference_rows,
+    )
+
+
+def corrected(rows: ResidualRows, train: Bools, candidates: Sequence[TreeSettings]) -> Floats:
+    """Scales ``[n]`` by the physical model and trees of the training rows, chosen among them."""
+    trees = fit_trees(rows, train, choose(rows, train, candidates))
+    return rows.predict(trees, np.ones(len(train), dtype=bool))
+
+
+def _mean_curve(part: ScalingRows, train: Bools, scale: Floats) -> Floats:
+    _, pair = np.unique(
+        np.column_stack([part.core_mhz, part.memory_mhz]), axis=0, return_inverse=True
+    )
+    pair = np.asarray(pair).reshape(-1)
+    sums = np.bincount(pair[train], weights=scale[train], minlength=int(pair.max()) + 1)
+    counts = np.bincount(pair[train], minlength=int(pair.max()) + 1)
+    return np.asarray((sums / counts)[pair])
+
+
+def _bounds(part: ScalingRows) -> tuple[Floats, Floats]:
+    """Least and most time scale at each row (``scaling.physical.time_bounds``)."""
+    ratios = np.column_stack(
+        [
+            part.reference.core_mhz / part.core_mhz,
+            part.reference.memory_mhz / part.memory_mhz,
+            np.ones(len(part)),
+        ]
+    )
+    return ratios.min(axis=1), ratios.max(axis=1)
+
+
+def _without(
+    parts: Sequence[ScalingRows], candidates: Sequence[TreeSettings], programs: frozenset[str]
+) -> list[Predictions]:
+    train = [~np.isin(part.groups, list(programs)) for part in parts]
+    return predict(parts, train, candidates)
+
+
+def _mapped(
+    fold: partial[list[Predictions]], left_out: Sequence[frozenset[str]], jobs: int
+) -> Iterator[list[Predictions]]:
+    if jobs == 1:
+        yield from map(fold, left_out)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(fold, left_out)
+
+
+def _empty(part: ScalingRows) -> Predictions:
+    names = MODELS if part.kind is not None else MODELS[:1]
+
+    def nothing() -> dict[str, Floats]:
+        return {name: np.full(len(part), np.nan) for name in names}
+
+    power = {name: each for name, each in nothing().items() if name != "unfitted"}
+    return Predictions(part, nothing() if part.has_time else {}, power if part.has_power else {})

@@ -1,0 +1,345 @@
+"""Scaling models scored on kernels left out, campaign by campaign, and with known points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from studies.card_tables import table
+from studies.fitting.scaling.protocols import (
+    MODELS,
+    Predictions,
+    leave_programs_out,
+    micro_to_real,
+)
+from studies.fitting.scaling.rows import TITAN_X, Bools, Floats, Integers, ScalingRows, scaling_rows
+from wattcast.models.cards import ScalingProtocol
+from wattcast.models.clocks import ClockPair
+from wattcast.models.papers.scaling.known import TRUST_IN_THE_MODEL, exponent
+from wattcast.models.papers.scaling.physical import time_bounds
+
+# --- Which campaigns are scored how, and the table of their scores -----------------------------
+
+
+CLOSE_POINTS = 10.0
+"""A prediction off by less counts as close (Guerreiro et al., figure 6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleScores:
+    """Errors of one scale: mean and median in points, MAPE and share of close points in percent."""
+
+    mean_points: float
+    median_points: float
+    mape_percent: float
+    close_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceScores:
+    """What the chosen pairs save of the energy at the reference, in percent, mean over kernels.
+
+    ``hypervolume_ratio``: what the pairs predicted to be Pareto-optimal dominate in speed-up and
+    energy, as measured, over what the truly optimal ones do (mean over kernels, at most 1).
+    """
+
+    saved_percent: float
+    oracle_percent: float
+    hypervolume_ratio: float
+
+    @property
+    def oracle_share_percent(self) -> float:
+        """Saved over what the oracle saves; 100 where nothing can be saved."""
+        if self.oracle_percent <= 0:
+            return 100.0
+        return 100 * self.saved_percent / self.oracle_percent
+
+
+def scale_scores(predicted: Floats, measured: Floats, is_reference: Bools) -> ScaleScores:
+    """Errors over all rows but the reference's."""
+    rows = ~is_reference
+    points = np.abs(predicted - measured)[rows] * 100
+    return ScaleScores(
+        mean_points=float(points.mean()),
+        median_points=float(np.median(points)),
+        mape_percent=float((points / measured[rows]).mean()),
+        close_percent=float((points < CLOSE_POINTS).mean() * 100),
+    )
+
+
+def choice_scores(
+    predicted: tuple[Floats, Floats], measured: tuple[Floats, Floats], kernel: Integers
+) -> ChoiceScores:
+    """Scores of choosing by (time, power) scales ``[n]``; ``kernel`` numbers each row's kernel.
+
+    Of pairs with equal predicted energy the faster one is chosen, then the first.
+    """
+    saved, best, ratios = [], [], []
+    energy = measured[0] * measured[1]
+    for number in np.unique(kernel):
+        rows = np.flatnonzero(kernel == number)
+        told_time, told_power = predicted[0][rows], predicted[1][rows]
+        told = told_time * told_power
+        chosen = np.lexsort((told_time, told))[0]
+        saved.append(1 - energy[rows][chosen])
+        best.append(1 - energy[rows].min())
+        speed = 1 / measured[0][rows]
+        worst = float(energy[rows].max())
+        optimal = pareto_rows(1 / told_time, told)
+        true = hypervolume(speed, energy[rows], worst)
+        ratios.append(hypervolume(speed[optimal], energy[rows][optimal], worst) / true)
+    return ChoiceScores(
+        saved_percent=float(np.mean(saved) * 100),
+        oracle_percent=float(np.mean(best) * 100),
+        hypervolume_ratio=float(np.mean(ratios)),
+    )
+
+
+def pareto_rows(speed: Floats, energy: Floats) -> Integers:
+    """Rows no other beats in both speed-up (higher) and energy (lower), the fastest first."""
+    order = np.lexsort((energy, -speed))
+    least = np.minimum.accumulate(energy[order])
+    first = np.concatenate([[True], energy[order][1:] < least[:-1]])
+    return np.asarray(order[first])
+
+
+def hypervolume(speed: Floats, energy: Floats, worst_energy: float) -> float:
+    """Area that points dominate, against no speed and ``worst_energy``; 1e-12 at least."""
+    area, floor = 0.0, worst_energy
+    for row in pareto_rows(speed, energy):
+        area += float(speed[row] * max(0.0, floor - energy[row]))
+        floor = min(floor, float(energy[row]))
+    return max(area, 1e-12)
+
+
+Progress = Callable[[str], None]
+
+NVPROF_CAMPAIGNS = (
+    "wang_gtx_980_high",
+    "wang_gtx_980_low",
+    "wang_gtx_980_icpads49_timeonly",
+    "wang_gtx_1080_ti",
+    "wang_titan_x_pascal_timeonly",
+    "wang_tesla_p100",
+    "wang_tesla_v100",
+)
+DCGM_CAMPAIGNS = ("wang_dcgm_tesla_v100", "wang_dcgm_quadro_rtx_8000")
+MICRO_CAMPAIGNS = ("lisboa_titan_xp", "lisboa_titan_v", "lisboa_gtx_980", "lisboa_tesla_k40c")
+"""Campaigns of microbenchmarks alone, each kernel a program of its own."""
+MICRO_FOLDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Campaigns fitted together and scored by one protocol.
+
+    ``reference`` and ``memory_mhz`` choose another reference pair and some memory clocks;
+    ``folds`` as in ``leave_programs_out``.
+    """
+
+    protocol: ScalingProtocol
+    campaigns: tuple[str, ...]
+    reference: ClockPair | None = None
+    memory_mhz: tuple[float, ...] | None = None
+    folds: int | None = None
+
+    def run(self, root: Path | None = None, jobs: int = 1) -> list[Predictions]:
+        """Predictions of kernels left out, campaign by campaign."""
+        parts = [
+            scaling_rows(name, root, reference=self.reference, memory_mhz=self.memory_mhz)
+            for name in self.campaigns
+        ]
+        if self.protocol == "micro_to_real":
+            return micro_to_real(parts)
+        return leave_programs_out(parts, folds=self.folds, jobs=jobs)
+
+
+STUDIES = (
+    Study("leave_programs_out", NVPROF_CAMPAIGNS),
+    Study("leave_programs_out", ("wang_rtx_2070_super",)),
+    Study("micro_to_real", DCGM_CAMPAIGNS),
+    # The setting of Guerreiro et al., IEEE Access 2019: two memory clocks, maximum as reference.
+    Study("micro_to_real", (TITAN_X,), ClockPair(1164.0, 3505.0), (810.0, 3505.0)),
+    Study("micro_to_real", (TITAN_X,)),
+    *(Study("leave_programs_out", (name,), folds=MICRO_FOLDS) for name in MICRO_CAMPAIGNS),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Predictions of one campaign and their protocol."""
+
+    protocol: ScalingProtocol
+    predictions: Predictions
+
+    @property
+    def models(self) -> list[str]:
+        """Models that predict this campaign, the mean curve first."""
+        known = set(self.predictions.time) | set(self.predictions.power)
+        return [model for model in MODELS if model in known]
+
+    def time(self, model: str) -> ScaleScores | None:
+        """Errors of the time scale, if measured and predicted."""
+        return self._errors(self.predictions.time.get(model), self.predictions.rows.time_scale)
+
+    def power(self, model: str) -> ScaleScores | None:
+        """Errors of the power scale, if measured and predicted."""
+        return self._errors(self.predictions.power.get(model), self.predictions.rows.power_scale)
+
+    def energy(self, model: str) -> ScaleScores | None:
+        """Errors of the energy scale, time x power, if both are there."""
+        both = self._both(model)
+        if both is None:
+            return None
+        rows = self.predictions.rows
+        return self._errors(both[0] * both[1], rows.time_scale * rows.power_scale)
+
+    def choice(self, model: str) -> ChoiceScores | None:
+        """What choosing clocks by predicted energy saves, if time and power are there."""
+        both, rows = self._both(model), self.predictions.rows
+        if both is None:
+            return None
+        return choice_scores(both, (rows.time_scale, rows.power_scale), rows.kernel)
+
+    def _both(self, model: str) -> tuple[Floats, Floats] | None:
+        time, power = self.predictions.time.get(model), self.predictions.power.get(model)
+        return None if time is None or power is None else (time, power)
+
+    def _errors(self, predicted: Floats | None, measured: Floats) -> ScaleScores | None:
+        if predicted is None:
+            return None
+        return scale_scores(predicted, measured, self.predictions.rows.is_reference)
+
+
+def run_studies(
+    studies: Sequence[Study] = STUDIES,
+    root: Path | None = None,
+    *,
+    jobs: int = 1,
+    progress: Progress = print,
+) -> list[Scored]:
+    """All studies, in order; the same data and library versions give the same predictions."""
+    scored = []
+    for study in studies:
+        progress(f"{study.protocol.replace('_', ' ')}: {', '.join(study.campaigns)}")
+        scored += [Scored(study.protocol, each) for each in study.run(root, jobs)]
+    return scored
+
+
+def score_table(scored: Iterable[Scored]) -> str:
+    """Errors in points (mean, median, MAPE, share within ten points) of every model."""
+    titles = ["campaign, reference", "protocol", "kernels", "model"]
+    titles += [f"{name} points (median), MAPE, < 10" for name in ("time", "power", "energy")]
+    lines = []
+    for one in scored:
+        for model in one.models:
+            cells = [_errors(each(model)) for each in (one.time, one.power, one.energy)]
+            lines.append([*_label(one), model, *cells])
+    return table(titles, lines)
+
+
+def choice_table(scored: Iterable[Scored]) -> str:
+    """Energy saved at the pair of least predicted energy, its share of the oracle's, and Pareto
+    hypervolume."""
+    titles = ["campaign, reference", "protocol", "kernels", "model"]
+    titles += ["saved", "oracle", "share", "hypervolume"]
+    lines = []
+    for one in scored:
+        for model in one.models:
+            choice = one.choice(model)
+            if choice is None:
+                continue
+            lines.append(
+                [
+                    *_label(one),
+                    model,
+                    f"{choice.saved_percent:.1f} %",
+                    f"{choice.oracle_percent:.1f} %",
+                    f"{choice.oracle_share_percent:.0f} %",
+                    f"{choice.hypervolume_ratio:.3f}",
+                ]
+            )
+    return table(titles, lines)
+
+
+def _label(one: Scored) -> list[str]:
+    rows = one.predictions.rows
+    core, memory = rows.reference
+    kernels = len(set(rows.kernel.tolist()))
+    name = f"{rows.campaign}, {core:g}/{memory:g}"
+    return [name, one.protocol.replace("_", " "), str(kernels)]
+
+
+def _errors(errors: ScaleScores | None) -> str:
+    if errors is None:
+        return "-"
+    return (
+        f"{errors.mean_points:.2f} ({errors.median_points:.2f}), {errors.mape_percent:.1f} %, "
+        f"{errors.close_percent:.0f} %"
+    )
+
+
+# --- What one or two further clock pairs, measured, bring to scales from co --------------------
+
+
+JUDGED = "hybrid"
+"""The physical model, with trees where they help training kernels left out."""
+
+TRUSTS = (0.0, 0.02, 0.05, TRUST_IN_THE_MODEL, 0.3, 1.0)
+
+
+def known_table(scored: Sequence[Scored]) -> str:
+    """Mean absolute errors in percent over campaigns, by points known and weight of the model."""
+    rows = []
+    for quantity in ("time", "power"):
+        for points in (0, 1, 2):
+            means = [
+                np.mean([_error(one, quantity, points, trust) for one in _with(scored, quantity)])
+                for trust in TRUSTS
+            ]
+            rows.append([quantity, str(points), *(f"{mean:.2f}" for mean in means)])
+    return table(["quantity", "points", *(f"w {trust:g}" for trust in TRUSTS)], rows)
+
+
+def _with(scored: Sequence[Scored], quantity: str) -> list[Scored]:
+    return [one for one in scored if _both(one, quantity) is not None]
+
+
+def _both(one: Scored, quantity: str) -> tuple[Floats, Floats] | None:
+    """Predicted and measured scales, ``None`` where a campaign lacks either."""
+    rows, predictions = one.predictions.rows, one.predictions
+    told = (predictions.time if quantity == "time" else predictions.power).get(JUDGED)
+    measured = rows.time_scale if quantity == "time" else rows.power_scale
+    if told is None or not np.isfinite(told).all() or not np.isfinite(measured).any():
+        return None
+    return told, measured
+
+
+def _error(one: Scored, quantity: str, points: int, trust: float) -> float:
+    rows, both = one.predictions.rows, _both(one, quantity)
+    assert both is not None
+    told, measured = both
+    errors = []
+    for kernel in np.unique(rows.kernel):
+        mine = np.flatnonzero((rows.kernel == kernel) & ~rows.is_reference)
+        core, memory = rows.core_mhz[mine], rows.memory_mhz[mine]
+        known = [mine[np.lexsort((core, -memory))[0]], mine[np.lexsort((-core, memory))[0]]]
+        logs = [
+            (float(np.log(told[at])), float(np.log(measured[at])))
+            for at in known[:points]
+            if np.isfinite(measured[at])
+        ]
+        rest = np.setdiff1d(mine, known)
+        found = told[rest] ** exponent(logs, trust)
+        if quantity == "time":
+            found = np.clip(found, *_bounds(rows, rest))
+        errors.append(np.abs(found / measured[rest] - 1))
+    return float(100 * np.nanmean(np.concatenate(errors)))
+
+
+def _bounds(rows: ScalingRows, at: np.ndarray) -> Floats:
+    pairs = zip(rows.core_mhz[at], rows.memory_mhz[at], strict=True)
+    return np.array([time_bounds(ClockPair(*pair), rows.reference) for pair in pairs]).T

@@ -1,0 +1,1 @@
+"""Boosted and extra trees of power."""

@@ -1,0 +1,1 @@
+"""Time from measured work."""

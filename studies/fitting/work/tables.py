@@ -1,0 +1,394 @@
+"""Time from measured work: cross-validation, artifact with card, and the tables of docs/work.md.
+
+    python -m studies work  trains, writes the artifact, prints the tables
+    python -m studies work --table FILE        the same from another table of launches
+    python -m studies work --score FILE  scores the packaged model on a table of launches
+
+Equal data, seeds and library versions give equal files, byte for byte (SOURCE_DATE_EPOCH sets the
+card's date).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import combinations, pairwise, permutations
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from studies.card_tables import table
+from studies.card_tables import table as markdown
+from studies.data.launches import (
+    GPU,
+    MeasuredLaunch,
+    groups_of,
+    read_launches,
+)
+from studies.fitting.work.artifact import ASSIGNMENTS, Trained, train
+from studies.fitting.work.folds import (
+    MODEL,
+    OTHERS,
+    WorkTable,
+    fitted_constants,
+)
+from studies.papers.wang_chu.errors import DATA_SETS, DataSet, read_data_set
+from wattcast.features.errors import DataError, WattcastError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.models.time.calibration import (
+    TimeCard,
+    TimeIntervals,
+    TimeScores,
+    TimeWidth,
+)
+from wattcast.models.time.known import KnownLaunch, corrected, distance, launch_coordinates
+from wattcast.models.time.measured_work import Work, combined_seconds, part_seconds, work_schema
+from wattcast.models.time.work_model import work_time_model
+from wattcast.training.evaluation.scores import time_scores
+
+Floats = NDArray[np.float64]
+Progress = Callable[[str], None]
+
+
+def score_table(scores: Sequence[TimeScores]) -> str:
+    """Scores of every protocol, mean ± spread over assignments, beside the other ways."""
+    titles = ["left out", "way", "median APE %", "within 25 %", "within 2x", "per program APE %",
+              "per program within 2x"]  # fmt: skip
+    lines = []
+    for one in scores:
+        for way in (MODEL, *OTHERS):
+            found = one.model if way == MODEL else one.others[way]
+            ape, macro = found["median_ape_percent"], found["program_median_ape_percent"]
+            shares = [
+                found[name]
+                for name in ("within_25_percent_share", "within_factor_2_share",
+                             "program_within_factor_2_share")
+            ]  # fmt: skip
+            cells = [f"{100 * share.mean:.1f} ± {100 * share.std:.1f} %" for share in shares]
+            lines.append(
+                [
+                    _LEFT_OUT[one.protocol],
+                    way,
+                    f"{ape.mean:.1f} ± {ape.std:.1f}",
+                    cells[0],
+                    cells[1],
+                    f"{macro.mean:.1f} ± {macro.std:.1f}",
+                    cells[2],
+                ]
+            )
+    return markdown(titles, lines)
+
+
+_LEFT_OUT: Mapping[str, str] = {
+    "program": "program",
+    "port": "program and its ports",
+    "random": "launch (random)",
+}
+
+
+def interval_table(intervals: TimeIntervals) -> str:
+    """Widths and what they hold."""
+    titles = ["basis", "interval", "launches inside", "mean over programs with ports"]
+    lines = []
+    for basis in ("unseen_kernel", "extrapolated", "uncalibrated"):
+        width: TimeWidth = getattr(intervals, basis)
+        held = [
+            "-" if share is None else f"{share:.2f}" for share in (width.launches, width.groups)
+        ]
+        lines.append([basis, f"×{width.low_factor:.2f} to ×{width.high_factor:.2f}", *held])
+    return markdown(titles, lines)
+
+
+def report(trained: Trained) -> str:
+    """All tables of docs/work.md."""
+    card, launches = trained.card, trained.launches
+    predicted = trained.left_out["port"].predicted[MODEL][0]
+    table = WorkTable.of(launches)
+    refitted = fitted_constants(table.units, table.seconds, table.weights)
+    served = work_schema().constants
+    constants = markdown(
+        ["constant", "served", "fitted to this table"],
+        [
+            *([name, f"{value:.4g}", f"{refitted.factors[name]:.4g}"]
+              for name, value in served.factors.items()),
+            ["norm", f"{served.norm:.4g}", f"{refitted.norm:.4g}"],
+        ],
+    )  # fmt: skip
+    parts = [
+        score_table(card.scores),
+        interval_table(card.intervals),
+        transfer_table(card.intervals),
+        known_table(pairs_of(launches, predicted, card.intervals)),
+        repeats_table(launches),
+        constants,
+    ]
+    return "\n".join(parts)
+
+
+def score_packaged(path: Path) -> str:
+    """How the packaged model does on a table of launches, those it was trained on among them."""
+    launches = read_launches(path)
+    model = work_time_model(ArtifactStore(kind=TimeCard), GPU)
+    gpu, clocks = load_gpu(GPU), model.measured_clocks
+    predicted = np.array([model.predict(one.work, gpu, clocks).estimate.value for one in launches])
+    measured = np.array([launch.seconds for launch in launches])
+    scores = time_scores(measured, predicted, groups_of(launches, lambda one: one.program))
+    return markdown(
+        ["launches", *scores],
+        [[str(len(launches)), *(f"{value:.4g}" for value in scores.values())]],
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m studies work")
+    parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
+    parser.add_argument("--table", type=Path, help="launches to train on")
+    parser.add_argument("--score", type=Path, help="launches to score the packaged model on")
+    parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
+    options = parser.parse_args(arguments)
+
+    def progress(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        if options.score:
+            print(score_packaged(options.score))
+        else:
+            trained = train(options.out, options.table, options.assignments, progress)
+            print(report(trained))
+    except WattcastError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+# --- What no model could tell apart, and what measuring one launch of a ker --------------------
+
+
+DISTANCES = (0.0, 0.01, 0.1, 0.3, 1.0, 3.0, float("inf"))
+"""Edges of the table's distances (``wattcast.models.time.known.distance``)."""
+
+
+class Pair(NamedTuple):
+    """One launch (the ``other``) predicted after another of its kernel: log errors before and
+    after, and whether the intervals before and after hold the measured time."""
+
+    other: int
+    distance: float
+    other_shape: bool
+    error: float
+    corrected_error: float
+    inside: bool
+    corrected_inside: bool
+
+
+def pairs_of(
+    launches: Sequence[MeasuredLaunch], predicted: Floats, intervals: TimeIntervals
+) -> list[Pair]:
+    """Every ordered pair of launches of one kernel, under predictions ``[n]`` in seconds."""
+    found = []
+    for members in _members(launch.same_kernel for launch in launches).values():
+        for measured, other in permutations(members, 2):
+            found.append(_pair(launches, predicted, intervals, measured, other))
+    return found
+
+
+def _pair(
+    launches: Sequence[MeasuredLaunch],
+    predicted: Floats,
+    intervals: TimeIntervals,
+    measured: int,
+    other: int,
+) -> Pair:
+    one, two = launches[measured], launches[other]
+    known = KnownLaunch(
+        float(predicted[measured]), one.seconds, launch_coordinates(one.work.launch)
+    )
+    place = launch_coordinates(two.work.launch)
+    before = intervals.estimate(float(predicted[other]), "unseen_kernel")
+    after = corrected(before, place, [known])
+    shapes = {(each.work.launch.grid, each.work.launch.block) for each in (one, two)}
+    return Pair(
+        other=other,
+        distance=distance(before.value, place, known),
+        other_shape=len(shapes) > 1,
+        error=float(np.log(before.value / two.seconds)),
+        corrected_error=float(np.log(after.value / two.seconds)),
+        inside=before.low <= two.seconds <= before.high,
+        corrected_inside=after.low <= two.seconds <= after.high,
+    )
+
+
+def known_table(pairs: Sequence[Pair]) -> str:
+    """Error with and without the correction, by whether grid or block differ, and by distance."""
+    kinds: dict[str, list[Pair]] = {
+        "same grid and block": [pair for pair in pairs if not pair.other_shape],
+        "other grid or block": [pair for pair in pairs if pair.other_shape],
+    }
+    for low, high in pairwise(DISTANCES):
+        kinds[f"distance {low:g} to {high:g}"] = [
+            pair for pair in pairs if low <= pair.distance < high
+        ]
+    titles = ["launches of one kernel", "pairs", "median APE %", "corrected", "within 2x %",
+              "corrected", "inside 90 % interval", "corrected"]  # fmt: skip
+    lines = []
+    for name, chosen in kinds.items():
+        if not chosen:
+            continue
+        before = np.array([pair.error for pair in chosen])
+        after = np.array([pair.corrected_error for pair in chosen])
+        lines.append(
+            [
+                name,
+                str(len(chosen)),
+                *(f"{100 * np.median(np.abs(np.expm1(error))):.1f}" for error in (before, after)),
+                *(f"{100 * np.mean(np.abs(error) <= np.log(2)):.0f}" for error in (before, after)),
+                f"{np.mean([pair.inside for pair in chosen]):.2f}",
+                f"{np.mean([pair.corrected_inside for pair in chosen]):.2f}",
+            ]
+        )
+    return table(titles, lines)
+
+
+def repeats_table(launches: Sequence[MeasuredLaunch], tolerance: float = 0.1) -> str:
+    """How far launches lie apart that a model of work can hardly tell or not tell at all.
+
+    Longest over shortest time of repeated launches; of those among them whose every count of
+    work agrees within ``tolerance``; and of launches of different kernels with the same grid and
+    block whose counts agree as well: no prediction from work and launch can hold both.
+    """
+    repeated = [
+        [launches[at] for at in members]
+        for members in _members(launch.same_launch for launch in launches).values()
+        if len(members) > 1
+    ]
+    # One launch of each kernel: repetitions would only count the same pair again.
+    first = {launch.same_launch: launch for launch in reversed(launches)}.values()
+    shapes: dict[Hashable, list[MeasuredLaunch]] = defaultdict(list)
+    for launch in first:
+        shapes[launch.work.launch.grid, launch.work.launch.block].append(launch)
+    others = [
+        pair
+        for members in shapes.values()
+        for pair in combinations(members, 2)
+        if pair[0].same_kernel != pair[1].same_kernel and _same_work(pair, tolerance)
+    ]
+    alike = [group for group in repeated if _same_work(group, tolerance)]
+    titles = ["launches", "number", "median", "90 %", "99 %", "most", "above 2x"]
+    share = f"work within {100 * tolerance:.0f} %"
+    lines = [
+        _ratios("repeated: same program, kernel, arguments, grid, block", repeated),
+        _ratios(f"repeated, {share}", alike),
+        _ratios(f"pairs of other kernels, same grid and block, {share}", others),
+    ]
+    return table(titles, lines)
+
+
+def _ratios(name: str, groups: Sequence[Sequence[MeasuredLaunch]]) -> list[str]:
+    if not groups:
+        return [name, "0", *["-"] * 5]
+    ratios = [
+        max(one.seconds for one in group) / min(one.seconds for one in group) for group in groups
+    ]
+    return [
+        name,
+        str(len(ratios)),
+        *(f"{np.quantile(ratios, level):.3f}" for level in (0.5, 0.9, 0.99)),
+        f"{max(ratios):.3g}",
+        str(sum(ratio > 2 for ratio in ratios)),
+    ]
+
+
+def _same_work(group: Sequence[MeasuredLaunch], tolerance: float) -> bool:
+    works = [one.work for one in group]
+    counts = np.array(
+        [(work.dram_bytes, work.int_ops, work.flops_sp, work.flops_dp) for work in works]
+    )
+    return bool(np.all(counts.max(axis=0) <= counts.min(axis=0) * (1 + tolerance)))
+
+
+def _members(keys: Iterable[Hashable]) -> Mapping[Hashable, list[int]]:
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for at, key in enumerate(keys):
+        members[key].append(at)
+    return members
+
+
+# --- The physical estimate on GPUs it was not fitted to: Wang and Chu's ker --------------------
+
+
+COUNTERS = (
+    "blocks",
+    "dram_read_transactions",
+    "dram_write_transactions",
+    "inst_integer",
+    "flop_count_sp",
+    "flop_count_dp",
+)
+"""What a file must hold; its ``blocks`` are "(grid) (block)"."""
+
+_DIMENSIONS = re.compile(r"\(([0-9 ]+)\)\s*\(([0-9 ]+)\)")
+
+
+def work_of_counters(row: pd.Series, file: str = "") -> Work:
+    """The work of a row of nvprof counts. Raises DataError for a launch of another form."""
+    found = _DIMENSIONS.fullmatch(str(row["blocks"]))
+    if not found:
+        raise DataError(
+            f"{file}: blocks is {row['blocks']!r}, not (grid) (block)", file=file, column="blocks"
+        )
+    grid, block = (tuple(int(size) for size in part.split()) for part in found.groups())
+    sectors = row["dram_read_transactions"] + row["dram_write_transactions"]
+    return Work(
+        launch=Launch.of(grid, block),
+        dram_bytes=float(sectors) * SECTOR_BYTES,
+        int_ops=float(row["inst_integer"]),
+        flops_sp=float(row["flop_count_sp"]),
+        flops_dp=float(row["flop_count_dp"]),
+    )
+
+
+def transfer_table(intervals: TimeIntervals) -> str:
+    """Errors of the physical estimate and what the ``uncalibrated`` interval holds, by GPU."""
+    titles = ["GPU", "kernels", "times", "median APE %", "within 2x %", "mean of kernels",
+              "inside the interval"]  # fmt: skip
+    lines = []
+    for data in DATA_SETS:
+        frame = read_data_set(data)
+        if set(COUNTERS) <= set(frame):
+            lines.append(_line(data, frame.dropna(subset=[*COUNTERS]), intervals))
+    return table(titles, lines)
+
+
+def _line(data: DataSet, frame: pd.DataFrame, intervals: TimeIntervals) -> list[str]:
+    gpu = load_gpu(data.gpu)
+    errors, inside = [], []
+    for _, row in frame.iterrows():
+        clocks = ClockPair(float(row["core_mhz"]), float(row["mem_mhz"]))
+        work = work_of_counters(row, data.file)
+        seconds = combined_seconds(part_seconds(work, gpu, clocks))
+        measured = float(row["time_ms"]) * 1e-3
+        estimate = intervals.estimate(seconds, "uncalibrated")
+        errors.append(np.log(seconds / measured))
+        inside.append(estimate.low <= measured <= estimate.high)
+    ape = pd.Series(np.abs(np.expm1(errors)), index=frame["kernel_name"])
+    return [
+        data.name,
+        str(ape.index.nunique()),
+        str(len(ape)),
+        f"{100 * ape.median():.1f}",
+        f"{100 * np.mean(np.abs(errors) <= np.log(2)):.0f}",
+        f"{100 * ape.groupby(level=0).median().mean():.1f}",
+        f"{np.mean(inside):.2f}",
+    ]

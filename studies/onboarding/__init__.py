@@ -1,1 +1,0 @@
-"""A simulated GPU whose every number is known, measured and onboarded."""

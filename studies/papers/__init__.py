@@ -1,0 +1,1 @@
+"""What papers published, reproduced beside the models in ``wattcast.models.papers``."""

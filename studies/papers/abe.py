@@ -1,0 +1,411 @@
+"""How well Abe et al.'s regression does on the frequency campaigns: the table of docs/frequency.md.
+
+Leave-benchmark-out (LBO): each kernel predicted by a model fitted on the others; counters are those
+at the campaign's reference clocks. Errors are mean absolute percentages over all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from studies.card_tables import table
+from studies.data.frequency import NVPROF_COUNTS, read_frequency
+from studies.fitting.scaling.rows import Bools
+from wattcast.features.errors import ModelError
+from wattcast.models.papers.scaling.use import UNITS, Floats
+
+# --- Abe et al.'s unified regression: power and time of a GPU at any clocks --------------------
+
+
+Quantity = Literal["power", "time"]
+Domain = Literal["core", "memory"]
+MOST_VARIABLES = 10
+"""Section IV A: fifteen or twenty variables hardly improve the adjusted R2."""
+
+_Frozen = ConfigDict(frozen=True, extra="forbid")
+
+
+class AbeSettings(BaseModel):
+    """How a regression is fitted. The defaults are the paper's.
+
+    ``plain_clocks``: f_core and f_memory may be variables of their own (an extension).
+    ``least_distinct``, ``least_variation``: counters with fewer distinct values, or a standard
+    deviation below this share of their largest value, are no candidates. ``ridge``: penalty on
+    standardised coefficients, over the number of rows. ``relative``: residuals over the target.
+    ``clip``: predictions stay within the targets fitted on.
+    """
+
+    model_config = _Frozen
+
+    most_variables: int = Field(default=MOST_VARIABLES, ge=1)
+    plain_clocks: bool = False
+    least_distinct: int = Field(default=1, ge=1)
+    least_variation: float = Field(default=0.0, ge=0)
+    ridge: float = Field(default=0.0, ge=0)
+    relative: bool = False
+    clip: bool = False
+
+
+HARDENED = AbeSettings(
+    plain_clocks=True, least_distinct=5, least_variation=0.02, ridge=1e-3, relative=True, clip=True
+)
+
+
+class AbeTerm(BaseModel):
+    """One variable: a counter with the clock of its domain, or (no counter) the clock itself."""
+
+    model_config = _Frozen
+
+    counter: str | None
+    domain: Domain
+    coefficient: float
+
+
+class AbeModel(BaseModel):
+    """A fitted regression: coefficients for clocks in MHz; ``range`` spans the targets fitted."""
+
+    model_config = _Frozen
+
+    quantity: Quantity
+    terms: tuple[AbeTerm, ...]
+    intercept: float
+    adjusted_r2: float
+    range: tuple[float, float]
+    clip: bool
+
+    def predict(
+        self, counters: Floats, names: Sequence[str], core_mhz: Floats, memory_mhz: Floats
+    ) -> Floats:
+        """Watts or seconds ``[n]`` from counters ``[n, k]`` named by ``names``.
+
+        Rates (power) or totals (time), as the model was fitted on. Raises ModelError where a
+        counter the model uses is missing.
+        """
+        total = np.full(len(core_mhz), self.intercept)
+        for term in self.terms:
+            clock = core_mhz if term.domain == "core" else memory_mhz
+            if term.counter is None:
+                total += term.coefficient * clock
+                continue
+            if term.counter not in names:
+                raise ModelError(f"the regression needs the counter {term.counter!r}")
+            column = counters[:, list(names).index(term.counter)]
+            total += term.coefficient * _with_clock(self.quantity, column, clock)
+        return np.asarray(np.clip(total, *self.range) if self.clip else total)
+
+
+def fit_abe(
+    quantity: Quantity,
+    counters: Floats,
+    names: Sequence[str],
+    domains: Sequence[Domain],
+    core_mhz: Floats,
+    memory_mhz: Floats,
+    target: Floats,
+    settings: AbeSettings | None = None,
+) -> AbeModel:
+    """Regression of ``target`` ``[n]`` (watts or seconds) on counters ``[n, k]``.
+
+    ``domains`` says for each counter whether it is a core or a memory event. Raises ModelError
+    where no candidate is left.
+    """
+    settings = settings or AbeSettings()
+    clocks = {"core": core_mhz, "memory": memory_mhz}
+    keys: list[tuple[str | None, Domain]] = list(zip(names, domains, strict=True))
+    columns = [
+        _with_clock(quantity, counters[:, at], clocks[domain])
+        for at, (_, domain) in enumerate(keys)
+    ]
+    usable = [at for at in range(len(keys)) if _varies(counters[:, at], settings)]
+    if settings.plain_clocks:
+        usable += [len(keys) + at for at, name in enumerate(clocks) if np.ptp(clocks[name]) > 0]
+        keys += [(None, "core"), (None, "memory")]
+        columns += [core_mhz, memory_mhz]
+    if not usable:
+        raise ModelError("no counter varies enough to regress on")
+    x = np.column_stack([columns[at] for at in usable])
+    weights = 1 / target if settings.relative else np.ones(len(target))
+    chosen, adjusted = _forward(x, target, weights, settings.most_variables)
+    coefficients, intercept = _solve(x[:, chosen], target, weights, settings.ridge)
+    terms = tuple(
+        AbeTerm(counter=keys[usable[at]][0], domain=keys[usable[at]][1], coefficient=float(value))
+        for at, value in zip(chosen, coefficients, strict=True)
+    )
+    return AbeModel(
+        quantity=quantity,
+        terms=terms,
+        intercept=intercept,
+        adjusted_r2=adjusted,
+        range=(float(target.min()), float(target.max())),
+        clip=settings.clip,
+    )
+
+
+def _with_clock(quantity: Quantity, counter: Floats, clock: Floats) -> Floats:
+    return counter * clock if quantity == "power" else counter / clock
+
+
+def _varies(column: Floats, settings: AbeSettings) -> bool:
+    if not column.any() or len(np.unique(column)) < settings.least_distinct:
+        return False
+    return bool(column.std() >= settings.least_variation * np.abs(column).max())
+
+
+def _forward(x: Floats, target: Floats, weights: Floats, most: int) -> tuple[list[int], float]:
+    """Columns of greatest adjusted R2, added one by one while it rises, and that R2.
+
+    The R2 of weighted residuals. Columns that the chosen ones (nearly) span are passed over.
+    """
+    n = len(target)
+    y = target * weights
+    columns = x * weights[:, None]
+    norms = np.sum(columns**2, axis=0)
+    basis = (weights / np.linalg.norm(weights))[:, None]
+    residual = y - basis @ (basis.T @ y)
+    total = float(residual @ residual)
+    chosen: list[int] = []
+    best = 0.0
+    while len(chosen) < min(most, n - 2):
+        free = columns - basis @ (basis.T @ columns)
+        lengths = np.sum(free**2, axis=0)
+        gain = np.where(lengths > 1e-12 * norms, (free.T @ residual) ** 2, 0.0)
+        gain /= np.maximum(lengths, np.finfo(float).tiny)
+        gain[chosen] = 0.0
+        at = int(np.argmax(gain))
+        left = float(residual @ residual) - float(gain[at])
+        adjusted = 1 - (left / (n - len(chosen) - 2)) / (total / (n - 1))
+        if gain[at] <= 0 or adjusted <= best:
+            break
+        chosen.append(at)
+        best = adjusted
+        direction = free[:, at] / np.sqrt(lengths[at])
+        basis = np.column_stack([basis, direction])
+        residual = residual - direction * float(direction @ residual)
+    return chosen, best
+
+
+def _solve(x: Floats, target: Floats, weights: Floats, ridge: float) -> tuple[Floats, float]:
+    """Coefficients and intercept of weighted least squares, ridge on standardised columns."""
+    share = weights**2 / np.sum(weights**2)
+    centre = share @ x
+    spread = np.sqrt(share @ (x - centre) ** 2)
+    mean = float(share @ target)
+    z = (x - centre) / spread * np.sqrt(share)[:, None]
+    y = (target - mean) * np.sqrt(share)
+    k = x.shape[1]
+    stacked = np.vstack([z, np.sqrt(ridge) * np.eye(k)])
+    solution, *_ = np.linalg.lstsq(stacked, np.concatenate([y, np.zeros(k)]), rcond=None)
+    coefficients = solution / spread
+    return coefficients, mean - float(coefficients @ centre)
+
+
+# ------------------------------------------------------------------------------------------
+
+
+NVPROF_COUNTERS = (
+    *NVPROF_COUNTS,
+    "gld_transactions",
+    "gst_transactions",
+    "tex_cache_transactions",
+    "flop_count_dp",
+    "flop_count_sp",
+    "flop_count_sp_special",
+    "inst_integer",
+    "inst_executed",
+    "cf_executed",
+)
+"""Counters offered to the selection: memory traffic by level, work by kind."""
+
+PLAIN = AbeSettings()
+WITH_CLOCKS = AbeSettings(plain_clocks=True)
+
+
+@dataclass(frozen=True, eq=False)
+class AbeRows:
+    """One campaign as the regression takes it: counters ``[n, k]`` at the row's own clocks."""
+
+    label: str
+    quantity: Quantity
+    names: tuple[str, ...]
+    domains: tuple[Domain, ...]
+    counters: Floats
+    core_mhz: Floats
+    memory_mhz: Floats
+    target: Floats
+    benchmark: np.ndarray
+    real: Bools
+
+    def fit(self, rows: Bools, settings: AbeSettings) -> AbeModel:
+        """The regression of some rows."""
+        return fit_abe(
+            self.quantity,
+            self.counters[rows],
+            self.names,
+            self.domains,
+            self.core_mhz[rows],
+            self.memory_mhz[rows],
+            self.target[rows],
+            settings,
+        )
+
+    def errors(self, model: AbeModel, rows: Bools) -> Floats:
+        """Absolute relative errors on some rows."""
+        predicted = model.predict(
+            self.counters[rows], self.names, self.core_mhz[rows], self.memory_mhz[rows]
+        )
+        return np.asarray(np.abs(predicted / self.target[rows] - 1))
+
+    def take(self, rows: Bools) -> AbeRows:
+        """The chosen rows."""
+        return replace(
+            self,
+            **{
+                name: getattr(self, name)[rows]
+                for name in ("counters", "core_mhz", "memory_mhz", "target", "benchmark", "real")
+            },
+        )
+
+
+def counter_rows(campaign: str, quantity: Quantity) -> AbeRows:
+    """A campaign with nvprof's counters: per second for power, in total for time."""
+    read = read_frequency(campaign)
+    frame = read.frame
+    reference = frame[frame["is_reference"]].set_index("kernel")
+    totals = reference.loc[frame["kernel"], list(NVPROF_COUNTERS)].to_numpy(float)
+    seconds = reference.loc[frame["kernel"], "time_seconds"].to_numpy(float)
+    domains: list[Domain] = [
+        "memory" if name.startswith("dram") else "core" for name in NVPROF_COUNTERS
+    ]
+    return AbeRows(
+        label=campaign,
+        quantity=quantity,
+        names=NVPROF_COUNTERS,
+        domains=tuple(domains),
+        counters=totals / seconds[:, None] if quantity == "power" else totals,
+        core_mhz=frame["core_mhz"].to_numpy(float),
+        memory_mhz=frame["memory_mhz"].to_numpy(float),
+        target=frame["power_watts" if quantity == "power" else "time_seconds"].to_numpy(float),
+        benchmark=frame["kernel"].to_numpy(),
+        real=(frame["kind"] == "real").to_numpy(),
+    )
+
+
+def use_rows(campaign: str, *, scaled: bool, keep_impossible: bool = False) -> AbeRows:
+    """A campaign with utilisations as rates; ``scaled``: rates rise with their unit's clock."""
+    read = read_frequency(campaign, keep_impossible=keep_impossible)
+    frame = read.frame
+    units = [unit for unit in UNITS["utilisation"] if f"u_{unit}" in frame] + ["dram"]
+    domains: list[Domain] = ["memory" if unit == "dram" else "core" for unit in units]
+    rates = frame[[f"u_{unit}" for unit in units]].to_numpy(float)
+    core, memory = frame["core_mhz"].to_numpy(float), frame["memory_mhz"].to_numpy(float)
+    if scaled:
+        rise = {
+            "core": core / read.reference.core_mhz,
+            "memory": memory / read.reference.memory_mhz,
+        }
+        rates = rates * np.column_stack([rise[domain] for domain in domains])
+    return AbeRows(
+        label=f"{campaign}, {'u f' if scaled else 'u'}",
+        quantity="power",
+        names=tuple(units),
+        domains=tuple(domains),
+        counters=rates,
+        core_mhz=core,
+        memory_mhz=memory,
+        target=frame["power_watts"].to_numpy(float),
+        benchmark=frame["kernel"].to_numpy(),
+        real=(frame["kind"] == "real").to_numpy(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AbeScores:
+    """Errors in percent and the adjusted R2 of the fit on all rows."""
+
+    label: str
+    left_out_percent: float
+    in_sample_percent: float
+    adjusted_r2: float
+
+
+def leave_benchmarks_out(rows: AbeRows, settings: AbeSettings) -> AbeScores:
+    """Each benchmark predicted by a model of the others."""
+    everything = np.ones(len(rows.target), dtype=bool)
+    model = rows.fit(everything, settings)
+    left_out = [
+        rows.errors(rows.fit(rows.benchmark != name, settings), rows.benchmark == name)
+        for name in np.unique(rows.benchmark)
+    ]
+    return AbeScores(
+        rows.label,
+        float(np.concatenate(left_out).mean() * 100),
+        float(rows.errors(model, everything).mean() * 100),
+        model.adjusted_r2,
+    )
+
+
+def micro_to_real(rows: AbeRows, settings: AbeSettings) -> AbeScores:
+    """Real kernels predicted by a model of the microbenchmarks."""
+    model = rows.fit(~rows.real, settings)
+    return AbeScores(
+        rows.label + ", micro to real",
+        float(rows.errors(model, rows.real).mean() * 100),
+        float(rows.errors(model, ~rows.real).mean() * 100),
+        model.adjusted_r2,
+    )
+
+
+POWER_CAMPAIGNS = (
+    "wang_gtx_980_low",
+    "wang_gtx_980_high",
+    "wang_gtx_1080_ti",
+    "wang_tesla_p100",
+    "wang_tesla_v100",
+)
+TIME_CAMPAIGNS = ("wang_gtx_980_low", "wang_gtx_980_high", "wang_gtx_1080_ti")
+MICRO_CAMPAIGNS = ("lisboa_titan_xp", "lisboa_titan_v", "lisboa_gtx_980", "lisboa_tesla_k40c")
+
+
+def cases() -> Iterator[tuple[AbeRows, bool]]:
+    """Every line of the table: the rows, and whether it is micro to real rather than LBO."""
+    for scaled in (False, True):
+        titan_x = use_rows("lisboa_gtx_titan_x", scaled=scaled)
+        yield titan_x, True
+        yield replace(titan_x.take(titan_x.real), label=f"{titan_x.label}, real"), False
+    for campaign in MICRO_CAMPAIGNS:
+        yield use_rows(campaign, scaled=False), False
+    overflowed = use_rows("lisboa_tesla_k40c", scaled=False, keep_impossible=True)
+    yield replace(overflowed, label=f"{overflowed.label}, overflowed counters kept"), False
+    for campaign in POWER_CAMPAIGNS:
+        yield counter_rows(campaign, "power"), False
+    for campaign in TIME_CAMPAIGNS:
+        yield counter_rows(campaign, "time"), False
+
+
+def abe_table(jobs: int = 1) -> str:
+    """The table as Markdown: as printed, with plain clocks, and hardened."""
+    titles = ["campaign", "quantity", "as printed", "in sample", "adjusted R²", "+ f", "hardened"]
+    with ProcessPoolExecutor(jobs) as pool:
+        lines = list(pool.map(_line, cases()))
+    return table(titles, lines)
+
+
+def _line(case: tuple[AbeRows, bool]) -> Sequence[str]:
+    rows, to_real = case
+    score = micro_to_real if to_real else leave_benchmarks_out
+    plain, clocks, hard = (score(rows, one) for one in (PLAIN, WITH_CLOCKS, HARDENED))
+    return [
+        plain.label,
+        rows.quantity,
+        f"{plain.left_out_percent:.1f}",
+        f"{plain.in_sample_percent:.1f}",
+        f"{plain.adjusted_r2:.2f}",
+        f"{clocks.left_out_percent:.1f}",
+        f"{hard.left_out_percent:.1f}",
+    ]

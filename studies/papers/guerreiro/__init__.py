@@ -1,0 +1,1 @@
+"""Guerreiro et al. (IEEE Access 2019): scaling over clocks from PTX tokens."""

@@ -1,0 +1,326 @@
+"""The thesis' power study reproduced: features, what the models make of them, counters, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from studies.pages.page import Section, Table
+from studies.papers.thesis.data import PROTOCOLS, Size, beside_median, printed, rows_of
+from studies.papers.thesis.features import (
+    LIMIT,
+    MODELS,
+    SIZES,
+    THESIS,
+    TOLERANCE,
+    Measured,
+    Selection,
+    agreement,
+    measure,
+    printed_ranking,
+    rankings,
+    select_features,
+)
+from studies.papers.thesis.rows import CAMPAIGNS, QUANTITIES, DynamicStudy, study_dynamic
+from studies.papers.thesis.study import Study
+from wattcast.models.cards import ScoreName
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.splits import Floats, Protocol
+from wattcast.training.families import get_family
+
+POINTS = 15
+"""Quantiles at which a curve is computed, repeated values once."""
+
+
+class Curve(NamedTuple):
+    """Mean predicted watts at each value of a feature, and the share of rows at or below it."""
+
+    values: Floats
+    quantiles: Floats
+    watts: Floats
+
+    @property
+    def span_watts(self) -> float:
+        """Highest less lowest."""
+        return float(self.watts.max() - self.watts.min())
+
+
+def partial_dependence(
+    frame: pd.DataFrame, features: tuple[str, ...] = MODEL_INPUTS
+) -> Mapping[str, Curve]:
+    """Feature -> its curve, by XGBoost fitted on all rows of one GPU; the widest span first."""
+    rows, family = rows_of(frame, features), get_family("xgboost")
+    model = family.fit(rows.vectors, rows.watts)
+    curves = {}
+    for at, name in enumerate(features):
+        values, quantiles = grid(rows.vectors[:, at])
+        asked = np.tile(rows.vectors, (len(values), 1))
+        asked[:, at] = np.repeat(values, len(rows))
+        watts = family.predict(model, asked).reshape(len(values), -1).mean(axis=1)
+        curves[name] = Curve(values, quantiles, watts)
+    return dict(sorted(curves.items(), key=lambda each: -each[1].span_watts))
+
+
+def grid(column: Floats) -> tuple[Floats, Floats]:
+    """Distinct values at even quantiles of a column, and the share of rows at or below each."""
+    known = column[~np.isnan(column)]
+    values = np.unique(np.quantile(known, np.linspace(0, 1, POINTS), method="nearest"))
+    return values, np.searchsorted(np.sort(known), values, side="right") / len(known)
+
+
+def selection_section(study: Study) -> Section:
+    """Section 5.5."""
+    found = select_features(study.k20, study.effort)
+    return Section(
+        "Feature engineering (5.5)",
+        (
+            "Tesla K20, as the thesis goes: totals per SM dropped for average latencies, then one "
+            f"of every two features whose Pearson, then Kendall coefficient is {LIMIT} or more, "
+            "then what the random forest can do without (its error out of fold grows by no more "
+            f"than {TOLERANCE:.1%}). {_outcome(found)}",
+            Table(
+                (
+                    *("after step", "features", "rows left out: R²", "rows left out: MAE W"),
+                    *("kernels left out: R²", "kernels left out: MAE W"),
+                ),
+                [
+                    [
+                        step,
+                        str(len(features)),
+                        *(
+                            beside_median(found.judged[step], protocol, name)
+                            for protocol in PROTOCOLS
+                            for name in ("r2", "mae_watts")
+                        ),
+                    ]
+                    for step, features in found.steps.items()
+                ],
+                "XGBoost on what each step leaves; in brackets the median of the training rows. "
+                "Trees do not mind correlated features: no step changes much.",
+            ),
+            Table(
+                ("dropped", "goes with", "coefficient", "by"),
+                [
+                    [each.feature, each.kept, f"{each.value:.2f}", kind]
+                    for kind, dropped in (("Pearson", found.pearson), ("Kendall", found.kendall))
+                    for each in dropped
+                ],
+            ),
+            Table(
+                ("feature", "with", "coefficient", "ours", "printed"),
+                [
+                    [each.one, each.other, each.kind.capitalize(), f"{ours:.2f}", f"{each.value}"]
+                    for each, ours in found.correlations
+                ],
+                "Coefficients that the thesis prints. Its column waves in the K20 file is "
+                "ceil(blocks / SMs), so that waves and grid_size say the same.",
+            ),
+            _shap_agreement(found),
+        ),
+    )
+
+
+def _outcome(found: Selection) -> str:
+    ours, theirs = set(found.steps["forest"]), set(found.steps[THESIS])
+    if ours == theirs:
+        return "What is left are the thesis' 15 features."
+    extra, missing = sorted(ours - theirs), sorted(theirs - ours)
+    said = [f"beyond the thesis' 15: {', '.join(extra)}"] if extra else []
+    said += [f"of the thesis' 15 not left: {', '.join(missing)}"] if missing else []
+    return f"What is left: {len(ours)} features; {'; '.join(said)}."
+
+
+def _shap_agreement(found: Selection) -> str:
+    by_shap = sorted(found.ranking, key=lambda each: -each.shap)
+    forest = [each.feature for each in found.ranking]
+    shap = [each.feature for each in by_shap]
+    top = len(set(forest[:4]) & set(shap[:4]))
+    last = len(set(forest[-2:]) & set(shap[-2:]))
+    return (
+        "The thesis finds the same four features on top and the same two at the end by both; "
+        f"here {top} of the first four and {last} of the last two are the same."
+    )
+
+
+def dependence_section(study: Study) -> Section:
+    """Figures 5.15 and 5.17."""
+    found = {gpu: partial_dependence(frame) for gpu, frame in study.tables.items()}
+    order = list(next(iter(found.values())))
+    return Section(
+        "Partial dependence (5.8, Figures 5.15 and 5.17)",
+        (
+            "What XGBoost, fitted on all rows of a GPU, makes of one feature with all others as "
+            "they are. The model's view: with kernels left out it errs as told above, so none of "
+            "it is a fact about the GPU.",
+            Table(
+                ("feature", *(f"{gpu}: span W" for gpu in found)),
+                [
+                    [name, *(f"{by_feature[name].span_watts:.1f}" for by_feature in found.values())]
+                    for name in order
+                ],
+                "Highest less lowest value of each curve.",
+            ),
+            *(_latency_step(gpu, curves["avg_comp_lat"]) for gpu, curves in found.items()),
+        ),
+    )
+
+
+def _latency_step(gpu: str, curve: Curve) -> str:
+    """The thesis' claim about avg_comp_lat (5.8.1), on one GPU."""
+    low, high = curve.watts[curve.values <= 10], curve.watts[curve.values > 10]
+    if not len(low) or not len(high):
+        return f"{gpu}: avg_comp_lat lies on one side of 10 cycles in all rows."
+    return (
+        f"{gpu}: beyond 10 cycles of avg_comp_lat, where the thesis sees power rise (5.8.1), the "
+        f"mean of the curve is {high.mean() - low.mean():+.1f} W from that up to 10 cycles."
+    )
+
+
+def ranking_section(study: Study) -> Section:
+    """The rankings of Table 5.10."""
+    found = rankings(study.tables)
+    return Section(
+        "Importance of features (Table 5.10)",
+        (
+            "The thesis prints one ranking for each library and calls it consistent across its "
+            "three GPUs. Ours, fitted on all rows of each; Spearman's rank correlation with the "
+            "printed one, and between GPUs.",
+            Table(
+                ("rank", *(f"{model}, {gpu}" for model in found for gpu in found[model])),
+                [
+                    [
+                        str(at + 1),
+                        *(ranked[at] for by_gpu in found.values() for ranked in by_gpu.values()),
+                    ]
+                    for at in range(len(MODEL_INPUTS))
+                ],
+            ),
+            Table(
+                ("model", *(f"{gpu} with printed" for gpu in study.tables), "between GPUs, least"),
+                [[model, *_agreements(model, by_gpu)] for model, by_gpu in found.items()],
+                "Rank correlations: 1 is the same order, 0 none.",
+            ),
+        ),
+    )
+
+
+def _agreements(model: str, by_gpu: Mapping[str, tuple[str, ...]]) -> list[str]:
+    told, ranked = printed_ranking(model), list(by_gpu.values())
+    pairs = [agreement(a, b) for at, a in enumerate(ranked) for b in ranked[at + 1 :]]
+    least = f"{min(pairs):.2f}" if pairs else "-"
+    return [*(f"{agreement(each, told):.2f}" for each in ranked), least]
+
+
+def cost_section(study: Study) -> Section:
+    """Memory and time of Table 5.10, on this machine."""
+    rows = []
+    for model in MODELS:
+        for size in SIZES:
+            study.effort.progress(f"cost of {model}, {size} data")
+            rows.append(_cost_cells(model, size, measure(model, size)))
+    return Section(
+        "Memory and time of training (Table 5.10)",
+        (
+            "A 5-fold cross-validation on Tesla K20's data, in a process of its own with one "
+            "thread, on the machine that made this page: the only figures here that another "
+            "run does not repeat. The thesis does not say what its figures cover; its memory for "
+            "the larger data is less than for the smaller.",
+            Table(
+                (
+                    "model",
+                    "data",
+                    "time s",
+                    "printed",
+                    "most memory MiB",
+                    "of it by fits",
+                    "printed",
+                ),
+                rows,
+            ),
+        ),
+    )
+
+
+def _cost_cells(model: str, size: Size, found: Measured) -> list[str]:
+    told = printed().table_5_10[model]
+    return [
+        model,
+        size,
+        f"{found.seconds:.1f}",
+        f"{told.seconds[size]:.1f}",
+        f"{found.peak_mib:.0f}",
+        f"{found.growth_mib:.0f}",
+        f"{told.memory_mib[size]:.0f}",
+    ]
+
+
+def dynamic_section(study: Study) -> Section:
+    """Appendix A, Table 1."""
+    found = study_dynamic(study.effort, CAMPAIGNS, study.root)
+    return Section(
+        "From counters measured at run time (Appendix A, Table 1)",
+        (
+            "The thesis' first model needs the program run once: counters of the profiler, block "
+            "size and both clocks. Here on other programs and GPUs (five frequency campaigns), "
+            "with the counts those files have. Rows left out leave the same program at other "
+            "clocks in training, with the same counts, and R² is near 1 as the thesis prints "
+            "it; programs left out tell what counters are worth.",
+            Table(
+                (
+                    *("campaign", "quantity", "model", "rows left out: R²", "printed"),
+                    *(
+                        "rows left out: MAPE %",
+                        "programs left out: R²",
+                        "programs left out: MAPE %",
+                    ),
+                ),
+                list(_dynamic_rows(found)),
+                "In brackets the median of the training rows. Printed are the thesis' own "
+                "programs and GPU; its RMSE have no unit.",
+            ),
+            Table(
+                ("campaign", "most important for power (random forest)"),
+                [
+                    [name, ", ".join(f"{a} {b:.2f}" for a, b in list(one.importances.items())[:6])]
+                    for name, one in found.items()
+                ],
+                "The thesis (Figure 2) finds memory and the core clock first, then active cycles.",
+            ),
+            _dynamic_summary(found),
+        ),
+    )
+
+
+def _dynamic_rows(found: Mapping[str, DynamicStudy]) -> Iterator[list[str]]:
+    told = printed().appendix_table_1
+    for campaign, study in found.items():
+        for quantity in QUANTITIES:
+            for model, judged in study.judged[quantity].items():
+                yield [
+                    campaign,
+                    quantity,
+                    model,
+                    beside_median(judged, "random", "r2"),
+                    f"{told[model][quantity]:.3f}",
+                    beside_median(judged, "random", "mape_percent"),
+                    beside_median(judged, "grouped", "r2"),
+                    beside_median(judged, "grouped", "mape_percent"),
+                ]
+
+
+def _dynamic_summary(found: Mapping[str, DynamicStudy]) -> str:
+    def worth(protocol: Protocol) -> str:
+        name: ScoreName = "mape_percent"
+        errors = [one.judged["power"]["random-forest"] for one in found.values()]
+        model = np.mean([each.scores(protocol)[name].mean for each in errors])
+        median = np.mean([each.median(protocol)[name].mean for each in errors])
+        return f"{model:.1f} % ({median:.1f})"
+
+    return (
+        "Power by the random forest, mean absolute percentage error averaged over the campaigns "
+        f"(median of the training rows): {worth('random')} with rows left out, "
+        f"{worth('grouped')} with programs left out."
+    )

@@ -1,0 +1,313 @@
+"""Feature engineering as in thesis section 5.5, step by step, and what each step does to errors.
+
+1.  derived: totals per SM are dropped where an average latency says the same (5.5.1);
+2.  Pearson: of two features correlated at .85 or more, one goes (5.5.2);
+3.  Kendall: the same by ranks (5.5.2);
+4.  forest: the least important features go while no error grows (5.5.3), checked by SHAP.
+
+Correlation does not say which of two features goes. Where the thesis says which it kept, that
+one is preferred (``PREFERRED``), else the one that stands first in Table 5.4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xgboost
+from scipy.stats import spearmanr
+from sklearn.ensemble import RandomForestRegressor
+
+from studies.evaluation import cross_validate
+from studies.papers.thesis.data import (
+    Correlation,
+    Effort,
+    Judged,
+    Size,
+    by_size,
+    judge,
+    median_filled,
+    printed,
+    rows_of,
+    study_tables,
+)
+from studies.papers.thesis.regressors import REGRESSORS, scaled
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.scores import rmse_watts
+from wattcast.training.families import SEED, get_family
+
+TABLE_5_4 = (
+    "avg_comp_lat",
+    "avg_glob_lat",
+    "avg_misc_lat",
+    "avg_shar_lat",
+    "branch",
+    "comp_inst_kernel",
+    "comp_inst_sm",
+    "comp_lat_sm",
+    "glob_inst_kernel",
+    "glob_inst_sm",
+    "glob_lat_sm",
+    "glob_load_sm",
+    "glob_store_sm",
+    "misc_inst_kernel",
+    "misc_inst_sm",
+    "misc_lat_sm",
+    "shar_inst_kernel",
+    "shar_inst_sm",
+    "shar_lat_sm",
+    "waves",
+    "total_threads",
+    "inst_issue_cycles",
+    "cache_penalty",
+    "glb_penalty",
+    "sh_penalty",
+    "occupancy",
+    "reg_thread",
+    "shmem_block",
+    "block_size",
+    "grid_size",
+)
+"""Features considered, without ``sm_active``, which the files fill with copies of ``block_size``,
+and ``n_warps``, which cleaning leaves out."""
+DERIVED_FROM = frozenset(
+    f"{part}_{what}_sm" for part in ("comp", "glob", "misc", "shar") for what in ("inst", "lat")
+)
+"""Totals that step 1 drops."""
+PREFERRED = ("inst_issue_cycles", "block_size", "avg_shar_lat")
+"""Features that section 5.5.2 says were kept over those they go with."""
+LIMIT = 0.85
+"""Coefficient from which on one of two features goes, either sign (section 5.5.2)."""
+TOLERANCE = 0.005
+"""Share by which the error may grow when a feature of no impact goes: half a percent."""
+FOREST_TREES = 100
+
+Kind = Literal["pearson", "kendall"]
+
+
+class Dropped(NamedTuple):
+    """A feature that goes, the kept one it goes with, and their coefficient."""
+
+    feature: str
+    kept: str
+    value: float
+
+
+class Ranked(NamedTuple):
+    """A feature with its share of the forest's importance and of all mean |SHAP| values."""
+
+    feature: str
+    forest: float
+    shap: float
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What each step leaves on the rows of one GPU.
+
+    ``steps`` are the features after each, by its name; ``judged`` is XGBoost on them;
+    ``correlations`` those the thesis prints, with ours (NaN where the file lacks a column).
+    """
+
+    steps: Mapping[str, tuple[str, ...]]
+    pearson: tuple[Dropped, ...]
+    kendall: tuple[Dropped, ...]
+    ranking: tuple[Ranked, ...]
+    correlations: tuple[tuple[Correlation, float], ...]
+    judged: Mapping[str, Judged]
+
+
+THESIS = "thesis' 15"
+
+
+def select_features(frame: pd.DataFrame, effort: Effort) -> Selection:
+    """The four steps on the rows of one GPU, and XGBoost by both protocols after each."""
+    given = tuple(name for name in TABLE_5_4 if frame[name].notna().any())
+    derived = tuple(name for name in given if name not in DERIVED_FROM)
+    after_pearson, pearson = without_correlated(frame, derived, "pearson")
+    after_kendall, kendall = without_correlated(frame, after_pearson, "kendall")
+    ranking = rank(frame, after_kendall)
+    effort.progress("features without impact")
+    steps = {
+        "all": given,
+        "derived": derived,
+        "Pearson": after_pearson,
+        "Kendall": after_kendall,
+        "forest": _without_impact(frame, after_kendall, ranking, effort),
+        THESIS: MODEL_INPUTS,
+    }
+    judged = {}
+    for step, features in steps.items():
+        effort.progress(f"XGBoost on {len(features)} features ({step})")
+        judged[step] = judge(step, rows_of(frame, features), REGRESSORS["xgboost"], effort)
+    correlations = tuple((each, _found(frame, each)) for each in printed().correlations)
+    return Selection(steps, pearson, kendall, ranking, correlations, judged)
+
+
+def without_correlated(
+    frame: pd.DataFrame, features: Sequence[str], kind: Kind, limit: float = LIMIT
+) -> tuple[tuple[str, ...], tuple[Dropped, ...]]:
+    """Features without those that go with one kept before, in their own order, and what went.
+
+    A column of one value goes with nothing.
+    """
+    values = np.nan_to_num(frame[list(features)].corr(method=kind).to_numpy(float))
+    at = {name: position for position, name in enumerate(features)}
+    kept: list[str] = []
+    dropped = []
+    for name in sorted(features, key=lambda one: one not in PREFERRED):
+        near = [Dropped(name, other, float(values[at[name], at[other]])) for other in kept]
+        nearest = max(near, default=None, key=lambda each: abs(each.value))
+        if nearest is not None and abs(nearest.value) >= limit:
+            dropped.append(nearest)
+        else:
+            kept.append(name)
+    return tuple(name for name in features if name in kept), tuple(dropped)
+
+
+def rank(frame: pd.DataFrame, features: Sequence[str]) -> tuple[Ranked, ...]:
+    """Features by the forest's importance, with XGBoost's SHAP values beside it.
+
+    SHAP values are exact ones of trees (S. Lundberg et al., "From local explanations to global
+    understanding with explainable AI for trees", 2020), as XGBoost computes them.
+    """
+    rows = rows_of(frame, features)
+    forest = _forest().fit(median_filled(rows.vectors), rows.watts).feature_importances_
+    model = get_family("xgboost").fit(rows.vectors, rows.watts)
+    matrix = xgboost.DMatrix(rows.vectors, nthread=1)
+    values = np.abs(model.predict(matrix, pred_contribs=True))[:, :-1].mean(axis=0)
+    shares = values / values.sum()
+    found = [
+        Ranked(name, float(impurity), float(share))
+        for name, impurity, share in zip(features, forest, shares, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda each: -each.forest))
+
+
+def _forest() -> RandomForestRegressor:
+    return RandomForestRegressor(FOREST_TREES, max_depth=14, random_state=SEED)
+
+
+def _without_impact(
+    frame: pd.DataFrame, features: Sequence[str], ranking: Sequence[Ranked], effort: Effort
+) -> tuple[str, ...]:
+    """Drop the least important features in turn until one costs more than ``TOLERANCE``."""
+
+    def error(names: Sequence[str]) -> float:
+        rows = rows_of(frame, names)
+        judged = cross_validate(rows, scaled(_forest), "random", [0], jobs=effort.jobs)
+        return rmse_watts(rows.watts, judged.predicted_watts[0])
+
+    kept, least = tuple(features), error(features)
+    for each in reversed(ranking):
+        fewer = tuple(name for name in kept if name != each.feature)
+        without = error(fewer)
+        if without > least * (1 + TOLERANCE):
+            break
+        kept, least = fewer, min(least, without)
+    return kept
+
+
+def _found(frame: pd.DataFrame, pair: Correlation) -> float:
+    one, other = frame[pair.one], frame[pair.other]
+    return float(one.corr(other, method=pair.kind))
+
+
+# --- XGBoost beside CatBoost: importance rankings, memory and time (thesis  --------------------
+
+
+MODELS = ("xgboost", "catboost")
+SIZES: tuple[Size, ...] = ("smaller", "larger")
+
+
+class Measured(NamedTuple):
+    """A 5-fold cross-validation in one process with one thread.
+
+    ``peak_mib`` is the most memory the process held, with interpreter, libraries and data;
+    ``growth_mib`` what of it the fits added.
+    """
+
+    seconds: float
+    peak_mib: float
+    growth_mib: float
+
+
+def rankings(tables: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Model -> GPU -> features by importance, the first most important.
+
+    XGBoost's is the mean gain of its splits, CatBoost's the mean change of the prediction: what
+    both libraries call feature importance unless asked otherwise.
+    """
+    return {
+        model: {gpu: _ranking(model, frame) for gpu, frame in tables.items()} for model in MODELS
+    }
+
+
+def agreement(one: tuple[str, ...], other: tuple[str, ...]) -> float:
+    """Spearman's rank correlation of two rankings of the same features."""
+    return float(spearmanr(range(len(one)), [other.index(name) for name in one]).statistic)
+
+
+def printed_ranking(model: str) -> tuple[str, ...]:
+    """The ranking of Table 5.10."""
+    return printed().table_5_10[model].ranking
+
+
+def measure(model: str, size: Size) -> Measured:
+    """Time and memory of a model on one of the K20 data sets, in a process of its own.
+
+    Raises RuntimeError with its last words if that process fails.
+    """
+    command = [sys.executable, "-m", "studies.papers.thesis.features", model, size]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if ended.returncode:
+        raise RuntimeError(f"measuring {model} failed: {ended.stderr.strip()[-500:]}")
+    return Measured(**json.loads(ended.stdout))
+
+
+def _ranking(model: str, frame: pd.DataFrame) -> tuple[str, ...]:
+    rows = rows_of(frame)
+    fitted = get_family(model).fit(rows.vectors, rows.watts)
+    values = _gains(fitted) if model == "xgboost" else list(fitted.get_feature_importance())
+    return tuple(
+        name for _, name in sorted(zip(values, MODEL_INPUTS, strict=True), key=lambda one: -one[0])
+    )
+
+
+def _gains(model: Any) -> list[float]:
+    gains = model.get_score(importance_type="gain")  # features no split uses are left out
+    return [float(gains.get(f"f{at}", 0.0)) for at in range(len(MODEL_INPUTS))]
+
+
+def _memory_mib(field: str) -> float:
+    # Not getrusage: its maximum begins with that of the process that started this one.
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    return float("nan")
+
+
+def _measure_here(model: str, size: Size) -> Measured:
+    rows = rows_of(by_size(study_tables(("tesla-k20",))["tesla-k20"])[size])
+    get_family(model).fit(rows.vectors[:50], rows.watts[:50])  # loads the library
+    before, start = _memory_mib("VmRSS"), time.perf_counter()
+    cross_validate(rows, REGRESSORS[model], "random", [0])
+    seconds, peak = time.perf_counter() - start, _memory_mib("VmHWM")
+    return Measured(seconds, peak, peak - before)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Prints time and memory of one model as JSON.")
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("size", choices=SIZES)
+    options = parser.parse_args()
+    print(json.dumps(_measure_here(options.model, options.size)._asdict()))

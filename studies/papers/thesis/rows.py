@@ -1,0 +1,420 @@
+"""Outliers by HDBSCAN/GLOSH and what removing them does: thesis section 5.8.2, Table 5.11.
+
+The thesis wants rows found whose power differs from that of rows with similar features, so power
+is clustered along with the features, all scaled to 0..1. It does not say from which score on a
+row is an outlier; here are as many of the highest scores as its share of the rows.
+
+Table 5.11 is about rows removed from training AND from the scores: errors then shrink or grow by
+which rows are asked about. ``kept_in_scores`` is the other question, whether training without
+outliers helps to predict all rows: outliers are then sought among each fold's training rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import hdbscan  # type: ignore[import-untyped]
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+
+from studies.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
+from studies.evaluation import BesideBaselines
+from studies.fitting.out_of_fold import FitPredict
+from studies.papers.thesis.data import (
+    Compared,
+    Effort,
+    Judged,
+    judge,
+    median_filled,
+    printed,
+    rows_of,
+)
+from studies.papers.thesis.growth import Form, Grown, growth
+from studies.papers.thesis.published import NOT_CLASSIFIED, dwarf_of
+from studies.papers.thesis.regressors import REGRESSORS, scaled
+from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.sections import LatencyPiece, ThroughputCurve
+from wattcast.measure.onboard.growth import latency_pieces
+from wattcast.training.data.datasets import read_raw
+from wattcast.training.evaluation.scores import mae_watts
+from wattcast.training.evaluation.splits import Floats, Rows
+from wattcast.training.families import SEED
+
+BOTH_WAYS = ("xgboost", "catboost")
+"""Models also judged on all rows; section 5.8.2 speaks of these."""
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """GLOSH score (0 to 1) of every row ``[n]``, which are outliers, and models without them.
+
+    ``kernels`` counts the outliers of each kernel; ``removed`` is Table 5.11's way,
+    ``kept_in_scores`` removes them from training alone.
+    """
+
+    scores: Floats
+    chosen: NDArray[np.bool_]
+    kernels: dict[str, int]
+    removed: dict[str, Judged]
+    kept_in_scores: dict[str, Judged]
+
+
+def study_outliers(
+    frame: pd.DataFrame, effort: Effort, models: tuple[str, ...] = tuple(REGRESSORS)
+) -> Outliers:
+    """Find the outliers of one GPU's rows, and judge models without them."""
+    rows = rows_of(frame)
+    scores = outlier_scores(rows.vectors, rows.watts)
+    chosen = highest(scores)
+    counts = frame.loc[chosen, "kernel_id"].value_counts()
+    without = rows_of(frame[~chosen])
+    removed, kept = {}, {}
+    for model in models:
+        effort.progress(f"without outliers: {model}")
+        removed[model] = judge(model, without, REGRESSORS[model], effort)
+        if model in BOTH_WAYS:
+            kept[model] = judge(model, rows, without_outliers(REGRESSORS[model]), effort)
+    named = {str(kernel): int(count) for kernel, count in counts.items()}
+    return Outliers(scores, chosen, named, removed, kept)
+
+
+def outlier_scores(vectors: Floats, watts: Floats) -> Floats:
+    """GLOSH score of every row among the others, ``[n]`` in 0..1, from features and power.
+
+    R. Campello et al., "Hierarchical density estimates for data clustering, visualization, and
+    outlier detection", TKDD 10 (2015).
+    """
+    table = np.column_stack([vectors, watts])
+    inputs = make_pipeline(SimpleImputer(strategy="median"), MinMaxScaler())
+    found = hdbscan.HDBSCAN(gen_min_span_tree=False).fit(inputs.fit_transform(table))
+    return np.nan_to_num(np.asarray(found.outlier_scores_, dtype=np.float64))
+
+
+def highest(scores: Floats) -> NDArray[np.bool_]:
+    """As large a share of the rows as the thesis found outliers, by score, ``[n]``."""
+    told = printed().section_5_8_2
+    count = round(len(scores) * told.outliers / told.rows)
+    chosen = np.zeros(len(scores), dtype=np.bool_)
+    # Stable, so that equal scores are taken in the order of the rows on every machine.
+    chosen[np.argsort(-scores, kind="stable")[:count]] = True
+    return chosen
+
+
+def without_outliers(fit_predict: FitPredict) -> FitPredict:
+    """The same model, fitted without the outliers among its training rows."""
+
+    def fitted(vectors: Floats, watts: Floats, test: Floats) -> Floats:
+        kept = ~highest(outlier_scores(vectors, watts))
+        return fit_predict(vectors[kept], watts[kept], test)
+
+    return fitted
+
+
+# --- Error of predicted power by parallel dwarf on Tesla K20: thesis Table  --------------------
+
+
+class DwarfRows(NamedTuple):
+    """Rows of one dwarf and its benchmarks."""
+
+    rows: NDArray[np.bool_]
+    benchmarks: tuple[str, ...]
+
+
+def rows_by_dwarf(frame: pd.DataFrame) -> dict[str, DwarfRows]:
+    """Dwarf -> its rows ``[n]``; programs of no known dwarf come last."""
+    names = np.array([dwarf_of(str(family)).name for family in frame["family"]])
+    order = sorted(set(names.tolist()), key=lambda name: (name == NOT_CLASSIFIED, name))
+    return {
+        name: DwarfRows(names == name, tuple(sorted(set(frame["family"][names == name]))))
+        for name in order
+    }
+
+
+def error_by_dwarf(
+    judged: Mapping[str, Judged], frame: pd.DataFrame
+) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Dwarf -> model -> mean absolute error in watts: rows left out, kernels left out, and the
+    training rows' median power for kernels left out; each the mean over fold assignments."""
+    return {
+        dwarf: {
+            model: (
+                _mean_error(each.random, each.random.predicted_watts, found.rows),
+                _mean_error(each.grouped, each.grouped.predicted_watts, found.rows),
+                _mean_error(each.grouped, each.grouped.baseline_watts, found.rows),
+            )
+            for model, each in judged.items()
+        }
+        for dwarf, found in rows_by_dwarf(frame).items()
+    }
+
+
+def _mean_error(
+    judged: BesideBaselines,
+    predicted: Floats,
+    rows: NDArray[np.bool_],
+) -> float:
+    measured = judged.rows.watts[rows]
+    return float(np.mean([mae_watts(measured, watts[rows]) for watts in predicted]))
+
+
+# --- The model from events measured at run time: thesis Appendix A, on nvpr --------------------
+
+
+CAMPAIGNS = (
+    "wang_gtx_980_low",
+    "wang_gtx_980_high",
+    "wang_gtx_1080_ti",
+    "wang_tesla_p100",
+    "wang_tesla_v100",
+)
+"""Campaigns with nvprof counters, time and power."""
+
+QUANTITIES: Mapping[str, str] = MappingProxyType({"energy": "J", "power": "W", "time": "s"})
+"""What is predicted, and its unit: the columns of the appendix' Table 1."""
+
+FOREST_TREES = 100
+"""The appendix prints no parameters; these tables have a few hundred rows."""
+
+
+def _forest() -> RandomForestRegressor:
+    return RandomForestRegressor(FOREST_TREES, random_state=SEED)
+
+
+MODELS: Mapping[str, FitPredict] = MappingProxyType(
+    {
+        "linear": scaled(LinearRegression),
+        "random-forest": scaled(_forest),
+        "xgboost": REGRESSORS["xgboost"],
+    }
+)
+
+COUNTERS = (
+    *NVPROF_COUNTS,
+    *NVPROF_INSTRUCTIONS,
+    "shared_load_transactions_per_request",
+    "shared_store_transactions_per_request",
+    "l2_tex_read_transactions",
+    "inst_per_warp",
+    "warps",
+    "achieved_occupancy",
+    "branch_efficiency",
+    "warp_execution_efficiency",
+)
+"""Events of a launch, as far as a file has them."""
+
+
+class DynamicTable(NamedTuple):
+    """Rows of a campaign: inputs ``[n, k]`` by name, quantities ``[n]``, programs ``[n]``."""
+
+    gpu: str
+    inputs: pd.DataFrame
+    quantities: Mapping[str, pd.Series]
+    programs: pd.Series
+
+    def rows(self, quantity: str) -> Rows:
+        """Rows whose "watts" are the quantity, grouped by program."""
+        return Rows.of(
+            self.inputs.to_numpy(float), self.quantities[quantity].to_numpy(float), self.programs
+        )
+
+
+class DynamicStudy(NamedTuple):
+    """One campaign: quantity -> model -> predictions; the forest's importances for power."""
+
+    gpu: str
+    judged: Mapping[str, Mapping[str, Judged]]
+    importances: Mapping[str, float]
+
+
+def study_dynamic(
+    effort: Effort, campaigns: tuple[str, ...] = CAMPAIGNS, root: Path | None = None
+) -> dict[str, DynamicStudy]:
+    """Campaign -> the study on it. Raises DataError for missing or defective data."""
+    found = {}
+    for campaign in campaigns:
+        effort.progress(campaign)
+        table = dynamic_table(campaign, root)
+        judged = {
+            quantity: {
+                model: judge(model, table.rows(quantity), fit_predict, effort)
+                for model, fit_predict in MODELS.items()
+            }
+            for quantity in QUANTITIES
+        }
+        found[campaign] = DynamicStudy(table.gpu, judged, _importances(table))
+    return found
+
+
+def dynamic_table(campaign: str, root: Path | None = None) -> DynamicTable:
+    """Counters, launch and clocks of every row, and what was measured. Raises DataError."""
+    table = read_frequency(campaign, root)
+    frame = table.frame
+    inputs = frame[[name for name in COUNTERS if name in frame]].astype(float)
+    cycles = "ipc" if "ipc" in frame else "executed_ipc"
+    inputs = inputs.assign(
+        core_mhz=frame["core_mhz"],
+        memory_mhz=frame["memory_mhz"],
+        block_size=frame["blocks"].map(threads_per_block),
+        # What the thesis' event active_cycles counts, summed over SMs.
+        active_cycles=frame["inst_executed"] / frame[cycles].astype(float),
+    )
+    power, time = frame["power_watts"], frame["time_seconds"]
+    return DynamicTable(
+        table.gpu, inputs, {"energy": power * time, "power": power, "time": time}, frame["group"]
+    )
+
+
+def threads_per_block(launch: object) -> float:
+    """Threads of a block from ``(grid) (block)``; NaN where that is not what the cell holds."""
+    sizes = re.findall(r"\((\d+) (\d+) (\d+)\)", str(launch))
+    return float(np.prod([int(size) for size in sizes[1]])) if len(sizes) == 2 else float("nan")
+
+
+def _importances(table: DynamicTable) -> dict[str, float]:
+    rows = table.rows("power")
+    forest = _forest().fit(median_filled(rows.vectors), rows.watts)
+    shares = zip(table.inputs.columns, forest.feature_importances_, strict=True)
+    return dict(sorted(((str(a), float(b)) for a, b in shares), key=lambda one: -one[1]))
+
+
+# --- The regressions of the thesis' chapters 3 and 4, fitted to its publish --------------------
+
+
+FORMS: tuple[Form, ...] = ("linear", "logarithmic", "exponential")
+"""Columns of Table 4.4."""
+
+CURVES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
+    {
+        "tesla-k20": (
+            "K20",
+            {
+                "global": ("glob_inst_sm", "Global_Throughput"),
+                "shared": ("shar_inst_sm", "sh_throughput"),
+            },
+        ),
+        "tesla-m60": (
+            "M60",
+            {
+                "global": ("glob_inst_sim", "global_Throughput"),
+                "shared": ("shar_inst_sim", "sh_throughput"),
+            },
+        ),
+    }
+)
+"""GPU -> its file; memory -> columns of instructions and of throughput as the file names them."""
+
+MOST_LINES = 5
+"""Table 3.3's four, and the constant beyond them that the rows have."""
+
+
+class Curve(NamedTuple):
+    """A throughput over instructions: the three forms, and the curve that Table 4.5 prints."""
+
+    gpu: str
+    memory: str
+    points: int
+    forms: Mapping[Form, Grown]
+    printed: ThroughputCurve
+
+
+def throughputs(root: Path | None = None) -> Iterator[Curve]:
+    """Tables 4.4 and 4.5 for the GPUs whose rows hold throughputs. Raises DataError."""
+    for gpu, (file, memories) in CURVES.items():
+        frame = _raw(file, root)
+        for memory, (instructions, throughput) in memories.items():
+            told = getattr(load_gpu(gpu), f"{memory}_memory_throughput")
+            assert told is not None
+            pairs = np.unique(_positive(frame, instructions, throughput), axis=0)
+            x, y = pairs[:, 0].tolist(), pairs[:, 1].tolist()
+            yield Curve(gpu, memory, len(x), {form: growth(form, x, y) for form in FORMS}, told)
+
+
+class Lines(NamedTuple):
+    """Table 3.3: rows, those that have its value, and the lines found through the latter."""
+
+    rows: int
+    same: int
+    found: tuple[LatencyPiece, ...]
+    printed: tuple[LatencyPiece, ...]
+
+
+def latency_lines(root: Path | None = None) -> Lines:
+    """Table 3.3 on Tesla K20's rows. Others mix in the latency of stores (docs/schemas.md); the
+    lines are fitted to those that have the table's value to four digits."""
+    told = load_gpu("tesla-k20").global_memory_latency
+    assert told is not None
+    pairs = _positive(_raw("K20", root), "Total Threads", "avg_glob_lat")
+    bounds = [piece.below_threads or np.inf for piece in told.pieces]
+    lines = [told.pieces[at] for at in np.searchsorted(bounds, pairs[:, 0], side="right")]
+    values = np.array(
+        [one.slope * t + one.constant for one, t in zip(lines, pairs[:, 0], strict=True)]
+    )
+    same = np.unique(pairs[np.abs(pairs[:, 1] / values - 1) < 1e-4], axis=0)
+    count = int((np.abs(pairs[:, 1] / values - 1) < 1e-4).sum())
+    found = latency_pieces(same[:, 0].tolist(), same[:, 1].tolist(), MOST_LINES)
+    return Lines(len(pairs), count, found, told.pieces)
+
+
+class Recomputed(NamedTuple):
+    """Table 6.2: mean absolute errors in percent of its printed pairs, ``without`` some rows."""
+
+    rows: int
+    time_percent: float
+    power_percent: float
+    beyond_15: int
+
+
+def table_6_2(rows: tuple[Compared, ...] | None = None) -> Recomputed:
+    """Errors of the 20 printed predictions; the thesis chose them for times off by over 15 %."""
+    rows = printed().table_6_2 if rows is None else rows
+    time = np.array([abs(one.predicted_us / one.actual_us - 1) for one in rows]) * 100
+    power = np.array([abs(one.predicted_watts / one.actual_watts - 1) for one in rows]) * 100
+    return Recomputed(len(rows), float(time.mean()), float(power.mean()), int((time > 15).sum()))
+
+
+class Repeats(NamedTuple):
+    """Launches of a program that are in the rows more than once, and how their watts spread."""
+
+    program: str
+    launches: int
+    rows: int
+    mean_watts: float
+    deviation_watts: float
+
+
+def repeated_launches(frame: pd.DataFrame, least: int = 2) -> list[Repeats]:
+    """What Table 5.5 prints of single samples, of launches measured again (K20's cleaned rows):
+    the standard deviation within equal launches, pooled over a program's. Most launches first."""
+    found = []
+    keys = ["kernel_id", "grid_size", "block_size", "inst_issue_cycles"]
+    again = frame[frame.duplicated(keys, keep=False)]
+    for program, rows in again.groupby("kernel_group"):
+        groups = rows.groupby(keys)["power_w"]
+        squares = float((groups.transform("mean").sub(rows["power_w"]) ** 2).sum())
+        free = len(rows) - groups.ngroups
+        if groups.ngroups >= least:
+            deviation = (squares / free) ** 0.5
+            mean = float(rows["power_w"].mean())
+            found.append(Repeats(str(program), groups.ngroups, len(rows), mean, deviation))
+    return sorted(found, key=lambda one: -one.launches)
+
+
+def _raw(file: str, root: Path | None) -> pd.DataFrame:
+    return read_raw(file, root).text
+
+
+def _positive(frame: pd.DataFrame, x: str, y: str) -> NDArray[np.float64]:
+    """Rows of two columns ``[n, 2]`` that hold numbers above 0."""
+    both = frame[[x, y]].apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    return np.asarray(both[(np.isfinite(both) & (both > 0)).all(axis=1)])

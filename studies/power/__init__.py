@@ -1,1 +1,0 @@
-"""Power models on published rows and on measured activity."""

@@ -1,1 +1,0 @@
-"""Time models beside measured times."""

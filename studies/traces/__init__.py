@@ -1,0 +1,1 @@
+"""Sums over applications, and kernels without code."""

@@ -1,0 +1,177 @@
+"""Energy of a language model: sums of operators, over HTTP, the command line and Python alike."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wattcast
+from tests.app.conftest import Run
+from tests.app.test_problems import problem
+from wattcast.features.errors import LaunchError
+from wattcast.predictor.language_model import _weights
+from wattcast.predictor.messages.language_model import LanguageModelAnswer
+
+FILE = Path(__file__).parents[1] / "fixtures" / "language_models.toml"
+CONFIGS: dict[str, dict[str, Any]] = {
+    name: each["config"] for name, each in tomllib.loads(FILE.read_text()).items()
+}
+LLAMA = CONFIGS["llama-3-8b"]
+
+
+def ask(config: dict[str, Any] = LLAMA, **options: Any) -> LanguageModelAnswer:
+    options = {"gpu": "h200-sxm5", "batch": 8, "prompt": 512, "generate": 64, **options}
+    return wattcast.language_model(config, registry=False, **options)
+
+
+def test_the_parts_sum_up_to_the_whole() -> None:
+    answer = ask()
+    for value in ("seconds", "joules"):
+        whole = answer.time.seconds if value == "seconds" else answer.energy.joules
+        parts = sum(getattr(row, value) for row in answer.operators)
+        assert parts == pytest.approx(whole, rel=1e-9)
+        phases = [each.time.seconds if value == "seconds" else each.energy.joules
+                  for each in answer.phases]  # fmt: skip
+        assert sum(phases) == pytest.approx(whole, rel=1e-9)
+    assert sum(row.energy_share for row in answer.operators) == pytest.approx(1, rel=1e-9)
+    for each in (answer.time, answer.power, answer.energy):
+        assert each.low < each.high
+    assert answer.power.watts * answer.time.seconds == pytest.approx(answer.energy.joules)
+    assert answer == ask()
+    launches = {(row.phase, row.role): row.launches for row in answer.operators}
+    assert launches["decode", "vocabulary"] == 63  # the first token comes of the prompt
+    assert launches["decode", "attention"] == 63 * 32
+
+
+def test_few_answered_steps_stand_for_all() -> None:
+    few = ask(prompt=100, generate=400).phases[1]
+    total = [0.0, 0.0]
+    for step in range(0, 399, 7):  # every seventh step, alone
+        (point,) = ask(prompt=100 + step, generate=2).steps
+        total[0] += point.seconds * 7
+        total[1] += point.joules * 7
+    assert few.time.seconds == pytest.approx(total[0], rel=0.01)
+    assert few.energy.joules == pytest.approx(total[1], rel=0.01)
+
+
+@given(st.integers(1, 5000), st.integers(1, 3000), st.integers(1, 12))
+def test_weights_of_answered_steps_count_every_step(first: int, steps: int, nodes: int) -> None:
+    last = first + steps - 1
+    lengths = sorted({round(first + (last - first) * at / max(nodes - 1, 1)) for at in range(nodes)}
+                     | {first, last})  # fmt: skip
+    weights = _weights(lengths, steps)
+    assert sum(weights.values()) == pytest.approx(steps)
+    exact = sum(range(first, last + 1))
+    assert sum(at * weight for at, weight in weights.items()) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_public_config_is_forecast(name: str) -> None:
+    parallel = {"deepseek-v3": 16, "gpt-oss-120b": 2}.get(name, 1)
+    answer = ask(CONFIGS[name], generate=8, tensor_parallel=parallel)
+    assert answer.gpus == parallel
+    assert answer.joules_per_token > 0
+    # No decoding step is faster than its weights can be read: of experts, those that are hit.
+    decode = answer.phases[1]
+    if not any("expert" in row.role for row in answer.operators):
+        least = answer.model.weight_bytes / 4.8e12
+        assert decode.time.seconds / 7 > 0.95 * least
+
+
+def test_more_work_takes_longer_and_more_per_token_at_small_batches() -> None:
+    curve = ask(batches=[1, 2, 4, 8, 16, 32, 64]).curve
+    rates = [point.tokens_per_second for point in curve]
+    joules = [point.joules_per_token for point in curve]
+    assert rates == sorted(rates)  # type: ignore[type-var]
+    assert joules == sorted(joules, reverse=True)  # type: ignore[type-var]
+    assert [point.batch for point in curve if point.pareto] == [64]
+
+
+def test_a_lower_power_limit_is_slower_and_never_draws_more() -> None:
+    curve = ask(prompt=4096, generate=0, power_limits_watts=[300, 500, 700]).curve
+    rates = [point.tokens_per_second for point in curve]
+    assert rates == sorted(rates)  # type: ignore[type-var]
+    assert rates[0] < rates[-1]  # type: ignore[operator]
+    for point, limit in zip(curve, (300, 500, 700), strict=True):
+        assert point.watts is not None
+        assert point.watts <= 1.05 * limit
+
+
+def test_a_training_step_is_forward_backward_and_optimizer() -> None:
+    answer = ask(CONFIGS["qwen2-5-0-5b"], train=True, batch=4, prompt=2048)
+    assert [each.phase for each in answer.phases] == ["forward", "backward", "optimizer"]
+    forward, backward, _ = answer.phases
+    assert backward.time.seconds / forward.time.seconds == pytest.approx(2.05, abs=0.1)
+    assert answer.tokens == 4 * 2048
+
+
+def test_overheads_are_added_where_they_are_given() -> None:
+    plain, more = ask(), ask(overhead_share=0.25)
+    assert more.energy.joules == pytest.approx(1.25 * plain.energy.joules)
+    assert more.time.seconds == pytest.approx(1.25 * plain.time.seconds)
+    assert plain.not_included
+    assert not more.not_included
+
+
+def test_what_does_not_fit_in_memory_says_so() -> None:
+    with pytest.raises(LaunchError, match="do not fit into") as caught:
+        ask(CONFIGS["llama-3-70b"], gpu="h100-sxm5")
+    assert caught.value.context["field"] == "tensor_parallel"
+    with pytest.raises(LaunchError, match="cache of") as caught:
+        ask(batch=4096, prompt=8192)
+    assert caught.value.context["field"] == "batch"
+    with pytest.raises(LaunchError, match="does not divide"):
+        ask(tensor_parallel=3)
+
+
+def test_http_answers_the_same_and_names_the_field(client: httpx.Client) -> None:
+    body = {"config": LLAMA, "gpu": "h200", "batch": 8, "prompt": 512, "generate": 64}
+    answer = client.post("/language-models", json=body).json()
+    assert answer["energy"]["joules"] == ask().energy.joules
+    bad = {**body, "config": {**LLAMA, "num_hidden_layers": "32"}}
+    found = problem(client.post("/language-models", json=bad), 422, "model-config")
+    assert found["field"] == "num_hidden_layers"
+    problem(client.post("/language-models", json={**body, "batch": 0}), 422, "validation")
+    problem(client.post("/language-models", json={**body, "gpu": "nope"}), 422, "gpu")
+
+
+def test_the_command_reads_a_file_or_its_folder(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    asked = ("--gpu", "h200", "--batch", "8", "--prompt", "512", "--generate", "64")
+    told, _ = run("model", str(tmp_path), *asked, "--power-limits", "400..700", "--batches", "1",
+                  status=2)  # fmt: skip
+    told, _ = run("model", str(tmp_path), *asked, "--power-limits", "400..700")
+    assert "8.03 billion parameters" in told
+    assert "Pareto" in told
+    answer, _ = run("model", str(tmp_path / "config.json"), *asked, "--dtype", "bf16", "--json")
+    assert json.loads(answer)["energy"]["joules"] == ask().energy.joules
+    (tmp_path / "config.json").write_text("{}")
+    _, told = run("model", str(tmp_path), *asked, status=2)
+    assert told.count("\n") == 1
+    assert "hidden_size is missing" in told
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch=st.integers(1, 4096), prompt=st.integers(1, 1 << 20), generate=st.integers(0, 1 << 20),
+    dtype=st.sampled_from(["bfloat16", "fp8", "fp8_block"]), train=st.booleans(),
+    parallel=st.sampled_from([1, 2, 3, 8, 32, 64]),
+)  # fmt: skip
+def test_any_request_is_answered_or_refused(
+    batch: int, prompt: int, generate: int, dtype: str, *, train: bool, parallel: int
+) -> None:
+    try:
+        answer = ask(batch=batch, prompt=prompt, generate=generate, dtype=dtype, train=train,
+                     tensor_parallel=parallel)  # fmt: skip
+    except LaunchError as error:
+        assert error.context["field"] in ("batch", "tensor_parallel", "operator")  # noqa: PT017
+        return
+    assert 0 < answer.energy.low <= answer.energy.joules <= answer.energy.high
+    assert answer.power.watts < 1.06 * 700 * parallel

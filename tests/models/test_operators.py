@@ -1,0 +1,138 @@
+"""Operators: what a call computes and moves, and interpolation between measured shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattcast.features.gpus import load_gpu
+from wattcast.features.operators import (
+    FEATURE_NAMES,
+    attended,
+    board_of,
+    expert_load,
+    features,
+    operator_schema,
+    quantities,
+)
+from wattcast.models.operators import Operators, corners, limited
+
+
+def columns(**values: float) -> dict[str, np.ndarray]:
+    return {name: np.array([value], dtype=float) for name, value in values.items()}
+
+
+BF16 = {"math_bits": 16.0, "weight_bits": 16.0, "block_scaled": 0.0, "framework": 0.0}
+
+
+def test_the_schema_names_every_column_with_its_unit() -> None:
+    assert tuple(field.name for field in operator_schema().fields) == FEATURE_NAMES
+
+
+def test_flops_and_bytes_of_a_product() -> None:
+    found = quantities("gemm", columns(rows=3, columns=5, depth=7, batch=2, **BF16))
+    assert found.flops[0] == 2 * 2 * 3 * 5 * 7
+    assert found.bytes[0] == 2 * 2 * (5 * 7 + 3 * 7 + 3 * 5)
+
+
+@given(new=st.integers(1, 40), cached=st.integers(0, 40), window=st.integers(0, 50))
+def test_attended_pairs_are_those_counted_one_by_one(new: int, cached: int, window: int) -> None:
+    counted = sum(min(cached + i, window or 10**9) for i in range(1, new + 1))
+    told = attended(*(np.array([float(x)]) for x in (new, cached, window, 1)))
+    assert told[0] == counted
+
+
+@given(
+    st.integers(1, 4096),
+    st.sampled_from([(8, 2, 1), (128, 8, 4), (256, 8, 64)]),
+    st.sampled_from([0.0, 1.01, 1.2]),
+)
+def test_experts_get_every_token_but_no_more(
+    tokens: int, layer: tuple[int, int, int], law: float
+) -> None:
+    experts, topk, ranks = layer
+    routed, hit, largest, *tiles = expert_load(tokens, topk, experts, ranks, law)
+    assert hit <= experts / ranks
+    assert largest <= tokens + 0.5
+    if ranks == 1:
+        assert routed == pytest.approx(tokens * topk, rel=0.02, abs=experts * 0.6)
+    assert tiles[0] >= tiles[1] >= tiles[2] >= hit * 0.99
+
+
+def test_an_a100_computes_fp8_at_its_16_bit_rate() -> None:
+    board = board_of(load_gpu("a100-sxm4-80gb"))
+    assert board.tensor == {16: 312e12, 8: 312e12, 4: 312e12}
+
+
+def test_vectors_are_finite_where_an_operator_has_a_value() -> None:
+    board = board_of(load_gpu("h200"))
+    vectors, _ = features("gemm", columns(rows=1, columns=32, depth=32, batch=1, **BF16), board)
+    missing = {name for name, v in zip(FEATURE_NAMES, vectors[0], strict=True) if np.isnan(v)}
+    assert {"tokens", "heads"} <= missing
+    assert not missing & {"flops", "rows", "roofline_seconds", "waves_128x128"}
+
+
+KNOTS = {"rows": (1.0, 16.0, 4096.0), "columns": (32.0, 1024.0), "depth": (64.0, 128.0, 8192.0)}
+
+
+@given(st.floats(1, 4096), st.floats(32, 1024), st.floats(64, 8192))
+def test_corners_surround_a_call_with_weights_of_one(m: float, n: float, k: float) -> None:
+    found = corners(columns(rows=m, columns=n, depth=k), ("rows", "columns", "depth"), KNOTS)
+    assert found.inside.all()
+    assert found.weights.sum() == pytest.approx(1.0)
+    assert len(found.weights) <= 4
+    for name, value in (("rows", m), ("columns", n), ("depth", k)):
+        assert set(found.call[name]) <= set(KNOTS[name])
+        mean = np.exp((found.weights * np.log(found.call[name] + 1)).sum()) - 1
+        assert mean == pytest.approx(value, rel=1e-6)
+
+
+def test_a_measured_shape_is_its_own_corner_and_beyond_the_sweep_stays_itself() -> None:
+    at = corners(columns(rows=16, columns=32, depth=64), ("rows", "columns", "depth"), KNOTS)
+    assert at.weights.tolist() == [1.0]
+    beyond = corners(columns(rows=9999, columns=32, depth=64), ("rows", "columns"), KNOTS)
+    assert not beyond.inside[0]
+    assert beyond.call["rows"].tolist() == [9999.0]
+
+
+def test_a_limit_lengthens_what_the_clock_bounds() -> None:
+    compute = limited(1.0, 700.0, 100.0, 1.0, 500.0)
+    memory = limited(1.0, 700.0, 100.0, 0.0, 500.0)
+    assert compute.seconds > 1.05 > 1.0 == pytest.approx(memory.seconds)
+    assert max(compute.watts, memory.watts) <= 500.0 + 1e-6
+    assert limited(1.0, 400.0, 100.0, 1.0, 500.0).seconds == 1.0
+
+
+@pytest.mark.slow
+def test_nothing_is_above_a_peak_and_neighbours_are_near() -> None:
+    board, model = board_of(load_gpu("h200")), Operators().of("h200-sxm5")
+    assert model is not None
+    draw = np.random.default_rng(1)
+    size = {name: np.ceil(np.exp(draw.uniform(0, np.log(last), 2000)))
+            for name, last in (("rows", 32768), ("columns", 65536), ("depth", 65536))}  # fmt: skip
+    call = {name: np.full(2000, value) for name, value in {**BF16, "batch": 1.0}.items()} | size
+    call["columns"], call["depth"] = (np.maximum(call[n], 32) for n in ("columns", "depth"))
+    found = model.predict("gemm", call, board)
+    assert (found.quantities.flops / found.seconds <= board.tensor[16] * 1.0001).all()
+    beyond = np.maximum(found.quantities.bytes - board.l2_bytes, 0)
+    assert (beyond / found.seconds <= board.bandwidth * 1.0001).all()
+    assert (found.watts <= 700).all()
+    more = model.predict("gemm", {**call, "rows": call["rows"] + 1}, board)
+    assert ((more.seconds / found.seconds) > 0.98).mean() > 0.99
+    near = np.abs(more.seconds / found.seconds - 1)[call["rows"] >= 64]
+    assert (near < 0.1).mean() > 0.99
+
+
+def test_onnx_tells_what_the_native_trees_tell() -> None:
+    import xgboost
+
+    board, model = board_of(load_gpu("h200")), Operators().of("h200-sxm5")
+    assert model is not None
+    trees = model.trees("gemm", "power")
+    assert trees is not None
+    call = columns(rows=512, columns=4096, depth=2048, batch=1, **BF16)
+    vectors, _ = features("gemm", call, board)
+    native = trees.native.predict(xgboost.DMatrix(vectors[:, trees.at]))
+    assert trees.score(vectors) == pytest.approx(native, abs=1e-5)

@@ -1,0 +1,373 @@
+"""The calibrated way to retrain: few numbers of a physical model, from launches of a board.
+
+    power   own median; one factor; single weights half way to the median; single weights
+    time    no correction; one factor on the default model's seconds; one factor for each regime
+
+    measured launches + what the model starts from predicts of them
+      -> one correction chosen by cross-validation with kernels left out (``folds.py``)
+      -> scores beside the baseline, interval widths, card, verdict of ``training.gate``
+
+Every correction of power gives parameters of the same model: what is linear in the weights can be
+blended there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+from typing_extensions import TypeVar
+
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import BoardFacts, ModelCard, Spread
+from wattcast.models.clocks import ClockPair
+from wattcast.models.intervals import Residuals, calibrate, supported_level
+from wattcast.models.learned import Marks, stored
+from wattcast.models.power import PHYSICAL
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import (
+    CLOCKS,
+    PARAMETERS_NAME,
+    POOLED,
+    PhysicalParameters,
+)
+from wattcast.models.power.recalibration import design, refitted, weights_of
+from wattcast.models.store import AnyCard
+from wattcast.models.time.calibration import (
+    FAMILY as TIME_FAMILY,
+)
+from wattcast.models.time.calibration import (
+    FEATURES,
+    REGIMES,
+    TimeBoard,
+    TimeCorrection,
+    TimeCorrectionCard,
+    TimeIntervals,
+    TimeProtocol,
+    TimeScoreName,
+    TimeScores,
+    TimeTrainingFacts,
+    TimeWidth,
+)
+from wattcast.models.time.spread import interval_of
+from wattcast.training.evaluation.scores import time_scores
+from wattcast.training.evaluation.splits import Floats, Indices, Rows
+from wattcast.training.families import library_versions
+from wattcast.training.folds import LEVEL, Corrections, Folds, folds_over, power_scores
+from wattcast.training.gate import OldRows, Opponent, judge
+from wattcast.training.provenance import (
+    feature_facts,
+    fingerprint,
+    training_facts,
+    write_parameters,
+)
+from wattcast.training.uploads import Candidate, Order, Uploads
+
+Parameters = TypeVar("Parameters", bound=BaseModel)
+
+COLUMNS = (*UnitActivities._fields, *CLOCKS)
+"""Of the vectors of a power calibration: activities at the predicted time, and clocks in MHz."""
+
+RIGID = 1e6
+"""Pull of weights (``models.power.recalibration.WEIGHT_PULL``) that leaves one factor on all."""
+
+LEAST_KERNELS = 3
+"""Kernels of a regime from which it may have a factor of its own: the least whose median one odd
+kernel cannot set. Whether it helps is for the cross-validation to say."""
+
+DEFAULT = "default time model"
+BASELINE = "median time"
+
+_FILES = {PARAMETERS_NAME: "0" * 64}
+"""The real checksum comes with the file; a card without any would not be valid."""
+
+
+def calibrate_power(
+    order: Order,
+    uploads: Uploads,
+    start: PhysicalParameters,
+    before: ModelCard,
+    out_dir: Path,
+    *,
+    opponents: Sequence[Opponent],
+    notes: tuple[str, ...] = (),
+    champion: Floats | None = None,
+) -> Candidate[ModelCard]:
+    """Draw the parameters of the model ``before`` to measured launches, write the artifact below
+    ``out_dir`` and judge it.
+
+    The uploads' vectors are ``COLUMNS``. ``opponents`` answer now; ``champion`` are watts ``[n]``
+    of the board's calibration before, whose rows are not ``new``. Raises DataError for launches of
+    fewer than two kernels, or power that is not positive.
+    """
+    rows = uploads.rows
+    corrections = _PowerCorrections(rows, start)
+
+    def card(folds: Folds, left_out: Floats, way: str) -> ModelCard:
+        scores = power_scores(folds, left_out, uploads.known_to(before.marks), before)
+        unit = "share of the unit's peak at the predicted time"
+        return ModelCard(
+            **order.card_fields,
+            target="power",
+            family=PHYSICAL,
+            features=feature_facts(
+                COLUMNS, rows.vectors, {name: "MHz" if name in CLOCKS else unit for name in COLUMNS}
+            ),
+            training=training_facts(rows.vectors, rows.watts, rows.groups),
+            sources=tuple(dict.fromkeys((*before.sources, *uploads.sources))),
+            hyperparameters={
+                "calibrated_from": before.folder.as_posix(),
+                "way": way,
+                "pooled_voltage": before.gpu == POOLED,
+            },
+            libraries=library_versions(("numpy", "scipy")),
+            scores=scores.scores,
+            intervals=scores.intervals,
+            files=_FILES,
+            board=BoardFacts(
+                label=order.board,
+                watts_factor=1.0,
+                batches=uploads.batches,
+                base_data=True,
+                **scores.board_fields,
+            ),
+            learned="" if before.marks is None else stored(before.marks | uploads.learned),
+        )
+
+    return _calibrate(
+        order,
+        uploads,
+        corrections.choice,
+        card,
+        out_dir,
+        opponents=opponents,
+        ancestor=before.marks,
+        notes=notes,
+        champion=champion,
+    )
+
+
+def calibrate_time(
+    order: Order,
+    gpu: GpuProfile,
+    uploads: Uploads,
+    out_dir: Path,
+    *,
+    opponents: Sequence[Opponent],
+    champion: Floats | None = None,
+) -> Candidate[TimeCorrectionCard]:
+    """Correct the default time model by measured launches, write the artifact, and judge it.
+
+    The uploads hold ``FEATURES`` and seconds. ``opponents`` answer now; ``champion`` are seconds
+    ``[n]`` of the board's correction before, whose rows are not ``new``. Raises DataError for
+    launches of fewer than two kernels.
+    """
+    rows = uploads.rows
+    seconds = rows.watts
+
+    def card(folds: Folds, left_out: Floats, way: str) -> TimeCorrectionCard:
+        def scores(protocol: TimeProtocol, at: int) -> TimeScores:
+            predicted = rows.vectors[:, FEATURES.index("predicted_seconds")]
+            return TimeScores(
+                protocol=protocol,
+                folds=folds.count,
+                assignments=1,
+                model=_spread(rows, left_out[at]),
+                others={
+                    DEFAULT: _spread(rows, predicted),
+                    BASELINE: _spread(rows, folds.baseline_watts[at]),
+                },
+            )
+
+        kernels = len(np.unique(rows.groups))
+        return TimeCorrectionCard(
+            **order.card_fields,
+            target="time",
+            family=TIME_FAMILY,
+            features=feature_facts(FEATURES, rows.vectors),
+            training=TimeTrainingFacts(
+                rows=len(rows),
+                kernels=kernels,
+                kernel_groups=kernels,
+                programs=kernels,
+                time_minimum_seconds=float(seconds.min()),
+                time_median_seconds=float(np.median(seconds)),
+                time_maximum_seconds=float(seconds.max()),
+                fingerprint=fingerprint(rows.vectors, seconds, rows.groups),
+            ),
+            sources=uploads.sources,
+            hyperparameters={"way": way},
+            libraries=library_versions(("numpy",)),
+            scores=(scores("program", 0), scores("random", 1)),
+            intervals=_time_intervals(folds, left_out, gpu),
+            files=_FILES,
+            board=TimeBoard(label=order.board, batches=uploads.batches),
+        )
+
+    return _calibrate(
+        order,
+        uploads,
+        _time_corrections(order.gpu, rows),
+        card,
+        out_dir,
+        opponents=opponents,
+        # Nothing in the default model was fitted to a kernel, and no correction is continued.
+        ancestor=frozenset(),
+        champion=champion,
+    )
+
+
+def _calibrate(
+    order: Order,
+    uploads: Uploads,
+    corrections: Corrections[Parameters],
+    make_card: Callable[[Folds, Floats, str], AnyCard],
+    out_dir: Path,
+    *,
+    opponents: Sequence[Opponent],
+    ancestor: Marks | None,
+    notes: tuple[str, ...] = (),
+    champion: Floats | None,
+) -> Candidate[AnyCard]:
+    """Choose and fit a correction, write its artifact and judge it."""
+    uploads.check()
+    rows, new = uploads.rows, uploads.new
+    folds = folds_over(rows)
+    left_out = corrections.out_of_fold(folds)
+    everything = np.arange(len(rows))
+    way, parameters = corrections.fitted(everything)
+    card = make_card(folds, left_out, way)
+    card = write_parameters(card, out_dir, PARAMETERS_NAME, parameters)
+    compared = uploads.hold_out(
+        left_out[0], folds.baseline_watts[0], opponents, ancestor, order.policy, notes
+    )
+    old = None
+    if champion is not None and not new.all():
+        final = corrections.predict(parameters, everything)
+        old = OldRows(rows.watts[~new], rows.groups[~new], final[~new], champion[~new])
+    return Candidate((card,), judge(compared, old, order.policy), compared)
+
+
+@dataclass(frozen=True)
+class _PowerCorrections:
+    """Corrections of the parameters of a physical model by rows of ``COLUMNS``."""
+
+    rows: Rows
+    start: PhysicalParameters
+
+    @property
+    def choice(self) -> Corrections[PhysicalParameters]:
+        fits = {
+            "median": self._median,
+            "factor": lambda train: self._refitted(train, RIGID),
+            "weights, half": lambda train: _blended(self._refitted(train), self._median(train)),
+            "weights": self._refitted,
+        }
+        return Corrections(self.rows, fits, self._watts, few="factor")
+
+    @cached_property
+    def _design(self) -> Floats:
+        units = len(UnitActivities._fields)
+        launches = [
+            (UnitActivities(*row[:units]), ClockPair(*row[units:]))
+            for row in self.rows.vectors.tolist()
+        ]
+        return design(self.start, launches)
+
+    def _watts(self, parameters: PhysicalParameters, at: Indices) -> Floats:
+        """``wattcast.models.power.physical.predicted_power`` of rows, all at once."""
+        scale = parameters.limit_watts - parameters.idle_watts
+        watts = parameters.idle_watts + scale * (self._design[at] @ weights_of(parameters))
+        return np.minimum(watts, max(parameters.limit_watts, parameters.highest_watts))
+
+    def _refitted(self, train: Indices, weight_pull: float = 1.0) -> PhysicalParameters:
+        watts = self.rows.watts[train]
+        return refitted(self._started(train), self._design[train], watts, weight_pull=weight_pull)
+
+    def _median(self, train: Indices) -> PhysicalParameters:
+        """What draws the same whatever it does."""
+        start = self._started(train)
+        median = float(np.median(self.rows.watts[train]))
+        share = (median - start.idle_watts) / (start.limit_watts - start.idle_watts)
+        return start.model_copy(
+            update={
+                "weights": {**dict.fromkeys(start.weights, 0.0), "base": max(0.0, share)},
+                "own_weights": dict.fromkeys(start.own_weights, 0.0),
+            }
+        )
+
+    def _started(self, train: Indices) -> PhysicalParameters:
+        """Idle power that nobody measured is a guess: a working board draws no less."""
+        least = float(self.rows.watts[train].min())
+        return self.start.model_copy(update={"idle_watts": min(self.start.idle_watts, least)})
+
+
+def _blended(first: PhysicalParameters, second: PhysicalParameters) -> PhysicalParameters:
+    """Half of each: both draw the same at idle, and watts are linear in the weights."""
+
+    def half(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
+        return {name: (left[name] + right[name]) / 2 for name in left}
+
+    return first.model_copy(
+        update={
+            "weights": half(first.weights, second.weights),
+            "own_weights": half(first.own_weights, second.own_weights),
+        }
+    )
+
+
+def _time_corrections(gpu: str, rows: Rows) -> Corrections[TimeCorrection]:
+    predicted = rows.vectors[:, FEATURES.index("predicted_seconds")]
+    regime = rows.vectors[:, [FEATURES.index(name) for name in REGIMES]].argmax(axis=1)
+    ratios = np.log(rows.watts / predicted)
+
+    def by_kernel(at: Indices) -> Floats:
+        """A kernel's launches err alike, so each kernel counts once, and an outlier little."""
+        groups = rows.groups[at]
+        return np.array([np.median(ratios[at[groups == group]]) for group in np.unique(groups)])
+
+    def no_correction(_train: Indices) -> TimeCorrection:
+        return TimeCorrection(gpu=gpu, log_factor=0.0)
+
+    def one_factor(train: Indices) -> TimeCorrection:
+        return TimeCorrection(gpu=gpu, log_factor=float(np.median(by_kernel(train))))
+
+    def by_regime(train: Indices) -> TimeCorrection:
+        kernels = {name: by_kernel(train[regime[train] == at]) for at, name in enumerate(REGIMES)}
+        own = {
+            name: float(np.median(each))
+            for name, each in kernels.items()
+            if len(each) >= LEAST_KERNELS
+        }
+        return one_factor(train).model_copy(update={"by_regime": own})
+
+    def predict(correction: TimeCorrection, at: Indices) -> Floats:
+        factors = np.array([correction.of(name) for name in REGIMES])
+        return np.asarray(predicted[at] * np.exp(factors[regime[at]]))
+
+    fits = {"none": no_correction, "one factor": one_factor, "factor by regime": by_regime}
+    return Corrections(rows, fits, predict, few="one factor")
+
+
+def _time_intervals(folds: Folds, left_out: Floats, gpu: GpuProfile) -> TimeIntervals:
+    rows = folds.rows
+    grouped, random = (Residuals(rows.watts, left_out[at], rows.groups) for at in range(2))
+    level = supported_level(len(np.unique(rows.groups)), LEVEL)
+    widths = calibrate(
+        grouped=grouped, random=random, outside=folds.outside, floor_watts=0.0, level=level
+    )
+    return TimeIntervals(
+        level=level,
+        unseen_kernel=TimeWidth.of(widths.unseen_kernel),
+        extrapolated=TimeWidth.of(widths.extrapolated),
+        uncalibrated=TimeWidth.of(interval_of(gpu)[0]),
+    )
+
+
+def _spread(rows: Rows, seconds: Floats) -> dict[TimeScoreName, Spread]:
+    scores = time_scores(rows.watts, seconds, rows.groups)
+    return {name: Spread(mean=value, std=0.0) for name, value in scores.items()}

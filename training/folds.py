@@ -1,0 +1,251 @@
+"""Folds over uploaded rows, and what their out-of-fold predictions give: scores and intervals.
+
+``Corrections`` chooses one of several corrections by the training rows alone. ``board_factor`` is
+what a board draws relative to the one that a model was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattcast.models.cards import ModelCard, ProtocolScores
+from wattcast.models.intervals import (
+    IntervalCalibration,
+    Residuals,
+    calibrate,
+    supported_level,
+)
+from wattcast.training.evaluation.scores import group_means, protocol_scores
+from wattcast.training.evaluation.splits import (
+    FOLDS,
+    Floats,
+    Indices,
+    Protocol,
+    Rows,
+    fold_assignment,
+    outside_range,
+)
+from wattcast.training.gate import log_error
+
+Fitted = TypeVar("Fitted")
+Known = NDArray[np.bool_]
+
+SEED = 0
+"""Of the one fold assignment: a retraining is judged once, and the same every time."""
+
+LEVEL = 0.9
+"""Nominal level of the intervals, that of the packaged models."""
+
+PROTOCOLS: tuple[Protocol, ...] = ("grouped", "random")
+
+MARGIN = 0.05
+"""Share by which a correction must err less than the simpler ones to be taken, as in
+``wattcast.training.calibrate``: the best of several always looks a little better than it is."""
+
+CONFIDENCE = 0.95
+"""Confidence at which a board's factor must differ from 1 to be used."""
+
+
+def board_factor(measured: Floats, reference: Floats, groups: Indices) -> float:
+    """Ratio of measured watts ``[n]`` to what another board would draw (``reference``).
+
+    The median over kernel groups of each group's median ratio, so that neither a kernel with many
+    launches nor a few outliers decide. 1 where the sign test (distribution-free, by group) cannot
+    tell it from none: a factor drawn from noise would only add noise. Rows whose reference is
+    not a positive number are left out.
+    """
+    from scipy.stats import binomtest
+
+    known = np.isfinite(reference) & (reference > 0)
+    ratios = np.log(measured[known] / reference[known])
+    own = groups[known]
+    each = np.array([np.median(ratios[own == group]) for group in np.unique(own)])
+    above, below = int(np.sum(each > 0)), int(np.sum(each < 0))
+    if not above + below or binomtest(above, above + below).pvalue > 1 - CONFIDENCE:
+        return 1.0
+    return float(np.exp(np.median(each)))
+
+
+@dataclass(frozen=True)
+class UploadFold:
+    """Uploaded rows that train and that are tested; ``protocol`` is an index of ``PROTOCOLS``.
+    ``factor`` is the board's, from the training rows alone."""
+
+    protocol: int
+    train: Indices
+    test: Indices
+    factor: float
+
+
+@dataclass(frozen=True)
+class Folds:
+    """All folds over uploaded rows.
+
+    ``baseline_watts`` ``[protocols, n]`` is the median of each fold's training rows, ``outside``
+    ``[n]`` marks rows beyond the range of their grouped fold's training rows, ``factor`` is the
+    board's from all rows, ``count`` the folds of a protocol.
+    """
+
+    rows: Rows
+    folds: tuple[UploadFold, ...]
+    baseline_watts: Floats
+    outside: NDArray[np.bool_]
+    factor: float
+    count: int
+
+    def unpredicted(self) -> Floats:
+        """Out-of-fold predictions ``[protocols, n]`` before any is made."""
+        return np.full((len(PROTOCOLS), len(self.rows)), np.nan)
+
+
+def folds_over(
+    rows: Rows, reference: Floats | None = None, known: tuple[Floats, Floats] | None = None
+) -> Folds:
+    """Grouped and random folds over uploaded rows.
+
+    ``reference`` ``[n]`` are watts that the champion's trees give, ``known`` the least and
+    largest value of each feature ``[k]`` that a model knows without the uploads.
+    """
+    everything = np.arange(len(rows))
+
+    def factor(at: Indices) -> float:
+        if reference is None:
+            return 1.0
+        return board_factor(rows.watts[at], reference[at], rows.groups[at])
+
+    count = min(FOLDS, len(np.unique(rows.groups)))
+    folds = []
+    baseline = np.full((len(PROTOCOLS), len(rows)), np.nan)
+    outside = np.zeros(len(rows), dtype=np.bool_)
+    for at, protocol in enumerate(PROTOCOLS):
+        assignment = fold_assignment(rows, protocol, SEED, count)
+        for number in range(count):
+            test, train = np.flatnonzero(assignment == number), np.flatnonzero(assignment != number)
+            baseline[at, test] = np.median(rows.watts[train])
+            folds.append(UploadFold(at, train, test, factor(train)))
+            if protocol == "grouped":
+                seen = np.vstack([rows.vectors[train], *(known or ())])
+                outside[test] = outside_range(seen, rows.vectors[test])
+    return Folds(rows, tuple(folds), baseline, outside, factor(everything), count)
+
+
+@dataclass(frozen=True)
+class Corrections(Generic[Fitted]):
+    """Corrections by name, the simplest first: each is fitted on training rows, and ``predict``
+    asks what was fitted about other rows ``[m]``. ``few`` is taken where there are fewer than two
+    kernels to choose by."""
+
+    rows: Rows
+    fits: Mapping[str, Callable[[Indices], Fitted]]
+    predict: Callable[[Fitted, Indices], Floats]
+    few: str
+
+    def fitted(self, train: Indices) -> tuple[str, Fitted]:
+        """The correction chosen on training rows, fitted on them."""
+        name = self._choice(train)
+        return name, self.fits[name](train)
+
+    def out_of_fold(self, folds: Folds) -> Floats:
+        """Predictions ``[protocols, n]``, the choice of each fold made on its training rows."""
+        predicted = folds.unpredicted()
+        for fold in folds.folds:
+            _, fitted = self.fitted(fold.train)
+            predicted[fold.protocol, fold.test] = self.predict(fitted, fold.test)
+        return predicted
+
+    def _choice(self, train: Indices) -> str:
+        rows = self.rows.take(train)
+        kernels = len(np.unique(rows.groups))
+        if kernels < 2:
+            return self.few
+        fold = fold_assignment(rows, "grouped", SEED, min(FOLDS, kernels))
+        chosen, least = "", np.inf
+        for name, fit in self.fits.items():
+            predicted = np.empty(len(train))
+            for number in np.unique(fold):
+                test = fold == number
+                predicted[test] = self.predict(fit(train[~test]), train[test])
+            error = group_means(log_error(rows.watts, predicted), rows.groups).mean()
+            if not chosen or error < (1 - MARGIN) * least:
+                chosen, least = name, error
+        return chosen
+
+
+@dataclass(frozen=True)
+class PowerScores:
+    """What out-of-fold watts give: those of the grouped folds and their baseline, ``[n]``, the
+    scores of both protocols (grouped ones of ``unseen_groups`` alone), and interval widths: those
+    of the model named in ``widths_from`` where they could not be measured."""
+
+    grouped_watts: Floats
+    baseline_watts: Floats
+    scores: tuple[ProtocolScores, ...]
+    intervals: IntervalCalibration
+    unseen_groups: int
+    widths_from: str
+
+    @property
+    def board_fields(self) -> dict[str, Any]:
+        """As ``BoardFacts`` hold it."""
+        return {
+            "unseen_groups": self.unseen_groups,
+            "unseen_kernel": "not measured" if self.widths_from else "measured",
+            "widths_from": self.widths_from,
+        }
+
+
+def power_scores(
+    folds: Folds, watts: Floats, known: Known, before: ModelCard | None
+) -> PowerScores:
+    """Scores and intervals of out-of-fold watts ``[protocols, n]``.
+
+    ``known`` ``[n]`` marks rows of kernels that the model ``before``, from which the candidate
+    descends, had learned from: no fold leaves those out, so they say nothing about unseen kernels.
+    Grouped scores are those of the others; where these are too few for an interval, it is that of
+    ``before``.
+    """
+    rows, unseen = folds.rows, ~known
+    groups = len(np.unique(rows.groups[unseen]))
+    grouped, random = (
+        Residuals(rows.watts, np.maximum(watts[at], 1e-3), rows.groups)
+        for at in range(len(PROTOCOLS))
+    )
+    level = supported_level(groups, LEVEL)
+    measured = before is None or level >= LEVEL
+    if before is None or measured:
+        floor = 0.0 if before is None else before.intervals.floor_watts * min(1.0, folds.factor)
+        intervals = calibrate(
+            grouped=grouped.take(unseen),
+            random=random,
+            outside=folds.outside[unseen],
+            floor_watts=min(floor, float(rows.watts.min())),
+            level=level,
+        )
+    else:
+        intervals = before.intervals.inherited(grouped, random, folds.factor)
+    everything = np.ones(len(rows), dtype=np.bool_)
+    scored = dict(zip(PROTOCOLS, (unseen, everything), strict=True))
+    return PowerScores(
+        watts[0],
+        folds.baseline_watts[0],
+        tuple(
+            protocol_scores(
+                protocol,
+                folds.count,
+                rows.watts[on],
+                rows.groups[on],
+                [watts[at][on]],
+                [folds.baseline_watts[at][on]],
+            )
+            for at, (protocol, on) in enumerate(scored.items())
+            if protocol == "random" or groups > 1
+        ),
+        intervals,
+        groups,
+        "" if before is None or measured else before.folder.as_posix(),
+    )

@@ -1,1 +1,0 @@
-"""From uploaded measurements to a judged candidate."""

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -28,7 +28,7 @@ MOST_REAL = 1e19
 MOST_TEXT = 4096
 """Characters of a name that are kept."""
 
-MOST_VALUES = 1_000_000
+MOST_VALUES = 500_000
 """Values of one JSON text: as objects of Python or of its parser they take some 300 bytes each."""
 
 
@@ -83,14 +83,23 @@ _STRING_BYTES = re.compile(_STRING.pattern.encode(), re.DOTALL)
 
 
 def many_values(given: str | bytes) -> bool:
-    """Whether a JSON text has more than ``MOST_VALUES`` values, told before it is parsed."""
-    if len(given) <= MOST_VALUES:
-        return False
+    """Whether a JSON text has more than ``MOST_VALUES`` values, told before it is parsed, and in
+    steps that let others at the interpreter."""
     if isinstance(given, bytes):
-        bare = _STRING_BYTES.sub(b"", given)
-        return sum(map(bare.count, (b",", b"[", b"{"))) > MOST_VALUES
-    plain = _STRING.sub("", given)
-    return sum(map(plain.count, ",[{")) > MOST_VALUES
+        return _many(given, _STRING_BYTES.finditer(given), (b",", b"[", b"{"))
+    return _many(given, _STRING.finditer(given), (",", "[", "{"))
+
+
+def _many(given: Any, strings: Iterator[re.Match[Any]], marks: tuple[Any, ...]) -> bool:
+    if sum(map(given.count, marks)) <= MOST_VALUES:
+        return False
+    found = at = 0
+    for string in strings:
+        found += sum(given.count(mark, at, string.start()) for mark in marks)
+        if found > MOST_VALUES:
+            return True
+        at = string.end()
+    return found + sum(given.count(mark, at) for mark in marks) > MOST_VALUES
 
 
 def json_value(given: str, file: str = "") -> Any:

@@ -17,8 +17,9 @@ from wattcast.predictor.triton import cubin_registers
 
 # In time that grows with the text alone, whatever blanks and words it repeats.
 ENTRY = re.compile(
-    r"^[^\S\n]*(?:\.(?:visible|weak|extern)\s+){0,3}\.entry\s+([\w$.]+)", re.MULTILINE
-)
+    r"^[^\S\n]*(?:\.(?:visible|weak|extern)\s+){0,3}\.entry\s+([\w$.]{1,65536}+)(?![\w$.])",
+    re.MULTILINE,
+)  # a name of 9 MB held the interpreter for 0.2 s where it was demangled
 _COUNT = r"(\d{1,9})\b"
 FIXED = re.compile(
     rf"^[^\S\n]*\.reqntid\s+{_COUNT}(?:\s*,\s*{_COUNT})?(?:\s*,\s*{_COUNT})?", re.MULTILINE

@@ -52,7 +52,7 @@ def _bodies() -> Iterator[Case]:
         "2^62": {f"p{n}": [0, 1] for n in range(62)},
         "2,019 names": {f"p{n}": [0] for n in range(2_019)},
         "wrong values": {"a": [[]] * 300_000},
-        "many values": {"a": [*range(900_000)]},
+        "many values": {"a": [*range(450_000)]},
     }.items():
         yield name, "/tunings", {"json": {**space, "tune_params": values}}
     for text in ('{"tune_params_keys": 5, "cache": {}}', "[" * MIB, '{"results": [' + "1," * MIB,
@@ -62,9 +62,9 @@ def _bodies() -> Iterator[Case]:
     launch = {"grid": 64, "block": 64}
     for name, more in {
         "wrong arguments": {
-            "launch": {**launch, "arguments": {str(n): [] for n in range(900_000)}}
+            "launch": {**launch, "arguments": {str(n): [] for n in range(450_000)}}
         },
-        "unknown members": {"launch": launch} | {str(n): 1 for n in range(900_000)},
+        "unknown members": {"launch": launch} | {str(n): 1 for n in range(450_000)},
         "wrong loops": {"loops": {str(n): "x" for n in range(400_000)}},
     }.items():
         yield name, "/predict", {"json": {"ptx": PTX, "gpu": "a100", "launch": launch, **more}}

@@ -38,6 +38,9 @@ Kind = Literal["csv", "jsonl", "parquet"]
 MOST_LINE_BYTES = 1 << 20
 """Longest line of CSV or JSON lines."""
 
+MOST_COLUMNS = 1000
+"""Of a CSV, as of Parquet: half a million of one line held the interpreter for a second."""
+
 PARQUET_MEMORY_BYTES = 2 << 30
 """Memory limit of the process that reads a Parquet file, PyArrow's own 0.5 GiB included."""
 
@@ -180,6 +183,8 @@ def _csv_rows(table: IO[bytes]) -> Iterator[RawRow]:
         header = [name.strip() for name in next(reader, [])]
         if not any(header):
             raise DataError("the table is empty: a CSV begins with the names of its columns")
+        if len(header) > MOST_COLUMNS:
+            raise DataError(f"the CSV has more than {MOST_COLUMNS:,} columns")
         if len(set(header)) < len(header) or not all(header):
             raise DataError("two columns of the CSV have the same name, or one has none")
         for cells in reader:

@@ -93,13 +93,14 @@ def many_values(given: str | bytes) -> bool:
 def _many(given: Any, strings: Iterator[re.Match[Any]], marks: tuple[Any, ...]) -> bool:
     if sum(map(given.count, marks)) <= MOST_VALUES:
         return False
-    found = at = 0
+    found, at = 0, 0
     for string in strings:
         found += sum(given.count(mark, at, string.start()) for mark in marks)
         if found > MOST_VALUES:
             return True
         at = string.end()
-    return found + sum(given.count(mark, at) for mark in marks) > MOST_VALUES
+    found += sum(given.count(mark, at) for mark in marks)
+    return found > MOST_VALUES
 
 
 def json_value(given: str, file: str = "") -> Any:

@@ -93,7 +93,8 @@ def many_values(given: str | bytes) -> bool:
 def _many(given: Any, strings: Iterator[re.Match[Any]], marks: tuple[Any, ...]) -> bool:
     if sum(map(given.count, marks)) <= MOST_VALUES:
         return False
-    found, at = 0, 0
+    found: int = 0
+    at = 0
     for string in strings:
         found += sum(given.count(mark, at, string.start()) for mark in marks)
         if found > MOST_VALUES:

@@ -28,7 +28,7 @@ MOST_REAL = 1e19
 MOST_TEXT = 4096
 """Characters of a name that are kept."""
 
-MOST_VALUES = 500_000
+MOST_VALUES = 1_000_000
 """Values of one JSON text: as objects of Python or of its parser they take some 300 bytes each."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 
-import numpy as np
 import pytest
 
 from tests.features.execution_kernels import FIRST, counts_of, run
@@ -33,23 +32,6 @@ def test_lanes_that_part_meet_again_at_the_smallest_instruction() -> None:
     assert counts_of(result, FIRST + 2) == (2, 54)
     assert counts_of(result, FIRST + 4) == (1, 10)
     assert counts_of(result, FIRST + 5) == (2, 64)
-
-
-def test_a_guard_that_holds_nowhere_is_executed_with_no_active_lane() -> None:
-    result, out = run(
-        """
-        setp.gt.u32 %p1, %r2, 1000;
-        @%p1 st.global.u32 [%rd3], %r2;
-        @!%p1 st.global.u32 [%rd3], %r4;
-        ret;
-        """
-    )
-    assert out.tolist() == [32] * 32
-    assert counts_of(result, FIRST + 1) == (1, 0)
-    assert counts_of(result, FIRST + 2) == (1, 32)
-    sectors = result.functions["k"].sectors
-    assert sectors[FIRST + 1] == 0
-    assert sectors[FIRST + 2] == 4
 
 
 def test_trips_of_a_loop_whose_lanes_leave_one_by_one() -> None:
@@ -121,72 +103,6 @@ def test_memory_for_loops_does_not_grow_with_their_number(
     assert peak < 0.6 * 200 * 8 * 256 * 32  # of a number per thread and loop
 
 
-def test_threads_wait_at_barriers_for_the_whole_block() -> None:
-    _, out = run(
-        """
-        shl.b32 %r6, %r2, 2;
-        setp.lt.u32 %p1, %r2, 32;
-        @%p1 bra $late;
-        st.shared.u32 [%r6], %r2;
-        bar.sync 0;
-        bra $read;
-        $late: mov.u32 %r7, 0;
-        $spin: add.u32 %r7, %r7, 1;
-        setp.lt.u32 %p2, %r7, 50;
-        @%p2 bra $spin;
-        st.shared.u32 [%r6], %r7;
-        bar.sync 0;
-        $read: xor.b32 %r6, %r6, 128;
-        ld.shared.u32 %r8, [%r6];
-        st.global.u32 [%rd3], %r8;
-        ret;
-        """,
-        block=64,
-        declarations=".shared .align 4 .b8 buffer[256];",
-    )
-    assert out.tolist() == list(range(32, 64)) + [50] * 32
-
-
-def test_threads_that_left_are_not_waited_for() -> None:
-    result, out = run(
-        """
-        setp.lt.u32 %p1, %r2, 40;
-        @%p1 ret;
-        bar.sync 0;
-        st.global.u32 [%rd3], %r2;
-        ret;
-        """,
-        block=64,
-    )
-    assert out.tolist() == [0] * 40 + list(range(40, 64))
-    assert result.sampling.completed
-    assert codes(result) == set()
-
-
-def test_device_functions_called_from_both_sides_of_a_branch() -> None:
-    before = """
-    .func (.param .b32 r) twice(.param .b32 a)
-    { .reg .b32 %r<3>; ld.param.u32 %r1, [a]; add.u32 %r2, %r1, %r1; st.param.b32 [r], %r2; ret; }
-    """
-    call = """
-        {{ .param .b32 arg; .param .b32 res; st.param.b32 [arg], {0};
-        call.uni (res), twice, (arg); ld.param.b32 %r7, [res]; }}
-    """
-    _, out = run(
-        f"""
-        setp.lt.u32 %p1, %r2, 16;
-        @%p1 bra $a;
-        {call.format("%r4")}
-        bra $end;
-        $a: {call.format("%r2")}
-        $end: st.global.u32 [%rd3], %r7;
-        ret;
-        """,
-        before=before,
-    )
-    assert out.tolist() == [2 * i if i < 16 else 64 for i in range(32)]
-
-
 def test_recursion_keeps_a_frame_per_depth() -> None:
     before = """
     .func (.param .b32 r) sum(.param .b32 a)
@@ -211,47 +127,6 @@ def test_recursion_keeps_a_frame_per_depth() -> None:
     assert codes(result) == set()
 
 
-def test_shuffles_votes_and_matches() -> None:
-    _, out = run(
-        """
-        shfl.sync.bfly.b32 %r6, %r2, 1, 31, -1;
-        setp.lt.u32 %p1, %r2, 5;
-        vote.sync.ballot.b32 %r7, %p1, -1;
-        and.b32 %r8, %r2, 3;
-        match.any.sync.b32 %r9, %r8, -1;
-        redux.sync.max.u32 %r10, %r2, -1;
-        mul.lo.u32 %r11, %r5, 4;
-        mul.wide.u32 %rd4, %r11, 4; add.u64 %rd5, %rd1, %rd4;
-        st.global.v4.u32 [%rd5], {%r6, %r7, %r9, %r10};
-        ret;
-        """,
-        words=128,
-    )
-    table = out.reshape(32, 4)
-    lane = np.arange(32)
-    np.testing.assert_array_equal(table[:, 0], lane ^ 1)
-    assert set(table[:, 1]) == {31}
-    np.testing.assert_array_equal(table[:, 2], 0x11111111 << (lane & 3))
-    assert set(table[:, 3]) == {31}
-
-
-def test_lanes_wait_at_a_shuffle_for_those_its_mask_names() -> None:
-    result, out = run(
-        """
-        setp.lt.u32 %p1, %r2, 16;
-        mov.u32 %r6, %r2;
-        @%p1 bra $meet;
-        add.u32 %r6, %r6, 100;
-        add.u32 %r6, %r6, 100;
-        $meet: shfl.sync.bfly.b32 %r7, %r6, 16, 31, -1;
-        st.global.u32 [%rd3], %r7;
-        ret;
-        """
-    )
-    assert out.tolist() == [216 + i for i in range(16)] + list(range(16))
-    assert counts_of(result, FIRST + 5) == (1, 32)
-
-
 def test_atomics_act_in_the_order_of_threads() -> None:
     _, out = run(
         """
@@ -268,54 +143,3 @@ def test_atomics_act_in_the_order_of_threads() -> None:
     )
     assert out[:32].tolist() == [3 * i for i in range(32)]
     assert out[32:].tolist() == [96, 31, 9, 32 % 5, 496]
-
-
-def test_sub_word_and_vector_accesses() -> None:
-    _, out = run(
-        """
-        cvt.u64.u32 %rd4, %r5; add.u64 %rd5, %rd1, %rd4;
-        st.global.u8 [%rd5], %r2;
-        bar.sync 0;
-        ld.global.s8 %r6, [%rd5];
-        sub.s32 %r6, %r6, 40;
-        ld.global.v2.u16 {%r7, %r8}, [%rd1];
-        mad.lo.u32 %r6, %r8, 65536, %r6;
-        bar.sync 0;
-        st.global.u32 [%rd3], %r6;
-        ret;
-        """
-    )
-    wanted = [(0x0302 * 65536 + i - 40) % 2**32 for i in range(32)]
-    assert out.tolist() == wanted
-
-
-def test_local_arrays_are_private_to_each_thread() -> None:
-    _, out = run(
-        """
-        mov.u64 %rd6, array; cvta.local.u64 %rd7, %rd6;
-        st.u32 [%rd7+4], %r2;
-        ld.local.u32 %r6, [%rd6+4];
-        add.u32 %r6, %r6, 1;
-        st.global.u32 [%rd3], %r6;
-        ret;
-        """,
-        declarations=".local .align 8 .b8 array[16];",
-    )
-    assert out.tolist() == list(range(1, 33))
-
-
-def test_indirect_branches_go_by_the_table() -> None:
-    result, out = run(
-        """
-        and.b32 %r6, %r2, 3;
-        $targets: .branchtargets $a, $b, $c, $c;
-        brx.idx %r6, $targets;
-        $a: mov.u32 %r7, 10; bra $end;
-        $b: mov.u32 %r7, 11; bra $end;
-        $c: mov.u32 %r7, 12;
-        $end: st.global.u32 [%rd3], %r7;
-        ret;
-        """
-    )
-    assert out.tolist() == [10, 11, 12, 12] * 8
-    assert codes(result) == set()

@@ -48,46 +48,6 @@ def test_unknown_instructions_and_functions_are_reported_not_hidden() -> None:
     assert {"unsupported_instruction", "external_call"} <= codes(result)
 
 
-def test_a_barrier_only_some_threads_reach_is_let_go() -> None:
-    result, out = run(
-        """
-        setp.lt.u32 %p1, %r2, 16;
-        @%p1 bra $one;
-        bar.sync 1;
-        bra $end;
-        $one: bar.sync 2;
-        $end: st.global.u32 [%rd3], 1;
-        ret;
-        """
-    )
-    assert out.tolist() == [1] * 32
-    assert "barrier_divergence" in codes(result)
-
-
-def test_irreducible_control_flow_is_executed() -> None:
-    result, out = run(
-        """
-        mov.u32 %r6, 0; and.b32 %r7, %r2, 1; setp.eq.u32 %p1, %r7, 0;
-        @%p1 bra $b;
-        $a: add.u32 %r6, %r6, 1;
-        $b: add.u32 %r6, %r6, 10;
-        setp.lt.u32 %p2, %r6, 40;
-        @%p2 bra $a;
-        st.global.u32 [%rd3], %r6;
-        ret;
-        """
-    )
-    wanted = []
-    for lane in range(32):
-        value = 0 if lane % 2 == 0 else 1
-        value += 10
-        while value < 40:
-            value += 11
-        wanted.append(value)
-    assert out.tolist() == wanted
-    assert "irreducible_loop" in codes(result)
-
-
 def test_warps_that_wait_for_a_later_warp_see_its_store() -> None:
     result, out = run(
         """

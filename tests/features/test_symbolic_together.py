@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.app.same_answers import body
 from tests.features.execution_kernels import BASE, kernel
 from tests.features.symbolic_programs import affine_programs
-from tests.features.test_execution_generated import programs
 from tests.features.test_symbolic_generated import MANY, SHARED
 from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.features.errors import LaunchError
@@ -72,7 +71,7 @@ def test_fixtures(kernel: Any) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    text=st.one_of(affine_programs(), programs()),
+    text=affine_programs(),
     launches=st.lists(
         st.tuples(st.integers(1, 90), st.sampled_from([32, 48, 65]), st.integers(0, 140)),
         min_size=2, max_size=6,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tests.reference.parse import InterpreterError
 from wattcast.features.execution import ExecutionResult
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
 
 MOST_STEPS = 30_000
 """Warp instructions of the reference; programs that need more are left out, it is slow."""
@@ -23,16 +23,11 @@ HARMLESS = {"irreducible_loop"}
 COUNTS = ("warp_executions", "active_lanes", "sectors", "shared_transactions")
 
 
-def to_nearest(ptx: str) -> str:
-    """The same with floats rounded to nearest and subnormals kept, as the engine takes them."""
-    return re.sub(r"\.r[zmp](?=\.)", ".rn", ptx).replace(".ftz", "")
-
-
 def reference(program: Generated) -> ReferenceResult | None:
     """None if it takes too long."""
     try:
         return run(
-            to_nearest(program.ptx), "k", program.grid, program.block, program.arguments(),
+            program.ptx, "k", program.grid, program.block, program.arguments(),
             program.dynamic_shared_bytes, max_steps=MOST_STEPS,
         )  # fmt: skip
     except InterpreterError as error:
@@ -41,21 +36,24 @@ def reference(program: Generated) -> ReferenceResult | None:
         raise
 
 
-def executed(program: Generated) -> tuple[ExecutionResult, dict[int, Any]]:
+def run_engine(
+    program: Generated,
+) -> tuple[ExecutionResult, dict[int, Any], Module, Launch]:
+    """What the engine says and leaves in memory; the module and launch it was given."""
     arguments = program.arguments()
     addresses = buffer_addresses(arguments)
     values: dict[str, Any] = {}
     for position, (name, value) in enumerate(arguments.items()):
         values[str(position)] = addresses[name] if name in addresses else value.item()
-    module = read_module(to_nearest(program.ptx))
+    module = read_module(program.ptx)
     launch = Launch(program.grid, program.block, program.dynamic_shared_bytes, values)
     held = {addresses[name]: arguments[name] for name in addresses}
-    return run_whole(module.kernel("k"), module, launch, held)
+    return *run_whole(module.kernel("k"), module, launch, held), module, launch
 
 
 def differences(program: Generated, expected: ReferenceResult) -> list[str]:
     """What the executed analysis says otherwise than the reference; empty if nothing."""
-    result, contents = executed(program)
+    result, contents, _, _ = run_engine(program)
     found = [
         f"diagnostic {d.code}: {d.detail} (line {d.line})"
         for d in result.diagnostics

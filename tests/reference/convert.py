@@ -1,13 +1,12 @@
-"""cvt: between integers and floats of all widths, with rounding and saturation."""
+"""cvt: between integers and floats of all widths, rounded to nearest, and saturation."""
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
-from tests.reference.floats import flush, saturate
+from tests.reference.floats import saturate
 from tests.reference.integers import reader
-from tests.reference.numbers import decode, encode, round_exact, to_integer
+from tests.reference.numbers import decode, encode, to_integer
 from tests.reference.parse import Instruction, type_bytes
 from tests.reference.slots import Lane, Plain, Slots
 
@@ -24,11 +23,8 @@ def convert(bits: int, source: str, target: str, words: set[str]) -> int:
         value = reader(source)(bits & ((1 << int(source[1:])) - 1))
         if is_integer(target):
             return _fit(value, target) if "sat" in words else value & ((1 << int(target[1:])) - 1)
-        mode = next((w for w in words if w in ("rz", "rm", "rp")), "rn")
-        return encode(round_exact(Fraction(value), target, mode), target)
+        return encode(float(value), target)
     number = decode(bits, source)
-    if "ftz" in words and source == "f32":
-        number = flush(number)
     rounding = next((w for w in words if w in INTEGER_ROUNDINGS), None)
     if is_integer(target):
         if number != number:
@@ -39,17 +35,11 @@ def convert(bits: int, source: str, target: str, words: set[str]) -> int:
         return _fit(to_integer(number, rounding or "rzi"), target)
     if rounding and math.isfinite(number):
         number = math.copysign(float(to_integer(number, rounding)), number)
-    mode = next((w for w in words if w in ("rz", "rm", "rp", "rna")), "rn")
-    if mode != "rn" and math.isfinite(number) and number != 0.0:
-        number = round_exact(Fraction(number), target, mode)
     if "relu" in words:
         number = 0.0 if number <= 0.0 else number
     if "sat" in words:
         number = saturate(number)
-    out = encode(number, target)
-    if "ftz" in words and target == "f32":
-        out = encode(flush(decode(out, target)), target)
-    return out
+    return encode(number, target)
 
 
 def _fit(value: int, kind: str) -> int:

@@ -5,23 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from fractions import Fraction
 from functools import reduce
 
-from tests.reference import numbers
 from tests.reference.integers import COMPARE, reader
-from tests.reference.numbers import decode, encode, encode_single, singles
-from tests.reference.parse import Instruction, InterpreterError
+from tests.reference.numbers import decode, encode
+from tests.reference.parse import Instruction
 from tests.reference.slots import Lane, Plain, Slots
-
-# Smallest normal f32; .ftz turns everything below into zero of the same sign.
-SMALLEST_NORMAL = 2.0**-126
-
-Exact = Callable[..., Fraction]
-
-
-def flush(value: float) -> float:
-    return math.copysign(0.0, value) if abs(value) < SMALLEST_NORMAL else value
 
 
 def saturate(value: float) -> float:
@@ -89,13 +78,9 @@ BINARY: dict[str, Callable[[float, float], float]] = {
     "min": smaller,
     "max": larger,
 }
-EXACT: dict[str, Exact] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "fma": lambda a, b, c: a * b + c,
-}
+OPERATIONS: dict[str, Callable[..., float]] = {
+    **UNARY, **BINARY, "fma": lambda a, b, c: a * b + c,
+}  # fmt: skip
 FLOAT_KINDS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
@@ -107,9 +92,7 @@ def compile_float(ins: Instruction, slots: Slots) -> Plain | None:
         return None
     if base == "mad":
         base = "fma"
-    if base == "fma" and not {"rz", "rm", "rp", "ftz", "sat"} & set(words) and kind == "f32":
-        return _fused_single(ins, slots)
-    if base not in ("fma", "neg", "abs", "copysign") and base not in UNARY and base not in BINARY:
+    if base not in ("neg", "abs", "copysign") and base not in OPERATIONS:
         return None
     single = kind.removesuffix("x2")
     width = _bits(single)
@@ -136,61 +119,30 @@ def _bits(kind: str) -> int:
     return {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}[kind]
 
 
-def _fused_single(ins: Instruction, slots: Slots) -> Plain:
-    d = slots.dest(ins.operands[0])
-    a, b, c = (slots.source(o, "b32") for o in ins.operands[1:])
-    fused = numbers.fused
-
-    def step(r: Lane) -> None:
-        r[d] = encode_single(fused(singles[r[a]], singles[r[b]], singles[r[c]]))
-
-    return step
-
-
 def _scalar_operation(
     ins: Instruction, base: str, kind: str, words: list[str]
 ) -> Callable[..., int]:
     """Bits in, bits out, for one element."""
-    mode = next((w for w in words if w in ("rz", "rm", "rp")), "rn")
     top = 1 << (_bits(kind) - 1)
     if base in ("neg", "abs"):
         sign: Callable[[int], int] = {"neg": lambda a: a ^ top, "abs": lambda a: a & ~top}[base]
-        if "ftz" in words and kind == "f32":
-            return lambda a: sign(encode_single(flush(singles[a])))
         return sign
     if base == "copysign":
         return lambda a, b: (b & ~top) | (a & top)
-    function: Callable[..., float]
-    if base == "fma":
-        function = numbers.fused_double if kind == "f64" else numbers.fused
-    else:
-        function = UNARY.get(base) or BINARY[base]
+    function: Callable[..., float] = OPERATIONS[base]
     if base in ("min", "max"):  # of two, or since PTX 8.8 of three
         plain, always = function, "NaN" in words
         function = lambda *given: (  # noqa: E731
             math.nan if always and any(map(math.isnan, given)) else reduce(plain, given)
         )
-    ftz, sat = "ftz" in words, "sat" in words
+    relu, sat = "relu" in words, "sat" in words
 
     def compute(*bits: int) -> int:
-        values = [decode(b, kind) for b in bits]
-        if ftz:
-            values = [flush(v) for v in values]
-        result = function(*values)
-        if mode != "rn" and base in EXACT and all(map(math.isfinite, values)) and result == result:
-            exact = EXACT[base](*map(Fraction, values)) if base != "div" or values[1] else None
-            if exact:
-                result = numbers.round_exact(exact, kind, mode)
-        elif mode != "rn" and base not in EXACT:
-            raise InterpreterError(f"line {ins.line}: rounding of {ins.opcode} is not supported")
+        result = function(*(decode(b, kind) for b in bits))
         if relu:
             result = 0.0 if result <= 0.0 else result  # also -0
-        if sat:
-            result = saturate(result)
-        out = encode(result, kind)
-        return encode(flush(decode(out, kind)), kind) if ftz else out
+        return encode(saturate(result) if sat else result, kind)
 
-    relu = "relu" in words
     return compute
 
 
@@ -223,7 +175,7 @@ def compile_compare(ins: Instruction, slots: Slots) -> Plain | None:
     if base == "testp":
         test, kind = ins.opcode.split(".")[1:]
         d, a = slots.dest(ins.operands[0]), slots.source(ins.operands[1], kind)
-        small = SMALLEST_NORMAL if kind == "f32" else 2.0**-1022
+        small = 2.0**-126 if kind == "f32" else 2.0**-1022
         tests: dict[str, Callable[[float], bool]] = {
             "finite": math.isfinite, "infinite": math.isinf, "notanumber": math.isnan,
             "number": lambda v: v == v,
@@ -280,7 +232,7 @@ def _compare(ins: Instruction, slots: Slots) -> Plain:
     targets = [slots.dest(o) for o in outs]
     a, b = (slots.source(o, kind) for o in ins.operands[1:3])
     c, flip = slots.predicate(ins.operands[3]) if combine else (Slots.SINK, 0)
-    test = _test(words[1], kind, ftz="ftz" in words)
+    test = _test(words[1], kind)
     to_word = words[0] == "set"
     true_word = 0x3F800000 if to_word and words[-2] == "f32" else 0xFFFFFFFF
     logic = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}.get(combine or "")
@@ -302,7 +254,7 @@ def _compare(ins: Instruction, slots: Slots) -> Plain:
     return step
 
 
-def _test(name: str, kind: str, *, ftz: bool) -> Callable[[int, int], bool]:
+def _test(name: str, kind: str) -> Callable[[int, int], bool]:
     if kind[0] in "usb" and kind[1:].isdigit():
         value, compare = reader(kind), COMPARE[name]
         if kind[0] != "s":
@@ -311,8 +263,6 @@ def _test(name: str, kind: str, *, ftz: bool) -> Callable[[int, int], bool]:
 
     def test(x: int, y: int) -> bool:
         left, right = decode(x, kind), decode(y, kind)
-        if ftz:
-            left, right = flush(left), flush(right)
         unordered = left != left or right != right
         if name in ("num", "nan"):
             return unordered == (name == "nan")

@@ -1,8 +1,8 @@
-"""Bits to numbers and back, with the rounding of IEEE 754, one scalar at a time.
+"""Bits to numbers and back, one scalar at a time.
 
 Registers hold raw bits as Python integers. ``decode`` gives the float a register means,
-``encode`` the bits of a float, rounded to nearest even; ``round_exact`` does every other
-rounding from exact rationals (slow and obviously right).
+``encode`` the bits of a float, rounded to nearest even, whatever rounding an opcode names: that is
+how the engine takes it, too, as no count follows from the last place of a float.
 """
 
 from __future__ import annotations
@@ -12,15 +12,6 @@ import struct
 from fractions import Fraction
 from functools import cache
 
-# precision in bits, smallest and largest exponent of a normal number (IEEE 754-2019 table 3.5;
-# bf16 and tf32: PTX ISA, "alternate floating point formats")
-FORMATS = {
-    "f16": (11, -14, 15),
-    "bf16": (8, -126, 127),
-    "tf32": (11, -126, 127),
-    "f32": (24, -126, 127),
-    "f64": (53, -1022, 1023),
-}
 NAN_BITS = {"f16": 0x7FFF, "bf16": 0x7FFF, "tf32": 0x7FFFFFFF, "f32": 0x7FFFFFFF}
 NAN_BITS["f64"] = 0x7FF8000000000000
 
@@ -127,74 +118,11 @@ def encode(value: float, kind: str) -> int:
         except OverflowError:
             return 0x7C00 if value > 0 else 0xFC00
         return half
-    if math.isfinite(value) and value != 0.0:
-        value = round_exact(Fraction(value), kind, "rn")
     bits = encode_single(value)
-    return bits >> 16 if kind == "bf16" else bits
-
-
-def round_exact(value: Fraction, kind: str, mode: str) -> float:
-    """``value`` rounded to ``kind``; mode rn (nearest even), rna (nearest, away), rz, rm, rp.
-
-    Zero comes back as +0.0; the caller knows the sign a zero result has.
-    """
-    if value == 0:
-        return 0.0
-    precision, lowest, highest = FORMATS[kind]
-    negative, size = value < 0, abs(value)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    if Fraction(2) ** exponent > size:
-        exponent -= 1
-    quantum = Fraction(2) ** (max(exponent, lowest) - precision + 1)
-    steps, rest = divmod(size, quantum)
-    up = {
-        "rn": rest * 2 > quantum or (rest * 2 == quantum and steps % 2 == 1),
-        "rna": rest * 2 >= quantum,
-        "rz": False,
-        "rm": negative and rest > 0,
-        "rp": not negative and rest > 0,
-    }[mode]
-    size = (steps + up) * quantum
-    largest = (2 - Fraction(2) ** (1 - precision)) * Fraction(2) ** highest
-    if size > largest:
-        away = (
-            mode in ("rn", "rna") or (mode == "rm" and negative) or (mode == "rp" and not negative)
-        )
-        result = math.inf if away else float(largest)
-    else:
-        result = float(size)
-    return -result if negative else result
-
-
-def fused(a: float, b: float, c: float) -> float:
-    """a * b + c of f32, f16 or bf16 numbers, rounded to odd in f64.
-
-    The product of two f32 is exact in f64. Rounding the sum to odd keeps, in the last bit, that
-    something was cut off, so that the later rounding to a shorter format is the right one.
-    """
-    product = a * b
-    total = product + c
-    if not math.isfinite(total):
-        return total
-    # Knuth's two-sum: the exact error of the addition.
-    back = total - product
-    error = (product - (total - back)) + (c - back)
-    if error != 0.0 and not _unpack_long(_pack_double(total))[0] & 1:
-        total = math.nextafter(total, math.inf if error > 0 else -math.inf)
-    return total
-
-
-def fused_double(a: float, b: float, c: float) -> float:
-    """a * b + c of f64 numbers, rounded once."""
-    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
-        return a * b + c
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if exact == 0:
-        return a * b + c  # the sign of zero as the plain operations have it
-    try:
-        return float(exact)
-    except OverflowError:
-        return math.inf if exact > 0 else -math.inf
+    cut = 16 if kind == "bf16" else 13  # bits of an f32 that bf16 and tf32 lack
+    if math.isfinite(value):
+        bits += (1 << (cut - 1)) - 1 + (bits >> cut & 1)
+    return bits >> 16 if kind == "bf16" else bits >> 13 << 13
 
 
 def signed(bits: int, width: int) -> int:

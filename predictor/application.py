@@ -91,7 +91,7 @@ def application(
         source=trace.source,
         launches=len(trace),
         untimed=trace.untimed,
-        coverage=_coverage(trace, found, joules, seconds),
+        coverage=_coverage(trace, found, joules, seconds, total),
         energy=total,
         power=Power(
             watts=per_second[0],
@@ -209,7 +209,7 @@ def _trust(trace: Trace, found: Sequence[Device], joules: Floats, total: Energy)
 
 
 def _coverage(
-    trace: Trace, found: Sequence[Device], joules: Floats, seconds: Floats
+    trace: Trace, found: Sequence[Device], joules: Floats, seconds: Floats, total: Energy
 ) -> list[Covered]:
     hows: dict[How, list[float]] = {}
     for device in found:
@@ -223,7 +223,7 @@ def _coverage(
             for place, column in enumerate((launches, times, energies)):
                 sums[place] += column[kind]
     whole = float(seconds.sum())
-    order: tuple[How, ...] = ("code", "code, other launch", "name", "copy")
+    order: tuple[How, ...] = ("code", "code, other launch", "operator", "name", "copy")
     return [
         Covered(
             how=how,
@@ -231,6 +231,7 @@ def _coverage(
             seconds=float(hows[how][1]),
             time_share=float(hows[how][1]) / whole if whole else 0.0,
             joules=float(hows[how][2]),
+            energy_share=_share(float(hows[how][2]), total),
         )
         for how in order
         if how in hows

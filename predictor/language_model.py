@@ -190,7 +190,7 @@ def _sums(
         ]
     asked = [(phase, at, part) for phase, at, found in passes for part in found]
     operators = [_operator(part) for _, _, part in asked]
-    told = _calls(predictor, gpu, operators, request.power_limit_watts)
+    told = operator_calls(predictor, gpu, operators, request.power_limit_watts)
     return _added(list(zip(asked, told, strict=True)), request)
 
 
@@ -447,7 +447,7 @@ class Call(NamedTuple):
     basis: Basis
 
 
-def _calls(
+def operator_calls(
     predictor: Predictor, gpu: GpuProfile, operators: Sequence[Operator], limit: float | None
 ) -> list[Call]:
     """All calls in one go: those of one kind share a run of its trees. Watts come of the pooled

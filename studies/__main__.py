@@ -54,6 +54,10 @@ STUDIES = {
         "traces.unknown_kernels",
         "power of kernels without code, kernel families left out",
     ),
+    "library-kernels": (
+        "traces.library_kernels",
+        "power of libraries' products of which a trace tells only the time",
+    ),
     "trace-totals": (
         "traces.trace_totals",
         "how sure the sum over an application is: random mixes of kernels left out",

@@ -32,11 +32,12 @@ from wattcast.predictor.reports import (
     word,
 )
 
-How = Literal["code", "code, other launch", "name", "copy"]
+How = Literal["code", "code, other launch", "operator", "name", "copy"]
 """How the power of a launch is known.
 
 ``code``: from its PTX; ``code, other launch``: from that of the same kernel launched otherwise;
-``name``: from launch, name and data type alone; ``copy``: no kernel but a copy or memset."""
+``operator``: a library's product or attention at the sizes that the trace tells; ``name``: from
+launch, name and data type alone; ``copy``: no kernel but a copy or memset."""
 
 
 class ApplicationRequest(shared.Message):
@@ -74,6 +75,7 @@ class Covered(shared.Answer):
     seconds: float = Field(description="Sum over launches.")
     time_share: float = Field(description="Of all launches' time, 0 to 1.")
     joules: float
+    energy_share: float = Field(description="Of all energy, gaps included.")
 
 
 class KernelRow(shared.Answer):
@@ -322,7 +324,10 @@ class ApplicationAnswer(shared.Reported):
     def report(self, most: int = 10) -> Report:
         """Coverage first, then the total, each GPU, kernels, operators, streams, steps, and what
         to do; ``most`` rows of each."""
-        ways = ", ".join(f"{each.time_share:.1%} {HOWS[each.how]}" for each in self.coverage)
+        ways = ", ".join(
+            f"{each.time_share:.1%} ({each.energy_share:.1%} of the energy) {HOWS[each.how]}"
+            for each in self.coverage
+        )
         interval = f"({interval_of(self.energy)}, {self.energy.level:.0%}), {self.kwh:.4g} kWh"
         mean = f"{quantity(self.span_seconds, 's')}: mean {value_of(self.power)}"
         columns = [Column("kernel", _short), word("known by", "how"), *SUMS]
@@ -383,6 +388,7 @@ class ApplicationAnswer(shared.Reported):
 HOWS = {
     "code": "by their code",
     "code, other launch": "by their code, launched otherwise",
+    "operator": "by the operator that launched them",
     "name": "from launch and name alone",
     "copy": "copies",
 }

@@ -4,6 +4,7 @@
     nsys       SQLite exports of Nsight Systems
     kineto     Chrome traces of the PyTorch profiler, also gzipped, read as they stream
     code       PTX of the kernels, found in folders and binaries
+    library    kernels of libraries as the operators they are
     unknown    power of kernels without code
     powers     power of every kind of launch on a board
     board      kernels that share a board: joules of each launch, gaps, power over time

@@ -29,6 +29,7 @@ import numpy as np
 from wattcast.features.checked import text, whole
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError, ServiceError
+from wattcast.predictor.traces.library import operator_called
 from wattcast.predictor.traces.trace import (
     MOST_LAUNCHES,
     MOST_RANGES,
@@ -192,8 +193,9 @@ class _Reader:
                     self._progress("events", events)
             elif member == "deviceProperties" and isinstance(value, list):
                 self._devices(value)
-        operator, launched = self._linked()
-        return self._build.built(operator, launched, self._steps)
+        operator, launched, called = self._linked()
+        known = self._operators.called.all()
+        return self._build.built(operator, launched, self._steps, called, known)
 
     def _members(self) -> Iterator[tuple[str | None, Any]]:
         """Members of the file, and events under the name ``None``."""
@@ -257,7 +259,8 @@ class _Reader:
         elif STEP.match(name):
             self._build.step(self._steps, start, start + length, name)
         else:
-            self._operators.add(thread, start, start + length, name, external)
+            called = operator_called(name, told)
+            self._operators.add(thread, start, start + length, name, external, called)
 
     def _launch(
         self,
@@ -291,9 +294,9 @@ class _Reader:
         if len(self._build) > before:
             self._external.append(external)
 
-    def _linked(self) -> tuple[Integers, Integers]:
+    def _linked(self) -> tuple[Integers, Integers, Integers]:
         """Each launch's operator: that of its External id, else the innermost around the call that
-        launched it; and when that call began."""
+        launched it; when that call began; and which library operator it is."""
         link = self._build.column("link")
         external = np.array(self._external, dtype=np.int64)
         found = np.full(len(link), NONE, dtype=np.int64)
@@ -302,7 +305,7 @@ class _Reader:
         repeats = len(link) > 0 and np.mean(external == link) > 0.5
         if not repeats:
             met, at = _looked_up(external, self._operators.column("key"))
-            found[met] = self._operators.column("name")[at]
+            found[met] = at
         met, at = _looked_up(link, self._calls.column("key"))
         launched[met] = self._calls.column("start")[at]
         left = met & (found == NONE)
@@ -312,7 +315,10 @@ class _Reader:
             threads = self._operators.threads_of(self._calls, call[left])
             found[left] = self._operators.innermost(threads, launched[left])
         numbers = [self._build.operators.number(n) for n in self._operators.names.all()]
-        return np.array([*numbers, NONE], dtype=np.int64)[found], launched
+        names, called = (
+            np.append(self._operators.column(column), NONE)[found] for column in ("name", "called")
+        )
+        return np.array([*numbers, NONE], dtype=np.int64)[names], launched, called
 
 
 def _looked_up(wanted: Integers, keys: Integers) -> tuple[np.ndarray[Any, Any], Integers]:

@@ -289,7 +289,7 @@ class _Export:
         numbers = np.array(
             [build.operators.number(name) for name in ranges.names.all()] + [NONE], dtype=np.int64
         )
-        operator[met] = numbers[found]
+        operator[met] = numbers[np.append(ranges.column("name"), NONE)[found]]
         return operator, launched
 
 

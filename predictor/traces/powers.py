@@ -1,4 +1,5 @@
-"""Watts of each kind of launch on one board: from its code, else from the outside.
+"""Watts of each kind of launch on one board: from its code, the operator it does the work of, else
+from the outside.
 
 The measured duration says how fast the counted work was done. Where an argument that nobody knows
 decides how much work there is, rates are those of the predicted duration instead: a loop of other
@@ -7,6 +8,7 @@ length does the same work in a second. The interval then spans both.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +22,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import GivenUpError, WattcastError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.estimate import Estimate, between, weaker
+from wattcast.models.estimate import Basis, Estimate, between, weaker
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import STANDING, predicted_power
 from wattcast.predictor import parts
@@ -30,9 +32,10 @@ from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 from wattcast.predictor.traces.board import Board
 from wattcast.predictor.traces.code import Code, Library
+from wattcast.predictor.traces.library import Lasting, does_the_work, library_calls
 from wattcast.predictor.traces.scales import Floats, scales, tried
 from wattcast.predictor.traces.trace import Integers, Kind
-from wattcast.predictor.traces.unknown import unknown_power
+from wattcast.predictor.traces.unknown import LEVEL, family_of, unknown_power
 
 if TYPE_CHECKING:
     from wattcast.models.clocks import ClockPair
@@ -61,6 +64,14 @@ class KindPower:
     code: Code | None = None
     request: PredictRequest | None = None
     scales: Floats | None = None
+
+
+OPERATOR_TRUST: Mapping[Basis, Trust] = {
+    "unseen_kernel": Trust(mark="measured board", why="operators were measured on such boards"),
+    "extrapolated": Trust(mark="measured board", why="beyond the operators' measured sizes"),
+    "uncalibrated": Trust(mark="estimated board", why="operators' power is that of other boards"),
+}
+"""By what the operator's power rests on."""
 
 
 @lru_cache(maxsize=64)
@@ -107,14 +118,15 @@ class BoardPowers:
     def all(self, served: Iterable[tuple[int, Served]], progress: Progress) -> dict[int, KindPower]:
         """The power of each kind, by its number. Raises GivenUpError where its caller gives up."""
         ordered = sorted(served, key=lambda one: (-one[1].seconds, one[0]))
-        found: dict[int, KindPower] = {}
+        found = self._library(ordered)
         analysed = 0
         later: list[tuple[int, Served, Code]] = []
         for number, one in ordered:
             checkpoint()
             code = self.code.find(one.kind) if one.kind.what == "kernel" else None
             if code is None:
-                found[number] = self._unknown(one.kind)
+                if number not in found:
+                    found[number] = self._unknown(one)
             elif analysed < MOST_ANALYSED:
                 analysed += 1
                 found[number] = self._from_code(one, code)
@@ -133,10 +145,34 @@ class BoardPowers:
         for number, one, code in later:
             checkpoint()
             same = list(analysed_of.get(id(code), {}).values())
-            found[number] = self._nearest(one.kind, code, same, sizes.get(id(code)))
+            found[number] = self._nearest(one, code, same, sizes.get(id(code)))
         return found
 
-    def _unknown(self, kind: Kind, why: str = "code that is not known") -> KindPower:
+    def _library(self, ordered: Sequence[tuple[int, Served]]) -> dict[int, KindPower]:
+        """Kernels that do the work of an operator whose sizes the trace tells."""
+        asked = {
+            number: Lasting(one.kind, one.seconds / one.launches)
+            for number, one in ordered
+            if does_the_work(one.kind)
+        }
+        found = {}
+        for number, call in library_calls(self.predictor, self.gpu, asked).items():
+            value = min(max(call.watts, self.idle_watts), self.limit_watts)
+            low, high = (value * factor for factor in call.power_width)
+            ends = max(low, min(self.idle_watts, value)), min(high, max(self.limit_watts, value))
+            found[number] = KindPower(
+                "operator",
+                Estimate(value, *ends, LEVEL, call.basis),
+                min(self.standing_watts, value),
+                OPERATOR_TRUST[call.basis],
+                "the operator's model at the sizes of its tensors and the measured duration",
+                family_of(asked[number].kind.name),
+                json.loads(asked[number].kind.operator)["dtype"],
+            )
+        return found
+
+    def _unknown(self, one: Served, why: str = "code that is not known") -> KindPower:
+        kind = one.kind
         if kind.what != "kernel":
             why = "copies, of which nobody measured what they draw"
         found = unknown_power(
@@ -146,6 +182,7 @@ class BoardPowers:
             self.idle_watts,
             self.board_width,
             self.limit_watts,
+            one.seconds / one.launches,
         )
         estimate = found.power
         return KindPower(
@@ -166,7 +203,7 @@ class BoardPowers:
         except WattcastError as error:
             detail = f"{one.kind.name[:100]}: its code in {code.file} is not used: {error}"
             self.notes.append(Diagnostic("code_not_used", detail))
-            return self._unknown(one.kind, "code that could not be analysed")
+            return self._unknown(one, "code that could not be analysed")
 
     def asked(self, kind: Kind, code: Code) -> PredictRequest:
         """The launch as ``POST /predict`` would be asked. Raises ValidationError."""
@@ -238,13 +275,13 @@ class BoardPowers:
         )
 
     def _nearest(
-        self, kind: Kind, code: Code, same: Sequence[KindPower], sizes: Floats | None
+        self, one: Served, code: Code, same: Sequence[KindPower], sizes: Floats | None
     ) -> KindPower:
         """Of launches of the same kernel that were analysed (``sizes`` [n]) the one of the nearest
         size."""
         if sizes is None:
-            return self._unknown(kind, f"code of which only {MOST_ANALYSED} launches are analysed")
-        near = same[int(np.argmin(np.abs(sizes - _size(kind))))]
+            return self._unknown(one, f"code of which only {MOST_ANALYSED} launches are analysed")
+        near = same[int(np.argmin(np.abs(sizes - _size(one.kind))))]
         low = min(power.estimate.low for power in same)
         high = max(power.estimate.high for power in same)
         estimate = near.estimate

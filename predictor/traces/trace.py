@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -43,7 +43,8 @@ class Kind(NamedTuple):
     """Launches that are alike in all but their time. A copy or a memset has no grid.
 
     ``mangled`` is empty where the trace does not tell it. Bytes are of shared memory per block;
-    ``registers`` is 0 where the trace does not tell them.
+    ``registers`` is 0 where the trace does not tell them; ``operator`` is the library operator that
+    launched it (``library.operator_called``), empty where none is known.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Kind(NamedTuple):
     registers: int
     static_shared_bytes: int
     dynamic_shared_bytes: int
+    operator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +138,12 @@ class Ranges:
     (``None``: no limit)."""
 
     def __init__(self, most: int | None = None) -> None:
-        self.names = Names()
+        self.names, self.called = Names(), Names()
         self._most = most
         self._threads: dict[object, int] = {}
-        self.columns = {name: array("q") for name in ("thread", "start", "end", "name", "key")}
+        self.columns = {
+            name: array("q") for name in ("thread", "start", "end", "name", "key", "called")
+        }
 
     def thread(self, which: object) -> int:
         """A thread as a number."""
@@ -150,9 +154,11 @@ class Ranges:
         ours = np.array([self.thread(which) for which in other._threads], dtype=np.int64)
         return ours[other.column("thread")[at]]
 
-    def add(self, thread: object, start: int, end: int, name: str, key: int = NONE) -> None:
-        """One range in ns; ``key`` is what launches may refer to it by. Raises ServiceError
-        ``too-large`` and DataError."""
+    def add(
+        self, thread: object, start: int, end: int, name: str, key: int = NONE, called: str = ""
+    ) -> None:
+        """One range in ns; ``key`` is what launches may refer to it by, ``called`` the operator
+        that it is. Raises ServiceError ``too-large`` and DataError."""
         columns = self.columns
         _hold(len(columns["key"]), self._most, "ranges of the host")
         columns["thread"].append(self.thread(thread))
@@ -160,16 +166,17 @@ class Ranges:
         columns["end"].append(end)
         columns["name"].append(self.names.number(name))
         columns["key"].append(key)
+        columns["called"].append(self.called.number(called) if called else NONE)
 
     def column(self, name: str) -> Integers:
         """A column as it stands."""
         return np.array(self.columns[name], dtype=np.int64)
 
     def innermost(self, thread: Integers, at: Integers) -> Integers:
-        """The name of the innermost range that holds each point of its thread, or ``NONE``."""
+        """The innermost range that holds each point of its thread, or ``NONE``."""
         found = np.full(len(at), NONE, dtype=np.int64)
         starts, ends = self.column("start"), self.column("end")
-        names, threads = self.column("name"), self.column("thread")
+        threads = self.column("thread")
         order = np.lexsort((-ends, starts, threads))
         points = np.lexsort((at, thread))
         stack: list[int] = []
@@ -190,7 +197,7 @@ class Ranges:
             while stack and ends[stack[-1]] <= moment:
                 stack.pop()
             if stack:
-                found[point] = names[stack[-1]]
+                found[point] = stack[-1]
         return found
 
 
@@ -226,10 +233,7 @@ class Builder:
         if number is None:
             number = self._kinds[kind] = len(self._kinds)
             self._named.number(kind.name), self._named.number(kind.mangled)
-            if number >= MOST_KINDS:
-                raise DataError(
-                    f"{self.file}: more than {MOST_KINDS:,} different launches", file=self.file
-                )
+            self._check_kinds(number + 1)
         columns = self._columns
         columns["start"].append(start)
         columns["end"].append(end)
@@ -238,6 +242,12 @@ class Builder:
         columns["stream"].append(self.streams.number(stream))
         columns["kind"].append(number)
         columns["link"].append(link)
+
+    def _check_kinds(self, count: int) -> None:
+        if count > MOST_KINDS:
+            raise DataError(
+                f"{self.file}: more than {MOST_KINDS:,} different launches", file=self.file
+            )
 
     def step(self, steps: list[tuple[int, int, str]], start: int, end: int, name: str) -> None:
         """One more step. Raises ServiceError ``too-large``."""
@@ -249,9 +259,15 @@ class Builder:
         return np.array(self._columns[name], dtype=np.int64)
 
     def built(
-        self, operator: Integers, launched: Integers, steps: Iterable[tuple[int, int, str]]
+        self,
+        operator: Integers,
+        launched: Integers,
+        steps: Iterable[tuple[int, int, str]],
+        called: Integers | None = None,
+        operators: Sequence[str] = (),
     ) -> Trace:
-        """The trace; ``operator`` and ``launched`` (ns on the host, or ``NONE``) as in ``column``.
+        """The trace; ``operator`` and ``launched`` (ns on the host, or ``NONE``) as in ``column``,
+        ``called`` as places in ``operators``, which split kinds.
 
         ``steps`` are ranges (start, end, name). Raises DataError where no kernel was timed.
         """
@@ -267,18 +283,26 @@ class Builder:
         for at, key in enumerate(keys):
             place[self._devices[key]] = at
         order = np.lexsort((self.column("stream"), end, start))
+        kinds, kind = list(self._kinds), self.column("kind")
+        if operators and called is not None:
+            texts = (*operators, "")
+            size = len(texts)
+            both = kind * size + np.where(called == NONE, size - 1, called)
+            pairs, kind = np.unique(both, return_inverse=True)
+            self._check_kinds(len(pairs))
+            kinds = [kinds[p // size]._replace(operator=texts[p % size]) for p in pairs.tolist()]
         return Trace(
             source=self.source,
             devices=tuple(self._device(key) for key in keys),
             streams=self.streams.all(),
-            kinds=tuple(self._kinds),
+            kinds=tuple(kinds),
             operators=self.operators.all(),
             steps=names,
             start=start[order],
             end=end[order],
             device=place[self.column("device")][order],
             stream=self.column("stream")[order],
-            kind=self.column("kind")[order],
+            kind=kind[order],
             operator=operator[order],
             step=step[order],
             untimed=self.untimed,

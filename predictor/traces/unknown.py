@@ -5,9 +5,10 @@
 ``SHARE`` and the interval are those of kernel families left out in turn on nine boards, each board
 left out too: ``python -m studies unknown-kernels`` prints them. Families of names (elementwise,
 reductions...) did not predict power better than one share for all there, so a name decides only
-for products of libraries and copies. No product of a library is among the measurements;
-``PRODUCT_SHARE`` is of kernels that stand in for one. Nor do they tell data types apart: kernels
-that keep the FP64 pipes full drew less than those of FP32, but none of them was a product.
+for products of libraries and copies. Products of libraries were measured in half precision alone
+(``HALF_SHARE``); ``PRODUCT_SHARE`` is of kernels that stand in for all others. Data types do not
+tell those apart: kernels that keep the FP64 pipes full drew less than those of FP32, but none of
+them was a product.
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ PRODUCT_SHARE, PRODUCT_LOW = 0.48, 0.50
 and kernels that keep the FP32 pipes full, boards left out. The upper end of a product is the
 board's limit, which a large BF16 product reaches on an A100 (He 2024, ``TENSOR_PICOJOULES`` in
 models/power/physical.py)."""
+
+HALF_SHARE, HALF_LOW, HALF_SECONDS = 0.96, 0.44, 2e-5
+"""Share of its limit that a board draws in a half-precision product of matrix units that lasts so
+long, and the lower end of the interval, whose upper one is the limit: median and 5 % of cuBLAS'
+products on H200 and B200 (``python -m studies library-kernels``). Shorter ones scatter from idling
+to the limit, and so do attention and experts: no constant tells them."""
+
+LEAST_MATRIX_UNITS = 8.0
+"""Compute capability from which that holds, Ampere's: none was measured on older matrix units."""
 
 LEVEL = 0.9
 
@@ -63,9 +73,9 @@ FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
 that is met counts."""
 
 DATA_TYPES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("bf16", re.compile(r"bf16|bfloat16", re.IGNORECASE)),
-    ("fp8", re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)),
-    ("fp16", re.compile(r"f16|half|h(?:gemm|884|1688|16816)|fp16", re.IGNORECASE)),
+    ("bf16", re.compile(r"bf16|bfloat16|nvjet_(?:sm\d+_)?t", re.IGNORECASE)),
+    ("fp8", re.compile(r"e4m3|e5m2|fp8|float8|nvjet_(?:sm\d+_)?q", re.IGNORECASE)),
+    ("fp16", re.compile(r"f16|half|h(?:gemm|884|1688|16816)|nvjet_(?:sm\d+_)?h", re.IGNORECASE)),
     ("int8", re.compile(r"int8|s8s8|i8i8|imma|igemm", re.IGNORECASE)),
     ("tf32", re.compile(r"tf32", re.IGNORECASE)),
     ("fp64", re.compile(r"double|dgemm|f64|fp64", re.IGNORECASE)),
@@ -93,6 +103,11 @@ def data_type_of(name: str) -> str | None:
     return next((kind for kind, words in DATA_TYPES if words.search(name)), None)
 
 
+def capability(gpu: GpuProfile) -> float:
+    """Compute capability as a number."""
+    return float(gpu.compute_capability)
+
+
 def unknown_power(
     kind: Kind,
     gpu: GpuProfile,
@@ -100,12 +115,14 @@ def unknown_power(
     idle_watts: float,
     board_width: float,
     limit_watts: float = 0.0,
+    seconds: float = 0.0,
 ) -> Unknown:
     """Watts of a launch without code on a board of this kind.
 
     ``standing_watts`` is what the board draws with its clocks up and nothing to do, ``limit_watts``
     the most it was measured at, where that is above its limit; ``board_width`` the half width, in
-    logarithms, of what is known of the board itself (0 for one that was measured).
+    logarithms, of what is known of the board itself (0 for one that was measured);
+    ``seconds`` what one launch lasts.
     """
     limit = gpu.tdp_watts
     least, highest = idle_watts * exp(-board_width), max(limit, limit_watts)
@@ -138,6 +155,11 @@ def unknown_power(
         why = "memory is written at the rate of an ordinary kernel"
         return Unknown(within(usual, LOW * usual, HIGH * usual), "copy", None, why)
     family = family_of(kind.name)
+    half = family == "matrix product" and data_type in ("bf16", "fp16") and "gemv" not in kind.name
+    if half and full == 1.0 and seconds >= HALF_SECONDS and capability(gpu) >= LEAST_MATRIX_UNITS:
+        why = "a half-precision product of 20 us or more, as measured on H200 and B200"
+        value = max(HALF_SHARE * limit, standing_watts)
+        return Unknown(within(value, HALF_LOW * limit, highest), family, data_type, why)
     if family in PRODUCTS:
         value = standing_watts + PRODUCT_SHARE * full * (limit - standing_watts)
         why = "a library's product, of which none was measured: as products by hand and full pipes"

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from math import exp, hypot, sqrt
 from pathlib import Path
@@ -34,7 +35,8 @@ from tests.generated.traces import (
 )
 from wattcast.app.services import Services
 from wattcast.features.errors import DataError, GpuError
-from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.models.estimate import Estimate
 from wattcast.predictor.application import MOST_POINTS, application
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 from wattcast.predictor.messages.predict import PredictRequest
@@ -46,6 +48,9 @@ from wattcast.predictor.traces.fatbin import BrokenError, lz4_block
 from wattcast.predictor.traces.totals import SHARED
 from wattcast.predictor.traces.trace import Kind
 from wattcast.predictor.traces.unknown import (
+    HALF_LOW,
+    HALF_SECONDS,
+    HALF_SHARE,
     HIGH,
     LOW,
     PRODUCT_LOW,
@@ -453,6 +458,141 @@ def test_what_is_told_of_a_board_bounds_a_kernel_without_code() -> None:
     assert unknown_power(tiny, gpu, 100.0, 53.0, 0.0).power.low == pytest.approx(53.0)
     guess = unknown_power(tiny, gpu, 100.0, 53.0, 0.1).power
     assert guess.low == pytest.approx(53.0 * exp(-0.1))
+
+
+# --- kernels of libraries ------------------------------------------------------------------------
+
+HALF = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
+FLASH = "void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>(Flash_fwd_params)"
+BF16 = "c10::BFloat16"
+H200 = Gpu("NVIDIA H200", 132)
+GEMM: dict[str, Any] = {"name": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16"}
+
+
+def product(length: int = 220_000, **changed: Any) -> Launch:
+    given: dict[str, Any] = {
+        "operator": "aten::addmm", "dims": ([4096], [4096, 4096], [4096, 4096], [], []),
+        "types": (BF16, BF16, BF16, "Scalar", "Scalar"), **changed,
+    }  # fmt: skip
+    return Launch(HALF, 100_000, length, grid=(132, 1, 1), block=(384, 1, 1), **given)
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_a_product_with_its_sizes_draws_what_the_operator_does(
+    services: Services, tmp_path: Path, external: bool
+) -> None:
+    launches = [
+        product(),
+        Launch("reduce_kernel", 400_000, 50_000, operator="aten::sum"),
+        Launch(
+            FLASH, 500_000, 300_000, block=(128, 1, 1), operator="aten::_flash_attention_forward",
+            dims=([4, 2048, 32, 128], [4, 2048, 8, 128], [4, 2048, 8, 128]), types=(BF16,) * 3,
+        ),
+    ]  # fmt: skip
+    path = kineto(tmp_path / "x.json", launches, gpus=[H200], external=external)
+    answer = asked(services, path)
+    adds_up(answer)
+    flash: dict[str, Any] = {
+        "name": "attention", "phase": "prefill", "batch": 4, "new_tokens": 2048, "heads": 32,
+        "kv_heads": 8, "head_size": 128,
+    }  # fmt: skip
+    rows = {row["name"]: row for row in answer["kernels"]}
+    for name, operator, seconds in ((HALF, GEMM, 220e-6), (FLASH, flash, 300e-6)):
+        power = wattcast.operator(**operator, gpu="h200-sxm5", registry=False).power
+        assert power is not None
+        row = rows[name]
+        assert row["how"] == "operator"
+        assert row["watts"] == pytest.approx(power.watts)
+        assert row["joules"] == pytest.approx(power.watts * seconds)
+        assert row["trust"]["mark"] == "measured board"
+        assert row["data_type"] == "bfloat16"
+        assert row["low"] == pytest.approx(power.low * seconds)
+    assert rows["reduce_kernel"]["how"] == "name"
+    covered = {one["how"]: one["energy_share"] for one in answer["coverage"]}
+    found = sum(rows[name]["joules"] for name in (HALF, FLASH)) / answer["energy"]["joules"]
+    assert covered["operator"] == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"types": ("float",) * 3},
+        {"types": (BF16,)},
+        {"types": ({}, [], 3)},
+        {"dims": ([4096], [4096, 4096], [4095, 4096])},
+        {"dims": ([4096], [4096, 4096.5], [4096, 4096])},
+        {"dims": ([4096], [True, True], [True, True])},
+        {"dims": ([4096], [10**30, 4096], [4096, 4096])},
+        {"dims": ([4096], [0, 4096], [4096, 4096])},
+        {"dims": "4096"},
+        {"dims": ([4096], {"a": 1}, [[4096]])},
+        {"operator": "aten::conv2d"},
+        {"length": 20_000},  # no H200 is that fast
+        {"length": 20_000_000},
+    ],
+)
+def test_sizes_that_cannot_be_those_of_the_kernel_are_not_used(
+    services: Services, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    answer = asked(services, kineto(tmp_path / "x.json", [product(**changed)], gpus=[H200]))
+    assert [row["how"] for row in answer["kernels"]] == ["name"]
+    adds_up(answer)
+
+
+def test_kernels_beside_the_product_are_not_the_product(services: Services, tmp_path: Path) -> None:
+    beside = product(operator="aten::mm", dims=([4096, 4096],) * 2, types=(BF16,) * 2)
+    launches = [
+        replace(beside, name=name)
+        for name in ("void cublasLt::splitKreduce_kernel<32, 16>", "gemv2T_kernel_val<half>", "add")
+    ]
+    answer = asked(services, kineto(tmp_path / "x.json", launches[:1], gpus=[H200]))
+    assert answer["kernels"][0]["how"] == "name"
+    launches = [replace(one, start=at * 10**6) for at, one in enumerate(launches, 1)]
+    answer = asked(services, kineto(tmp_path / "y.json", launches, gpus=[H200]))
+    assert {row["how"] for row in answer["kernels"]} == {"name"}
+
+
+def test_sizes_on_boards_before_ampere_and_of_any_number_are_bounded(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = asked(services, kineto(tmp_path / "x.json", [product(length=2_000_000)]))
+    assert old["kernels"][0]["how"] == "name"
+    many_sizes = [
+        replace(product(dims=([1], [m, 4096], [4096, 4096])), start=m * 10**6)
+        for m in range(4000, 4010)
+    ]
+    path = kineto(tmp_path / "y.json", many_sizes, gpus=[H200])
+    assert asked(services, path)["coverage"][0]["launches"] == 10
+    monkeypatch.setattr("wattcast.predictor.traces.library.MOST_ASKED", 3)
+    hows = {one["how"]: one["launches"] for one in asked(services, path)["coverage"]}
+    assert hows == {"operator": 3, "name": 7}
+    monkeypatch.setattr("wattcast.predictor.traces.trace.MOST_KINDS", 9)
+    with pytest.raises(DataError, match="different launches"):
+        read_trace(path)
+
+
+def test_a_long_half_precision_product_without_sizes_nears_the_limit() -> None:
+    h100, v100 = load_gpu("h100-sxm5"), load_gpu("tesla-v100")
+
+    def told(name: str, seconds: float, gpu: GpuProfile = h100, grid: int = 132) -> Estimate:
+        kind = Kind(name, "", "kernel", (grid, 1, 1), (384, 1, 1), 0, 0, 0)
+        return unknown_power(kind, gpu, 120.0, 70.0, 0.0, seconds=seconds).power
+
+    long = told(HALF, HALF_SECONDS)
+    assert long.value == pytest.approx(HALF_SHARE * h100.tdp_watts)
+    assert long.low == pytest.approx(HALF_LOW * h100.tdp_watts)
+    assert long.high == h100.tdp_watts
+    assert told("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", 1e-3) == long
+    assert told("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", 1e-3) == long
+    for other in (
+        told(HALF, HALF_SECONDS / 2),
+        told(HALF, 1e-3, grid=20),
+        told("gemv2T_kernel_val<__half>", 1e-3),
+        told("ampere_sgemm_128x64_nn", 1e-3),
+        told("nvjet_qqtst_128x256", 1e-3),
+        told("volta_h884gemm_128x64_nn", 1e-3, v100),
+    ):
+        assert other.value < 0.7 * h100.tdp_watts
 
 
 # --- code ---------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class Launch:
     stream: int = 7
     device: int = 0
     operator: str | None = None
+    dims: tuple[object, ...] = ()
+    types: tuple[object, ...] = ()
     what: str = "kernel"
     mangled: str | None = None
     pid: int = 100
@@ -92,7 +94,9 @@ def kineto_events(
         correlation, link = 5000 + number, number
         called = one.start - CALLED
         if one.operator is not None:
-            told = {"External id": link} if external else {}
+            told: dict[str, Any] = {"External id": link} if external else {}
+            if one.dims:
+                told |= {"Input Dims": one.dims, "Input type": one.types}
             yield event("cpu_op", one.operator, 100, called - 500, 1500, **told)
         yield event("cuda_runtime", "cudaLaunchKernel", 100, called, 500, correlation=correlation)
         args: dict[str, Any] = {

@@ -11,7 +11,7 @@ import { COLOURED, Timeline } from "./timeline.js";
 
 const HOWS = {
   code: "by their code", "code, other launch": "by their code, launched otherwise",
-  name: "from launch and name alone", copy: "copies",
+  operator: "by the operator that launched them", name: "from launch and name alone", copy: "copies",
 };
 const SHOWN_ROWS = 50;
 const LISTED = 50;
@@ -69,7 +69,8 @@ async function ask(event) {
 
 /** The first line of every report: how the power of the launches' time is known. */
 const covered = (answer) => `Coverage of the time of ${answer.launches.toLocaleString("en")} launches: `
-  + answer.coverage.map((one) => `${(100 * one.time_share).toFixed(1)} % ${HOWS[one.how]}`).join(", ");
+  + answer.coverage.map((one) => `${(100 * one.time_share).toFixed(1)} % `
+    + `(${(100 * one.energy_share).toFixed(1)} % of the energy) ${HOWS[one.how]}`).join(", ");
 
 function showAnswer(answer, name) {
   field("result").hidden = false;

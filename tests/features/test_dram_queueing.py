@@ -10,22 +10,6 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.loader import FOLDER, check_profile
 
 
-def test_the_gtx_980_holds_the_papers_table_iii_and_eq_4() -> None:
-    section = load_gpu("gtx-980").dram_queueing
-    assert section is not None
-    assert section.latency_core_cycles.value == 277.32
-    assert section.latency_memory_cycles.value == 222.78
-    assert dict(section.service_cycles) == {
-        400: 10.06,
-        500: 9.76,
-        600: 9.54,
-        700: 9.31,
-        800: 9.19,
-        900: 9.06,
-        1000: 9.0,
-    }
-
-
 def test_a_gpu_nobody_measured_has_no_such_section() -> None:
     assert load_gpu("tesla-k20").dram_queueing is None
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattcast.features.errors import GpuError
-from wattcast.features.gpus import GpuProfile, check_profile, list_gpus, load_gpu
+from wattcast.features.gpus import check_profile, list_gpus, load_gpu
 from wattcast.features.gpus.loader import (
     CAPABILITY_FILE,
     FOLDER,
@@ -98,28 +98,6 @@ def test_an_unknown_gpu_lists_the_known(name: str) -> None:
     assert set(THESIS_GPUS) <= set(known)
 
 
-# gpu: SMs, core MHz, memory MHz, L2 bytes, SP, SFU, DPU, LSU, WS, threads, blocks, watts
-@pytest.mark.parametrize(
-    ("gpu_id", "expected"),
-    [
-        ("tesla-k20", (13, 706, 2600, 1310720, 192, 32, 64, 32, 4, 2048, 16, 225)),
-        ("quadro-k4200", (7, 784, 2700, 524288, 192, 32, 8, 32, 4, 2048, 16, 108)),
-        ("tesla-m60", (16, 1178, 2505, 2097152, 128, 32, 4, 32, 4, 2048, 32, 150)),
-        ("gtx-1050", (5, 1493, 3504, 524288, 128, 32, 4, 32, 4, 2048, 32, 75)),
-        ("tesla-v100", (80, 1380, 877, 6291456, 64, 16, 32, 32, 4, 2048, 32, 250)),
-    ],
-)
-def test_facts_of_the_thesis_gpus(gpu_id: str, expected: tuple[int, ...]) -> None:
-    gpu = load_gpu(gpu_id)
-    units = [gpu.resources[name] for name in ("SP", "SFU", "DPU", "LSU", "WS")]
-    found = (gpu.sm_count, gpu.core_mhz, gpu.memory_mhz, gpu.l2_bytes, *units)
-    assert (*found, gpu.max_threads_per_sm, gpu.max_blocks_per_sm, gpu.tdp_watts) == expected
-
-
-def test_dispatch_units() -> None:
-    assert [load_gpu(gpu).dispatch_units for gpu in THESIS_GPUS] == [8, 8, 8, 8, 4]
-
-
 def test_latencies_are_the_thesis_own_not_those_of_its_data() -> None:
     """Table 3.2; the data use the K4200's column for K20, and 15 for all of M60's arithmetic."""
     k20, k4200 = load_gpu("k20").latency_cycles, load_gpu("k4200").latency_cycles
@@ -129,49 +107,6 @@ def test_latencies_are_the_thesis_own_not_those_of_its_data() -> None:
     keys = [set(load_gpu(gpu).latency_cycles) for gpu in THESIS_GPUS]
     assert len(keys[0]) == 17
     assert all(other == keys[0] for other in keys)
-
-
-def published_latency(gpu: GpuProfile, total_threads: int, *, store: bool = False) -> float | None:
-    """Cycles of a global load or store as the profile publishes them (K20: thesis Table 3.3)."""
-    model = gpu.global_memory_latency
-    if model is None:
-        return None
-    if store and model.store_cycles is not None:
-        return model.store_cycles.value
-    piece = next(
-        p for p in model.pieces if p.below_threads is None or total_threads < p.below_threads
-    )
-    return piece.slope * total_threads + piece.constant
-
-
-@pytest.mark.parametrize(
-    ("threads", "cycles"),
-    [
-        (0, 220.0),
-        (1000, 248.28),
-        (4095, 335.8066),
-        (4096, 271.27888),
-        (24576, 311.9263104),
-        (991231, 474.2276849),
-        (991232, 476.73174272),
-        (2203647, 446.06976737),
-        (2203648, 574.1),
-        (10**9, 574.1),
-    ],
-)
-def test_global_latency_of_k20_is_table_3_3(threads: int, cycles: float) -> None:
-    k20 = load_gpu("tesla-k20")
-    assert published_latency(k20, threads) == pytest.approx(cycles, abs=1e-9)
-    assert published_latency(k20, threads, store=True) == published_latency(k20, threads)
-
-
-def test_global_latency_elsewhere_is_constant_or_unpublished() -> None:
-    assert published_latency(load_gpu("m60"), 1) == published_latency(load_gpu("m60"), 10**7) == 488
-    assert published_latency(load_gpu("m60"), 1, store=True) == 301
-    assert published_latency(load_gpu("v100"), 1) == 452
-    assert published_latency(load_gpu("v100"), 1, store=True) == 270
-    assert published_latency(load_gpu("k4200"), 1) is None
-    assert published_latency(load_gpu("gtx-1050"), 1) is None
 
 
 def test_throughput_curves_are_table_4_5_with_the_exponent_of_m60_corrected() -> None:
@@ -194,20 +129,6 @@ def test_throughput_never_falls_with_more_instructions(one: int, other: int) -> 
         profile = load_gpu(gpu)
         for curve in (profile.global_memory_throughput, profile.shared_memory_throughput):
             assert curve is None or 0 <= curve.at(few) <= curve.at(many)
-
-
-def test_launch_overhead_is_published_for_k20_alone() -> None:
-    assert load_gpu("k20").launch_overhead_seconds(100_000) == pytest.approx(3.4489e-6)
-    others = [gpu for gpu in THESIS_GPUS if gpu != "tesla-k20"]
-    assert [load_gpu(gpu).launch_overhead_seconds(1) for gpu in others] == [None] * 4
-
-
-def test_corrections_of_the_thesis_are_noted_where_they_are_made() -> None:
-    k20 = load_gpu("k20")
-    assert "784" in (k20.clocks.core_mhz.note or "")
-    assert "exchanged" in (load_gpu("k4200").clocks.core_mhz.note or "")
-    assert "exponent" in (getattr(load_gpu("m60").shared_memory_throughput, "note", None) or "")
-    assert k20.sources[k20.chip.sm_count.source] == k20.sources["thesis-4-6"]
 
 
 def test_supported_clocks_ascend_and_hold_the_default() -> None:
@@ -253,7 +174,6 @@ def test_datasheet_facts_alone_make_a_valid_profile(tmp_path: Path) -> None:
     assert check_profile(path) == []
     gpu = load_gpu("TEST", overlay=tmp_path)
     assert gpu.latency_cycles == {}
-    assert published_latency(gpu, 1) is None
     assert gpu.launch_overhead_seconds(1) is None
     assert gpu.idle_watts is gpu.memory_bytes is gpu.base_core_mhz is None
     assert gpu.l2_latency_cycles is gpu.l1_bytes_per_clock is None

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from wattcast.features.errors import GpuError
 from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
 from wattcast.features.gpus.loader import capabilities
-from wattcast.features.gpus.sections import PeakName
 from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
 from wattcast.training.data.datasets import find_data
 
@@ -124,65 +123,14 @@ def spellings(gpu: GpuProfile) -> set[str]:
 # --- peaks that vendors print ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("gpu_id", "name", "printed"),
-    [
-        ("tesla-v100", "fp32", 14.0),
-        ("titan-v", "fp64", 14.9 / 2),
-        ("gtx-1080-ti", "fp16", 0.177),
-        ("rtx-2080-ti", "tensor_int8", 215.2),
-        ("titan-rtx", "tensor_fp16", 130.5),
-        ("a40", "tensor_tf32", 74.8),
-        ("a100-pcie-40gb", "tensor_fp64", 19.5),
-        ("l40", "tensor_fp16", 181.05),
-        ("rtx-4090", "tensor_int8", 660.6),
-        ("rtx-5090", "tensor_fp4", 1676),
-        ("b200", "tensor_fp8", 4500),
-    ],
-)
-def test_printed_peaks_are_the_vendors(gpu_id: str, name: PeakName, printed: float) -> None:
-    """That the facts give them is checked whenever a profile is read."""
-    peak = load_gpu(gpu_id).printed[name]
-    assert peak.value == pytest.approx(printed)
-    assert load_gpu(gpu_id).peak(name, peak.at_mhz) == pytest.approx(printed * 1e12, rel=0.025)
-
-
 def test_nearly_every_profile_has_a_printed_peak_to_hold_it_to() -> None:
     without = {gpu.id for gpu in GPUS if not gpu.printed}
     assert without <= {"ada-24sm", "gb10", "gtx-1050", "quadro-k4200", "tesla-k20", "tesla-m60"}
 
 
-def test_fp64_of_the_l4_is_a_64th_of_its_fp32() -> None:
-    assert load_gpu("l4").peak("fp64") * 64 == load_gpu("l4").peak("fp32")
-
-
 def test_no_tensor_rate_without_tensor_cores() -> None:
     for facts in capabilities().values():
         assert (facts.tensor_fma_per_clock > 0) == (facts.tensor_cores > 0)
-
-
-@pytest.mark.parametrize(
-    ("gpu_id", "gigatexels"),
-    [
-        ("gtx-980", 144.1),
-        ("tesla-k40c", 178.8),
-        ("gtx-1080-ti", 331.5),
-        ("rtx-2070-super", 256.8),
-        ("rtx-3080", 391.7),
-        ("rtx-4090", 1144.3),
-    ],
-)
-def test_texture_fill_rate_is_the_printed_one(gpu_id: str, gigatexels: float) -> None:
-    gpu = load_gpu(gpu_id)
-    assert gpu.base_core_mhz is not None
-    rate = gpu.sm_count * gpu.texture_lanes * gpu.base_core_mhz * 1e6
-    assert rate == pytest.approx(gigatexels * 1e9, rel=0.001)
-
-
-def test_where_the_bandwidth_is_not_the_printed_one_the_file_says_so() -> None:
-    h200, rtx_8000 = load_gpu("h200").memory, load_gpu("rtx-8000")
-    assert "4.8 TB/s" in (h200.bandwidth_bytes_per_second.note or "")
-    assert "672 GB/s" in (rtx_8000.clocks.memory_mhz.note or "")
 
 
 # --- what streaming kernels reach ------------------------------------------------------------
@@ -193,31 +141,6 @@ def test_streaming_shares_are_plausible_and_most_gpus_have_one() -> None:
     shares = {gpu.id: gpu.streaming_share for gpu in GPUS if gpu.streaming_share is not None}
     assert len(shares) >= 12
     assert {gpu_id: share for gpu_id, share in shares.items() if not 0.6 < share <= 1.0} == {}
-
-
-@pytest.mark.parametrize(
-    ("gpu_id", "gigabytes"),
-    [
-        ("tesla-k20", 150.36),
-        ("tesla-k40c", 191.56),
-        ("tesla-k80", 176.95),
-        ("tesla-m60", 133.0945 * 1.024),
-        ("tesla-p100", 551.87),
-        ("tesla-v100", 814),
-        ("a100-sxm4-80gb", 1759),
-        ("t4", 239.6),
-        ("gtx-980", 171.66),
-        ("gtx-titan-x", 268.71),
-        ("titan-xp", 436.49),
-        ("rtx-3080", 699.36),
-        ("h100-sxm5", 2959.19),
-    ],
-)
-def test_streaming_bandwidth_is_the_measured_one(gpu_id: str, gigabytes: float) -> None:
-    gpu = load_gpu(gpu_id)
-    assert gpu.streaming_share is not None
-    reached = gpu.streaming_share * gpu.bandwidth_bytes_per_second
-    assert reached == pytest.approx(gigabytes * 1e9, rel=0.001)
 
 
 def test_where_no_share_is_published_the_median_of_those_that_are_is_taken() -> None:
@@ -237,18 +160,6 @@ def test_pairs_of_several_grids_are_their_union() -> None:
     assert (1500, 3505) not in pairs
     assert load_gpu("gtx-980").supported_core_mhz[:3] == (400, 500, 595)
     assert load_gpu("gtx-980").supported_memory_mhz[-2:] == (3900, 4005)
-
-
-def test_pairs_of_one_grid_are_the_product_of_its_lists() -> None:
-    k20 = load_gpu("k20")
-    assert k20.supported_pairs == tuple((core, 2600) for core in (614, 640, 666, 705, 758))
-
-
-def test_a_range_of_clocks_is_every_step_of_it() -> None:
-    a100 = load_gpu("a100")
-    assert a100.supported_core_mhz == tuple(range(210, 1411, 15))
-    assert a100.supported_pairs[0] == (210, 1593)
-    assert len(a100.supported_pairs) == 81
 
 
 def test_slow_memory_comes_with_fewer_core_clocks() -> None:
@@ -324,35 +235,3 @@ def test_what_is_nearer_is_faster(gpu: GpuProfile) -> None:
         assert cache > gpu.bandwidth_bytes_per_second
         if gpu.l1_bytes_per_clock is not None:
             assert gpu.l2_bytes_per_clock < gpu.l1_bytes_per_clock * gpu.sm_count
-
-
-def test_dram_latency_of_the_gtx_980_is_the_published_line_at_its_clocks() -> None:
-    """Wang and Chu 2018, Eq. 4: 222.78 core / memory clock + 277.32 cycles."""
-    gpu = load_gpu("gtx-980")
-    line = 222.78 * gpu.core_mhz / gpu.memory_mhz + 277.32
-    assert gpu.dram_latency_cycles == pytest.approx(line, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("gpu_id", "gigabytes", "clock_mhz"),
-    [
-        ("tesla-m60", 446, 1177),
-        ("tesla-p100", 1624, 1328),
-        ("tesla-k80", 339, 875),
-        ("t4", 1270, 1590),
-        ("tesla-v100", 2544, 1380),
-        ("a100-sxm4-80gb", 5430, 1410),
-        ("l40s", 5230, 2490),
-        ("rtx-4090", 4903, 2520),
-    ],
-)
-def test_l2_bandwidth_is_the_measured_one(gpu_id: str, gigabytes: float, clock_mhz: float) -> None:
-    width = load_gpu(gpu_id).l2_bytes_per_clock
-    assert width is not None
-    assert width * clock_mhz * 1e6 == pytest.approx(gigabytes * 1e9, rel=0.005)
-
-
-def test_a_gpu_nobody_measured_has_no_timing() -> None:
-    k4200 = load_gpu("k4200")
-    assert k4200.l1_latency_cycles is k4200.l2_latency_cycles is k4200.dram_latency_cycles is None
-    assert k4200.shared_latency_cycles is k4200.l2_bytes_per_clock is None

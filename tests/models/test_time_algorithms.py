@@ -61,40 +61,6 @@ def test_the_illustration_of_the_thesis() -> None:
     assert schedule.delay == pytest.approx(664, abs=1e-9)
 
 
-def test_an_independent_operation_fills_an_earlier_gap() -> None:
-    """nTW = 2048: d(ld) = 366 + 63 = 429; d(fma) = 10 + ceil(2048/192) - 1 = 20; d(add) = 19.
-
-    ld 0..429, fma after it 429..449 on SP; the add, later in the text, needs nothing: SP is
-    free from 0 to 429, so it runs 0..19. The block lasts until the fma ends.
-    """
-    block = [op(366, "LSU"), op(10, "SP", 0), op(9, "SP")]
-    schedule = schedule_block(block, 2048, K20_UNITS)
-    assert schedule.starts == pytest.approx((0, 429, 0), abs=1e-9)
-    assert schedule.delay == pytest.approx(449, abs=1e-9)
-
-
-def test_the_delay_is_the_latest_end_not_that_of_the_last_node() -> None:
-    """One thread, so d = L. sqrt (359) on SFU and, after a setp (22), a branch (10) on WS.
-
-    sqrt 0..359, setp 0..22, branch 22..32: the last node of the text ends at 32, the block at
-    359 (the dummy end node of the thesis' figure follows every node).
-    A half-cycle latency stays exact: 359.5.
-    """
-    block = [op(359.5, "SFU"), op(22, "SP"), op(10, "WS", 1)]
-    schedule = schedule_block(block, 1, K20_UNITS)
-    assert schedule.starts == pytest.approx((0, 0, 22), abs=1e-9)
-    assert schedule.delay == pytest.approx(359.5, abs=1e-9)
-
-
-def test_a_gap_too_short_is_passed_over() -> None:
-    """n = 1. a (5) 0..5; b (10, LSU) 0..10; c (5) after b: 10..15; d (6) fits not in 5..10: 15..21;
-    e (5) does: 5..10. The block ends at 21."""
-    block = [op(5, "SP"), op(10, "LSU"), op(5, "SP", 1), op(6, "SP"), op(5, "SP")]
-    schedule = schedule_block(block, 1, K20_UNITS)
-    assert schedule.starts == pytest.approx((0, 0, 10, 15, 5), abs=1e-9)
-    assert schedule.delay == pytest.approx(21, abs=1e-9)
-
-
 # --- Algorithm 6, against the printed table ------------------------------------------------
 
 
@@ -148,18 +114,6 @@ def test_interval_reservations_equal_the_cycle_table(
     assert schedule.delay == delay
 
 
-@given(blocks(), st.integers(1, 300), UNITS)
-def test_its_own_start_order_reproduces_a_schedule(
-    block: list[Operation], threads: int, units: dict[str, int]
-) -> None:
-    schedule = schedule_block(block, threads, units)
-    order = start_order(schedule)
-    assert sorted(order) == list(range(len(block)))
-    place = {v: at for at, v in enumerate(order)}
-    assert all(place[u] < place[v] for v in place for u in block[v].predecessors)
-    assert schedule_in_order(block, order, threads, units) == schedule.delay
-
-
 @given(blocks(), st.integers(1, 2048), st.integers(1, 2048), UNITS, st.data())
 def test_in_a_fixed_order_more_work_is_never_shorter(
     block: list[Operation], reference: int, threads: int, units: dict[str, int], data: st.DataObject
@@ -200,18 +154,6 @@ def cfg_delay(
     return schedule_cfg(successors, multipliers, order, delays.__getitem__)
 
 
-def test_the_longer_side_of_a_branch_counts() -> None:
-    """0 -> {1, 2} -> 3 with 10, 5, 700.5, 20 cycles: 10 + max(5, 700.5) + 20 = 730.5."""
-    delay = cfg_delay([(1, 2), (3,), (3,), ()], [1, 1, 1, 1], [10, 5, 700.5, 20])
-    assert delay == pytest.approx(730.5, abs=1e-9)
-
-
-def test_a_loop_of_two_blocks_repeats_both() -> None:
-    """0 -> 1 -> 2 -> {1 (back), 3}, 32 trips: 10 + 32 (100 + 50) + 7 = 4817."""
-    delay = cfg_delay([(1,), (2,), (1, 3), ()], [1, 32, 32, 1], [10, 100, 50, 7])
-    assert delay == pytest.approx(4817, abs=1e-9)
-
-
 def test_nested_loops_multiply_and_the_longest_exit_counts() -> None:
     """0 -> 1 (outer, 4 trips) -> 2 (inner, 4 x 8, self loop) -> 3 (outer) -> {1, 4}; 0 -> 5, an
     early exit of 3000 cycles.
@@ -242,25 +184,11 @@ def test_a_chain_of_many_blocks_needs_no_recursion() -> None:
 # --- Algorithm 8, by hand ------------------------------------------------------------------
 
 
-def test_waves_by_threads() -> None:
-    """196 blocks of 256 on 13 SMs: ceil(50176 / 13) = ceil(3859.69) = 3860 threads per SM, at
-    most 2048 at once: 2 waves."""
-    plan = wave_plan(K20, Launch.of(196, 256), 16, 0)
-    assert plan == WavePlan(3860, 2048, 2)
-
-
 def test_waves_by_registers_at_an_exact_multiple() -> None:
     """64 registers x 256 threads = 16384 of 65536: 4 blocks, 1024 threads at once. 104 blocks:
     104 x 256 / 13 = 2048 = 2 x 1024 threads: 2 waves, not the 3 of the printed `>= 0`."""
     plan = wave_plan(K20, Launch.of(104, 256), 64, 0)
     assert plan == WavePlan(2048, 1024, 2)
-
-
-def test_waves_by_shared_memory() -> None:
-    """20000 of 49152 bytes: 2 blocks of 128 = 256 threads at once. 100 blocks:
-    ceil(12800 / 13) = ceil(984.6) = 985 threads: ceil(985 / 256) = 4 waves."""
-    plan = wave_plan(K20, Launch.of(100, 128), 16, 20000)
-    assert plan == WavePlan(985, 256, 4)
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,12 @@ from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters
 from wattcast.models.papers.wang_chu.network import (
-    DramService,
     FormTime,
     QueueingGpu,
     QueueingLaunch,
     closed_network_cycles,
     delays,
     network_form,
-    portable_service_cycles,
     rounds_of,
     smooth_service_cycles,
 )
@@ -62,24 +60,6 @@ def test_eq_4_gives_table_ii_at_a_core_clock_of_400_mhz(memory_mhz: float, cycle
     assert found == pytest.approx(cycles, abs=0.11)  # the print rounds 500.1 to 500
 
 
-def test_the_ends_of_table_ii_to_two_decimals() -> None:
-    at = [delays(GTX_980, ClockPair(400, mhz), 0.0).dram_latency for mhz in TABLE_II]
-    assert [round(each, 2) for each in at] == [
-        500.10,
-        455.54,
-        425.84,
-        404.62,
-        388.71,
-        376.33,
-        366.43,
-    ]
-
-
-@pytest.mark.parametrize("mhz", TABLE_III)
-def test_with_equal_clocks_eq_4_is_constant_which_is_not_what_table_ii_holds(mhz: float) -> None:
-    assert delays(GTX_980, ClockPair(mhz, mhz), 0.0).dram_latency == pytest.approx(500.10)
-
-
 @pytest.mark.parametrize(("mhz", "row"), TABLE_III.items())
 def test_table_iii_is_used_as_printed_and_hides_one_constant(
     mhz: float, row: tuple[float, float]
@@ -96,11 +76,6 @@ def test_service_time_between_and_beyond_what_was_measured() -> None:
     assert GTX_980.service.at(450) == pytest.approx((10.06 + 9.76) / 2)
     assert GTX_980.service.at(300) == 10.06
     assert GTX_980.service.at(3505) == 9.0
-
-
-def test_the_portable_service_time_of_the_gtx_980_at_its_peak() -> None:
-    assert portable_service_cycles(16, 64, 1.0) == 8.0
-    assert portable_service_cycles(16, 64, 0.5) == 16.0
 
 
 # --- rounds ------------------------------------------------------------------------------------
@@ -144,18 +119,6 @@ def test_max_form_of_the_first_worked_example(clocks: tuple[float, float], cycle
     assert found.seconds == pytest.approx(cycles / (clocks[0] * 1e6))
 
 
-def test_a_compute_bound_launch_pays_issue_shared_memory_and_slow_pipes() -> None:
-    launch = replace(W1, instructions=600, shared_transactions=20, extra_cycles=30)
-    found = max_form(launch, GTX_980, ClockPair(700, 700))
-    assert found.cycles == pytest.approx(8 * (64 * (600 / 4 + 20 + 30) + 500.1))
-
-
-def test_an_idle_sm_leaves_its_bandwidth_to_the_others() -> None:
-    one = max_form(replace(W1, blocks=1, hit_rate=0), GTX_980, ClockPair(700, 700))
-    full = max_form(replace(W1, blocks=16, hit_rate=0), GTX_980, ClockPair(700, 700))
-    assert one.parts["memory"] == pytest.approx(full.parts["memory"] / 16)
-
-
 def test_few_warps_take_no_less_than_their_own_chain() -> None:
     """One block: 6 transactions in two waits of three, and 1000 cycles of arithmetic."""
     launch = replace(W1, blocks=1, mlp=3.0, chain_cycles=1000)
@@ -174,17 +137,6 @@ def test_a_launch_without_global_memory_meets_no_latency() -> None:
 # --- network form -------------------------------------------------------------------------------
 
 
-def test_one_customer_passes_the_servers_one_after_the_other() -> None:
-    assert closed_network_cycles((5.0, 3.0, 2.0), 1) == pytest.approx(10)
-
-
-def test_two_servers_have_a_closed_formula() -> None:
-    """Demands 1 and r, N customers: (1 - r^(N+1)) / (1 - r^N)."""
-    for customers in (1, 2, 5, 8):
-        expected = (1 - 0.5 ** (customers + 1)) / (1 - 0.5**customers)
-        assert closed_network_cycles((10.0, 5.0), customers) == pytest.approx(10 * expected)
-
-
 def test_equal_servers_lose_one_part_in_as_many_as_there_are_customers() -> None:
     assert closed_network_cycles((10.0, 10.0), 4) == pytest.approx(10 * 5 / 4)
 
@@ -198,11 +150,6 @@ def test_a_network_lies_between_its_largest_server_and_the_sum(
 ) -> None:
     found = closed_network_cycles(servers, customers)
     assert max(servers) * (1 - 1e-9) <= found <= sum(servers) * (1 + 1e-9)
-
-
-def test_a_customers_time_in_the_network_grows_evenly_between_whole_numbers() -> None:
-    one, two = (count * closed_network_cycles((10.0, 5.0), count) for count in (1, 2))
-    assert 1.25 * closed_network_cycles((10.0, 5.0), 1.25) == pytest.approx(one + (two - one) / 4)
 
 
 def test_one_block_more_than_sms_does_not_make_a_memory_bound_launch_faster() -> None:
@@ -223,19 +170,6 @@ def test_network_form_of_the_first_worked_example() -> None:
     busy = closed_network_cycles(servers, 8)
     assert found.parts["overlap"] == pytest.approx(busy - servers[2])
     assert found.cycles == pytest.approx(busy + 8 * 500.1)
-
-
-def test_a_large_block_counts_as_several_customers() -> None:
-    small = network_form(W1, GTX_980, ClockPair(700, 700))
-    large = replace(W1, warps_per_block=32, blocks=256)
-    assert network_form(large, GTX_980, ClockPair(700, 700)).cycles == pytest.approx(small.cycles)
-
-
-def test_texture_units_work_beside_the_sm() -> None:
-    launch = replace(W1, texture_cycles=1000)
-    found = network_form(launch, GTX_980, ClockPair(700, 700))
-    assert found.parts["texture"] == 512_000
-    assert found.cycles == pytest.approx(512_000 + found.parts["overlap"] + 8 * 500.1)
 
 
 # --- what holds for every launch -------------------------------------------------------------
@@ -269,44 +203,6 @@ def test_no_clock_that_rises_costs_time(
     assert form(launch, GTX_980, faster).seconds <= form(launch, GTX_980, pair).seconds * SLACK
 
 
-@given(launches, clocks, st.integers(1, 1000), forms)
-def test_more_blocks_take_no_less_time(
-    launch: QueueingLaunch, pair: ClockPair, more: int, form: Form
-) -> None:
-    larger = replace(launch, blocks=launch.blocks + more)
-    assert form(launch, GTX_980, pair).cycles <= form(larger, GTX_980, pair).cycles * SLACK
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "instructions",
-        "transactions",
-        "shared_transactions",
-        "extra_cycles",
-        "texture_cycles",
-        "chain_cycles",
-    ],
-)
-@given(launch=launches, pair=clocks, more=st.floats(0, 1e4), form=forms)
-def test_more_work_takes_no_less_time(
-    name: str, launch: QueueingLaunch, pair: ClockPair, more: float, form: Form
-) -> None:
-    larger = replace(launch, **{name: getattr(launch, name) + more})
-    assert form(launch, GTX_980, pair).cycles <= form(larger, GTX_980, pair).cycles * SLACK
-
-
-@given(launches, clocks, rise)
-def test_both_clocks_scale_time_by_their_factor_and_memory_by_its_efficiency(
-    launch: QueueingLaunch, pair: ClockPair, factor: float
-) -> None:
-    """Table III's course is all that a ratio of clocks does not tell."""
-    faster = ClockPair(pair.core_mhz * factor, pair.memory_mhz * factor)
-    slow, fast = (max_form(launch, GTX_980, each).seconds for each in (pair, faster))
-    assert fast * factor <= slow * SLACK
-    assert slow <= fast * factor * 10.06 / 9.0 * SLACK
-
-
 # --- bad input -----------------------------------------------------------------------------------
 
 
@@ -329,14 +225,3 @@ def test_numbers_that_cannot_be_are_named(name: str, value: float) -> None:
     with pytest.raises(LaunchError) as caught:
         replace(W1, **{name: value})
     assert caught.value.field == name
-
-
-def test_a_clock_of_nothing_is_refused() -> None:
-    with pytest.raises(LaunchError) as caught:
-        max_form(W1, GTX_980, ClockPair(700, 0))
-    assert caught.value.field == "memory_mhz"
-
-
-def test_a_table_of_one_measurement_holds_everywhere() -> None:
-    service = DramService((500.0,), (9.0,))
-    assert service.at(100) == service.at(500) == service.at(900) == 9.0

@@ -13,7 +13,7 @@ from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters
 from wattcast.models.papers.wang_chu.model import case_form
-from wattcast.models.papers.wang_chu.network import QueueingGpu, QueueingLaunch
+from wattcast.models.papers.wang_chu.network import QueueingLaunch
 
 GTX_980 = gpu_parameters(load_gpu("gtx-980")).gpu
 W1 = QueueingLaunch(
@@ -24,8 +24,6 @@ W1 = QueueingLaunch(
     warps_per_block=8,
     blocks=1024,
 )
-W2 = replace(W1, instructions=600)
-W3 = replace(W2, resident_warps=8, blocks=16)
 # One shared access per transfer, six transactions in all.
 W4 = replace(W1, shared_transactions=1, outer_iterations=1, inner_iterations=1)
 # 32 transfers of two transactions, 32 shared accesses after each; avr_comp 2 cycles.
@@ -66,41 +64,6 @@ def test_first_worked_example(
     assert found.rounds.rounds == 8
     assert found.cycles == pytest.approx(8 * active)
     assert found.seconds * 1e6 == pytest.approx(us, abs=5e-5)
-
-
-def test_cycles_of_the_first_worked_example_as_printed() -> None:
-    printed = {
-        (700, 700): 25682.84,
-        (400, 1000): 17485.952,
-        (1000, 400): 64183.22,
-        (1000, 1000): 24968.6,
-    }
-    for clocks, cycles in printed.items():
-        assert case_form(W1, GTX_980, ClockPair(*clocks)).cycles == pytest.approx(cycles)
-
-
-@pytest.mark.parametrize(
-    ("clocks", "active", "us"),
-    [
-        ((700, 700), 10030.575, 114.6351),
-        ((400, 1000), 9930.324, 198.6065),
-        ((1000, 400), 10281.2025, 82.2496),
-    ],
-)
-def test_second_worked_example(clocks: tuple[float, float], active: float, us: float) -> None:
-    found = case_form(W2, GTX_980, ClockPair(*clocks))
-    assert found.compute_cycles == 25
-    assert found.case == "compute (9)"
-    assert found.active_cycles == pytest.approx(active)
-    assert found.seconds * 1e6 == pytest.approx(us, abs=5e-5)
-
-
-def test_third_worked_example() -> None:
-    found = case_form(W3, GTX_980, ClockPair(700, 700))
-    assert found.case == "few warps, long (15)"
-    assert found.active_cycles == pytest.approx(2908.45)
-    assert found.rounds.rounds == 1
-    assert found.seconds * 1e6 == pytest.approx(4.1549, abs=5e-5)
 
 
 def test_fourth_worked_example() -> None:
@@ -158,71 +121,6 @@ def test_eq_5a_as_printed_scales_the_core_clocked_part_of_the_latency_too() -> N
 
 
 # --- continuity ------------------------------------------------------------------------------
-
-
-def at_boundary(service: float, latency: float) -> QueueingGpu:
-    """A GPU with these agl_del and agl_lat at equal clocks, for launches that never hit L2."""
-    return replace(
-        GTX_980,
-        latency_core_cycles=latency,
-        latency_memory_cycles=1e-12,
-        service=replace(GTX_980.service, memory_mhz=(700.0,), cycles=(service,)),
-    )
-
-
-def launch(compute: float, warps: float, transactions: float) -> QueueingLaunch:
-    return replace(
-        W1,
-        instructions=compute * transactions / 0.25,
-        transactions=transactions,
-        hit_rate=0,
-        resident_warps=warps,
-    )
-
-
-PAIR = ClockPair(700, 700)
-EDGE = 1e-7
-
-
-@given(st.floats(1, 50), st.integers(2, 64), st.integers(1, 40))
-def test_eq_9_and_15_meet_where_compute_just_hides_the_latency(
-    compute: float, warps: int, transactions: int
-) -> None:
-    latency = compute * (warps - 1)
-    gpu = at_boundary(compute / 2, latency)
-    below = case_form(launch(compute * (1 - EDGE), warps, transactions), gpu, PAIR)
-    above = case_form(launch(compute * (1 + EDGE), warps, transactions), gpu, PAIR)
-    assert (below.case, above.case) == ("few warps, long (15)", "compute (9)")
-    assert below.active_cycles == pytest.approx(above.active_cycles, rel=1e-5)
-
-
-@given(st.floats(1, 50), st.integers(3, 64), st.integers(1, 40))
-def test_eq_9_and_11_differ_by_one_compute_period(
-    compute: float, warps: int, transactions: int
-) -> None:
-    gpu = at_boundary(compute, compute * (warps - 1) / 4)
-    memory = case_form(launch(compute * (1 - EDGE), warps, transactions), gpu, PAIR)
-    busy = case_form(launch(compute * (1 + EDGE), warps, transactions), gpu, PAIR)
-    assert (memory.case, busy.case) == ("memory (11)", "compute (9)")
-    assert memory.active_cycles - busy.active_cycles == pytest.approx(
-        compute, rel=1e-3, abs=1e-5 * busy.active_cycles
-    )
-
-
-@given(st.floats(1, 50), st.integers(2, 64), st.integers(1, 40))
-def test_eq_11_and_13_differ_by_a_service_per_further_transaction(
-    service: float, warps: int, transactions: int
-) -> None:
-    compute = service / 2
-    latency = service * (warps - 1) - compute
-    short = at_boundary(service * (1 - EDGE), latency)
-    long = at_boundary(service * (1 + EDGE), latency)
-    idle = case_form(launch(compute, warps, transactions), short, PAIR)
-    saturated = case_form(launch(compute, warps, transactions), long, PAIR)
-    assert (idle.case, saturated.case) == ("few warps, short (13)", "memory (11)")
-    assert saturated.active_cycles - idle.active_cycles == pytest.approx(
-        service * (transactions - 1), rel=1e-3, abs=1e-5 * saturated.active_cycles
-    )
 
 
 # --- clocks ------------------------------------------------------------------------------------

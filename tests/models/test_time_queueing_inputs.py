@@ -84,23 +84,6 @@ def test_a_tiled_multiplication_works_through_shared_memory() -> None:
     assert found.mlp == pytest.approx(found.transactions / 32)
 
 
-def test_dependent_loads_wait_one_after_the_other() -> None:
-    body = ADDRESS + (
-        "ld.global.u32 %r2, [%rd4];\nmul.wide.u32 %rd5, %r2, 4;\nadd.s64 %rd6, %rd2, %rd5;\n"
-        "ld.global.u32 %r3, [%rd6];\nst.global.u32 [%rd4], %r3;"
-    )
-    assert chain_of(kernel(body, Launch.of(1, 32), GTX_980), GTX_980, 28).waits == 2
-
-
-def test_conversions_to_doubles_take_the_fp64_pipe_as_arithmetic_does() -> None:
-    body = ADDRESS + (
-        "ld.global.f32 %f1, [%rd4];\ncvt.f64.f32 %fd1, %f1;\nadd.f64 %fd2, %fd1, %fd1;\n"
-        "cvt.rn.f32.f64 %f2, %fd2;\nst.global.f32 [%rd4], %f2;"
-    )
-    found = launch_of(kernel(body, Launch.of(64, 256), GTX_980), GTX_980, 28)
-    assert found.extra_cycles == pytest.approx(3 * 32 / 4)  # 4 FP64 lanes
-
-
 def test_arithmetic_on_64_lanes_takes_longer_than_its_issue() -> None:
     body = ADDRESS + "ld.global.f32 %f1, [%rd4];\n" + "fma.rn.f32 %f1, %f1, %f1, %f1;\n" * 1000
     body += "st.global.f32 [%rd4], %f1;"
@@ -167,34 +150,12 @@ def test_counters_by_hand() -> None:
     assert found.outer_iterations is None
 
 
-def test_a_partial_warp_is_a_warp() -> None:
-    found = counters_to_inputs({**COUNTERS, "blocks": "(600 1 1) (4 4 1)", "warps": 300}, GTX_980)
-    assert (found.blocks, found.warps_per_block) == (600, 1)
-
-
-def test_without_a_launch_blocks_of_256_threads_are_taken() -> None:
-    counters = {name: value for name, value in COUNTERS.items() if name != "blocks"}
-    found = counters_to_inputs(counters, GTX_980)
-    assert (found.blocks, found.warps_per_block) == (75, 8)
-
-
 def test_double_precision_from_operations_where_instructions_are_not_counted() -> None:
     counters = {name: value for name, value in COUNTERS.items() if name != "inst_fp_64"}
     operations = {"flop_count_dp": 16000, "flop_count_dp_fma": 3200}
     assert counters_to_inputs({**counters, **operations}, GTX_980) == counters_to_inputs(
         COUNTERS, GTX_980
     )
-
-
-def test_more_memory_than_l2_traffic_counts_as_passing_l2() -> None:
-    found = counters_to_inputs({**COUNTERS, "dram_read_transactions": 11000}, GTX_980)
-    assert found.transactions == 20
-    assert found.hit_rate == 0
-
-
-def test_missing_values_are_those_not_given() -> None:
-    empty = {**COUNTERS, "flop_count_dp": "", "inst_integer": float("nan"), "inst_fp_32": None}
-    assert counters_to_inputs(empty, GTX_980) == counters_to_inputs(COUNTERS, GTX_980)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +224,3 @@ def test_a_gpu_without_a_published_latency_says_whose_it_uses() -> None:
     )
     assert "latency_assumed" in [each.code for each in found.diagnostics]
     assert any("gtx-980" in each.detail for each in found.diagnostics)
-
-
-def test_what_an_sm_issues_is_not_what_its_fp32_lanes_do() -> None:
-    assert gpu_parameters(load_gpu("tesla-p100")).gpu.issue_cycles == 0.5
-    assert gpu_parameters(V100).gpu.issue_cycles == 0.25  # 64 lanes, but four schedulers

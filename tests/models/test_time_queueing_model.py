@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.models.time_works import KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
-from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -18,7 +13,6 @@ from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters, launch_of
 from wattcast.models.papers.wang_chu.model import QueueingCasesTimeModel, QueueingTimeModel
 from wattcast.models.papers.wang_chu.network import network_form
-from wattcast.models.time import spread as spread_module
 from wattcast.models.time.registry import get_time_model
 from wattcast.models.time.spread import spread
 
@@ -37,11 +31,6 @@ def analysed(name: str, launch: Launch, gpu: GpuProfile, trips: float = 32) -> K
 MATMUL = analysed("tiled_matmul.ptx", Launch.of((32, 32), (32, 32)), GTX_980)
 SMALL = analysed("vector_add.ptx", Launch.of(1, 256), GTX_980)
 LARGE = analysed("vector_add.ptx", Launch.of(200_000, 256), GTX_980)
-
-
-def test_both_families_are_registered() -> None:
-    assert isinstance(get_time_model("queueing"), QueueingTimeModel)
-    assert isinstance(get_time_model("queueing-cases"), QueueingCasesTimeModel)
 
 
 def test_queueing_is_the_network_form_and_the_start_of_the_kernel() -> None:
@@ -91,52 +80,3 @@ def test_the_interval_is_that_of_programs_left_out() -> None:
         assert found.low == pytest.approx(found.value * width.low_factor)
         assert found.high == pytest.approx(found.value * width.high_factor)
         assert found.level == 0.9
-
-
-def test_a_gpu_without_measured_times_gets_a_wider_interval() -> None:
-    a100 = load_gpu("a100-sxm4-80gb")
-    analysis = analysed("vector_add.ptx", Launch.of(1000, 256), a100)
-    found = QueueingTimeModel().predict(analysis, a100).estimate
-    assert found.basis == "extrapolated"
-    pooled, _ = spread("queueing", "any")
-    assert found.high / found.value == pytest.approx(pooled.high_factor**1.5)
-
-
-def test_guessed_trip_counts_widen_the_interval() -> None:
-    module = read_module((KERNELS / "tiled_matmul.ptx").read_text(encoding="utf-8"))
-    guessed = analyse(
-        module, None, Launch.of((32, 32), (32, 32)), GTX_980, registers_per_thread=32,
-        analysis="symbolic",
-    )  # fmt: skip
-    assert guessed.trips_assumed
-    found = QueueingTimeModel().predict(guessed, GTX_980).estimate
-    width, _ = spread("queueing", "gtx-980")
-    assert found.low < found.value * width.low_factor
-    assert found.high > found.value * width.high_factor
-
-
-def test_no_factors_of_a_family_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    empty = tmp_path / "spread.csv"
-    empty.write_text("gpu,family,low_factor,high_factor,groups,rows\n", encoding="utf-8")
-    monkeypatch.setattr(spread_module, "SPREAD_FILE", empty)
-    with pytest.raises(DataError, match="no factors of nothing"):
-        spread("nothing", "gtx-980")
-
-
-@given(
-    st.sampled_from([MATMUL, SMALL, LARGE]),
-    st.floats(200, 2000),
-    st.floats(200, 5000),
-    st.floats(1, 4),
-    st.floats(1, 4),
-)
-def test_no_clock_that_rises_costs_time(
-    analysis: KernelAnalysis, core: float, memory: float, core_rise: float, memory_rise: float
-) -> None:
-    model = QueueingTimeModel()
-    slow = model.predict(analysis, GTX_980, ClockPair(core, memory)).estimate.value
-    faster = ClockPair(core * core_rise, memory * memory_rise)
-    fast = model.predict(analysis, GTX_980, faster).estimate.value
-    assert fast <= slow * (1 + 1e-9)

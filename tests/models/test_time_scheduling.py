@@ -6,16 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.papers.thesis.published import GPUS, published_pairs, spread_of
-from tests.features.test_gpus import published_latency
+from studies.papers.thesis.published import GPUS, published_pairs
 from tests.models.time_works import (
     ALL_GPUS,
     K20,
     MATMUL,
-    MEASURED_MATMUL_US,
     MEASURED_VECTOR_ADD_US,
     VECTOR_ADD,
     body,
@@ -25,15 +23,11 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.gpus.sections import LatencyPiece
 from wattcast.features.launch import Launch
-from wattcast.models.papers.thesis.algorithms import Operation, schedule_block, schedule_cfg
 from wattcast.models.papers.thesis.code import charge
 from wattcast.models.papers.thesis.penalties import (
     MemoryCounts,
-    cache_penalty_cycles,
-    global_penalty_seconds,
     latencies,
     nondecreasing,
-    resource_units,
     shared_penalty_seconds,
 )
 from wattcast.models.papers.thesis.scheduling import Costs, KernelWork, SchedulingTimeModel
@@ -113,50 +107,6 @@ def test_the_printed_steps_that_keep_vector_add_from_its_measured_time() -> None
     assert estimate.low * 1e6 <= MEASURED_VECTOR_ADD_US <= estimate.high * 1e6
 
 
-def test_the_printed_step_that_keeps_the_matmul_from_its_measured_time() -> None:
-    """docs/time.md: 15.5 ms against 7.0 ms measured, a factor 2.2.
-
-    Each shared load holds the load/store units for latency plus pipeline (47 + 63 cycles), one
-    after the other: 64 of them in 32 tiles and 40 waves take 12.8 ms of the 15.5. Held for the
-    63 + 1 cycles in which its batches issue, they would take 7.4 ms.
-    """
-    estimate, predicted_us = MODEL.predict_work(MATMUL, K20).estimate, microseconds(MATMUL)
-    serial_us = 40 * 32 * 64 * (47 + 63) / K20.core_mhz
-    issue_us = 40 * 32 * 64 * 64 / K20.core_mhz
-    assert serial_us > 0.8 * predicted_us
-    assert predicted_us / MEASURED_MATMUL_US == pytest.approx(2.22, abs=0.05)
-    assert (predicted_us - serial_us + issue_us) / MEASURED_MATMUL_US < 2
-    assert estimate.low * 1e6 <= MEASURED_MATMUL_US <= estimate.high * 1e6
-
-
-@pytest.mark.parametrize("gpu_id", ALL_GPUS)
-@pytest.mark.parametrize("work", [VECTOR_ADD, MATMUL], ids=["vectorAdd", "matmul"])
-@pytest.mark.parametrize("blocks", [1, 13, 196, 1024, 60_000])
-def test_the_fixed_order_is_algorithm_6_on_real_kernels(
-    work: KernelWork, gpu_id: str, blocks: int
-) -> None:
-    """The order that keeps predictions monotone costs nothing here: the delays are Algorithm 6's
-    own, in text order, at each launch's own latencies."""
-    gpu = load_gpu(gpu_id)
-    launch = Launch.of(blocks, work.launch.threads_per_block)
-    result = MODEL.costs(replace(work, launch=launch), gpu)
-    known, units = latencies(gpu, launch.threads), resource_units(gpu)
-    delays = [
-        schedule_block(
-            [
-                Operation(known.cycles[cost.latency], cost.resource, before)
-                for cost, before in zip(block.charges, block.predecessors, strict=True)
-            ],
-            result.plan.threads_per_wave,
-            units,
-        ).delay
-        for block in work.code.blocks
-    ]
-    multipliers = work.code.multipliers(work.trip_counts)
-    wave = schedule_cfg(work.code.successors, multipliers, work.code.order, delays.__getitem__)
-    assert result.wave_cycles == pytest.approx(wave)
-
-
 # --- monotone ------------------------------------------------------------------------------
 
 
@@ -171,26 +121,9 @@ def test_load_latency_never_falls_with_threads(threads: int, more: int) -> None:
         assert after.cycles["global_load"] >= before.cycles["global_load"]
 
 
-@given(st.integers(1, 5_000_000))
-def test_the_repaired_latency_is_the_printed_one_away_from_its_jumps(threads: int) -> None:
-    model = K20.global_memory_latency
-    assert model is not None
-    printed = published_latency(K20, threads)
-    assert printed is not None
-    repaired = nondecreasing(model.pieces)(threads)
-    assert abs(repaired - printed) < 50
-    # pools: around 4096 threads, around 24576, and the falling piece from 991232 on
-    assume(not (2400 < threads < 8100 or 14000 < threads < 79000 or 910000 < threads < 2203648))
-    assert repaired == pytest.approx(printed, abs=0.6)
-
-
 def test_a_latency_that_falls_for_ever_is_refused() -> None:
     with pytest.raises(ModelError, match="nondecreasing"):
         nondecreasing((LatencyPiece(slope=-1.0, constant=5.0),))
-
-
-def test_a_warp_scheduler_serves_a_warp() -> None:
-    assert resource_units(K20) == {"SP": 192, "SFU": 32, "DPU": 64, "LSU": 32, "WS": 128}
 
 
 @pytest.mark.parametrize(
@@ -223,41 +156,12 @@ def test_unit_and_latency_of_an_opcode(opcode: str, resource: str, latency: str)
     assert (cost.resource, cost.latency) == (resource, latency)
 
 
-def test_memory_accesses_of_an_opcode() -> None:
-    copy = charge("cp.async.cg.shared.global")
-    assert copy is not None
-    assert (copy.global_accesses, copy.global_bytes) == (1, 16)
-    assert (copy.shared_accesses, copy.shared_bytes) == (1, 16)
-    vector = charge("ld.global.v4.f32")
-    assert vector is not None
-    assert (vector.global_accesses, vector.global_bytes, vector.shared_accesses) == (1, 16, 0)
-    assert charge("ret") is None
-
-
-def test_penalties_without_accesses_are_nothing() -> None:
-    none = MemoryCounts(0, 0, 0, 0)
-    for gpu_id in ALL_GPUS:
-        gpu = load_gpu(gpu_id)
-        assert global_penalty_seconds(gpu, 4096, none) == (0.0, ())
-        assert shared_penalty_seconds(gpu, 4096, none) == (0.0, ())
-        assert cache_penalty_cycles(gpu, 4096, none, 300) == 0
-
-
 def test_shared_penalty_by_hand() -> None:
     """Tesla K20, 4160 threads, 10 accesses of 4 bytes: 4160 / (32 x 13) = 10 batches per SM;
     TP = 823761.8 (1 - exp(-0.00001383 x 100)) = 1138.476 MB/s; 10 x 40 / TP = 0.351 us."""
     seconds, diagnostics = shared_penalty_seconds(K20, 4160, MemoryCounts(0, 0, 10, 40))
     assert seconds == pytest.approx(0.3513469e-6, rel=1e-5)
     assert diagnostics == ()
-
-
-def test_a_vanishing_share_of_an_access_costs_next_to_nothing() -> None:
-    """GTX 1050: its global throughput curve is 0 at no access at all."""
-    gpu = load_gpu("gtx-1050")
-    seconds, _ = global_penalty_seconds(gpu, 1, MemoryCounts(5e-324, 5e-324, 0, 0))
-    assert 0 <= seconds < 1e-12
-    seconds, _ = shared_penalty_seconds(K20, 1, MemoryCounts(0, 0, 1e-300, 1e-300))
-    assert 0 <= seconds < 1e-12
 
 
 # --- what is guessed is said -----------------------------------------------------------------
@@ -321,11 +225,6 @@ def test_the_spread_of_a_gpu_holds_nine_in_ten_of_its_pairs(gpu_id: str) -> None
     ]
     assert sum(inside) >= 0.9 * len(pairs)
     assert basis == "extrapolated"  # the errors are those of the authors' tool
-
-
-def test_the_factors_are_those_of_the_pairs() -> None:
-    for gpu_id in (*GPUS, "tesla-v100"):
-        assert spread("scheduling", gpu_id) == spread_of(published_pairs(), gpu_id)
 
 
 def test_a_gpu_without_times_gets_the_spread_of_all() -> None:

@@ -30,16 +30,12 @@ from wattcast.features.launch import Launch
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.thesis.work import KernelWork, known_trips
 from wattcast.models.papers.volkov import (
-    SmRates,
     Throughput,
     VolkovTimeModel,
-    arithmetic_throughput,
-    memory_throughput,
     throughput,
 )
 
 MODEL = VolkovTimeModel()
-LIMITS = SmRates(memory=0.1, arithmetic=4.0, issue=4.0)
 
 SMALL = KernelWork(
     body("ld.global.f32 %f1, [%rd1];\nadd.f32 %f2, %f1, %f1;\nst.global.f32 [%rd2], %f2;\nret;"),
@@ -53,32 +49,6 @@ def of(work: KernelWork, gpu: GpuProfile = K20, clocks: ClockPair | None = None)
 
 
 # --- on plain numbers ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("warps", "alpha", "expected"),
-    [
-        # 8 / (300 + 4 x 9) = 8 / 336: latency
-        (8, 4, 8 / 336),
-        # 64 / 336 = 0.19 would be more than memory gives
-        (64, 4, 0.1),
-        # 64 / (300 + 100 x 9) = 0.0533, 4 / 100 = 0.04, 4 / 101 = 0.0396: issue
-        (64, 100, 4 / 101),
-        # no arithmetic: 8 / 300
-        (8, 0, 8 / 300),
-    ],
-)
-def test_memory_throughput_by_hand(warps: float, alpha: float, expected: float) -> None:
-    assert memory_throughput(warps, alpha, 300, 9, LIMITS) == pytest.approx(expected)
-
-
-def test_arithmetic_limits_by_hand() -> None:
-    """A slow unit of 0.5 a cycle: 0.5 / 100 = 0.005 memory instructions. Without memory:
-    2 / 9 = 0.222 by latency, 64 / 9 = 7.1 cut to 0.5."""
-    slow = LIMITS._replace(arithmetic=0.5)
-    assert memory_throughput(64, 100, 300, 9, slow) == pytest.approx(0.005)
-    assert arithmetic_throughput(2, 9, slow) == pytest.approx(2 / 9)
-    assert arithmetic_throughput(64, 9, slow) == 0.5
 
 
 # --- of a launch, by hand --------------------------------------------------------------------

@@ -13,7 +13,6 @@ from studies.data.frequency import (
     file_names,
     kernel_group,
     read_frequency,
-    read_opcode_counts,
 )
 from studies.fitting.scaling.rows import scaling_rows
 from wattcast.features.errors import DataError
@@ -83,14 +82,6 @@ def test_a_defect_names_file_row_and_column(
     assert caught.value.context["row"] == where
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    campaign(tmp_path, two())
-    path = tmp_path / "dvfs" / "wang_dcgm_new.csv"
-    path.write_text(path.read_text("utf-8").replace("u_dram", "u_drum"), "utf-8")
-    with pytest.raises(DataError, match="u_dram"):
-        read_frequency("wang_dcgm_new", tmp_path)
-
-
 def test_v100_rows_below_705_mhz_are_dropped_with_a_count(tmp_path: Path) -> None:
     rows = [*two(), row("bfs", 600, time_ms=9), row("bfs", 705, time_ms=3.5)]
     read = read_frequency("wang_dcgm_tesla_v100", campaign(tmp_path, rows, "wang_dcgm_tesla_v100"))
@@ -121,13 +112,6 @@ def test_impossible_measurements_are_noted_and_kept(tmp_path: Path) -> None:
     assert read.noted == {"slower_than_clock_ratio": 1, "reference_power_too_low": 1}
     assert len(read.frame) == 6
     assert (~read.sound_power).tolist() == (read.frame["benchmark"] == "odd").tolist()
-
-
-def test_names_nobody_listed_become_groups_of_their_own(tmp_path: Path) -> None:
-    rows = [*two("frobnicate_v2"), *two("frobnicate"), *two("another")]
-    read = read_frequency("wang_dcgm_new", campaign(tmp_path, rows))
-    assert set(read.frame["group"]) == {"frobnicate", "another"}
-    assert scaling_rows("wang_dcgm_new", tmp_path).use.dram.tolist() == [0.4] * 6
 
 
 @pytest.mark.parametrize(
@@ -184,10 +168,3 @@ def test_known_defects_are_found() -> None:
     assert v100.dropped["core_below_705_mhz"] >= 3 * 138
     assert read_frequency("lisboa_tesla_k40c").dropped["impossible_counters"] == 8
     assert read_frequency("wang_dcgm_quadro_rtx_8000").noted["reference_power_too_low"] >= 4
-
-
-@needs_data
-def test_opcode_counts_read() -> None:
-    counts = read_opcode_counts()
-    assert {"kind", "benchmark", "args", "kernel", "ld", "fma"} <= set(counts.columns)
-    assert counts["ld"].min() >= 0

@@ -81,10 +81,3 @@ def test_a_defect_names_file_row_and_column(tmp_path: Path, column: str, value: 
         read_launches(path)
     assert caught.value.context == {"file": "launches.csv", "row": 4, "column": column}
     assert "row 4" in caught.value.detail
-
-
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "launches.csv"
-    path.write_text("gpu,program\ngeforce-rtx-3080,x\n")
-    with pytest.raises(DataError, match="has no column"):
-        read_launches(path)

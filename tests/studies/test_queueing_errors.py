@@ -15,7 +15,6 @@ from studies.papers.wang_chu.errors import (
     FORMS,
     DataSet,
     Factors,
-    Predicted,
     accuracy_table,
     interval_factors,
     kernel_table,
@@ -71,32 +70,12 @@ def own_table(folder: Path, factor: float = 1.0, reference: float = 1000) -> Pat
     return folder
 
 
-def test_a_kernel_that_keeps_to_the_model_has_no_error(tmp_path: Path) -> None:
-    found = predict(OWN, MAX_FORM, own_table(tmp_path))
-    assert found.absolute() == pytest.approx(np.zeros(9), abs=1e-9)
-    assert found.scaling(found.reference) == pytest.approx(np.zeros(9), abs=1e-9)
-    assert found.programs.tolist() == ["copy"] * 9
-
-
 def test_a_kernel_twice_as_slow_at_all_clocks_scales_without_error(tmp_path: Path) -> None:
     found = predict(OWN, MAX_FORM, own_table(tmp_path, factor=2))
     assert found.absolute() == pytest.approx(np.full(9, 0.5))
     assert found.scaling(found.reference) == pytest.approx(np.zeros(9), abs=1e-9)
     assert set(found.reference) == {8}  # 1000 / 1000, sorted by clocks
     assert set(found.middle) == {4}
-
-
-def test_scaling_errors_are_relative_to_the_base_row() -> None:
-    rows = Predicted(
-        np.array(["k", "k"]),
-        np.array(["k", "k"]),
-        measured=np.array([1.0, 2.0]),
-        predicted=np.array([2.0, 2.0]),
-        reference=np.array([0, 0]),
-        middle=np.array([1, 1]),
-    )
-    assert rows.scaling(rows.reference).tolist() == [0.0, 0.5]
-    assert rows.scaling(rows.middle).tolist() == [1.0, 0.0]
 
 
 def test_missing_data_and_references_are_named(tmp_path: Path) -> None:
@@ -120,14 +99,6 @@ def test_factors_are_written_as_the_models_read_them(tmp_path: Path) -> None:
         "gtx-980,queueing,0.250,2.000,3,40",
         other.strip(),
     ]
-
-
-def test_without_data_the_command_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))
-    assert queueing.main([]) == 1
-    assert "WATTCAST_DATA" in capsys.readouterr().err
 
 
 # --- on the published measurements -----------------------------------------------------------
@@ -167,16 +138,6 @@ def test_the_network_form_beats_the_cases(data: DataSet) -> None:
     best = predict(data, NETWORK)
     assert best.absolute().mean() < corrected.absolute().mean()
     assert best.scaling(best.middle).mean() < printed.scaling(printed.middle).mean()
-
-
-@needs_data
-def test_neither_clock_moves_a_kernel_bound_by_the_start_of_its_blocks() -> None:
-    """The one kernel whose scaling no form predicts: 262,144 blocks of 16 threads."""
-    found = predict(BY_NAME["GTX 980 high"], NETWORK)
-    gaussian = found.programs == "gaussian"
-    measured = found.measured[gaussian]
-    assert measured.max() / measured.min() < 1.005
-    assert found.scaling(found.reference)[gaussian].mean() > 0.3
 
 
 @needs_data

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from studies.fitting.scaling.trees import FittedTrees, ResidualRows, TreeSettings, fit_trees
 from tests.studies.test_scaling_physical import PARAMETERS, use
-from wattcast.features.errors import ModelError, SchemaError
+from wattcast.features.errors import ModelError
 from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import (
-    SCHEMAS,
     TREES,
-    inputs,
     scaling_store,
     schema_hash,
     served,
@@ -87,24 +85,10 @@ def test_corrected_time_keeps_order_and_bounds_and_power_rises_with_the_core(
     assert found[1].power >= found[0].power * (1 - 1e-9)  # type: ignore[operator]
 
 
-def test_without_trees_it_is_the_physical_model() -> None:
-    pairs = [ClockPair(700.0, 3000.0), ClockPair(1200.0, 800.0)]
-    plain = CorrectedScaling(PHYSICAL).scales(use(sp=0.4), pairs)
-    assert plain == PHYSICAL.scales(use(sp=0.4), pairs)
-
-
 def test_trees_for_power_nobody_measured_are_refused() -> None:
     timed = PhysicalScaling(PARAMETERS.model_copy(update={"power": None}))
     with pytest.raises(ModelError, match="tells none"):
         CorrectedScaling(timed, power=noisy_trees("power"))
-
-
-def test_schemas_name_every_input_and_have_hashes_of_their_own() -> None:
-    assert inputs("dcgm", "time")[:3] == ("log_time", "core_slowdown", "memory_slowdown")
-    assert inputs("dcgm", "power")[0] == "core_speed"
-    assert len({schema_hash(name) for name in SCHEMAS}) == len(SCHEMAS)
-    with pytest.raises(SchemaError, match="nope"):
-        schema_hash("nope")
 
 
 # --- packaged trees ---------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.fitting.scaling.protocols import unfitted_time
@@ -48,13 +47,6 @@ def test_parts_add_up_at_order_1(core: float, memory: float, expected: float) ->
     assert time(SUM, table(0.5, 0.2, 0.1), core, memory) == pytest.approx(expected, rel=1e-12)
 
 
-def test_capacities_scale_uses() -> None:
-    halved = SUM.model_copy(update={"capacities": {"sp": 0.5, "l2": 1.0}, "dram_capacity": 0.5})
-    assert time(halved, table(0.25, 0.1, 0.1), 0.5, 1.0) == pytest.approx(
-        time(SUM, table(0.5, 0.2, 0.1), 0.5, 1.0)
-    )
-
-
 def test_the_path_into_l2_runs_on_the_core_clock() -> None:
     # fill 1: memory and path count alike, so that half the core clock makes 0.5 (1 + 2) / 2
     filled = SUM.model_copy(update={"fill": 1.0})
@@ -68,18 +60,6 @@ def test_a_fixed_share_of_core_time_stays() -> None:
     assert time(fixed, table(0.5, 0.2, 0.1), 0.5, 1.0) == pytest.approx(expected)
 
 
-def test_a_busier_core_owns_more_of_the_latency() -> None:
-    sloped = SUM.model_copy(update={"latency_slope": 2.0})
-    slow_core = [time(sloped, table(0.3, core, 0.0), 0.5, 1.0) for core in (0.1, 0.2, 0.3)]
-    assert slow_core == sorted(slow_core)
-
-
-def test_saturated_memory_leaves_the_core_clock_without_effect() -> None:
-    sharp = SUM.model_copy(update={"order": 8.0})
-    assert time(sharp, table(1.0, 0.1, 0.1), 0.5, 1.0) == pytest.approx(1.0, abs=0.15)
-    assert time(sharp, table(1.0, 0.1, 0.1), 1.0, 0.5) == pytest.approx(2.0, abs=0.01)
-
-
 def test_unfitted_time_by_hand() -> None:
     # u_core = 0.4 (issue), w = 0.8 / 1.2 = 2/3; at half the memory clock the latency is
     # 0.6 (0.555 + 0.445 (2/3 * 2 + 1/3)) = 0.778, so that
@@ -89,7 +69,6 @@ def test_unfitted_time_by_hand() -> None:
     assert found[0] == pytest.approx(1.62340 / 0.86691, rel=1e-4)
 
 
-uses = st.floats(0.0, 1.2)
 positive = st.floats(0.05, 2.0)
 parameters = st.builds(
     TimeParameters,
@@ -102,47 +81,6 @@ parameters = st.builds(
     latency_slope=st.floats(0.0, 5.0),
 )
 clocks = st.floats(0.2, 2.0)
-
-
-@given(parameters, uses, uses, uses, clocks, clocks, st.floats(1.0, 2.0), st.floats(1.0, 2.0))
-def test_time_never_rises_with_a_clock(
-    model: TimeParameters,
-    dram: float,
-    sp: float,
-    l2: float,
-    core: float,
-    memory: float,
-    more_core: float,
-    more_memory: float,
-) -> None:
-    use = table(dram, sp, l2)
-    slow = time(model, use, core, memory)
-    for faster in ((core * more_core, memory), (core, memory * more_memory)):
-        assert time(model, use, *faster) <= slow * (1 + 1e-9)
-
-
-@given(parameters, uses, uses, uses, clocks, clocks)
-def test_time_keeps_within_what_the_clocks_allow(
-    model: TimeParameters, dram: float, sp: float, l2: float, core: float, memory: float
-) -> None:
-    use = table(dram, sp, l2)
-    low, high = time_bounds(ClockPair(core, memory), ClockPair(1.0, 1.0))
-    assert low * (1 - 1e-9) <= time(model, use, core, memory) <= high * (1 + 1e-9)
-    assert time(model, use, 1.0, 1.0) == 1.0
-
-
-@given(uses, uses, uses, clocks, clocks, st.floats(1.0, 2.0))
-def test_unfitted_time_falls_with_both_clocks(
-    dram: float, issue: float, l2: float, core: float, memory: float, more: float
-) -> None:
-    use = table(dram, issue, l2, units=("issue", "l2"))
-
-    def at(core: float, memory: float) -> float:
-        return float(unfitted_time(use, np.array([core]), np.array([memory]))[0])
-
-    assert at(core * more, memory) <= at(core, memory) * (1 + 1e-9)
-    assert at(core, memory * more) <= at(core, memory) * (1 + 1e-9)
-    assert at(1.0, 1.0) == 1.0
 
 
 def test_bounds_are_1_and_the_larger_ratio_below_the_reference() -> None:

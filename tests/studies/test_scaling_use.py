@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from wattcast.features.errors import ClockError, DataError
+from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.use import UNITS, KernelUse, UseTable, nvprof_use
+from wattcast.models.papers.scaling.use import UNITS, KernelUse, nvprof_use
 
 COUNTS = {
     "dram_read_transactions": 3e6,
@@ -43,13 +43,6 @@ def test_shares_on_the_gtx_980_by_hand() -> None:
     assert tuple(use.core) == UNITS["nvprof"]
 
 
-def test_issued_instructions_stand_in_and_missing_kinds_count_nothing() -> None:
-    counts = {name: COUNTS[name] for name in list(COUNTS)[:6]} | {"inst_issued": 6.4e6}
-    use = nvprof_use(counts, 1e-3, load_gpu("gtx-980"), ClockPair(1000, 3500))
-    assert use.core["issue"] == pytest.approx(0.1)
-    assert use.core["sp"] == 0.0
-
-
 def test_a_missing_memory_count_is_named() -> None:
     counts = {name: value for name, value in COUNTS.items() if name != "l2_write_transactions"}
     with pytest.raises(DataError, match="l2_write_transactions"):
@@ -70,16 +63,3 @@ def test_nonsense_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=match):
         KernelUse("dcgm", core, dram, ClockPair(1000, 877), seconds)
-
-
-def test_clocks_must_be_above_0() -> None:
-    core = {"sp": 0.1, "dp": 0.0, "sm_active": 1.0}
-    with pytest.raises(ClockError, match="core_mhz"):
-        KernelUse("dcgm", core, 0.1, ClockPair(0, 877))
-
-
-def test_a_table_selects_units_by_name() -> None:
-    core = {"sp": 0.1, "dp": 0.2, "sm_active": 0.9}
-    table = UseTable.of([KernelUse("dcgm", core, 0.3, ClockPair(1000, 877))])
-    assert table.select(["dp", "sp"]).tolist() == [[0.2, 0.1]]
-    assert len(table) == 1

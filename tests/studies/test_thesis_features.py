@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,14 +10,10 @@ import pytest
 
 from studies.papers.thesis import features
 from studies.papers.thesis import rows as row_studies
-from studies.papers.thesis.data import judge, printed, rows_of, study_tables
-from studies.papers.thesis.feature_sections import grid, partial_dependence
+from studies.papers.thesis.data import judge, printed, rows_of
 from studies.papers.thesis.features import (
     TABLE_5_4,
-    agreement,
-    printed_ranking,
     rank,
-    rankings,
     select_features,
     without_correlated,
 )
@@ -48,19 +41,6 @@ def test_of_two_that_go_together_the_preferred_stays() -> None:
     assert kept == ("occupancy", "inst_issue_cycles")
     found = {each.feature: (each.kept, round(each.value, 6)) for each in dropped}
     assert found == {"avg_comp_lat": ("inst_issue_cycles", -1.0), "branch": ("occupancy", 1.0)}
-
-
-def test_ranks_see_what_a_straight_line_does_not() -> None:
-    frame = a_frame()
-    frame["branch"] = np.exp(frame["occupancy"])
-    names = ("occupancy", "branch")
-    assert without_correlated(frame, names, "pearson")[0] == names
-    assert without_correlated(frame, names, "kendall")[0] == ("occupancy",)
-
-
-def test_a_feature_of_one_value_goes_with_nothing() -> None:
-    frame = a_frame().assign(branch=1.0)
-    assert without_correlated(frame, ("occupancy", "branch"), "pearson")[1] == ()
 
 
 def test_forest_and_shap_find_what_power_follows() -> None:
@@ -125,31 +105,7 @@ def test_outliers_leave_training_not_the_scores() -> None:
     assert all(kept < most for kept, most in zip(seen[:5], full.tolist(), strict=True))
 
 
-def test_models_are_judged_without_outliers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_studies, "BOTH_WAYS", ("decision-tree",))
-    frame = a_frame()
-    found = row_studies.study_outliers(frame, ONCE, ("decision-tree",))
-    assert sum(found.kernels.values()) == found.chosen.sum() > 0
-    removed, kept = found.removed["decision-tree"], found.kept_in_scores["decision-tree"]
-    assert len(removed.random.rows) == len(frame) - found.chosen.sum()
-    assert len(kept.random.rows) == len(frame)
-
-
 # --- dependence, dwarfs ---------------------------------------------------------------------------
-
-
-def test_a_curve_follows_what_power_depends_on() -> None:
-    curves = partial_dependence(a_frame(20, 10), ("avg_comp_lat", "inst_issue_cycles", "branch"))
-    assert list(curves)[-1] == "branch"
-    rising = curves["avg_comp_lat"]
-    assert rising.watts[-1] - rising.watts[0] > 20
-    assert curves["branch"].span_watts < rising.span_watts / 4
-
-
-def test_a_grid_lies_on_values_that_occur() -> None:
-    values, shares = grid(np.array([5.0, 1.0, 1.0, 1.0, np.nan]))
-    assert values.tolist() == [1.0, 5.0]
-    assert shares.tolist() == [0.75, 1.0]
 
 
 def test_error_by_dwarf_is_that_of_its_rows() -> None:
@@ -168,45 +124,7 @@ def test_error_by_dwarf_is_that_of_its_rows() -> None:
 # --- cost -----------------------------------------------------------------------------------------
 
 
-def test_rankings_hold_every_feature_once() -> None:
-    found = rankings({"gpu": a_frame()})
-    for model, by_gpu in found.items():
-        assert sorted(by_gpu["gpu"]) == sorted(printed_ranking(model))
-        assert set(by_gpu["gpu"][:2]) == {"avg_comp_lat", "inst_issue_cycles"}
-
-
-def test_agreement_of_rankings() -> None:
-    assert agreement(("a", "b", "c"), ("a", "b", "c")) == pytest.approx(1)
-    assert agreement(("a", "b", "c"), ("c", "b", "a")) == pytest.approx(-1)
-
-
-def test_a_failed_measurement_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "no memory left\n")
-
-    monkeypatch.setattr(features.subprocess, "run", run)
-    with pytest.raises(RuntimeError, match="xgboost failed: no memory left"):
-        features.measure("xgboost", "smaller")
-
-
-def test_a_measurement_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed_line = json.dumps({"seconds": 1.5, "peak_mib": 300.0, "growth_mib": 20.0})
-
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        assert command[-2:] == ["catboost", "larger"]
-        return subprocess.CompletedProcess(command, 0, printed_line, "")
-
-    monkeypatch.setattr(features.subprocess, "run", run)
-    assert features.measure("catboost", "larger") == features.Measured(1.5, 300.0, 20.0)
-
-
 # --- counters -------------------------------------------------------------------------------------
-
-
-def test_threads_of_a_block() -> None:
-    assert row_studies.threads_per_block("(224000 1 1) (128 2 1)") == 256
-    assert np.isnan(row_studies.threads_per_block("none"))
-    assert np.isnan(row_studies.threads_per_block(float("nan")))
 
 
 @needs_data
@@ -230,16 +148,3 @@ def test_programs_left_out_are_harder_than_their_other_clocks(
     judged = found.judged["power"]["random-forest"]
     assert judged.scores("random")["r2"].mean > judged.scores("grouped")["r2"].mean + 0.2
     assert sum(found.importances.values()) == pytest.approx(1)
-
-
-@needs_data
-def test_the_study_reads_the_thesis_tables_without_idle_rows() -> None:
-    tables = study_tables()
-    assert list(tables) == ["tesla-k20", "tesla-m60", "tesla-v100"]
-    assert not tables["tesla-v100"]["kernel_id"].eq("branch/branch").any()
-    dwarfs = rows_by_dwarf(tables["tesla-k20"])
-    assert set(next(iter(printed().table_5_12.values()))) <= set(dwarfs)
-
-
-def test_the_printed_file_lies_beside_its_reader() -> None:
-    assert (Path(features.__file__).parent / "printed.toml").is_file()

@@ -12,25 +12,16 @@ from studies.evaluation import BASELINES, evaluate
 from studies.fitting.out_of_fold import Fit, OutOfFold, plain
 from studies.papers.thesis import regressors as repeated
 from studies.papers.thesis.data import (
-    SMALLER_LAST_SERIAL,
     Effort,
     Printed,
-    beside_median,
-    by_size,
     judge,
     printed,
     rows_of,
-    text,
 )
 from studies.papers.thesis.networks import (
-    DECAY_EPOCHS,
-    FIRST_RATE,
     Network,
-    candidates,
-    learning_rate,
 )
 from studies.papers.thesis.regressors import (
-    LINEAR,
     REGRESSORS,
     TABLE_5_1,
     TABLE_5_2,
@@ -42,9 +33,8 @@ from studies.papers.thesis.regressors import (
     tuned,
 )
 from tests.training.test_protocols_splits import make_rows
-from wattcast.models.cards import Spread
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.splits import Floats, Predict, Protocol, Rows
+from wattcast.training.evaluation.splits import Predict, Protocol, Rows
 
 ONCE = Effort(assignments=1, jobs=1)
 FAST = ("decision-tree", "svr")
@@ -65,13 +55,6 @@ def a_frame(kernels: int = 12, launches: int = 8, seed: int = 0) -> pd.DataFrame
     return frame
 
 
-def test_launches_of_a_kernel_are_known_better_than_kernels() -> None:
-    judged = judge("tree", rows_of(a_frame()), REGRESSORS["decision-tree"], ONCE)
-    seen, unseen = judged.scores("random"), judged.scores("grouped")
-    assert seen["mae_watts"].mean < 0.7 * judged.median("random")["mae_watts"].mean
-    assert unseen["mae_watts"].mean > seen["mae_watts"].mean
-
-
 @pytest.mark.parametrize("model", FAST)
 @pytest.mark.parametrize("protocol", ["random", "grouped"])
 def test_shuffled_power_cannot_be_predicted(model: str, protocol: Protocol) -> None:
@@ -90,11 +73,6 @@ def test_all_eight_predict_rows_with_a_missing_value() -> None:
         assert ((watts > spans[0]) & (watts < spans[1])).all(), name
 
 
-def test_the_eight_are_those_of_the_table() -> None:
-    assert list(REGRESSORS) == list(printed().table_5_8["tesla-k20"])
-    assert LINEAR not in REGRESSORS
-
-
 def test_regressors_and_the_linear_one_come_by_gpu() -> None:
     tables = {"one": a_frame(6, 5), "two": a_frame(6, 5, seed=1)}
     found = judge_regressors(tables, ONCE, ("decision-tree",))
@@ -106,24 +84,7 @@ def test_regressors_and_the_linear_one_come_by_gpu() -> None:
     assert judge_linear(tables, ONCE)["one"].scores("random")["r2"].mean > 0.95
 
 
-@pytest.mark.parametrize("model", ["extra-trees", "ann"])
-def test_equal_rows_give_equal_figures(model: str) -> None:
-    rows = rows_of(a_frame(4, 4))
-
-    def watts() -> list[float]:
-        return REGRESSORS[model](rows.vectors, rows.watts, rows.vectors).tolist()
-
-    assert watts() == watts()
-
-
 # --- networks -----------------------------------------------------------------------------------
-
-
-def test_schedules_decay_as_keras_defines_them() -> None:
-    assert learning_rate("uniform", 500) == FIRST_RATE
-    assert learning_rate("exponential", DECAY_EPOCHS) == pytest.approx(FIRST_RATE * 0.9)
-    assert learning_rate("exponential", 2 * DECAY_EPOCHS) == pytest.approx(FIRST_RATE * 0.81)
-    assert learning_rate("inverse time", 2 * DECAY_EPOCHS) == pytest.approx(FIRST_RATE / 2)
 
 
 def test_a_network_trains_for_its_epochs_at_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,19 +99,6 @@ def test_a_network_trains_for_its_epochs_at_its_rate(monkeypatch: pytest.MonkeyP
     stopped = Network((8, 8, 8), "exponential", epochs=4).fit(vectors, watts)
     known = Network((8, 8, 8), "uniform", epochs=1).fit(vectors, watts)
     assert stopped.predict(vectors) == pytest.approx(known.predict(vectors))
-
-
-def test_the_automatic_selection_chooses_from_features_alone() -> None:
-    frame = a_frame(6, 5).assign(time_us=1.0, src_row=2.0, sh_penalty=np.nan)
-    names = candidates(frame)
-    assert set(MODEL_INPUTS) < set(names)
-    assert not {"power_w", "time_us", "src_row", "serial", "sh_penalty"} & set(names)
-
-
-def test_the_smaller_data_are_the_first_rows_of_the_larger() -> None:
-    sizes = by_size(a_frame())
-    assert 0 < len(sizes["smaller"]) < len(sizes["larger"])
-    assert sizes["smaller"]["serial"].max() <= SMALLER_LAST_SERIAL
 
 
 # --- initial study, repeated runs, the printed figures ------------------------------------------
@@ -198,14 +146,6 @@ def test_scores_by_fold_are_averaged_before_the_runs() -> None:
         repeated.mean_of_folds(replace(made, folds=None))
 
 
-def test_runs_deal_the_folds_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated, "MODEL", "decision-tree")
-    found = repeated.repeated_runs({"gpu": a_frame(6, 5)}, ONCE, runs=2)["gpu"]
-    assert len(found.judged.random.predicted_watts) == 2
-    assert found.judged.scores("random")["mae_watts"].std > 0
-    assert set(found.by_fold) == {"random", "grouped"}
-
-
 def test_printed_figures_are_complete_and_possible() -> None:
     facts = printed()
     assert isinstance(facts, Printed)
@@ -219,17 +159,6 @@ def test_printed_figures_are_complete_and_possible() -> None:
     for column in facts.table_5_10.values():
         assert sorted(column.ranking) == sorted(MODEL_INPUTS)
     assert len({len(row) for row in facts.table_5_12.values()}) == 1
-
-
-def test_scores_as_text_say_their_baseline() -> None:
-    judged = judge("decision-tree", rows_of(a_frame(6, 5)), REGRESSORS["decision-tree"], ONCE)
-    shown = beside_median(judged, "grouped", "mae_watts")
-    median = judged.median("grouped")["mae_watts"].mean
-    assert shown.endswith(f"({median:.2f})")
-    assert text(Spread(mean=0.91234, std=0.001), "r2") == "0.912 ± 0.001"
-    # One fold assignment has no spread to tell.
-    assert text(Spread(mean=0.91234, std=0), "r2") == "0.912"
-    assert text(Spread(mean=-5872288.6, std=1e5), "r2") == "-5.9e+06"
 
 
 def constant(watts: float) -> Fit:
@@ -263,21 +192,3 @@ def test_a_choice_never_sees_the_outer_test_rows() -> None:
         rows.take(np.empty(0, dtype=np.int64)), rows.take(np.flatnonzero(rows.groups < 5)).hidden()
     )
     assert seen <= set(train.watts.tolist())
-
-
-def test_choosing_among_noise_promises_nothing_out_of_fold() -> None:
-    # Candidates that guess: the best of many looks good inside and is not outside.
-    rows = make_rows()
-    shuffled = Rows(rows.vectors, np.random.default_rng(5).permutation(rows.watts), rows.groups)
-
-    def guess(seed: int) -> Fit:
-        def predict(train: Floats, watts: Floats, test: Floats) -> Floats:
-            weights = np.random.default_rng(seed).standard_normal(train.shape[1])
-            slope = 0.05 * watts.std() * (test - train.mean(axis=0)) / train.std(axis=0)
-            return np.asarray(watts.mean() + slope @ weights)
-
-        return plain(predict)
-
-    candidates = {str(seed): guess(seed) for seed in range(12)}
-    found = evaluate(shuffled, tuned(candidates, "grouped"), "grouped", range(2))
-    assert found.scores()["r2"].mean <= 0

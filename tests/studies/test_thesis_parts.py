@@ -7,29 +7,20 @@ from pathlib import Path
 import pytest
 
 from studies.pages.page import Section, Table, to_markdown
-from studies.papers.thesis import command, feature_sections, model_sections
+from studies.papers.thesis import command, model_sections
 from studies.papers.thesis import rows as row_studies
 from studies.papers.thesis import study as thesis
-from studies.papers.thesis.command import ON_REQUEST, PARTS, USUAL
 from studies.papers.thesis.data import Effort
-from studies.papers.thesis.features import Measured
 from studies.papers.thesis.published import (
-    NOT_CLASSIFIED,
     dwarf_of,
-    printed_table_4_3,
     printed_table_4_9,
     published_pairs,
-    table_4_3_dwarf,
 )
-from studies.papers.thesis.regressors import REGRESSORS
 from studies.papers.thesis.study import K20, Study
-from studies.papers.thesis.times import KERNELS, by_dwarf, errors_of, times_section
+from studies.papers.thesis.times import by_dwarf, errors_of, times_section
 from tests.studies.test_thesis_models import a_frame
-from wattcast.features.errors import DataError
-from wattcast.training.data.cleaning import MODEL_INPUTS
 
 MODEL = "decision-tree"
-TIME_KERNELS = Path(__file__).parents[1] / "fixtures" / "kernels" / "time"
 
 
 @pytest.fixture
@@ -65,31 +56,6 @@ def test_outliers_and_dwarfs_speak_of_the_same_rows(study: Study) -> None:
     assert len(removed.rows) == 1
 
 
-def test_dwarfs_are_those_of_the_table_and_the_rest(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = {MODEL: dict.fromkeys(("Graph Traversal", "Dense Linear Algebra"), 3.25)}
-    facts = model_sections.printed().model_copy(update={"table_5_12": told})
-    monkeypatch.setattr(model_sections, "printed", lambda: facts)
-    rows_out, kernels_out = tables_of(model_sections.dwarfs_section(study))
-    for table in (rows_out, kernels_out):
-        assert [row[0] for row in table.rows] == ["Dense Linear Algebra", "Graph Traversal"]
-        assert sum(int(row[1]) for row in table.rows) == len(study.k20)
-        assert all(row[2].endswith("(3.25)") for row in table.rows)
-
-
-def test_dependence_has_every_feature(study: Study) -> None:
-    (table,) = tables_of(feature_sections.dependence_section(study))
-    assert sorted(row[0] for row in table.rows) == sorted(MODEL_INPUTS)
-
-
-def test_cost_stands_beside_the_printed(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_sections, "measure", lambda model, size: Measured(2.0, 300.0, 20.0))
-    (table,) = tables_of(feature_sections.cost_section(study))
-    assert table.rows[0] == ["xgboost", "smaller", "2.0", "3.3", "300", "20", "323"]
-    assert len(table.rows) == 4
-
-
 def test_the_study_command_prints_the_parts_asked_for(
     study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,34 +66,12 @@ def test_the_study_command_prints_the_parts_asked_for(
     assert "Outliers" not in out
 
 
-def test_the_study_command_refuses_what_is_no_part(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(["nonsense"])
-    assert ended.value.code == 2
-    assert "nonsense" in capsys.readouterr().err
-
-
 def test_the_study_command_tells_of_missing_data(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))
     assert command.main(["regressors"]) == 1
     assert "WATTCAST_DATA" in capsys.readouterr().err
-
-
-def test_a_study_of_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        _ = Study(Effort(1, 1), root=tmp_path).tables
-
-
-def test_parts_cover_the_thesis() -> None:
-    assert set(PARTS) == {
-        *("initial", "selection", "regressors", "networks", "repeated", "ranking"),
-        *("dependence", "outliers", "dwarfs", "dynamic", "cost", "regressions", "compared"),
-        *("times", "pictures", *ON_REQUEST),
-    }
-    assert set(USUAL) == set(PARTS) - set(ON_REQUEST)
-    assert set(REGRESSORS) >= {"xgboost", "catboost"}
 
 
 def test_rows_of_another_length_are_refused() -> None:
@@ -138,21 +82,6 @@ def test_rows_of_another_length_are_refused() -> None:
 def test_columns_of_numbers_are_aligned_as_such() -> None:
     table = Table(("name", "value", "gaps"), [["8 pairs x", "-0.5", "-"], ["y", "+12.1 (3)", "7"]])
     assert "| --- | ---: | ---: |" in to_markdown("p", [Section("s", (table,))])
-
-
-@pytest.mark.parametrize(
-    ("name", "dwarf", "source"),
-    [
-        ("CFD Solver", "Unstructured Grid", "Table 4.7"),
-        ("mergeSort", "Backtrack and Branch-and-Bound", "Table 4.7"),
-        ("scanScanExclusiveShared", "Sparse Linear Algebra", "Table 4.7"),
-        ("backpropForward", "Unstructured Grid", "Rodinia"),
-        ("histogram", "MapReduce", "ours"),
-        ("nobodyKnows", NOT_CLASSIFIED, ""),
-    ],
-)
-def test_programs_have_the_dwarf_somebody_gave_them(name: str, dwarf: str, source: str) -> None:
-    assert dwarf_of(name) == (dwarf, source)
 
 
 def test_table_4_9_follows_from_table_4_8() -> None:
@@ -171,12 +100,6 @@ def test_table_4_9_follows_from_table_4_8() -> None:
     assert far == [("Graph Traversal", "quadro-k4200")]
 
 
-def test_table_4_3_counts_all_kernels_of_table_4_2() -> None:
-    assert sum(row.kernels for row in printed_table_4_3().values()) == 45
-    assert table_4_3_dwarf("Fast Walsh Transform") == "Spectral Method"
-    assert table_4_3_dwarf("Particle Filter") == NOT_CLASSIFIED
-
-
 def test_the_thesis_is_told_from_its_shipped_tables() -> None:
     rows = [list(row) for table in tables_of(times_section(None)) for row in table.rows]
     assert ["delay", "tesla-k20", "45", "26.86 (13.3)", "26.86"] in [row[:5] for row in rows]
@@ -185,8 +108,3 @@ def test_the_thesis_is_told_from_its_shipped_tables() -> None:
     # docs/time.md: 3.51 and 7.10 us of the thesis' two models.
     assert "3.51 (1.33)" in kernels["vectorAdd, 196 blocks of 256"]
     assert "7.10 (2.69)" in kernels["vectorAdd, 196 blocks of 256"]
-
-
-@pytest.mark.parametrize("name", ["vector_add.ptx", "tiled_matmul.ptx"])
-def test_the_kernels_are_those_of_the_time_models_tests(name: str) -> None:
-    assert (KERNELS / name).read_bytes() == (TIME_KERNELS / name).read_bytes()

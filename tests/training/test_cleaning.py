@@ -45,26 +45,6 @@ def test_every_raw_row_is_kept_or_counted() -> None:
         assert kept + dropped == len(read_raw(source_id).text), source_id
 
 
-@needs_data
-def test_idle_rows_stay_out_of_training() -> None:
-    table = clean("V100")
-    assert len(table.frame) - len(table.training_rows) == 89
-    assert not (table.training_rows["kernel_id"] == "branch/branch").any()
-
-
-@needs_data
-def test_the_smaller_k20_file_brings_nothing_new() -> None:
-    # 989 of its 994 upstream rows are in the larger file, which is why it is not added.
-    def rows(source_id: str) -> list[tuple[float, ...]]:
-        raw = read_raw(source_id)
-        cells = zip(*(raw.text[n] for n in ("grid_size", "block_size", "Power")), strict=True)
-        return [tuple(map(float, row)) for row in cells if all(row)]
-
-    known = set(rows("K20"))
-    smaller = rows("K20_smaller")
-    assert sum(row not in known for row in smaller) / len(smaller) < 0.02
-
-
 def test_sources_name_repository_licence_and_checksum() -> None:
     assert {source.id for source in sources().file} >= set(FILES)
     assert "none stated" in sources().licence
@@ -126,25 +106,6 @@ def test_a_defect_names_file_row_and_column(
         clean("V100", _write(tmp_path, cells))
     assert caught.value.context["file"] == "Power Model Inputs - V100_data.csv"
     assert caught.value.context["column"] == column
-
-
-def test_a_ragged_row_is_named(tmp_path: Path) -> None:
-    root = _write(tmp_path, {})
-    path = root / "power" / "raw" / "Power Model Inputs - V100_data.csv"
-    path.write_text(path.read_text() + "1,2\n")
-    with pytest.raises(DataError, match="row 4: 2 cells under") as caught:
-        clean("V100", root)
-    assert caught.value.context["row"] == 4
-
-
-def test_a_missing_column_or_file_is_named(tmp_path: Path) -> None:
-    root = _write(tmp_path, {})
-    path = root / "power" / "raw" / "Power Model Inputs - V100_data.csv"
-    path.write_text(path.read_text().replace("occupancy", "sm_active"))
-    with pytest.raises(DataError, match="has no column occupancy"):
-        clean("V100", root)
-    with pytest.raises(DataError, match="cannot be read"):
-        clean("M60", root)
 
 
 def test_a_spelling_with_two_names_is_refused(tmp_path: Path) -> None:

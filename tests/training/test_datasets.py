@@ -9,7 +9,7 @@ import pytest
 
 from studies.data.tables import TABLES, read_clean
 from wattcast.features.errors import DataError
-from wattcast.training.data.cleaning import MODEL_INPUTS, NamingRules, clean, plain_name
+from wattcast.training.data.cleaning import MODEL_INPUTS, NamingRules, clean
 from wattcast.training.data.datasets import KernelName, find_data, read_kernel_names
 from wattcast.training.power_rows import power_rows
 
@@ -24,14 +24,6 @@ def names_file(folder: Path, *rows: str, header: str = NAMES_HEADER) -> Path:
     (folder / "power").mkdir(exist_ok=True)
     (folder / "power" / "kernel_names.csv").write_text("\n".join([header, *rows]) + "\n")
     return folder
-
-
-def test_spellings_are_read_without_the_blanks_around_them(tmp_path: Path) -> None:
-    root = names_file(tmp_path, "K20_larger_dataset, b ,k1 ,b/k,b/k,b", "V100_data,b,k1,c/k,c/k,c")
-    assert read_kernel_names(root) == {
-        ("K20_larger_dataset", "b", "k1"): KernelName("b/k", "b/k", "b"),
-        ("V100_data", "b", "k1"): KernelName("c/k", "c/k", "c"),
-    }
 
 
 @pytest.mark.parametrize(
@@ -51,33 +43,6 @@ def test_a_defect_in_the_names_has_a_place(
     assert caught.value.context.get("file") == "kernel_names.csv"
     assert caught.value.context.get("row") == row
     assert caught.value.context.get("column") == column
-
-
-@needs_data
-def test_a_kernel_has_one_group_and_a_group_one_family() -> None:
-    named = set(read_kernel_names().values())
-    groups = {name.kernel_id: name.group for name in named}
-    families = {name.group: name.family for name in named}
-    assert all(groups[name.kernel_id] == name.group for name in named)
-    assert all(families[name.group] == name.family for name in named)
-
-
-@pytest.mark.parametrize(
-    ("spelling", "plain"),
-    [
-        ("BFSv1_4096", "bfsv1"),
-        ("BFSv2_1MW Kernel2", "bfsv2kernel2"),
-        ("CFDFlux_193K", "cfdflux"),
-        ("vecAdd10", "vecadd"),
-        ("vecAdd3", "vecadd3"),
-        ("Tpose4_optimized", "tpose4optimized"),
-        (" Matrix Multiplication ", "matrixmultiplication"),
-        ("1024", "1024"),
-        ("--", "unnamed"),
-    ],
-)
-def test_sizes_and_counters_are_taken_off_a_name(spelling: str, plain: str) -> None:
-    assert plain_name(spelling) == plain
 
 
 def test_a_kernel_nobody_listed_is_named_by_rule() -> None:

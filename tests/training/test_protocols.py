@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from studies.evaluation import cross_validate
 from studies.fitting.nested import averaged_folds, calibrated, nested_folds
-from studies.fitting.out_of_fold import averaged, plain
+from studies.fitting.out_of_fold import plain
 from wattcast.training.evaluation.scores import point_scores
 from wattcast.training.evaluation.splits import (
     Floats,
-    Protocol,
     Rows,
-    fold_assignment,
     outside_range,
 )
 
@@ -36,36 +32,6 @@ def nearest(train: Floats, watts: Floats, test: Floats) -> Floats:
     return np.asarray(watts[distance.argmin(axis=1)])
 
 
-@given(st.integers(0, 1000), st.integers(5, 40), st.sampled_from(["random", "grouped"]))
-def test_every_row_is_in_one_fold(seed: int, groups: int, protocol: Protocol) -> None:
-    rows = make_rows(seed, groups, per_group=3)
-    folds = fold_assignment(rows, protocol, seed)
-    assert set(folds.tolist()) == set(range(5))
-    np.testing.assert_array_equal(folds, fold_assignment(rows, protocol, seed))
-    if protocol == "random":
-        counts = np.bincount(folds)
-        assert counts.max() - counts.min() <= 1
-
-
-@given(st.integers(0, 1000))
-def test_a_kernel_is_never_on_both_sides(seed: int) -> None:
-    rows = make_rows(seed)
-    folds = fold_assignment(rows, "grouped", seed)
-    for group in np.unique(rows.groups):
-        assert len(set(folds[rows.groups == group].tolist())) == 1
-
-
-def test_seeds_deal_the_folds_anew() -> None:
-    rows = make_rows()
-    dealt = {tuple(fold_assignment(rows, "grouped", seed).tolist()) for seed in range(10)}
-    assert len(dealt) == 10
-
-
-def test_too_few_kernels_are_refused() -> None:
-    with pytest.raises(ValueError, match="4 kernel groups cannot fill 5 folds"):
-        fold_assignment(make_rows(groups=4), "grouped", 0)
-
-
 def test_scores_of_hand_checked_rows() -> None:
     rows = Rows.of(np.zeros((4, 1)), [100.0, 100.0, 100.0, 200.0], ["a", "a", "a", "b"])
     predicted = np.array([110.0, 90.0, 100.0, 160.0])
@@ -78,54 +44,12 @@ def test_scores_of_hand_checked_rows() -> None:
     assert found["r2"] == pytest.approx(1 - 1800 / 7500)  # mean 125: 3 * 25^2 + 75^2
 
 
-def test_memory_helps_on_random_folds_and_not_on_unseen_kernels() -> None:
-    rows = make_rows()
-    random = cross_validate(rows, nearest, "random", range(3)).scores()
-    grouped = cross_validate(rows, nearest, "grouped", range(3)).scores()
-    assert random["r2"].mean > 0.95
-    assert grouped["r2"].mean < 0.5
-
-
-@pytest.mark.parametrize("protocol", ["random", "grouped"])
-def test_shuffled_power_is_not_predicted(protocol: Protocol) -> None:
-    # A leak of test rows into training would let memory answer: R2 would rise above zero.
-    rows = make_rows()
-    generator = np.random.default_rng(1)
-    shuffled = Rows(rows.vectors, generator.permutation(rows.watts), rows.groups)
-    found = cross_validate(shuffled, nearest, protocol, range(5)).scores()
-    assert found["r2"].mean <= 0
-
-
-def test_out_of_fold_predictions_come_from_other_rows_only() -> None:
-    rows = make_rows()
-    seen: list[tuple[set[float], set[float]]] = []
-
-    def spy(train: Floats, watts: Floats, test: Floats) -> Floats:
-        seen.append((set(train[:, 1].tolist()), set(test[:, 1].tolist())))
-        return np.full(len(test), np.median(watts))
-
-    result = cross_validate(rows, spy, "random", [0])
-    assert all(not train & test for train, test in seen)
-    # The model is the baseline here, so their scores are the same.
-    assert result.scores() == result.baseline_scores()
-
-
 def test_jobs_change_nothing() -> None:
     rows = make_rows()
     one = cross_validate(rows, nearest, "grouped", range(3), jobs=1)
     four = cross_validate(rows, nearest, "grouped", range(3), jobs=4)
     np.testing.assert_array_equal(one.predicted_watts, four.predicted_watts)
     assert one.scores() == four.scores()
-
-
-def test_average_of_models_on_the_same_folds() -> None:
-    rows = make_rows()
-    first = cross_validate(rows, nearest, "grouped", [0])
-    second = cross_validate(rows, lambda x, y, z: np.full(len(z), y.mean()), "grouped", [0])
-    mean = averaged([first, second])
-    np.testing.assert_allclose(
-        mean.predicted_watts, (first.predicted_watts + second.predicted_watts) / 2
-    )
 
 
 def test_outside_the_training_range() -> None:

@@ -15,12 +15,9 @@ from studies.evaluation import (
     interval_scores,
 )
 from studies.fitting.nested import EXPONENTS
-from studies.fitting.out_of_fold import averaged, cross_conformal, plain
-from tests.training.test_protocols_splits import make_rows
+from studies.fitting.out_of_fold import cross_conformal, plain
 from wattcast.models.intervals import Residuals
 from wattcast.training.evaluation.splits import Rows
-
-NOTHING = np.empty(0, dtype=np.int64)
 
 
 @pytest.mark.parametrize(
@@ -54,13 +51,6 @@ def test_baselines_of_hand_checked_rows(
     test = rows.take(np.array([4, 5, 6])).hidden()
     found = predict(rows.take(np.array(known, dtype=np.int64)), test)
     np.testing.assert_array_equal(found, expected)
-
-
-def test_without_clocks_the_clock_median_is_the_median() -> None:
-    rows = make_rows()
-    bare = Rows(rows.vectors, rows.watts, rows.groups)
-    found = evaluate(bare, BASELINES["median_watts"], "grouped", [0])
-    np.testing.assert_array_equal(found.others["clock_median_watts"], found.baseline_watts)
 
 
 def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:
@@ -125,13 +115,3 @@ def test_widths_grow_with_the_prediction_as_the_errors_do() -> None:
     floored = found.interval_scores(CONSTANT, floor_watts=measured.min())
     assert floored[name].mean <= scores[1]
     assert floored["coverage"] == found.interval_scores(CONSTANT)["coverage"]
-
-
-def test_residuals_and_averages_leave_out_what_was_not_tested() -> None:
-    rows = make_rows()
-    found = evaluate(rows, BASELINES["nearest_watts"], "known", range(2), shots=3)
-    residuals = found.residuals()
-    assert len(residuals.measured_watts) == np.isfinite(found.predicted_watts).sum()
-    assert np.isfinite(residuals.predicted_watts).all()
-    assert averaged([found, found]).scores() == found.scores()
-    assert found.interval_scores()["coverage"].mean > 0.8

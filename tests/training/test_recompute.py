@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from studies.fitting.trees.tables import changed_rows, reproduced_shares
-from wattcast.features.schemas import formulas
 from wattcast.features.schemas.tables import read_definition
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
 from wattcast.training.data.datasets import find_data
@@ -80,21 +79,9 @@ def test_a_late_k20_row_is_rescaled_and_its_columns_follow() -> None:
     assert "comp_inst_kernel" not in changed
 
 
-def test_an_early_row_keeps_its_waves() -> None:
-    row = recompute(k20_row(serial=900.0), DEFINITION, "tesla-k20").iloc[0]
-    assert row["comp_inst_sm"] == 11 * 27
-    assert row["branch"] == 27
-
-
 def test_a_static_branch_count_gets_its_waves() -> None:
     row = recompute(k20_row(branch=1.0), DEFINITION, "tesla-k20").iloc[0]
     assert row["branch"] == 3
-
-
-def test_recomputing_twice_changes_nothing_more() -> None:
-    once = recompute(k20_row(serial=900.0), DEFINITION, "tesla-k20")
-    again = recompute(once, DEFINITION, "tesla-k20")
-    assert changed_rows(once, again) == {}
 
 
 @pytest.mark.parametrize(
@@ -144,16 +131,6 @@ def test_the_served_table_is_reproduced_where_a_rule_decides(gpu: str) -> None:
     for name, share in after.items():
         assert share.share is None or share.share >= 0.85, name
         assert (share.share or 1) >= (before[name].share or 0), name
-
-
-@needs_data
-def test_late_k20_rows_follow_their_own_waves() -> None:
-    rows = clean("K20").training_rows
-    late = rows[rows["serial"] > formulas.K20_LATE_ROWS_AFTER]
-    waves = formulas.late_waves(late["total_threads"])
-    share = np.mean(late["comp_inst_sm"] == waves * late["comp_inst_kernel"])
-    print(f"\n{len(late)} late K20 rows, {share:.4f} with w = ceil(T / 2496)")
-    assert share > 0.99
 
 
 @needs_data

@@ -162,18 +162,13 @@ def families(services: Services) -> Iterator[Metric]:
 
 
 def _jobs(found: JobFigures) -> Iterator[Metric]:
-    by_state = GaugeMetricFamily(f"{PREFIX}jobs", "Jobs in the database.", labels=("kind", "state"))
-    for labels, count in found.by_state.items():
-        by_state.add_metric(labels, count)
-    yield by_state
-    oldest = GaugeMetricFamily(
-        f"{PREFIX}oldest_queued_job_seconds",
+    yield _gauges("jobs", "Jobs in the database.", ("kind", "state"), found.by_state.items())
+    yield _gauges(
+        "oldest_queued_job_seconds",
         "How long the oldest queued job has waited; 0 where none waits.",
-        labels=("kind",),
+        ("kind",),
+        (((kind,), seconds) for kind, seconds in found.oldest_queued_seconds.items()),
     )
-    for kind, seconds in found.oldest_queued_seconds.items():
-        oldest.add_metric((kind,), seconds)
-    yield oldest
     durations = HistogramMetricFamily(
         f"{PREFIX}job_seconds",
         "Time of jobs from their first start to their end.",
@@ -201,47 +196,37 @@ def _models(services: Services) -> Metric:
     return info
 
 
+def _gauges(
+    name: str, what: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> Metric:
+    """A gauge with a value for each row of labels."""
+    family = GaugeMetricFamily(PREFIX + name, what, labels=labels)
+    for row, value in values:
+        family.add_metric(row, value)
+    return family
+
+
 def _drift(services: Services) -> Iterator[Metric]:
     by = ("gpu", "schema")
-    seen = GaugeMetricFamily(
-        f"{PREFIX}drift_predictions", "Latest predictions that drift is told of.", labels=by
+    found = [((each.gpu, each.schema_id), each) for each in services.drift.all()]
+    what = "Latest predictions that drift is told of."
+    yield _gauges("drift_predictions", what, by, ((row, each.predictions) for row, each in found))
+    what = "Share of them that was flagged as unlike the training rows."
+    shares = ((row, each.outside_share) for row, each in found)
+    yield _gauges("drift_outside_share", what, by, shares)
+    what = "Population stability index of a feature against training."
+    indices = (
+        ((*row, name), value) for row, each in found for name, value in each.stability_index.items()
     )
-    outside = GaugeMetricFamily(
-        f"{PREFIX}drift_outside_share",
-        "Share of them that was flagged as unlike the training rows.",
-        labels=by,
-    )
-    index = GaugeMetricFamily(
-        f"{PREFIX}drift_stability_index",
-        "Population stability index of a feature against training.",
-        labels=(*by, "feature"),
-    )
-    for drift in services.drift.all():
-        labels = drift.gpu, drift.schema_id
-        seen.add_metric(labels, drift.predictions)
-        outside.add_metric(labels, drift.outside_share)
-        for name, value in drift.stability_index.items():
-            index.add_metric((*labels, name), value)
-    yield from (seen, outside, index)
+    yield _gauges("drift_stability_index", what, (*by, "feature"), indices)
 
 
 def _coverage(services: Services) -> Iterator[Metric]:
-    by = ("target", "gpu", "board", "model")
-    kernels = GaugeMetricFamily(
-        f"{PREFIX}observed_kernels", "Kernels measured after they were predicted.", labels=by
-    )
-    inside = GaugeMetricFamily(
-        f"{PREFIX}observed_coverage",
-        "Share of them whose first measured launch lay in its interval.",
-        labels=by,
-    )
-    widening = GaugeMetricFamily(
-        f"{PREFIX}interval_widening",
-        "How many times as wide intervals are told for it, in logarithms; 1: as calibrated.",
-        labels=by,
-    )
-    for watched, found in services.power.serving.coverage.items():
-        kernels.add_metric(watched, found.kernels)
-        inside.add_metric(watched, found.inside / found.kernels)
-        widening.add_metric(watched, found.widening)
-    yield from (kernels, inside, widening)
+    by, found = ("target", "gpu", "board", "model"), services.power.serving.coverage
+    what = "Kernels measured after they were predicted."
+    yield _gauges("observed_kernels", what, by, ((row, o.kernels) for row, o in found.items()))
+    what = "Share of them whose first measured launch lay in its interval."
+    shares = ((row, o.inside / o.kernels) for row, o in found.items())
+    yield _gauges("observed_coverage", what, by, shares)
+    what = "How many times as wide intervals are told for it, in logarithms; 1: as calibrated."
+    yield _gauges("interval_widening", what, by, ((row, o.widening) for row, o in found.items()))

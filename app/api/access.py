@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -221,47 +222,39 @@ class Access:
         A page of any site can make its visitor's browser post to 127.0.0.1, and through a name
         that it points there read the answers. Browsers tell by ``Origin`` and ``Host``.
         """
-        host, origin, site = b"", None, b""
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"origin":
-                origin = value
-            elif name == b"sec-fetch-site":
-                site = value
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
         if self._own_names_only and not _is_own(host):
-            said = host[:100].decode("latin-1")
+            said = host[:100]
             return f"the host {said!r} is not this machine; behind a proxy set WATTCAST_API_KEYS"
         if scope["method"] in LOOKING:
             return None
-        if site == b"cross-site" or (origin is not None and not _is_same(origin, host)):
+        cross = headers.get("sec-fetch-site") == "cross-site"
+        if cross or (origin is not None and not _is_same(origin, host)):
             return "calls from web pages of other sites need an API key"
         return None
 
 
 @lru_cache(maxsize=1024)
-def _is_own(host: bytes) -> bool:
+def _is_own(host: str) -> bool:
     """Whether a ``Host`` header names the loopback."""
     try:
-        return is_loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:
         return False
 
 
-def _is_same(origin: bytes, host: bytes) -> bool:
+def _is_same(origin: str, host: str) -> bool:
     """Whether an ``Origin`` is the page's own: that of the ``Host`` it calls."""
     try:
-        return urlsplit(origin.decode("latin-1")).netloc.lower() == host.decode("latin-1").lower()
+        return urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:
         return False
 
 
 def _token(scope: Scope) -> str | None:
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            kind, _, token = value.decode("latin-1").partition(" ")
-            return token.strip() if kind.lower() == "bearer" and token else None
-    return None
+    kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" and token else None
 
 
 def _unauthorized(why: str) -> Response:

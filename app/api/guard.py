@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from uuid import uuid4
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -26,7 +27,7 @@ HUNG_UP = 499
 """Status in log lines and metrics of a request whose caller hung up before all of it had come
 (nginx's number): no fault of ours, and nobody is there to be answered."""
 
-_SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_SANE_ID, _DIGITS = re.compile(r"[A-Za-z0-9._-]{1,64}"), re.compile(r"[0-9]+")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -56,15 +57,13 @@ class Guard:
             await self._app(scope, receive, send)
             return
         start = time.perf_counter()
-        given, media, length = b"", b"", None
-        for name, value in scope["headers"]:
-            if name == b"x-request-id":
-                given = value
-            elif name == b"content-type":
-                media = value
-            elif name == b"content-length":
-                length = int(value) if value.isdigit() else None
-        request_id = given.decode() if _SANE_ID.fullmatch(given) else uuid4().hex
+        headers = Headers(scope=scope)
+        given, size = headers.get("x-request-id", ""), headers.get("content-length", "")
+        media, length = (
+            headers.get("content-type", ""),
+            int(size) if _DIGITS.fullmatch(size) else None,
+        )
+        request_id = given if _SANE_ID.fullmatch(given) else uuid4().hex
         token = REQUEST_ID.set(request_id)
         status = 0
 
@@ -72,12 +71,9 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = message.get("headers", ())
-                message["headers"] = [
-                    *headers,
-                    (b"x-request-id", request_id.encode()),
-                    *security_headers(status, headers),
-                ]
+                own = message.get("headers", ())
+                identity = (b"x-request-id", request_id.encode())
+                message["headers"] = [*own, identity, *security_headers(status, own)]
             await send(message)
 
         try:
@@ -142,17 +138,16 @@ def _too_large(size: int | None, limit: int, setting: str) -> str:
     return f"{what} may have at most {limit} bytes ({setting})"
 
 
-def _is_taken(media: bytes, takes_files: bool) -> bool:
-    kind = media.partition(b";")[0].strip().lower()
-    if kind == b"multipart/form-data":
+def _is_taken(media: str, takes_files: bool) -> bool:
+    kind = media.partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
         return takes_files
-    json = kind.startswith(b"application/") and kind.endswith(b"+json")
-    return json or kind == b"application/json"
+    json = kind.startswith("application/") and kind.endswith("+json")
+    return json or kind == "application/json"
 
 
-def _unsupported(media: bytes, takes_files: bool) -> Response:
-    given = media.decode("latin-1")[:100]
-    said = f"the body is called {given!r}" if given else "the body has no Content-Type"
+def _unsupported(media: str, takes_files: bool) -> Response:
+    said = f"the body is called {media[:100]!r}" if media else "the body has no Content-Type"
     wanted = "multipart/form-data" if takes_files else "application/json"
     return problems.response("media-type", f"{said}; send {wanted}")
 
@@ -184,9 +179,6 @@ _PAGE = (
 
 _OF_PAGES = (b"text/html", b"text/css", b"text/javascript", b"application/javascript", b"image/")
 
-_NAMES = frozenset(name for name, _ in (*_DATA, *_PAGE))
-
-
 _NOT_MODIFIED = 304
 
 
@@ -199,14 +191,6 @@ def security_headers(
     and their files is ever answered so: it carries the policy of a page, which also mends pages
     that were stored with another.
     """
-    media, has_own = b"", False
-    for name, value in headers:
-        if name == b"content-type":
-            media = value
-        elif name in _NAMES:
-            has_own = True
-    chosen = _PAGE if status == _NOT_MODIFIED or media.startswith(_OF_PAGES) else _DATA
-    if not has_own:
-        return chosen
-    own = {name for name, _ in headers}
-    return tuple((name, value) for name, value in chosen if name not in own)
+    own = dict(headers)
+    page = status == _NOT_MODIFIED or own.get(b"content-type", b"").startswith(_OF_PAGES)
+    return tuple((name, value) for name, value in (_PAGE if page else _DATA) if name not in own)

@@ -14,25 +14,7 @@ from rich.text import Text
 
 from wattcast.app.cli.progress import clear
 from wattcast.app.settings import Settings
-from wattcast.predictor import messages
-from wattcast.predictor.reports import (
-    Code,
-    Column,
-    Folded,
-    Line,
-    Picture,
-    Quantities,
-    Report,
-    Shares,
-    Table,
-    Title,
-    Warnings,
-    cell_of,
-    quantity_table,
-    shares_line,
-    warning_of,
-    words,
-)
+from wattcast.predictor import messages, reports
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -64,7 +46,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(json.loads(text or to_json(value, inf_nan_mode="null")), indent=2))
 
 
-def show(answer: Any, as_json: bool, report: Callable[[], Report] | None = None) -> None:
+def show(answer: Any, as_json: bool, report: Callable[[], reports.Report] | None = None) -> None:
     """An answer as JSON, or its report for people."""
     if as_json:
         print_json(answer)
@@ -72,40 +54,40 @@ def show(answer: Any, as_json: bool, report: Callable[[], Report] | None = None)
         render(report() if report is not None else answer.report())
 
 
-def render(report: Report, out: Console | None = None) -> None:
+def render(report: reports.Report, out: Console | None = None) -> None:
     """A report on the terminal. Nothing in it is markup."""
     out = out or console()
     for block in report:
         match block:
-            case Title(name, rest):
+            case reports.Title(name, rest):
                 out.print(Text.assemble((name, "bold"), " ", rest))
-            case Line(text, style):
+            case reports.Line(text, style):
                 out.print(Text(text, {"urgent": "yellow", "bold": "bold"}.get(style, "")))
-            case Quantities():
-                _table(out, quantity_table(block))
-            case Table():
+            case reports.Quantities():
+                _table(out, reports.quantity_table(block))
+            case reports.Table():
                 _table(out, block)
-            case Shares():
-                line(out, shares_line(block))
-            case Folded(title, lines, most, note):
+            case reports.Shares():
+                line(out, reports.shares_line(block))
+            case reports.Folded(title, lines, most, note):
                 for each in lines[:most]:
                     line(out, f"{title} {each}")
                 if more := len(lines[most:]):
                     line(out, f"and {more} more (--json shows all)")
                 if lines and note:
                     line(out, note)
-            case Code(title, code):
+            case reports.Code(title, code):
                 line(out, f"{title}:")
                 for each in code.splitlines():
                     line(out, f"    {each}")
-            case Warnings(listed):
+            case reports.Warnings(listed):
                 for each in listed:
-                    out.print(Text.assemble(("warning ", "yellow"), warning_of(each)))
-            case Picture():
+                    out.print(Text.assemble(("warning ", "yellow"), reports.warning_of(each)))
+            case reports.Picture():
                 pass
 
 
-def _table(out: Console, table: Table) -> None:
+def _table(out: Console, table: reports.Table) -> None:
     if not table.rows:
         return
     if table.title:
@@ -136,11 +118,11 @@ def line(out: Console, text: str) -> None:
     out.print(text, highlight=False, markup=False)
 
 
-def rows(found: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> Report:
+def rows(found: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> reports.Report:
     """A plain table of some members of each row."""
     listed = list(found)
     shown = [
-        Column(words(name), lambda row, name=name: cell_of(row[name]))  # type: ignore[misc]
+        reports.Column(reports.words(name), lambda row, name=name: reports.cell_of(row[name]))  # type: ignore[misc]
         for name in columns
     ]
-    return [Table(shown, listed, most=len(listed))]
+    return [reports.Table(shown, listed, most=len(listed))]

@@ -121,7 +121,24 @@ class Prediction(PredictAnswer):
         return ""
 
 
-class Predictions(list[Prediction]):
+class _Shown:
+    """A list of answers that shows itself as one answer does."""
+
+    def report(self) -> Report:
+        """What people see of it."""
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """Print the table."""
+        print(reports.text(self.report()))
+
+    def _repr_html_(self) -> str:
+        from wattcast.predictor.reports.html import card
+
+        return card(self.report())
+
+
+class Predictions(_Shown, list[Prediction]):
     """Answers for several GPUs, in the order asked."""
 
     def report(self) -> Report:
@@ -137,23 +154,14 @@ class Predictions(list[Prediction]):
         """A pandas table with a row for each GPU; needs the extra ``notebook``."""
         return reports.frame(row for each in self for row in each.rows())
 
-    def show(self) -> None:
-        """Print the table."""
-        print(reports.text(self.report()))
-
     def plot(self) -> Figure:
         """Time against energy, as ``Prediction.plot``."""
         from wattcast.predictor import plots
 
         return plots.of_points([(each.gpu, each.time, each.energy, False) for each in self], "GPUs")
 
-    def _repr_html_(self) -> str:
-        from wattcast.predictor.reports.html import card
 
-        return card(self.report())
-
-
-class GpuList(list[dict[str, Any]]):
+class GpuList(_Shown, list[dict[str, Any]]):
     """GPUs with a profile, by id."""
 
     def report(self) -> Report:
@@ -168,12 +176,3 @@ class GpuList(list[dict[str, Any]]):
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row for each GPU; needs the extra ``notebook``."""
         return reports.frame(self)
-
-    def show(self) -> None:
-        """Print the table."""
-        print(reports.text(self.report()))
-
-    def _repr_html_(self) -> str:
-        from wattcast.predictor.reports.html import card
-
-        return card(self.report())

@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from wattcast.models.estimate import quantity
+from wattcast.predictor import reports
 from wattcast.predictor.messages import (
     Answer,
     ClocksAnswer,
@@ -16,16 +17,6 @@ from wattcast.predictor.messages import (
     ModelReference,
     Reported,
     WarningLine,
-)
-from wattcast.predictor.reports import (
-    Block,
-    Code,
-    Line,
-    Report,
-    Title,
-    Warnings,
-    percent,
-    words,
 )
 
 
@@ -151,29 +142,32 @@ class AdviceAnswer(Reported):
     advice: list[Advice]
     warnings: list[WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Each change with what it saves, where, and the lines before and after it."""
         before = f"{quantity(self.before.joules, 'J')} in {quantity(self.before.seconds, 's')}"
-        blocks: list[Block] = [Title(self.kernel.demangled, f"on {self.gpu}"), Line(before)]
+        blocks: list[reports.Block] = [
+            reports.Title(self.kernel.demangled, f"on {self.gpu}"),
+            reports.Line(before),
+        ]
         if not self.advice:
-            blocks.append(Line("no change found that saves a noticeable amount"))
+            blocks.append(reports.Line("no change found that saves a noticeable amount"))
         for each in self.advice:
-            saved = f"{percent(-each.gain.energy_percent)} energy, "
-            saved += f"{percent(-each.gain.time_percent)} time"
+            saved = f"{reports.percent(-each.gain.energy_percent)} energy, "
+            saved += f"{reports.percent(-each.gain.time_percent)} time"
             least = ", at least" if each.promise == "at_least" else ""
             blocks += [
-                Line(""),
-                Line(f"{words(each.code)}: {saved}{least}", "bold"),
-                Line(f"  {each.detail}"),
-                Line(f"  {each.remedy}"),
-                *(Line(f"  {place}") for place in each.places[:4]),
+                reports.Line(""),
+                reports.Line(f"{reports.words(each.code)}: {saved}{least}", "bold"),
+                reports.Line(f"  {each.detail}"),
+                reports.Line(f"  {each.remedy}"),
+                *(reports.Line(f"  {place}") for place in each.places[:4]),
             ]
             if each.snippet_before and each.snippet_after:
                 blocks += [
-                    Code("  before", each.snippet_before),
-                    Code("  after", each.snippet_after),
+                    reports.Code("  before", each.snippet_before),
+                    reports.Code("  after", each.snippet_after),
                 ]
-        return [*blocks, Warnings(self.warnings)]
+        return [*blocks, reports.Warnings(self.warnings)]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each suggestion."""

@@ -10,18 +10,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from wattcast.predictor import messages as shared
-from wattcast.predictor.reports import (
-    Block,
-    Column,
-    Line,
-    Report,
-    Table,
-    Title,
-    Warnings,
-    cell_of,
-    word,
-    words,
-)
+from wattcast.predictor import reports
 
 
 class AnalyzeRequest(shared.KernelRequest):
@@ -187,58 +176,62 @@ class AnalyzeAnswer(shared.Reported):
     coverage: shared.Coverage
     warnings: list[shared.WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Occupancy, loops, accesses, mix, activity and source lines; the first of each."""
         launch, occupancy = self.launch, self.occupancy
         grid, block = (" x ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
         limits = ", ".join(f"{name} {blocks}" for name, blocks in occupancy.limits.items())
         static, dynamic = launch.static_shared_bytes, launch.dynamic_shared_bytes
         shared_bytes = f"{static:,} bytes static, {dynamic:,} bytes dynamic per block"
-        blocks: list[Block] = [Title(self.kernel.demangled, f"on {self.gpu}")]
+        blocks: list[reports.Block] = [reports.Title(self.kernel.demangled, f"on {self.gpu}")]
         if (made := self.compiled) is not None:
             target = f"{made.target // 10}.{made.target % 10}"
-            blocks.append(Line(f"compiled by {made.compiler} for compute capability {target}"))
+            blocks.append(
+                reports.Line(f"compiled by {made.compiler} for compute capability {target}")
+            )
         blocks += [
-            Line(
+            reports.Line(
                 f"grid {grid} of blocks {block}: {launch.blocks:,} blocks, "
                 f"{launch.threads:,} threads"
             ),
-            *(Line(f"  {argument}") for argument in launch.arguments),
-            Line(
+            *(reports.Line(f"  {argument}") for argument in launch.arguments),
+            reports.Line(
                 f"occupancy {occupancy.occupancy:.0%}, limited by {occupancy.limiter} "
                 f"(blocks per SM: {limits}); {occupancy.waves:g} waves"
             ),
-            Line(f"{self.registers}; shared memory {shared_bytes}"),
+            reports.Line(f"{self.registers}; shared memory {shared_bytes}"),
             _section("loops", self.loops, LOOP),
             _section("memory accesses", self.accesses, ACCESS),
         ]
         total = sum(self.mix.values())
         mix = [
-            Column("class", lambda row: row[0]),
-            Column("warp instructions", lambda row: cell_of(row[1])),
-            Column("share", lambda row: f"{row[1] / total:.1%}"),
+            reports.Column("class", lambda row: row[0]),
+            reports.Column("warp instructions", lambda row: reports.cell_of(row[1])),
+            reports.Column("share", lambda row: f"{row[1] / total:.1%}"),
         ]
         blocks += [
-            Table(mix, list(self.mix.items()), "instruction mix", MOST_SHOWN),
+            reports.Table(mix, list(self.mix.items()), "instruction mix", MOST_SHOWN),
             _section("source lines", self.lines, SOURCE_LINE),
             _section(f"activity, {self.how}", self.activity, QUANTITY, most=100),
         ]
         if (sampling := self.sampling) is not None:
             cut = "" if sampling.completed else ", cut short by the budget"
             blocks.append(
-                Line(
+                reports.Line(
                     f"{sampling.sampled_blocks} of {sampling.launch_blocks:,} blocks "
                     f"executed{cut}; standard error {sampling.relative_standard_error:.2%}"
                 )
             )
-        return [*blocks, Warnings(self.warnings)]
+        return [*blocks, reports.Warnings(self.warnings)]
 
 
 MOST_SHOWN = 12
 """Rows of each table that are shown."""
-LOOP = {name: words(name) for name in ("loop", "line", "source_line", "depth", "trips", "how")}
+LOOP = {
+    name: reports.words(name) for name in ("loop", "line", "source_line", "depth", "trips", "how")
+}
 ACCESS = {
-    **{name: words(name) for name in ("line", "source_line", "opcode", "requests")},
+    **{name: reports.words(name) for name in ("line", "source_line", "opcode", "requests")},
     "sectors_per_request": "sectors/request",
     "transactions_per_request": "passes/request",
     "stride_bytes": "stride",
@@ -256,7 +249,9 @@ QUANTITY = {"name": "quantity", "value": "value", "unit": "unit"}
 
 def _section(
     title: str, rows: Sequence[Any], columns: Mapping[str, str], most: int = MOST_SHOWN
-) -> Block:
+) -> reports.Block:
     if not rows:
-        return Line(f"{title}: none")
-    return Table([word(heading, name) for name, heading in columns.items()], rows, title, most)
+        return reports.Line(f"{title}: none")
+    return reports.Table(
+        [reports.word(heading, name) for name, heading in columns.items()], rows, title, most
+    )

@@ -10,27 +10,10 @@ from pydantic import Field
 
 from wattcast.models.estimate import quantity
 from wattcast.predictor import messages as shared
+from wattcast.predictor import reports
 from wattcast.predictor.messages.advise import Advice
 from wattcast.predictor.messages.cost import Amount, Carbon, Price, Tariff, priced
 from wattcast.predictor.messages.predict import Trust
-from wattcast.predictor.reports import (
-    Block,
-    Column,
-    Folded,
-    Line,
-    Picture,
-    Report,
-    Table,
-    Title,
-    Warnings,
-    amount,
-    comma_separated,
-    count,
-    interval_of,
-    share,
-    value_of,
-    word,
-)
 
 How = Literal["code", "code, other launch", "operator", "name", "copy"]
 """How the power of a launch is known.
@@ -135,7 +118,7 @@ class Timeline(shared.Answer):
     watts: list[float]
     busy: list[float] = Field(description="Share of the stretch in which something ran.")
 
-    def picture(self, label: str, top: float, span: float) -> Picture:
+    def picture(self, label: str, top: float, span: float) -> reports.Picture:
         """Watts over time as an SVG, from 0 to ``top`` watts over ``span`` seconds."""
         points = []
         for start, length, watts in zip(self.start_seconds, self.seconds, self.watts, strict=True):
@@ -144,7 +127,7 @@ class Timeline(shared.Answer):
                 f"{WIDTH * start / span:.1f},{height:.1f}",
                 f"{WIDTH * (start + length) / span:.1f},{height:.1f}",
             ]
-        return Picture(
+        return reports.Picture(
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 20}" role="img" aria-label="{escape(label)}">'
             f'<polyline points="{" ".join(points)}" fill="none" stroke="#0060c0"/>'
             f'<text x="0" y="{HEIGHT + 15}" font-size="12">{escape(label)}, '
@@ -175,14 +158,14 @@ class DeviceAnswer(shared.Answer):
     gaps: Gaps
     timeline: Timeline
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Its energy, and its power over time."""
         gaps, span = self.gaps, self.span_seconds or 1.0
         top = max([self.limit_watts, *self.timeline.watts])
         label = f"Power of GPU {self.device} over time, 0 to {top:.0f} W"
         return [
-            Line(
-                f"GPU {self.device} {self.gpu}: {value_of(self.energy)}, mean "
+            reports.Line(
+                f"GPU {self.device} {self.gpu}: {reports.value_of(self.energy)}, mean "
                 f"{quantity(self.mean_watts, 'W')}, busy {self.busy_seconds / span:.1%} of the "
                 f"time; gaps {quantity(gaps.seconds, 's')}, {quantity(gaps.joules, 'J')} at "
                 f"{quantity(self.idle_watts, 'W')}"
@@ -236,10 +219,10 @@ def _short(row: Any) -> str:
 
 
 SUMS = (
-    count("launches", "launches"),
-    amount("time", "seconds", "s"),
-    amount("energy", "joules", "J"),
-    share("share", "energy_share"),
+    reports.count("launches", "launches"),
+    reports.amount("time", "seconds", "s"),
+    reports.amount("energy", "joules", "J"),
+    reports.share("share", "energy_share"),
 )
 
 
@@ -275,22 +258,22 @@ class ApplicationChanges(shared.Answer):
     kernels: list[ChangeRow] = Field(description="By how much their joules changed.")
     operators: list[ChangeRow]
 
-    def report(self, most: int) -> Report:
+    def report(self, most: int) -> reports.Report:
         """Both traces, and the kernels that changed most."""
         joules = f"{quantity(self.old.joules, 'J')} -> {quantity(self.new.joules, 'J')}"
         seconds = f"{quantity(self.old.seconds, 's')} -> {quantity(self.new.seconds, 's')}"
         columns = [
-            Column("kernel", _short),
-            amount("energy before", "old_joules", "J"),
-            amount("now", "new_joules", "J"),
-            amount("change", "joules", "J"),
-            count("launches before", "old_launches"),
-            count("now", "new_launches"),
+            reports.Column("kernel", _short),
+            reports.amount("energy before", "old_joules", "J"),
+            reports.amount("now", "new_joules", "J"),
+            reports.amount("change", "joules", "J"),
+            reports.count("launches before", "old_launches"),
+            reports.count("now", "new_launches"),
         ]
         return [
-            Title("Against the older trace"),
-            Line(f"{joules}, {seconds}"),
-            Table(columns, self.kernels, most=most),
+            reports.Title("Against the older trace"),
+            reports.Line(f"{joules}, {seconds}"),
+            reports.Table(columns, self.kernels, most=most),
         ]
 
 
@@ -321,30 +304,38 @@ class ApplicationAnswer(shared.Reported):
     )
     warnings: list[shared.WarningLine]
 
-    def report(self, most: int = 10) -> Report:
+    def report(self, most: int = 10) -> reports.Report:
         """Coverage first, then the total, each GPU, kernels, operators, streams, steps, and what
         to do; ``most`` rows of each."""
         ways = ", ".join(
             f"{each.time_share:.1%} ({each.energy_share:.1%} of the energy) {HOWS[each.how]}"
             for each in self.coverage
         )
-        interval = f"({interval_of(self.energy)}, {self.energy.level:.0%}), {self.kwh:.4g} kWh"
-        mean = f"{quantity(self.span_seconds, 's')}: mean {value_of(self.power)}"
-        columns = [Column("kernel", _short), word("known by", "how"), *SUMS]
-        columns += [amount("power", "watts", "W"), Column("trust", lambda row: row.trust.mark)]
-        blocks: list[Block] = [
-            Line(f"coverage of the time of {self.launches:,} launches: {ways}"),
-            Line(f"{value_of(self.energy)} {interval} on the boards in {mean}"),
-            Line(f"trust: {self.trust.mark} ({self.trust.why})"),
+        interval = (
+            f"({reports.interval_of(self.energy)}, {self.energy.level:.0%}), {self.kwh:.4g} kWh"
+        )
+        mean = f"{quantity(self.span_seconds, 's')}: mean {reports.value_of(self.power)}"
+        columns = [reports.Column("kernel", _short), reports.word("known by", "how"), *SUMS]
+        columns += [
+            reports.amount("power", "watts", "W"),
+            reports.Column("trust", lambda row: row.trust.mark),
+        ]
+        blocks: list[reports.Block] = [
+            reports.Line(f"coverage of the time of {self.launches:,} launches: {ways}"),
+            reports.Line(f"{reports.value_of(self.energy)} {interval} on the boards in {mean}"),
+            reports.Line(f"trust: {self.trust.mark} ({self.trust.why})"),
             *priced(self.price, self.co2),
             *(block for device in self.devices for block in device.report()),
-            Table(columns, self.kernels, most=most),
+            reports.Table(columns, self.kernels, most=most),
         ]
         streams = self.streams if len(self.streams) > 1 else []
         for name, rows in (("operator", self.operators), ("step", self.steps), ("stream", streams)):
             if any(row.name is not None for row in rows):
-                blocks.append(Table([Column(name, _short), *SUMS], rows, most=most))
-        blocks += [Folded("to do:", self.to_do(), most=100), Warnings(self.warnings)]
+                blocks.append(reports.Table([reports.Column(name, _short), *SUMS], rows, most=most))
+        blocks += [
+            reports.Folded("to do:", self.to_do(), most=100),
+            reports.Warnings(self.warnings),
+        ]
         return [*blocks, *(self.changes.report(most) if self.changes else ())]
 
     def to_do(self) -> list[str]:
@@ -382,7 +373,7 @@ class ApplicationAnswer(shared.Reported):
         rows = [{**row.data(), "trust": row.trust.mark} for row in self.kernels]
         gaps = ({**each.gaps.data(), "name": "(gaps)", "device": each.device}
                 for each in self.devices)  # fmt: skip
-        return comma_separated(CSV_COLUMNS, [*rows, *gaps])
+        return reports.comma_separated(CSV_COLUMNS, [*rows, *gaps])
 
 
 HOWS = {

@@ -9,14 +9,7 @@ from pydantic import Field
 
 from wattcast.features.analysis import Mode
 from wattcast.predictor import messages as shared
-from wattcast.predictor.reports import (
-    Column,
-    Report,
-    Table,
-    Title,
-    Warnings,
-    costs,
-)
+from wattcast.predictor import reports
 
 MOST_LAUNCHES = 10_000
 """Launches of one request."""
@@ -85,16 +78,19 @@ class BatchAnswer(shared.Reported):
     needs: list[shared.Need] = Field(description="Arguments that launches lack, each once.")
     warnings: list[shared.WarningLine] = Field(description="The first of each code.")
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """A row for each launch."""
         columns = [
-            Column("launch", lambda row: str(row[0])),
-            Column("problem", lambda row: row[1].problem.detail if row[1].problem else ""),
-            *(Column(c.heading, lambda row, c=c: c.cell(row[1]), True) for c in costs()),  # type: ignore[misc]
+            reports.Column("launch", lambda row: str(row[0])),
+            reports.Column("problem", lambda row: row[1].problem.detail if row[1].problem else ""),
+            *(
+                reports.Column(c.heading, lambda row, c=c: c.cell(row[1]), True)  # type: ignore[misc]
+                for c in reports.costs()
+            ),
         ]
         rows = list(enumerate(self.predictions))
-        title = Title(self.kernel.demangled, f"{len(rows)} launches on {self.gpu}")
-        return [title, Table(columns, rows), Warnings(self.warnings)]
+        title = reports.Title(self.kernel.demangled, f"{len(rows)} launches on {self.gpu}")
+        return [title, reports.Table(columns, rows), reports.Warnings(self.warnings)]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each launch, in the order asked; those that cannot run have a ``problem``."""

@@ -9,17 +9,8 @@ from pydantic import Field, model_validator
 
 from wattcast.models.estimate import quantity
 from wattcast.predictor import messages as shared
+from wattcast.predictor import reports
 from wattcast.predictor.messages.predict import Apart
-from wattcast.predictor.reports import (
-    Column,
-    Line,
-    Report,
-    Table,
-    Warnings,
-    value_of,
-    word,
-    words,
-)
 
 MOST_KERNELS = 64
 """Kernels of one module that are compared."""
@@ -115,7 +106,7 @@ class Comparison(shared.Answer):
 
     def broken(self) -> str:
         """The limits that are exceeded, in words."""
-        return f"breaks {', '.join(map(words, self.exceeded))}" if self.exceeded else ""
+        return f"breaks {', '.join(map(reports.words, self.exceeded))}" if self.exceeded else ""
 
     def largest(self, most: int = 4) -> list[str]:
         """The components that changed most, without what is rounding."""
@@ -144,7 +135,7 @@ class CompareAnswer(shared.Reported):
     markdown: str = Field(description="The same as a Markdown table, for a pull request.")
     warnings: list[shared.WarningLine] = Field(description="Those of the new code.")
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Old and new beside each other, which components changed most, and what was not
         compared."""
         changes = (
@@ -154,10 +145,10 @@ class CompareAnswer(shared.Reported):
         )
         return [
             compared(self.comparisons, broken=lambda each: each.broken()),
-            *map(Line, changes),
-            *(Line(f"added: {kernel.demangled}") for kernel in self.added),
-            *(Line(f"removed: {kernel.demangled}") for kernel in self.removed),
-            Warnings(self.warnings),
+            *map(reports.Line, changes),
+            *(reports.Line(f"added: {kernel.demangled}") for kernel in self.added),
+            *(reports.Line(f"removed: {kernel.demangled}") for kernel in self.removed),
+            reports.Warnings(self.warnings),
         ]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
@@ -176,24 +167,24 @@ def compared(
     comparisons: Sequence[Comparison],
     name: Callable[[str], str] = str,
     broken: Callable[[Comparison], str] = lambda each: "",
-) -> Table:
+) -> reports.Table:
     """Old and new beside each other; ``name`` writes a kernel's name, ``broken`` what is
     exceeded."""
     columns = [
-        Column("kernel", lambda each: name(each.new.kernel.demangled)),
-        word("GPU", "gpu"),
+        reports.Column("kernel", lambda each: name(each.new.kernel.demangled)),
+        reports.word("GPU", "gpu"),
     ]
     for quantity_of in ("energy", "time", "power"):
         columns += _change(quantity_of)
-    return Table([*columns, Column("", broken)], comparisons, most=MOST_KERNELS)
+    return reports.Table([*columns, reports.Column("", broken)], comparisons, most=MOST_KERNELS)
 
 
-def _change(name: str) -> list[Column]:
+def _change(name: str) -> list[reports.Column]:
     def sides(each: Comparison) -> str:
         old, new = getattr(each.old, name), getattr(each.new, name)
-        return f"{value_of(old)} → {value_of(new)}"
+        return f"{reports.value_of(old)} → {reports.value_of(new)}"
 
     def percent(each: Comparison) -> str:
         return f"{getattr(each.change, f'{name}_percent'):+.1f} %"
 
-    return [Column(name, sides, figures=True), Column("", percent, figures=True)]
+    return [reports.Column(name, sides, figures=True), reports.Column("", percent, figures=True)]

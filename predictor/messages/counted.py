@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, RootModel, Tag, model_validator
 
 from wattcast.predictor import messages as shared
+from wattcast.predictor import reports
 from wattcast.predictor.messages.dvfs import (
     CLOCKS,
     MOST_PAIRS,
@@ -17,17 +18,7 @@ from wattcast.predictor.messages.dvfs import (
     DvfsRequest,
     Positive,
     marks,
-)
-from wattcast.predictor.reports import (
-    Column,
-    Line,
-    Report,
-    Table,
-    Title,
-    Warnings,
-    megahertz,
-    saved,
-    words,
+    scale_column,
 )
 
 
@@ -187,23 +178,28 @@ class CountedAnswer(shared.Reported):
     )
     warnings: list[shared.WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Scales with their intervals, then the best pairs."""
         uses = ", ".join(f"{unit} {share:.0%}" for unit, share in self.uses.items())
         columns = [CLOCKS]
         for name in ("time", "power"):
-            columns += [_scale(name), _interval(name)]
-        columns += [_scale("energy"), Column("", marks)]
+            columns += [scale_column(name), _interval(name)]
+        columns += [scale_column("energy"), reports.Column("", marks)]
+        counted = f"{self.model.counters} counters at {reports.megahertz(self.counted_at)}"
         return [
-            Title(self.kernel or "kernel", f"on {self.gpu}"),
-            Line(f"{self.model.counters} counters at {megahertz(self.counted_at)}, busy {uses}"),
-            Line(f"scales against {megahertz(self.reference)}, by {self.model.campaign}"),
-            Table(columns, self.points, most=MOST_PAIRS),
+            reports.Title(self.kernel or "kernel", f"on {self.gpu}"),
+            reports.Line(f"{counted}, busy {uses}"),
+            reports.Line(
+                f"scales against {reports.megahertz(self.reference)}, by {self.model.campaign}"
+            ),
+            reports.Table(columns, self.points, most=MOST_PAIRS),
             *(
-                Line(f"{words(name)}: {megahertz(best)}, {saved(best)}")
+                reports.Line(
+                    f"{reports.words(name)}: {reports.megahertz(best)}, {reports.saved(best)}"
+                )
                 for name, best in self.best.items()
             ),
-            Warnings(self.warnings),
+            reports.Warnings(self.warnings),
         ]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
@@ -211,20 +207,12 @@ class CountedAnswer(shared.Reported):
         return ({"gpu": self.gpu, **point.data()} for point in self.points)
 
 
-def _scale(name: str) -> Column:
-    def cell(point: CountedPoint) -> str:
-        value = getattr(point.scale, name)
-        return "-" if value is None else f"{value:.3f}"
-
-    return Column(f"x {name}", cell, figures=True)
-
-
-def _interval(name: str) -> Column:
+def _interval(name: str) -> reports.Column:
     def cell(point: CountedPoint) -> str:
         low, high = (getattr(point.scale, f"{name}_{end}") for end in ("low", "high"))
         return "" if low is None else f"{low:.2f} .. {high:.2f}"
 
-    return Column("interval", cell, figures=True)
+    return reports.Column("interval", cell, figures=True)
 
 
 DvfsAnswers = DvfsAnswer | CountedAnswer

@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from wattcast.predictor import messages as shared
-from wattcast.predictor.reports import (
-    Column,
-    Line,
-    Report,
-    Table,
-    Title,
-    Warnings,
-    amount,
-    costs,
-    figures,
-    megahertz,
-    saved,
-    words,
-)
+from wattcast.predictor import reports
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,7 +117,7 @@ class OperatingPoint(OperatingLimit):
     extrapolated: bool = Field(description="The GPU's profile does not list this pair.")
 
     def __str__(self) -> str:
-        return f"{megahertz(self, unit=False)}, {self.power_limit_watts:g} W"
+        return f"{reports.megahertz(self, unit=False)}, {self.power_limit_watts:g} W"
 
 
 class Reference(OperatingLimit):
@@ -187,30 +174,30 @@ class DvfsAnswer(shared.Reported):
     assumptions: Assumptions
     warnings: list[shared.WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Every pair beside the reference, then the best ones."""
         base = self.reference
         best = (
-            f"{words(name)}: {megahertz(each)} under {each.power_limit_watts:g} W, {saved(each)}"
+            f"{reports.words(name)}: {reports.megahertz(each)} under "
+            f"{each.power_limit_watts:g} W, {reports.saved(each)}"
             for name, each in self.best
         )
         columns = [
             CLOCKS,
-            amount("limit", "power_limit_watts", "W"),
-            Column("runs at", lambda point: f"{point.runs_at_core_mhz:g}", figures=True),
-            *costs(),
-            *(
-                Column(f"x {name}", lambda p, name=name: f"{getattr(p.scale, name):.3f}", True)  # type: ignore[misc]
-                for name in ("time", "power", "energy")
-            ),
-            Column("", marks),
+            reports.amount("limit", "power_limit_watts", "W"),
+            reports.Column("runs at", lambda point: f"{point.runs_at_core_mhz:g}", figures=True),
+            *reports.costs(),
+            *map(scale_column, ("time", "power", "energy")),
+            reports.Column("", marks),
         ]
         return [
-            Title(self.kernel.demangled, f"on {self.gpu}"),
-            Line(f"reference {megahertz(base)}: {', '.join(figures(base))}"),
-            Table(columns, self.points, most=MOST_PAIRS),
-            *map(Line, best),
-            Warnings(self.warnings),
+            reports.Title(self.kernel.demangled, f"on {self.gpu}"),
+            reports.Line(
+                f"reference {reports.megahertz(base)}: {', '.join(reports.figures(base))}"
+            ),
+            reports.Table(columns, self.points, most=MOST_PAIRS),
+            *map(reports.Line, best),
+            reports.Warnings(self.warnings),
         ]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
@@ -225,7 +212,19 @@ class DvfsAnswer(shared.Reported):
         return plots.of_points(points, f"{self.kernel.demangled} on {self.gpu}")
 
 
-CLOCKS = Column("core/memory MHz", lambda point: megahertz(point, unit=False), figures=True)
+CLOCKS = reports.Column(
+    "core/memory MHz", lambda point: reports.megahertz(point, unit=False), figures=True
+)
+
+
+def scale_column(name: str) -> reports.Column:
+    """A quantity over that at the reference."""
+
+    def cell(point: Any) -> str:
+        value = getattr(point.scale, name)
+        return "-" if value is None else f"{value:.3f}"
+
+    return reports.Column(f"x {name}", cell, figures=True)
 
 
 def marks(point: Any) -> str:

@@ -8,12 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from wattcast.predictor import messages as shared
-from wattcast.predictor.reports import (
-    Report,
-    Table,
-    Warnings,
-    word,
-)
+from wattcast.predictor import reports
 
 
 class FeaturesRequest(shared.KernelRequest):
@@ -51,10 +46,13 @@ class FeaturesAnswer(shared.Reported):
     trip_counts: list[shared.LoopTrips]
     warnings: list[shared.WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Each feature with its value and unit."""
-        columns = [word(name, name) for name in ("name", "value", "unit")]
-        return [Table(columns, self.features, most=len(self.features)), Warnings(self.warnings)]
+        columns = [reports.word(name, name) for name in ("name", "value", "unit")]
+        return [
+            reports.Table(columns, self.features, most=len(self.features)),
+            reports.Warnings(self.warnings),
+        ]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """A row for each feature."""

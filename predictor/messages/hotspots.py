@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from wattcast.models.estimate import quantity
+from wattcast.predictor import reports
 from wattcast.predictor.messages import (
     Answer,
     ClocksAnswer,
@@ -16,18 +17,6 @@ from wattcast.predictor.messages import (
     ModelReference,
     Reported,
     WarningLine,
-)
-from wattcast.predictor.reports import (
-    Block,
-    Column,
-    Line,
-    Report,
-    Table,
-    Title,
-    Warnings,
-    frame,
-    share,
-    word,
 )
 
 if TYPE_CHECKING:
@@ -162,19 +151,19 @@ class HotspotsAnswer(Reported):
     source_lines: SourceLines
     warnings: list[WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """The costliest blocks, PTX lines and source lines."""
         start = f"starting the launch {self.start.energy_share:.1%} of the energy"
         return [
-            Title(self.kernel.demangled, f"on {self.gpu}"),
-            Line(f"{quantity(self.joules, 'J')} in {quantity(self.seconds, 's')}; {start}"),
+            reports.Title(self.kernel.demangled, f"on {self.gpu}"),
+            reports.Line(f"{quantity(self.joules, 'J')} in {quantity(self.seconds, 's')}; {start}"),
             *(
-                Table(
+                reports.Table(
                     [
-                        share("energy", "energy_share"),
-                        share("time", "time_share"),
-                        word("beside idle", "mostly"),
-                        word(heading, "place"),
+                        reports.share("energy", "energy_share"),
+                        reports.share("time", "time_share"),
+                        reports.word("beside idle", "mostly"),
+                        reports.word(heading, "place"),
                     ],
                     ranking.rows,
                     most=len(ranking.rows),
@@ -182,15 +171,17 @@ class HotspotsAnswer(Reported):
                 )
                 for heading, ranking in self._rankings()
             ),
-            Warnings(self.warnings),
+            reports.Warnings(self.warnings),
         ]
 
-    def resources(self) -> Report:
+    def resources(self) -> reports.Report:
         """Core cycles that lines take of each unit: of PTX, and of the source where it is known."""
         units = list(self.unit_cycles)
         whole = f"{quantity(self.seconds, 's')} are {self.cycles:,.0f} core cycles; below, those "
-        blocks: list[Block] = [
-            Line(f"{whole}that each line takes of each unit at its peak, spread over all SMs")
+        blocks: list[reports.Block] = [
+            reports.Line(
+                f"{whole}that each line takes of each unit at its peak, spread over all SMs"
+            )
         ]
         shares = {unit: f"{cycles / self.cycles:.1%}" for unit, cycles in self.unit_cycles.items()}
         for heading, ranking in self._rankings()[1:]:
@@ -203,10 +194,12 @@ class HotspotsAnswer(Reported):
                 ),
             ]
             columns = [
-                Column(unit, lambda row, unit=unit: row[1].get(unit, "-"), figures=True)  # type: ignore[misc]
+                reports.Column(unit, lambda row, unit=unit: row[1].get(unit, "-"), figures=True)  # type: ignore[misc]
                 for unit in units
             ]
-            blocks.append(Table([*columns, Column(heading, lambda row: row[0])], rows))
+            blocks.append(
+                reports.Table([*columns, reports.Column(heading, lambda row: row[0])], rows)
+            )
         return blocks
 
     def _rankings(self) -> list[tuple[str, Blocks | Lines | SourceLines]]:
@@ -221,7 +214,7 @@ class HotspotsAnswer(Reported):
 
     def to_frame(self, by: Ranking = "lines") -> pd.DataFrame:
         """The same as a pandas table. Raises MissingExtraError without pandas."""
-        return frame(self.rows(by))
+        return reports.frame(self.rows(by))
 
 
 Ranking = Literal["lines", "source_lines", "blocks"]

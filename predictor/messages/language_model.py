@@ -8,22 +8,10 @@ from pydantic import Field, model_validator
 
 from wattcast.models.estimate import quantity
 from wattcast.predictor import messages as shared
+from wattcast.predictor import reports
 from wattcast.predictor.messages import Energy, Power, Time
 from wattcast.predictor.messages.operators import with_formats
 from wattcast.predictor.messages.predict import Trust
-from wattcast.predictor.reports import (
-    Column,
-    Line,
-    Report,
-    Table,
-    Warnings,
-    amount,
-    costs,
-    count,
-    interval_of,
-    share,
-    word,
-)
 
 MOST_TOKENS = 1 << 20
 """Longest prompt, and most tokens generated."""
@@ -157,32 +145,32 @@ class LanguageModelAnswer(shared.Reported):
     not_included: list[str]
     warnings: list[shared.WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Phases and operators, with what each takes, and the curve if one was asked for."""
         facts = self.model
         boards = f"{self.gpus} x {self.gpu}" if self.gpus > 1 else self.gpu
         phases = [
-            word("phase", "phase"),
-            *costs(),
-            Column("interval", lambda row: interval_of(row.energy), figures=True),
+            reports.word("phase", "phase"),
+            *reports.costs(),
+            reports.Column("interval", lambda row: reports.interval_of(row.energy), figures=True),
             _rate("tokens/s", "tokens_per_second", ",.0f"),
             _rate("J/token", "joules_per_token", ".3g"),
         ]
         operators = [
-            word("operator", "role"),
-            word("phase", "phase"),
-            count("launches", "launches"),
-            amount("time", "seconds", "s"),
-            amount("energy", "joules", "J"),
-            share("share", "energy_share"),
+            reports.word("operator", "role"),
+            reports.word("phase", "phase"),
+            reports.count("launches", "launches"),
+            reports.amount("time", "seconds", "s"),
+            reports.amount("energy", "joules", "J"),
+            reports.share("share", "energy_share"),
         ]
         curve = [
-            count("batch", "batch"),
-            amount("power limit", "power_limit_watts", "W"),
+            reports.count("batch", "batch"),
+            reports.amount("power limit", "power_limit_watts", "W"),
             _rate("tokens/s", "tokens_per_second", ",.0f"),
             _rate("J/token", "joules_per_token", ".3g"),
-            amount("power", "watts", "W"),
-            Column("", lambda row: "Pareto" if row.pareto else ""),
+            reports.amount("power", "watts", "W"),
+            reports.Column("", lambda row: "Pareto" if row.pareto else ""),
         ]
         whole = _Whole(
             phase="whole",
@@ -194,26 +182,26 @@ class LanguageModelAnswer(shared.Reported):
         )
         missing = ", ".join(self.not_included)
         return [
-            Line(
+            reports.Line(
                 f"{facts.family or 'decoder'} of {facts.parameters / 1e9:.3g} billion parameters "
                 f"on {boards}: {quantity(facts.weight_bytes, 'B')} of weights, "
                 f"{quantity(facts.cache_bytes, 'B')} of cache on each"
             ),
-            Table(phases, [*self.phases, whole]),
-            Table(operators, self.operators, most=MOST_ROWS),
-            *([Table(curve, self.curve, most=MOST_POINTS)] if self.curve else []),
-            Line(f"trust: {self.trust.mark} ({self.trust.why})"),
-            *([Line(f"not included: {missing}")] if missing else []),
-            Warnings(self.warnings),
+            reports.Table(phases, [*self.phases, whole]),
+            reports.Table(operators, self.operators, most=MOST_ROWS),
+            *([reports.Table(curve, self.curve, most=MOST_POINTS)] if self.curve else []),
+            reports.Line(f"trust: {self.trust.mark} ({self.trust.why})"),
+            *([reports.Line(f"not included: {missing}")] if missing else []),
+            reports.Warnings(self.warnings),
         ]
 
 
-def _rate(heading: str, member: str, form: str) -> Column:
+def _rate(heading: str, member: str, form: str) -> reports.Column:
     def cell(row: Any) -> str:
         value = getattr(row, member)
         return "does not fit" if value is None else format(value, form)
 
-    return Column(heading, cell, figures=True)
+    return reports.Column(heading, cell, figures=True)
 
 
 class _Whole(NamedTuple):

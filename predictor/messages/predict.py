@@ -13,21 +13,8 @@ from wattcast.models.estimate import quantity
 from wattcast.models.speed import Measure, Unit
 from wattcast.models.time.measured_work import Runtime
 from wattcast.predictor import messages as shared
+from wattcast.predictor import reports
 from wattcast.predictor.messages.explain import ShapExplanation
-from wattcast.predictor.reports import (
-    Block,
-    Column,
-    Line,
-    Quantities,
-    Report,
-    Shares,
-    Table,
-    Title,
-    Warnings,
-    megahertz,
-    share,
-    word,
-)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -213,23 +200,25 @@ class SpeedOfLight(shared.Answer):
     units: list[UnitSpeed] = Field(description="Units the GPU has, memory first.")
     roofline: Roofline
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Shares of the units that are used, and the points under the roofline."""
         used = [unit for unit in self.units if unit.share > 0]
         columns = [
-            word("unit", "name"),
-            share("share", "share"),
-            Column("of its peak", lambda unit: "█" * round(BAR * unit.share) or "▏"),
-            Column("achieved", lambda unit: quantity(unit.achieved, MEASURES[unit.measure]), True),
-            Column("peak", lambda unit: quantity(unit.peak, MEASURES[unit.measure]), True),
+            reports.word("unit", "name"),
+            reports.share("share", "share"),
+            reports.Column("of its peak", lambda unit: "█" * round(BAR * unit.share) or "▏"),
+            reports.Column(
+                "achieved", lambda unit: quantity(unit.achieved, MEASURES[unit.measure]), True
+            ),
+            reports.Column("peak", lambda unit: quantity(unit.peak, MEASURES[unit.measure]), True),
         ]
         idle = [unit.name for unit in self.units if not unit.share]
         bound = self.bound or "what this time model does not tell"
         return [
-            Line(f"speed of light: bound by {bound}"),
-            Table(columns, used),
-            *([Line(f"idle: {', '.join(idle)}")] if idle else []),
-            *(Line(point.under(self.roofline.dram_peak)) for point in self.roofline.points),
+            reports.Line(f"speed of light: bound by {bound}"),
+            reports.Table(columns, used),
+            *([reports.Line(f"idle: {', '.join(idle)}")] if idle else []),
+            *(reports.Line(point.under(self.roofline.dram_peak)) for point in self.roofline.points),
         ]
 
 
@@ -258,24 +247,24 @@ class OperatorFigures(shared.Answer):
         "tells it."
     )
 
-    def lines(self) -> list[Block]:
+    def lines(self) -> list[reports.Block]:
         """Its rates beside the board's peaks."""
         work = f"{quantity(self.flops_per_second, 'FLOP/s')} of "
         work += quantity(self.peak_flops_per_second, "FLOP/s")
         moved = f"{quantity(self.bytes_per_second, 'B/s')} of "
         moved += quantity(self.peak_bytes_per_second, "B/s")
-        lines: list[Block] = [Line(f"{work}, {moved}; bound by {self.bound}")]
+        lines: list[reports.Block] = [reports.Line(f"{work}, {moved}; bound by {self.bound}")]
         if self.joules_per_flop is not None:
             lines.append(
-                Line(
+                reports.Line(
                     f"{self.joules_per_flop * 1e12:.3g} pJ a FLOP; "
                     f"{self.peak_joules_per_flop * 1e12:.3g} pJ at peak rate and the power limit"
                 )
             )
         if self.sustained_watts is not None:
             sustained = quantity(self.sustained_watts, "W")
-            lines.append(Line(f"without a pause between calls: {sustained}"))
-        return [*lines, Line(f"kernels of {self.framework}")]
+            lines.append(reports.Line(f"without a pause between calls: {sustained}"))
+        return [*lines, reports.Line(f"kernels of {self.framework}")]
 
 
 class PredictAnswer(shared.Reported):
@@ -342,40 +331,42 @@ class PredictAnswer(shared.Reported):
         """What limits the launch, in words."""
         return (self.time_model.bound or self.time_model.regime) if self.time_model else None
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """Power, time and energy, and what they rest on."""
         cold = ", L2 cold at the start" if self.l2 == "cold" else ""
         named = [("power", self.power), ("time", self.time), ("energy", self.energy)]
-        blocks: list[Block] = [
-            Title(self.name, f"on {self.gpu}"),
-            *(Line(str(need), "urgent") for need in self.needs),
-            Quantities(named),
-            Line(f"at {megahertz(self.clocks)}{cold}"),
+        blocks: list[reports.Block] = [
+            reports.Title(self.name, f"on {self.gpu}"),
+            *(reports.Line(str(need), "urgent") for need in self.needs),
+            reports.Quantities(named),
+            reports.Line(f"at {reports.megahertz(self.clocks)}{cold}"),
         ]
         if self.trust is not None:
-            blocks.append(Line(f"trust: {self.trust.mark} ({self.trust.why})"))
+            blocks.append(reports.Line(f"trust: {self.trust.mark} ({self.trust.why})"))
         if (model := self.model) is not None:
             version = f"{model.family} version {model.version}"
-            blocks.append(Line(f"power model {version} on {model.schema_id}"))
+            blocks.append(reports.Line(f"power model {version} on {model.schema_id}"))
         if self.time_model is not None:
             bound = f", bound by {self.bound}" if self.bound else ""
-            blocks.append(Line(f"time model {self.time_model.family}{bound}"))
+            blocks.append(reports.Line(f"time model {self.time_model.family}{bound}"))
         if self.components is not None:
-            blocks.append(Shares("power by component", self.components, "W"))
+            blocks.append(reports.Shares("power by component", self.components, "W"))
         if self.occupancy is not None:
             occupancy = f"occupancy {self.occupancy.occupancy:.0%}"
             blocks.append(
-                Line(f"{occupancy}, limited by {self.occupancy.limiter}; {self.registers}")
+                reports.Line(f"{occupancy}, limited by {self.occupancy.limiter}; {self.registers}")
             )
         blocks += [
-            Line(f"loop {trip.loop or '?'} (line {trip.line}): {trip.trips:g} trips, {trip.how}")
+            reports.Line(
+                f"loop {trip.loop or '?'} (line {trip.line}): {trip.trips:g} trips, {trip.how}"
+            )
             for trip in self.trip_counts
         ]
         if self.operator is not None:
             blocks += self.operator.lines()
         if self.explanation is not None:
             blocks += self.explanation.lines()
-        blocks.append(Warnings(self.warnings))
+        blocks.append(reports.Warnings(self.warnings))
         return [*blocks, *(self.speed_of_light.report() if self.speed_of_light else ())]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
@@ -412,7 +403,7 @@ class PredictAnswers(shared.Reported):
         default_factory=list, description="GPUs that are not to be ranked with the others, and why."
     )
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """One after the other."""
         return [block for each in self.predictions for block in each.report()]
 

@@ -7,18 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from wattcast.predictor import reports
 from wattcast.predictor.messages import Answer, Reported
-from wattcast.predictor.reports import (
-    MOST_ROWS,
-    Block,
-    Column,
-    Line,
-    Report,
-    Table,
-    Title,
-    amount,
-    word,
-)
 
 
 class RankedConfiguration(Answer):
@@ -69,34 +59,34 @@ class RankAnswer(Reported):
     refused: list[RefusedConfiguration]
     judged: Judged | None = Field(description="Null unless two that are predicted were measured.")
 
-    def report(self, most: int = MOST_ROWS) -> Report:
+    def report(self, most: int = reports.MOST_ROWS) -> reports.Report:
         """The order, what was refused, and what the order would have saved."""
         columns = [
-            word("rank", "rank"),
-            Column("configuration", lambda row: named(row.configuration)),
-            amount("energy", "joules", "J"),
-            amount("time", "seconds", "s"),
-            amount("power", "watts", "W"),
-            amount("measured energy", "measured_joules", "J"),
-            amount("measured time", "measured_seconds", "s"),
+            reports.word("rank", "rank"),
+            reports.Column("configuration", lambda row: named(row.configuration)),
+            reports.amount("energy", "joules", "J"),
+            reports.amount("time", "seconds", "s"),
+            reports.amount("power", "watts", "W"),
+            reports.amount("measured energy", "measured_joules", "J"),
+            reports.amount("measured time", "measured_seconds", "s"),
         ]
-        blocks: list[Block] = [
-            Title(self.kernel, f"on {self.gpu}"),
-            Table(columns, self.configurations, most=most),
+        blocks: list[reports.Block] = [
+            reports.Title(self.kernel, f"on {self.gpu}"),
+            reports.Table(columns, self.configurations, most=most),
         ]
         if self.refused:
             first = self.refused[0].reason
-            blocks.append(Line(f"{len(self.refused)} refused, the first: {first}"))
+            blocks.append(reports.Line(f"{len(self.refused)} refused, the first: {first}"))
         if (judged := self.judged) is None:
-            blocks.append(Line(f"no measured {self.objective} to judge the order by"))
+            blocks.append(reports.Line(f"no measured {self.objective} to judge the order by"))
             return blocks
         return [
             *blocks,
-            Line(
+            reports.Line(
                 f"measuring these {judged.k} of {judged.configurations} would have saved "
                 f"{judged.runs_saved} runs and found one {judged.loss:.1%} above the best"
             ),
-            Line(
+            reports.Line(
                 f"one within {judged.near:.0%} of the best is at rank {judged.runs_needed}; "
                 "without a prediction it takes "
                 f"{judged.runs_needed_random:.1f} runs on average; rank correlation "

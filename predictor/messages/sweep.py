@@ -8,22 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from wattcast.predictor import messages as shared
+from wattcast.predictor import reports
 from wattcast.predictor.messages.dvfs import ConstraintsRequest
 from wattcast.predictor.messages.predict import Apart
-from wattcast.predictor.reports import (
-    Column,
-    Folded,
-    Line,
-    Report,
-    Table,
-    Title,
-    Warnings,
-    costs,
-    dims,
-    figures,
-    saved,
-    words,
-)
 from wattcast.predictor.variants import MOST_FORMULA
 
 if TYPE_CHECKING:
@@ -134,7 +121,9 @@ class Shape(shared.Answer):
         capped = self.registers_per_thread
         registers = "" if capped is None else f", {capped} registers"
         macros = ", ".join(f"{name}={value}" for name, value in (self.defines or {}).items())
-        launch = f"{dims(self.grid)} blocks of {dims(self.block)}" if self.grid else ""
+        launch = (
+            f"{reports.dims(self.grid)} blocks of {reports.dims(self.block)}" if self.grid else ""
+        )
         marked = f"{macros}:" if macros and launch else macros
         return " ".join(filter(None, (self.gpu, marked, launch))) + registers
 
@@ -259,38 +248,45 @@ class SweepAnswer(shared.Reported):
     )
     warnings: list[shared.WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """What may be another program, the cheapest points beside the reference, the best by each
         objective, the Pareto set, and what was left out or refused."""
         doubts = [each for each in self.warnings if each.code in ANOTHER_PROGRAM]
         others = [each for each in self.warnings if each.code not in ANOTHER_PROGRAM]
         columns = [
-            Column("shape", str),
-            Column("occupancy", lambda point: f"{point.occupancy:.0%}", figures=True),
-            Column("waves", lambda point: f"{point.waves:g}", figures=True),
-            *costs(),
-            Column("saved", lambda point: f"{point.energy_saved_percent:+.1f} %", figures=True),
-            Column("", lambda point: point.marks()),
+            reports.Column("shape", str),
+            reports.Column("occupancy", lambda point: f"{point.occupancy:.0%}", figures=True),
+            reports.Column("waves", lambda point: f"{point.waves:g}", figures=True),
+            *reports.costs(),
+            reports.Column(
+                "saved", lambda point: f"{point.energy_saved_percent:+.1f} %", figures=True
+            ),
+            reports.Column("", lambda point: point.marks()),
         ]
         apart = f"no difference (the model tells {self.resolution_percent:g} % apart)"
         best = (
-            f"{words(name)}: {apart if each.no_difference else f'{each}, {saved(each)}'}"
+            f"{reports.words(name)}: "
+            f"{apart if each.no_difference else f'{each}, {reports.saved(each)}'}"
             for name, each in self.best
         )
         return [
-            Title(self.kernel.demangled),
-            Warnings(doubts),
-            Line(f"reference {self.reference}: {', '.join(figures(self.reference))}"),
-            Table(columns, sorted(self.points, key=lambda point: point.energy.joules)),
-            *map(Line, best),
-            Line(f"Pareto set of time and energy: {', then '.join(map(str, self.pareto))}"),
-            Folded("not", [f"{each}: {each.reason}" for each in self.infeasible], most=MOST_POINTS),
-            Folded(
+            reports.Title(self.kernel.demangled),
+            reports.Warnings(doubts),
+            reports.Line(
+                f"reference {self.reference}: {', '.join(reports.figures(self.reference))}"
+            ),
+            reports.Table(columns, sorted(self.points, key=lambda point: point.energy.joules)),
+            *map(reports.Line, best),
+            reports.Line(f"Pareto set of time and energy: {', then '.join(map(str, self.pareto))}"),
+            reports.Folded(
+                "not", [f"{each}: {each.reason}" for each in self.infeasible], most=MOST_POINTS
+            ),
+            reports.Folded(
                 "left out",
                 [f"{each}: {each.reason}" for each in self.left_out],
                 note="--all-shapes predicts shapes that are not shown to compute the same",
             ),
-            Warnings(others),
+            reports.Warnings(others),
         ]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:

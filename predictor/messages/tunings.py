@@ -9,15 +9,8 @@ from pydantic import Field, StringConstraints, model_validator
 from wattcast.features.analysis import Mode
 from wattcast.models.estimate import quantity
 from wattcast.predictor import messages as shared
+from wattcast.predictor import reports
 from wattcast.predictor.messages.rank import named
-from wattcast.predictor.reports import (
-    Block,
-    Column,
-    Line,
-    Report,
-    Table,
-    amount,
-)
 
 MOST_CONFIGURATIONS = 20_000
 """Configurations of one request: the largest space of Kernel Tuner's own benchmarks has 17,956
@@ -201,31 +194,33 @@ class Standing(shared.Reported):
     next: list[Candidate] = Field(description="To be measured next, the most promising first.")
     finished: bool = Field(description="One more measurement is not expected to gain enough.")
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """How far the search is, the best so far, and what to measure next."""
         counts = [f"{self.measured} of {self.configurations} measured"]
         if (others := self.configurations - self.predicted) > 0:
             counts.append(f"{self.predicted} predicted, {others} told from those")
         if self.failed:
             counts.append(f"{self.failed} failed")
-        blocks: list[Block] = [Line(", ".join(counts))]
+        blocks: list[reports.Block] = [reports.Line(", ".join(counts))]
         if self.best is not None:
             middle = sorted(self.best.measured)[len(self.best.measured) // 2]
             value = quantity(middle, self.unit)
-            blocks.append(Line(f"best {self.objective}: {value} at {self.best}"))
+            blocks.append(reports.Line(f"best {self.objective}: {value} at {self.best}"))
         if self.finished:
             stop = "one more measurement is not expected to gain enough: stop here"
-            return [*blocks, Line(stop)]
+            return [*blocks, reports.Line(stop)]
         columns = [
-            Column("measure next", str),
-            amount("expected", "expected", self.unit),
-            Column(
+            reports.Column("measure next", str),
+            reports.amount("expected", "expected", self.unit),
+            reports.Column(
                 "90 % interval",
                 lambda row: " to ".join(quantity(end, self.unit) for end in (row.low, row.high)),
             ),
-            Column("expected gain", lambda row: f"{row.gain:.1%}" if self.measured else "-"),
+            reports.Column(
+                "expected gain", lambda row: f"{row.gain:.1%}" if self.measured else "-"
+            ),
         ]
-        return [*blocks, Table(columns, self.next)]
+        return [*blocks, reports.Table(columns, self.next)]
 
 
 Numbers = list[float | None]

@@ -16,9 +16,8 @@ from tests.reference.machine import run as interpret
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
-from wattcast.measure.catalogue import APPLICATIONS, Shape, micro, shape_of
+from wattcast.measure.catalogue import APPLICATIONS, micro, workload_of
 from wattcast.measure.driver import fillings
-from wattcast.measure.micro import ptx_text
 from wattcast.measure.workload import Board, Buffer, Workload
 
 Array = npt.NDArray[Any]
@@ -42,12 +41,13 @@ def module(ptx: str) -> Module:
 
 
 def run(
-    ptx: str, kernel: str, shape: Shape, *, products: bool = False
+    shape: Workload, *, products: bool = False
 ) -> tuple[list[Any], list[Array | None], set[str]]:
     """Arguments before, buffers after, and codes of diagnostics of a launch run whole."""
     before: list[Any] = []
     arguments: dict[str, int | float] = {}
     buffers: dict[int, Array] = {}
+    ptx, kernel = shape.ptx, shape.kernel
     for at, given in enumerate(shape.arguments):
         if isinstance(given, Buffer):
             # Far apart, so that whatever runs over an end hits nothing.
@@ -201,8 +201,9 @@ def test_an_application_stays_in_its_buffers_and_is_right(kernel: str) -> None:
     one = APPLICATIONS[kernel]
     assert not isinstance(one.launches, str)
     size, threads = one.launches[0]
-    shape = shape_of(one, ROWS.get(kernel, SIZES[size]), threads)
-    before, after, codes = run(ptx_text(one.module), kernel, shape, products=True)
+    before, after, codes = run(
+        workload_of(kernel, ROWS.get(kernel, SIZES[size]), threads), products=True
+    )
     assert not codes
     if kernel == "cholesky_batched":
         found = after[1]
@@ -237,7 +238,7 @@ def smallest() -> list[Workload]:
 
 @pytest.mark.parametrize("one", smallest(), ids=lambda one: one.kernel)
 def test_a_microbenchmark_stays_in_its_buffers(one: Workload) -> None:
-    before, after, codes = run(one.ptx, one.kernel, Shape(one.grid, one.block, one.arguments))
+    before, after, codes = run(one)
     assert not codes
     if one.kernel.startswith("chase"):
         ring, reached = one.arguments[1], after[0]

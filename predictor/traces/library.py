@@ -56,6 +56,9 @@ call that was measured. Times of boards left out lie within it (cards of ``poole
 MOST_ASKED = 20_000
 """Different operators of a board that are answered, those of the most time first."""
 
+MOST_SIZE = 2**31
+"""An extent is less; operators of a request are smaller still."""
+
 _OPERATOR: TypeAdapter[Operator] = TypeAdapter(Operator)
 
 
@@ -76,7 +79,10 @@ def operator_called(name: str, told: Mapping[str, Any]) -> str:
     ):
         return ""
     tensors = dims[first : first + 2]
-    if not all(isinstance(t, list) and all(type(n) is int for n in t) for t in tensors):
+    if not all(
+        isinstance(t, list) and all(type(n) is int and 0 <= n < MOST_SIZE for n in t)
+        for t in tensors
+    ):
         return ""
     dtype = TYPES.get(types[first]) if isinstance(types[first], str) else None
     match tensors:

@@ -524,6 +524,11 @@ def test_a_product_with_its_sizes_draws_what_the_operator_does(
         {"dims": ([4096], [True, True], [True, True])},
         {"dims": ([4096], [10**30, 4096], [4096, 4096])},
         {"dims": ([4096], [0, 4096], [4096, 4096])},
+        {
+            "operator": "aten::_flash_attention_forward",
+            "dims": ([4, -9 * 10**4299, 32, 128], *([4, 9 * 10**4299, 8, 128],) * 2),
+            "types": (BF16,) * 3,
+        },
         {"dims": "4096"},
         {"dims": ([4096], {"a": 1}, [[4096]])},
         {"operator": "aten::conv2d"},

@@ -82,6 +82,11 @@ class Part:
     operator: Mapping[str, Any]
     count: int
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for operators that are the same."""
+        return tuple(self.operator.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
@@ -195,17 +200,7 @@ class Decoder:
             product(role, n, k, split, depth)
         rotated = (self.query_size + self.kv_size) // tensor_parallel
         stream("rope", "rope", tokens * rotated, tokens * rotated, depth)
-        attended = Counter[int]()
-        for layer, count in self.layers:
-            attended[layer.window] += count
-        for window, count in attended.items():
-            parts.append(
-                Part(
-                    "attention",
-                    self._attention(batch, new, cached, window, dtype, kv_dtype, tensor_parallel),
-                    count,
-                )
-            )
+        parts += self.attention(batch, new, cached, dtype, kv_dtype, tensor_parallel)
         for layer, count in self.layers:
             if layer.inner:
                 for role, n, k, split in self._dense_products(layer.inner):
@@ -225,6 +220,22 @@ class Decoder:
         rows = tokens if all_logits else batch
         product("vocabulary", self.vocabulary, self.hidden, 1, 1, rows)
         return parts
+
+    def attention(
+        self, batch: int, new: int, cached: int, dtype: str, kv_dtype: str, split: int
+    ) -> list[Part]:
+        """Attention of all layers: all of a pass that goes by ``cached``."""
+        attended = Counter[int]()
+        for layer, count in self.layers:
+            attended[layer.window] += count
+        return [
+            Part(
+                "attention",
+                self._attention(batch, new, cached, window, dtype, kv_dtype, split),
+                count,
+            )
+            for window, count in attended.items()
+        ]
 
     def _attention(
         self, batch: int, new: int, cached: int, window: int, dtype: str, kv_dtype: str, split: int
@@ -431,7 +442,7 @@ class _Fields:
         value = self.given.get(name)
         if value is None:
             return default
-        if not isinstance(value, str) or len(value) > 64:
+        if not isinstance(value, str) or len(value) > 64 or not value.isprintable():
             raise ModelConfigError(f"{name} must be a short text", field=name)
         return value
 

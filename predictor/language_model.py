@@ -10,7 +10,7 @@ a few lengths and summed between them as a line. Watts are what NVML reads while
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, hypot, log
@@ -107,7 +107,9 @@ def language_model(predictor: Predictor, request: LanguageModelRequest) -> Langu
         )
     facts = _facts(decoder, gpu, request)
     _check_memory(facts, gpu, request)
-    sums, steps = _sums(predictor, gpu, decoder, request)
+    curve = _asked_of_curve(request)
+    fitting = [each for each in curve if _fits(decoder, gpu, each)]
+    (sums, steps), *points = _sums(predictor, gpu, decoder, [request, *fitting])
     whole = _total(sums)
     tokens = _tokens(request)
     return LanguageModelAnswer(
@@ -121,7 +123,9 @@ def language_model(predictor: Predictor, request: LanguageModelRequest) -> Langu
         phases=[_phase(sums, phase, request) for phase in dict.fromkeys(s.phase for s in sums)],
         operators=_rows(sums),
         steps=steps,
-        curve=_curve(predictor, gpu, decoder, request),
+        curve=_curve(
+            curve, {id(each): sums for each, (sums, _) in zip(fitting, points, strict=True)}
+        ),
         trust=_trust(gpu, sums),
         not_included=_not_included(request),
         warnings=_warnings(decoder, request, sums),
@@ -157,10 +161,23 @@ def _check_memory(facts: ModelFacts, gpu: GpuProfile, request: LanguageModelRequ
         )
 
 
-def _sums(
-    predictor: Predictor, gpu: GpuProfile, decoder: Decoder, request: LanguageModelRequest
-) -> tuple[list[_Sum], list[StepPoint]]:
-    """Operators of all phases with their totals, and single steps of decoding."""
+def _fits(decoder: Decoder, gpu: GpuProfile, request: LanguageModelRequest) -> bool:
+    try:
+        _check_memory(_facts(decoder, gpu, request), gpu, request)
+    except LaunchError:
+        return False
+    return True
+
+
+EVERY = -1
+"""In the place of a length of the cache: what each step of decoding does alike."""
+
+Asking = tuple[Phase, int, Part]
+"""A phase, the length of the cache, and an operator of one pass."""
+
+
+def _asked(decoder: Decoder, request: LanguageModelRequest) -> list[Asking]:
+    """Operators of all phases."""
     given: dict[str, Any] = {
         "dtype": request.dtype,
         "kv_dtype": request.kv_dtype,
@@ -183,15 +200,34 @@ def _sums(
         ]
     else:
         passes = [("prefill", 0, decoder.forward(request.batch, request.prompt, 0, **given))]
-        lengths = _lengths(request)
-        passes += [
-            ("decode", length, decoder.forward(request.batch, 1, length, **given))
-            for length in lengths
-        ]
-    asked = [(phase, at, part) for phase, at, found in passes for part in found]
-    operators = [_operator(part) for _, _, part in asked]
-    told = operator_calls(predictor, gpu, operators, request.power_limit_watts)
-    return _added(list(zip(asked, told, strict=True)), request)
+        lengths, one = _lengths(request), (request.batch, 1)
+        if lengths:
+            alike = decoder.forward(*one, lengths[0], **given)
+            passes.append(("decode", EVERY, [p for p in alike if p.role != "attention"]))
+        passes += [("decode", at, decoder.attention(*one, at, *given.values())) for at in lengths]
+    return [(phase, at, part) for phase, at, found in passes for part in found]
+
+
+def _sums(
+    predictor: Predictor,
+    gpu: GpuProfile,
+    decoder: Decoder,
+    requests: Sequence[LanguageModelRequest],
+) -> list[tuple[list[_Sum], list[StepPoint]]]:
+    """Operators of all phases with their totals, and single steps of decoding, of each request.
+    Operators that are the same, in whatever step or request, are answered once."""
+    asked = [_asked(decoder, request) for request in requests]
+    parts = {part.key: part for each in asked for _, _, part in each}
+    calls = operator_calls(predictor, gpu, [_operator(part) for part in parts.values()])
+    told = dict(zip(parts, calls, strict=True))
+    found = []
+    for request, each in zip(requests, asked, strict=True):
+        limit = checked_limit(request.power_limit_watts, gpu)
+        held = told
+        if limit is not None:
+            held = {key: told[key].under(limit) for key in {part.key for _, _, part in each}}
+        found.append(_added([(one, held[one[2].key]) for one in each], request))
+    return found
 
 
 def _operator(part: Part) -> Operator:
@@ -207,17 +243,18 @@ def _operator(part: Part) -> Operator:
 def _lengths(request: LanguageModelRequest) -> list[int]:
     """Lengths of the cache at which steps are answered; the first token comes of the prompt."""
     steps = request.generate - 1
-    if steps < 1:
+    if request.train or steps < 1:
         return []
     first, last = request.prompt, request.prompt + steps - 1
     return sorted({round(at) for at in np.linspace(first, last, min(NODES, steps))})
 
 
 def _added(
-    told: Sequence[tuple[tuple[Phase, int, Part], Call]], request: LanguageModelRequest
+    told: Sequence[tuple[Asking, Call]], request: LanguageModelRequest
 ) -> tuple[list[_Sum], list[StepPoint]]:
-    weights = _weights(_lengths(request), request.generate - 1)
-    steps: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    lengths = _lengths(request)
+    weights = {**_weights(lengths, request.generate - 1), EVERY: float(request.generate - 1)}
+    steps = {at: [0.0, 0.0] for at in (*lengths, EVERY)}
     totals: dict[tuple[Phase, str, str], list[tuple[float, float, Call, float]]] = defaultdict(list)
     scale = (1.0 + request.overhead_share) * request.tensor_parallel
     for (phase, at, part), call in told:
@@ -255,7 +292,8 @@ def _added(
         )
     points = [
         StepPoint(cached_tokens=at, seconds=seconds, watts=joules / seconds, joules=joules)
-        for at, (seconds, joules) in sorted(steps.items())
+        for at in lengths
+        for seconds, joules in [(a + b for a, b in zip(steps[at], steps[EVERY], strict=True))]
     ]
     return sums, points
 
@@ -351,24 +389,26 @@ def _rows(sums: Sequence[_Sum]) -> list[OperatorRow]:
     ]
 
 
-def _curve(
-    predictor: Predictor, gpu: GpuProfile, decoder: Decoder, request: LanguageModelRequest
-) -> list[CurvePoint]:
-    """Tokens a second and joules a token over batch sizes or power limits."""
-    points: list[tuple[int, float | None, float | None, float | None, float | None]] = []
+def _asked_of_curve(request: LanguageModelRequest) -> list[LanguageModelRequest]:
+    """A request for each batch size or power limit, in order."""
     changes: list[dict[str, float]] = [{"batch": batch} for batch in {*request.batches}]
     changes += [{"power_limit_watts": limit} for limit in {*request.power_limits_watts}]
-    for change in sorted(changes, key=lambda change: [*change.values()]):
-        asked = request.model_copy(update=change)
-        at = (asked.batch, asked.power_limit_watts)
-        try:
-            _check_memory(_facts(decoder, gpu, asked), gpu, asked)
-        except LaunchError:
+    ordered = sorted(changes, key=lambda change: [*change.values()])
+    return [request.model_copy(update=change) for change in ordered]
+
+
+def _curve(
+    asked: Sequence[LanguageModelRequest], sums_of: Mapping[int, Sequence[_Sum]]
+) -> list[CurvePoint]:
+    """Tokens a second and joules a token; ``sums_of`` by the id of requests that fit in memory."""
+    points: list[tuple[int, float | None, float | None, float | None, float | None]] = []
+    for each in asked:
+        at, sums = (each.batch, each.power_limit_watts), sums_of.get(id(each))
+        if sums is None:
             points.append((*at, None, None, None))
             continue
-        sums, _ = _sums(predictor, gpu, decoder, asked)
         seconds, joules = sum(each.seconds for each in sums), sum(each.joules for each in sums)
-        tokens = _tokens(asked)
+        tokens = _tokens(each)
         points.append((*at, tokens / seconds, joules / tokens, joules / seconds))
     return [
         CurvePoint(
@@ -437,7 +477,8 @@ def _warnings(
 
 
 class Call(NamedTuple):
-    """One call of an operator: what it takes while such calls follow each other."""
+    """One call of an operator: what it takes while such calls follow each other. ``idle_watts`` and
+    ``limit_watts`` are the board's, ``core_share`` that of the time that goes with its clock."""
 
     kind: str
     seconds: float
@@ -445,10 +486,20 @@ class Call(NamedTuple):
     time_width: tuple[float, float]
     power_width: tuple[float, float]
     basis: Basis
+    idle_watts: float
+    limit_watts: float
+    core_share: float
+
+    def under(self, limit_watts: float) -> Call:
+        """The call with the board's power limited."""
+        if limit_watts >= self.limit_watts:
+            return self
+        held = limited(self.seconds, self.watts, self.idle_watts, self.core_share, limit_watts)
+        return self._replace(seconds=held.seconds, watts=held.watts)
 
 
 def operator_calls(
-    predictor: Predictor, gpu: GpuProfile, operators: Sequence[Operator], limit: float | None
+    predictor: Predictor, gpu: GpuProfile, operators: Sequence[Operator]
 ) -> list[Call]:
     """All calls in one go: those of one kind share a run of its trees. Watts come of the pooled
     model where none were measured on the GPU. Raises ModelError where nothing tells them."""
@@ -456,8 +507,7 @@ def operator_calls(
     for number, operator in enumerate(operators):
         together[kind_of(operator)].append(number)
     calls: dict[int, Call] = {}
-    board, options = board_of(gpu), OperatorOptions(framework=None, power_limit_watts=limit)
-    asked_limit = checked_limit(limit, gpu)
+    board, options = board_of(gpu), OperatorOptions(framework=None, power_limit_watts=None)
     for kind, at in together.items():
         model = model_of(predictor, kind, gpu.id)
         call = columns(kind, model, [Asked(operators[number], gpu, options) for number in at])
@@ -469,22 +519,24 @@ def operator_calls(
         most = gpu.tdp_watts if source.pooled else training.limit_watts
         idle = training.idle_watts * most / training.limit_watts
         compute, memory = roofline_seconds(told.quantities, call["math_bits"], board)
-        for row, number in enumerate(at):
-            seconds, drawn = float(told.seconds[row]), float(watts[row])
-            if asked_limit is not None and asked_limit < most:
-                share = float(compute[row] / (compute[row] + memory[row]))
-                held = limited(seconds, drawn, idle, share, asked_limit)
-                seconds, drawn = held.seconds, held.watts
-            inside = bool(told.inside[row])
-            bases = (model.basis(inside), source.basis(inside))
-            calls[number] = Call(
-                kind,
-                seconds,
-                drawn,
+        widths = {
+            inside: (
                 model.width(kind, "time", inside),
                 source.width(kind, "power", inside),
-                max(bases, key=BASIS_ORDER.index),
+                max(model.basis(inside), source.basis(inside), key=BASIS_ORDER.index),
             )
+            for inside in (False, True)
+        }
+        rows = zip(
+            at,
+            told.seconds.tolist(),
+            watts.tolist(),
+            told.inside.tolist(),
+            (compute / (compute + memory)).tolist(),
+            strict=True,
+        )
+        for number, seconds, drawn, inside, share in rows:
+            calls[number] = Call(kind, seconds, drawn, *widths[inside], idle, most, share)
     return [calls[number] for number in range(len(operators))]
 
 

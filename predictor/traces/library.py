@@ -125,7 +125,7 @@ def library_calls(
         except ValidationError:
             continue
     try:
-        calls = operator_calls(predictor, gpu, [*operators.values()], None)
+        calls = operator_calls(predictor, gpu, [*operators.values()])
     except ModelError:
         return {}
     found = {}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import wattcast
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
-from wattcast.features.errors import LaunchError
+from wattcast.features.errors import LaunchError, ModelConfigError
 from wattcast.predictor.language_model import _weights
 from wattcast.predictor.messages.language_model import LanguageModelAnswer
 
@@ -129,6 +129,57 @@ def test_what_does_not_fit_in_memory_says_so() -> None:
     assert caught.value.context["field"] == "batch"
     with pytest.raises(LaunchError, match="does not divide"):
         ask(tensor_parallel=3)
+
+
+HOSTILE = st.sampled_from([
+    None, True, 0, 1, -1, 3, 2**24, 2**63, 10**30, 1.5, float("nan"), "", "32", "a" * 70, "\ud800",
+    [], [0], [10**30], ["full_attention"] * 32, {}, {"hidden_size": -1},
+])  # fmt: skip
+NAMES = sorted({name for config in CONFIGS.values() for name in config} | {
+    "text_config", "layer_types", "sliding_window_pattern", "mlp_only_layers", "moe_layers",
+    "n_inner", "multi_query", "max_window_layers",
+})  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(sorted(CONFIGS)),
+    damage=st.dictionaries(st.sampled_from(NAMES), HOSTILE, max_size=3),
+    gone=st.sets(st.sampled_from(NAMES), max_size=1),
+    options=st.fixed_dictionaries({
+        "batch": st.sampled_from([1, 8, 4096]), "prompt": st.sampled_from([1, 512, 2**20]),
+        "generate": st.sampled_from([0, 1, 2, 64, 2**20]), "train": st.booleans(),
+        "dtype": st.sampled_from(["bfloat16", "nvfp4"]), "batches": st.just([1, 64]),
+        "tensor_parallel": st.sampled_from([1, 3, 64]),
+    }),
+)  # fmt: skip
+def test_damaged_configs_are_forecast_or_refused(
+    name: str, damage: dict[str, Any], gone: set[str], options: dict[str, Any]
+) -> None:
+    config = {key: value for key, value in CONFIGS[name].items() if key not in gone}
+    try:
+        answer = ask({**config, **damage}, **options)
+    except (ModelConfigError, LaunchError) as error:
+        assert error.context["field"]  # noqa: PT017
+        assert len(str(error)) < 400  # noqa: PT017
+        return
+    assert answer.json_bytes()
+    for each in (answer.time.seconds, answer.energy.joules):
+        assert 0 < each < 1e12
+    assert sum(row.joules for row in answer.operators) == pytest.approx(answer.energy.joules)
+
+
+def test_a_curve_is_the_answers_at_its_points() -> None:
+    """Operators are answered together and once; alone they are the same."""
+    for point in ask(batches=[4, 1]).curve:
+        alone = ask(batch=point.batch)
+        assert point.joules_per_token == pytest.approx(alone.joules_per_token, rel=1e-12)
+        assert point.tokens_per_second == pytest.approx(alone.tokens_per_second, rel=1e-12)
+    for point in ask(power_limits_watts=[700.0, 400.0]).curve:
+        alone = ask(power_limit_watts=point.power_limit_watts)
+        assert point.joules_per_token == pytest.approx(alone.joules_per_token, rel=1e-12)
+    held = ask(power_limit_watts=500.0, power_limits_watts=[300.0])
+    assert held.joules_per_token == ask(power_limit_watts=500.0).joules_per_token
 
 
 def test_http_answers_the_same_and_names_the_field(client: httpx.Client) -> None:

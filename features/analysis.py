@@ -36,6 +36,7 @@ from wattcast.features.assembled import assembled, spill_warning, spills_execute
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
 from wattcast.features.dataflow import BlockChain, dependent_chains
+from wattcast.features.deciding import calls_in
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT
 from wattcast.features.errors import AnalysisError, LaunchError
@@ -62,8 +63,8 @@ MOST_MISSED = 0.05
 out instead: symbols do not follow reuse, which what ran tells of."""
 
 Mode = Literal["auto", "symbolic", "executed"]
-"""How trip counts and activity are found out. ``symbolic`` never runs the kernel, ``executed``
-runs sampled blocks. ``auto`` runs nothing where symbols know everything; else trip counts are
+"""How trip counts and activity are found out. ``symbolic`` runs the kernel only where it calls
+functions, ``executed`` runs sampled blocks. ``auto`` runs nothing where symbols know everything; else trip counts are
 worked out, what that leaves open is run if the request gives arguments, and so is activity."""
 
 __all__ = [
@@ -160,9 +161,9 @@ class KernelAnalysis:
         preferred to lower bounds, and where the budget ended before parts of the kernel that
         symbols count exactly.
         """
-        if self.mode == "symbolic" or (
-            self.mode == "auto" and (self._all_known or self._worked_out_better)
-        ):
+        if calls_in(self.function) or self.mode == "executed":
+            return "executed"
+        if self.mode == "symbolic" or self._all_known or self._worked_out_better:
             return "symbolic"
         return "executed"
 
@@ -204,7 +205,7 @@ class KernelAnalysis:
     def cut_short(self) -> bool:
         """Whether the budget ended before the execution did: ``activity`` was extrapolated from
         what ran, or worked out without the reuse that only an execution tells of."""
-        if self.mode == "symbolic" or (self.mode == "auto" and self._all_known):
+        if self.activity_how == "symbolic" and (self.mode == "symbolic" or self._all_known):
             return False
         return not self.executed.sampling.completed
 

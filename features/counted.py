@@ -25,6 +25,7 @@ from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counts import Atomics, AtomicUse, Counts, Traffic
 from wattcast.features.dataflow import flow, writers_of
+from wattcast.features.deciding import calls_in
 from wattcast.features.errors import WattcastError
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
@@ -203,21 +204,23 @@ class LaunchCounts:
         found: Mapping[str, Counts] = (
             self.runs.executed.functions if self.executed else self.runs.symbolic.functions
         )
-        if self.executed and not self.runs.executed.sampling.completed:
-            found = {name: self._completed(name, counts) for name, counts in found.items()}
         if factors is None:
             return found
         name = self.function.name
-        return {**found, name: found[name].times(factors)}
-
-    def _completed(self, name: str, counts: Counts) -> Counts:
-        """Counts of a called function that the budget cut, as symbols know them exactly."""
-        symbolic = self._symbolic()
-        known = symbolic.functions.get(name) if symbolic is not None else None
-        if name == self.function.name or known is None:
-            return counts
-        exact = known.counts_known & (counts.warp_executions > 0)
-        return counts.times(_ratio(known.warp_executions, counts.warp_executions, exact))
+        scaled = {name: found[name].times(factors)}
+        waiting = [(self.function, factors)]
+        while waiting:  # a function does as much more as it is called more often
+            caller, own = waiting.pop()
+            times = found[caller.name].warp_executions
+            for name, places in calls_in(caller).items():
+                called, before = self.module.function(name), float(times[places].sum())
+                if called is None or name in scaled or name not in found or not before:
+                    continue
+                factor = float((times * own)[places].sum()) / before
+                factors = np.full(found[name].warp_executions.size, factor)
+                scaled[name] = found[name].times(factors)
+                waiting.append((called, factors))
+        return {**found, **scaled}
 
     def traffic(self, factors: Floats | None) -> Traffic:
         """Traffic of global memory."""

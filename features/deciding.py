@@ -146,6 +146,17 @@ class Deciding:
         return False
 
 
+@attached
+def calls_in(function: Function) -> dict[str, list[int]]:
+    """What a function calls, and where: the first symbol of each call ("": in a register)."""
+    found: dict[str, list[int]] = {}
+    for one in function.body.instructions:
+        if one.base == "call":
+            named = (each.name for each in one.operands if isinstance(each, Symbol))
+            found.setdefault(next(named, ""), []).append(one.position)
+    return found
+
+
 def _symbols(one: Instruction) -> set[str]:
     """Variables that an instruction names."""
     named = (each.base if isinstance(each, Address) else each for each in one.operands)

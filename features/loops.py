@@ -75,6 +75,10 @@ class LoopForest:
         loop = self.innermost[block]
         return self.loops[loop].depth if loop >= 0 else 0
 
+    def holds(self, loop: int, block: int) -> bool:
+        """Whether a block (-1: none) lies in a loop."""
+        return block >= 0 and loop in self.around(block)
+
     def around(self, block: int) -> tuple[int, ...]:
         """The loops around a block, the outermost first."""
         found: tuple[int, ...] = ()

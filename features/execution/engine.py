@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.attached import Attached
-from wattcast.features.dataflow import definitions
+from wattcast.features.dataflow import closure, definitions
+from wattcast.features.deciding import calls_in
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT, Effort
 from wattcast.features.execution.arguments import bind
@@ -218,14 +219,29 @@ def _steps(end: Compare, before: Frame, latest: Frame) -> dict[int, Array] | Non
     return steps
 
 
+def _inside(program: Program, linked: Linked, loop: Loop) -> set[int]:
+    """Global numbers of a loop's instructions, and of all functions that are called from it."""
+    blocks = [linked.cfg.blocks[index] for index in loop.blocks]
+    own = {position for block in blocks for position in range(block.start, block.end)}
+    found = {linked.base + position for position in own}
+
+    def called(name: str) -> Iterator[str]:
+        there = program.by_name[name]
+        for callee, places in calls_in(there.function).items():
+            if callee in program.by_name and (there is not linked or not own.isdisjoint(places)):
+                yield callee
+
+    for name in closure((linked.function.name,), called) - {linked.function.name}:
+        there = program.by_name[name]
+        found.update(range(there.base, there.base + len(there.body.instructions)))
+    return found
+
+
 def _scale(machine: Machine, linked: Linked, loop: Loop, factors: Factors) -> None:
     def grow(counts: npt.NDArray[np.int64]) -> None:
         counts[...] = np.rint(counts * factors)
 
-    inside: set[int] = set()
-    for index in loop.blocks:
-        block = linked.cfg.blocks[index]
-        inside.update(range(linked.base + block.start, linked.base + block.end))
+    inside = _inside(machine.program, linked, loop)
     for run in machine.program.runs.values():
         if run.start in inside:
             before = machine.run_stats[run.index, 0].copy()

@@ -13,32 +13,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattcast.features.attached import Attached
+from wattcast.features.deciding import calls_in
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
-from wattcast.features.errors import NONSENSE, LaunchError, PtxError
+from wattcast.features.errors import NONSENSE, LaunchError
 from wattcast.features.integers import wrap
 from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
 from wattcast.features.ptx.ir import (
     Function,
-    Instruction,
     Module,
-    Symbol,
-    Variable,
     filled_by_host,
 )
 from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
-from wattcast.features.symbolic.calls import Calls
 from wattcast.features.symbolic.each import ApartError
 from wattcast.features.symbolic.evaluate import Context, Evaluator, State
 from wattcast.features.symbolic.lanes import Lanes, joined
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.report import summarise
 from wattcast.features.symbolic.results import SampledBlocks, SymbolicResult
-from wattcast.features.symbolic.rounds import Rounder
+from wattcast.features.symbolic.rounds import LoopWalker
 from wattcast.features.symbolic.sample import choose_blocks
 from wattcast.features.symbolic.scheme import UNADDRESSED, Scheme
-from wattcast.features.symbolic.walk import Walker
 from wattcast.features.trips import resolve_trips
 
 
@@ -165,11 +161,10 @@ def _walked(
         ]
     )
     exact = group[0].sampling.exact
-    walker = Walker(evaluator, shape, weights, accesses=accesses, by_warp=not exact)
-    calls = Calls(module, lanes, weights, evaluator.symbols, loops, accesses)
-    walker.calls = calls
-    calls.stack.append(function.name)
-    walker.loops = Rounder(walker, {trip.loop: trip for trip in trips})
+    walker = LoopWalker(
+        evaluator, shape, weights, {trip.loop: trip for trip in trips},
+        accesses=accesses, by_warp=not exact,
+    )  # fmt: skip
     root = Context(-1, None, "root", 1, np.ones(1), 0)
     if made.cfg.body.instructions:
         if made.forest.irreducible:  # cycles that are no loops are walked once
@@ -179,16 +174,11 @@ def _walked(
         finally:
             root.end()
     diagnostics = [
-        [
-            *made.cfg.diagnostics,
-            *made.forest.diagnostics,
-            *asked.arguments.diagnostics(),
-            *calls.diagnostics,
-        ]
+        [*made.cfg.diagnostics, *made.forest.diagnostics, *asked.arguments.diagnostics()]
         for asked in group
     ]
     sampled = [asked.sampling for asked in group]
-    return summarise(walker, calls.walkers, trips, sampled, diagnostics, calls.complete)
+    return summarise(walker, trips, sampled, diagnostics, complete=not calls_in(function))
 
 
 def knowable(module: Module, function: Function) -> bool:
@@ -197,7 +187,7 @@ def knowable(module: Module, function: Function) -> bool:
 
     Raises PtxError for a body that is not PTX.
     """
-    if any(one.opcode.startswith(UNADDRESSED) for one in _instructions(function)):
+    if any(one.opcode.startswith(UNADDRESSED) for one in function.body.instructions):
         return False
     return shape_of(scheme(module, function)).knowable
 
@@ -275,8 +265,7 @@ def _symbols(module: Module, function: Function) -> dict[str, int]:
 def _place(module: Module, function: Function) -> dict[str, int]:
     found: dict[str, int] = {}
     place: dict[str, int] = {}
-    inner = [v for one in _called(module, function) for v in _variables(one)]
-    for variable in (*module.variables, *inner):
+    for variable in (*module.variables, *function.body.variables):
         least = 16 if variable.space == "shared" and variable.elements == 0 else 1
         least = 256 if variable.space in ("global", "const") else least
         align = max(variable.align, least)
@@ -284,35 +273,3 @@ def _place(module: Module, function: Function) -> dict[str, int]:
         found[variable.name] = start
         place[variable.space] = start + variable.bytes
     return found
-
-
-def _called(module: Module, function: Function) -> list[Function]:
-    """The kernel and what it may call by name. Other kernels of the module stay unread: parsed
-    they take ten times the memory of their text."""
-    found, waiting = {function.name: function}, [function]
-    while waiting:
-        for instruction in _instructions(waiting.pop()):
-            if instruction.base != "call":
-                continue
-            checkpoint()
-            for operand in instruction.operands:
-                callee = module.function(operand.name) if isinstance(operand, Symbol) else None
-                if callee is not None and not callee.declaration and callee.name not in found:
-                    found[callee.name] = callee
-                    waiting.append(callee)
-    return list(found.values())
-
-
-def _instructions(function: Function) -> tuple[Instruction, ...]:
-    try:
-        return function.body.instructions
-    except PtxError:
-        return ()
-
-
-def _variables(function: Function) -> tuple[Variable, ...]:
-    """Variables declared in a function, unless its body is not PTX: then it is not called."""
-    try:
-        return function.body.variables
-    except PtxError:
-        return ()

@@ -17,7 +17,6 @@ from wattcast.features.ptx import ir
 from wattcast.features.symbolic.elected import elected
 from wattcast.features.symbolic.scheme import (
     Access,
-    Call,
     Ending,
     Phi,
     Scheme,
@@ -27,7 +26,7 @@ from wattcast.features.symbolic.scheme import (
     register_bits,
 )
 from wattcast.features.symbolic.spread import spread_loops
-from wattcast.features.symbolic.translate import translator, width
+from wattcast.features.symbolic.translate import translator
 from wattcast.features.values import MOST_NODES_PER_INSTRUCTION, Graph, Node
 from wattcast.features.wide_loads import joined_loads
 
@@ -56,8 +55,6 @@ class _Builder:
         self.loop_phis: dict[int, list[Phi]] = {}
         self.exits: dict[int, dict[Node, None]] = {}
         self.pointers: set[str] = set()
-        self.passed: dict[str, dict[int, Node]] = {}
-        self.calls: dict[int, list[Call]] = {}
         self.nested = self._nested()
         self.elected = elected(body)
         self.block = 0
@@ -220,7 +217,7 @@ class _Builder:
         self.pointers |= counted_from(accesses, self.phis)
         return Scheme(
             self.function, cfg, forest, self.graph, endings, accesses, guards, self.phis,
-            self.loop_phis, self.parameters, self.calls, self.pointers, self.exits,
+            self.loop_phis, self.parameters, self.pointers, self.exits,
         )  # fmt: skip
 
     def _redefined(self) -> dict[int, set[str]]:
@@ -318,10 +315,6 @@ class _Builder:
         if facts.accesses_memory or facts.category == "unknown":
             self._access(one, facts, accesses)
         base = one.base
-        if one.opcode.startswith("st.param"):
-            self._pass(one)
-        elif base == "call":
-            self._call(one)
         if base in NO_DESTINATION and base not in ("call", "bar", "barrier"):
             return
         names = destinations(one)
@@ -366,25 +359,6 @@ class _Builder:
         bits = 1 if one.base == "setp" else self.widths.get(name.rstrip("0123456789"), 32)
         values = (graph.constant(yes, bits), graph.constant(no, bits))
         return graph.make("select", bits, (chosen, *values))
-
-    def _pass(self, one: ir.Instruction) -> None:
-        """st.param: a value for the next call."""
-        place = one.operands[0]
-        bits = width(one.opcode.rpartition(".")[2])
-        if isinstance(place, ir.Address) and isinstance(place.base, ir.Symbol) and bits:
-            held = self.passed.setdefault(place.base.name, {})
-            held[place.offset] = self.value(one.operands[1], bits)
-
-    def _call(self, one: ir.Instruction) -> None:
-        callee = next((o.name for o in one.operands if isinstance(o, ir.Symbol)), None)
-        groups = [o.elements for o in one.operands if isinstance(o, ir.Group)]
-        results = bool(one.operands) and isinstance(one.operands[0], ir.Group)
-        given = groups[1:] if results else groups
-        arguments = tuple(
-            self.passed.pop(o.name, {}) if isinstance(o, ir.Symbol) else {}
-            for o in (given[0] if given else ())
-        )
-        self.calls.setdefault(self.block, []).append(Call(one.position, callee, arguments))
 
     def _access(self, one: ir.Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
         if facts.category in ("texture", "surface"):

@@ -152,8 +152,6 @@ def _passing_of(scheme: Scheme) -> dict[Node, int]:
     wanted |= {a.stride for found in scheme.accesses for a in found}
     for phi in scheme.phis.values():
         wanted |= {phi.start, phi.step, phi.latch}
-    for calls in scheme.calls.values():
-        wanted |= {node for call in calls for part in call.arguments for node in part.values()}
     for node in scheme.graph.nodes:
         if node not in straight:
             wanted.update(node.args)

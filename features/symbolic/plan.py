@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import dominators, post_dominators
+from wattcast.features.deciding import calls_in
 from wattcast.features.symbolic.elected import elected
 from wattcast.features.symbolic.order import Order, order_of
 from wattcast.features.symbolic.scheme import Scheme
@@ -83,7 +84,7 @@ def _shape(scheme: Scheme) -> Shape:
         targets = ending.targets or (-1,)
         for target in dict.fromkeys(targets):
             loop = innermost[block]
-            while loop >= 0 and not _holds(scheme, loop, target):
+            while loop >= 0 and not forest.holds(loop, target):
                 exits[loop].append(Exit(block, target))
                 loop = _parent(scheme, loop)
     above = dominators(cfg)
@@ -93,19 +94,8 @@ def _shape(scheme: Scheme) -> Shape:
     return Shape(
         units, exits, closed, varies, _meets(scheme, above, headers), headers,
         order_of(scheme), conditions, _bent(scheme), _plain(scheme),
-        not scheme.calls and not elected(scheme.cfg.body) and not _open(scheme),
+        not calls_in(scheme.function) and not elected(scheme.cfg.body) and not _open(scheme),
     )  # fmt: skip
-
-
-def _holds(scheme: Scheme, loop: int, block: int) -> bool:
-    if block < 0:
-        return False
-    loops = scheme.forest.loops
-    inner = scheme.forest.innermost[block]
-    depth = loops[loop].depth
-    while inner >= 0 and loops[inner].depth > depth:
-        inner = _parent(scheme, inner)
-    return inner == loop
 
 
 def _closed(scheme: Scheme, loop: int, exits: list[Exit], above: tuple[int, ...]) -> bool:

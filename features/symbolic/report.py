@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -51,42 +51,27 @@ class _Totals(NamedTuple):
 
 def summarise(
     walker: Walker,
-    called: Mapping[str, Walker],
     given: tuple[TripCount, ...],
     sampled: Sequence[results.SampledBlocks],
     diagnostics: Sequence[list[Diagnostic]],
+    *,
     complete: bool,
 ) -> list[results.SymbolicResult]:
-    """Add up the journals of the kernel and of the functions it calls, for every launch walked."""
+    """Add up the journal of the kernel, for every launch walked."""
     kernel = _totals(walker)
     loops = _loops(walker, kernel.rounds, given)
-    others = [_totals(other) for other in called.values()]
-    inner = [
-        _loops(
-            other, found.rounds, tuple(other.loops.trip(n.index) for n in other.scheme.forest.loops)
-        )
-        for other, found in zip(called.values(), others, strict=True)
-    ]
     errors = _standard_errors(walker, sampled)
-    made = []
-    for launch, sampling in enumerate(sampled):
-        warnings = _warnings(loops[launch], kernel.branches[launch], kernel.accesses[launch])
-        for trips, found in zip(inner, others, strict=True):
-            warnings += _warnings(trips[launch], found.branches[launch], found.accesses[launch])
-        everything = [found.counts[launch] for found in (kernel, *others)]
-        made.append(
-            results.SymbolicResult(
-                functions={counts.function: counts for counts in everything},
-                loops=loops[launch],
-                accesses=kernel.accesses[launch],
-                branches=kernel.branches[launch],
-                sampling=sampling,
-                diagnostics=(*diagnostics[launch], *warnings),
-                complete=complete,
-                relative_standard_error=errors[launch],
-            )
+    rows = zip(
+        kernel.counts, loops, kernel.accesses, kernel.branches, sampled, diagnostics, errors,
+        strict=True,
+    )  # fmt: skip
+    return [
+        results.SymbolicResult(
+            {counts.function: counts}, trips, accesses, branches, sampling,
+            (*before, *_warnings(trips, branches, accesses)), complete, error,
         )
-    return made
+        for counts, trips, accesses, branches, sampling, before, error in rows
+    ]  # fmt: skip
 
 
 def _standard_errors(walker: Walker, sampled: Sequence[results.SampledBlocks]) -> list[float]:

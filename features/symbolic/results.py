@@ -93,8 +93,8 @@ class SampledBlocks:
 class SymbolicResult:
     """The symbolic analysis of one launch. ``functions`` is keyed by function name.
 
-    ``functions`` and the totals have the names of ``ExecutionResult`` and include
-    device functions; ``loops``, ``accesses`` and ``branches`` are the kernel's own.
+    ``functions`` and the totals have the names of ``ExecutionResult`` and are the kernel's own,
+    as are ``loops``, ``accesses`` and ``branches``.
     """
 
     functions: Mapping[str, Counts]
@@ -104,7 +104,7 @@ class SymbolicResult:
     sampling: SampledBlocks
     diagnostics: tuple[Diagnostic, ...]
     complete: bool = True
-    """Every function called was followed (not: recursion, addresses in registers)."""
+    """No function is called."""
     relative_standard_error: float = 0.0
     """Of the launch's warp executions; 0 where the sampling is exact."""
 

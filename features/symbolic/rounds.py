@@ -7,7 +7,6 @@ default trip count stands in).
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,9 +31,9 @@ from wattcast.features.symbolic.each import (
     each,
     least,
 )
-from wattcast.features.symbolic.evaluate import Context, Mask, State, choose
+from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State, choose
 from wattcast.features.symbolic.journal import Rounds
-from wattcast.features.symbolic.plan import DEEPEST
+from wattcast.features.symbolic.plan import DEEPEST, Shape
 from wattcast.features.symbolic.walk import Edge, Walker
 from wattcast.features.trips import TripCount
 
@@ -50,31 +49,17 @@ TRY_BUDGET = 2000
 geometric loops and for some hundred iterations; it bounds the time of hostile loops."""
 
 
-class Rounder:
-    """Runs loops for a walker. ``given``: trips per loop to use where nothing is known."""
+class LoopWalker(Walker):
+    """A walker that runs loops. ``given``: trips per loop to use where nothing is known."""
 
-    def __init__(self, walker: Walker, given: Mapping[int, TripCount]) -> None:
-        self.walker = weakref.proxy(walker)  # which holds this one: no cycle
+    def __init__(
+        self, evaluator: Evaluator, shape: Shape, warp_weights: npt.NDArray[np.float64],
+        given: Mapping[int, TripCount], *, accesses: bool, by_warp: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(evaluator, shape, warp_weights, accesses=accesses, by_warp=by_warp)
         self.given = given
-        self.scheme = walker.scheme
-        self.shape = walker.shape
-        self.evaluator = walker.evaluator
         self.budget = TRY_BUDGET
-        self.layout = walker.layout
-        self.cells = walker.evaluator.lanes.count
-        self.deep = 0
-
-    def trip(self, loop: int) -> TripCount:
-        """The count that stands in where nothing can be worked out."""
-        return self.given[loop]
-
-    def holds(self, loop: int, block: int) -> bool:
-        """Whether a block lies in a loop."""
-        loops = self.scheme.forest.loops
-        inner: int | None = self.scheme.forest.innermost[block]
-        while inner is not None and inner >= 0 and loops[inner].depth > loops[loop].depth:
-            inner = loops[inner].parent
-        return inner == loop
+        self.cells = evaluator.lanes.count
 
     def run(self, loop: int, context: Context, state: State) -> list[Edge]:
         """Walk a loop from its header on; returns the edges along which its lanes leave."""
@@ -117,7 +102,7 @@ class Rounder:
                 value: Value = self.evaluator.evaluate(ending.condition, there)
                 if ending.negated:
                     value = inverted(value)
-                inside = [t >= 0 and self.holds(loop, t) for t in ending.targets]
+                inside = [self.scheme.forest.holds(loop, t) for t in ending.targets]
                 if not any(inside):
                     return Missing("a block both of whose ways lead out", 0)
                 stays = value if inside[0] else inverted(value)
@@ -204,7 +189,7 @@ class Rounder:
             if mine is not None and mine.shape[0] > 1 and parent_rows is not None:
                 mine = mine[parent_rows]
             if at_latch and not apart:  # rows hold many iterations: only the totals are known
-                body.leaving[leave.source] = self.walker.count(state.mask, context)
+                body.leaving[leave.source] = self.count(state.mask, context)
                 continue
             if isinstance(last, int):
                 gone: Mask = self.of_lanes(body.stop - 1 == last)
@@ -213,7 +198,7 @@ class Rounder:
                 wide = wide if wide.shape[0] == 1 or parent_rows is None else wide[parent_rows]
                 gone = wide == self.of_lanes(body.stop - 1)
             body.leaving[leave.source] = gone if mine is None else gone & mine
-        self._note(loop, context, state, last)
+        self._went_round(loop, context, state, last)
         counter: Value
         if isinstance(last, NUMBER):
             counter = last
@@ -222,7 +207,7 @@ class Rounder:
             counter = Val(last, low, high)
         leaving = Context(loop, context, "exit", context.rows, context.weight, counter)
         leaving.picked = (body, picked)
-        self.walker.region(loop, body, arriving)
+        self.region(loop, body, arriving)
         context.exits[loop] = leaving
         edges: list[Edge] = []
         for leave, mine in zip(exits, chosen, strict=True):
@@ -336,38 +321,37 @@ class Rounder:
             return values[:, None]
         return np.repeat(values.T, self.layout.sizes, axis=1)
 
-    def _note(
+    def _went_round(
         self, loop: int, context: Context, state: State, last: Number | Counts,
         reason: Missing | None = None, how: str = "inferred",
     ) -> None:  # fmt: skip
         """Write down how often the header was executed."""
-        entries = self.walker.count(state.mask, context)[1]
+        entries = self.count(state.mask, context)[1]
         if isinstance(last, NUMBER):
             rounds = entries * (last + 1)
         else:
             wide = np.broadcast_to(last, np.broadcast_shapes(last.shape, state.mask.shape))
             inside = np.broadcast_to(state.mask, wide.shape)
             per_warp = ((wide + 1) * inside).reshape(wide.shape[0], -1, 32).sum(axis=2)
-            rounds = self.walker.weighed(weights_of(wide, context), per_warp)
+            rounds = self.weighed(weights_of(wide, context), per_warp)
             ends = (self._end(end, wide, inside) for end in (np.minimum, np.maximum))
             if not state.known and next(ends) != next(ends):
                 line = self.scheme.forest.loops[loop].line
                 reason, how = Missing("which lanes enter it depends on data", line), "doubtful"
-        self.walker.journal.append(Rounds(loop, entries, rounds, reason, how))
+        self.journal.append(Rounds(loop, entries, rounds, reason, how))
 
     # --- one iteration after the other ---
 
     def _try(self, loop: int, context: Context, state: State) -> list[Edge] | Missing:
         """Walk the iterations in turn; given up where a way out depends on data."""
-        scheme, walker = self.scheme, self.walker
+        scheme = self.scheme
         line = scheme.forest.loops[loop].line
         for condition in self.shape.conditions[loop]:
             if condition.unknown:
                 return Missing(*condition.value)
         if not self.shape.exits[loop]:
             return Missing("it has no exit", line)
-        mark = len(walker.journal)
-        marks = walker.calls.mark()
+        mark = len(self.journal)
         phis = [p for p in scheme.loop_phis.get(loop, ()) if p.step is None]
         values = {p.node: self.evaluator.evaluate(p.start, context) for p in phis}
         current = state
@@ -375,54 +359,48 @@ class Rounder:
         going: dict[tuple[int, int], State] = {}
         after: dict[object, Value] = {}
         number = 0
-        self.deep += 1
-        try:
-            while True:
-                before = walker.visits
-                body = Context(loop, context, "body", context.rows, context.weight, number)
-                body.start = np.full(context.rows, number)
-                body.stop = body.start + 1
-                body.memo.update(values)
-                latches, leaving = walker.region(loop, body, current)
-                self.budget -= walker.visits - before
-                lost = Missing("whether it goes on depends on data", line)
-                if any(not s.known for _, _, s in (*latches, *leaving)):
-                    del walker.journal[mark:]
-                    walker.calls.back(marks)
-                    return self._why(loop, body) or lost
-                if self.budget < 0:
-                    del walker.journal[mark:]
-                    walker.calls.back(marks)
-                    return Missing("it takes too many iterations to follow", line)
-                rounds += current.mask
-                left: Mask | None = None
-                for source, target, part in leaving:
-                    held = going.get((source, target))
-                    going[source, target] = part if held is None else State(held.mask | part.mask)
-                    left = part.mask if left is None else left | part.mask
-                # Threads may also end here, by ret: they just do not come round.
-                if left is not None:
-                    for node in scheme.exits.get(loop, ()):
-                        self._keep(after, node.args[0], body, left)
-                if not latches:
-                    break
-                mask = latches[0][2].mask
-                for _, _, part in latches[1:]:
-                    mask = mask | part.mask
-                if not self.layout.any(mask):
-                    break
-                values = {
-                    p.node: self.evaluator.evaluate(p.latch, body)
-                    if p.latch is not None
-                    else Missing("it differs between the ways round", line)
-                    for p in phis
-                }
-                current = State(mask, state.share, True)
-                number += 1
-        finally:
-            self.deep -= 1
+        while True:
+            before = self.visits
+            body = Context(loop, context, "body", context.rows, context.weight, number)
+            body.start = np.full(context.rows, number)
+            body.stop = body.start + 1
+            body.memo.update(values)
+            latches, leaving = self.region(loop, body, current)
+            self.budget -= self.visits - before
+            lost = Missing("whether it goes on depends on data", line)
+            if any(not s.known for _, _, s in (*latches, *leaving)):
+                del self.journal[mark:]
+                return self._why(loop, body) or lost
+            if self.budget < 0:
+                del self.journal[mark:]
+                return Missing("it takes too many iterations to follow", line)
+            rounds += current.mask
+            left: Mask | None = None
+            for source, target, part in leaving:
+                held = going.get((source, target))
+                going[source, target] = part if held is None else State(held.mask | part.mask)
+                left = part.mask if left is None else left | part.mask
+            # Threads may also end here, by ret: they just do not come round.
+            if left is not None:
+                for node in scheme.exits.get(loop, ()):
+                    self._keep(after, node.args[0], body, left)
+            if not latches:
+                break
+            mask = latches[0][2].mask
+            for _, _, part in latches[1:]:
+                mask = mask | part.mask
+            if not self.layout.any(mask):
+                break
+            values = {
+                p.node: self.evaluator.evaluate(p.latch, body)
+                if p.latch is not None
+                else Missing("it differs between the ways round", line)
+                for p in phis
+            }
+            current = State(mask, state.share, True)
+            number += 1
         last = np.maximum(rounds - 1, 0)
-        self._note(loop, context, state, last)
+        self._went_round(loop, context, state, last)
         there = Context(loop, context, "exit", context.rows, context.weight,
                         Val(last, 0, self.layout.extreme(np.maximum, last)))  # fmt: skip
         there.memo.update(after)  # type: ignore[arg-type]
@@ -451,14 +429,14 @@ class Rounder:
     # --- unknown ---
 
     def _unknown(self, loop: int, context: Context, state: State, reason: Missing) -> list[Edge]:
-        trips = self.trip(loop).count
+        trips = self.given[loop].count
         body = Context(loop, context, "unknown", context.rows, context.weight * trips, reason)
-        entries = self.walker.count(state.mask, context)[1] * state.share
-        self.walker.journal.append(Rounds(loop, entries, entries * trips, reason, "unknown"))
+        entries = self.count(state.mask, context)[1] * state.share
+        self.journal.append(Rounds(loop, entries, entries * trips, reason, "unknown"))
         if self.scheme.forest.loops[loop].depth <= DEEPEST:
-            self.walker.region(loop, body, State(state.mask, state.share, False))
+            self.region(loop, body, State(state.mask, state.share, False))
         else:
-            self.walker.watch.doubtful.update(self.scheme.forest.loops[loop].blocks)
+            self.watch.doubtful.update(self.scheme.forest.loops[loop].blocks)
         exits = self.shape.exits[loop]
         targets = {leave.target for leave in exits}
         if len(targets) == 1:

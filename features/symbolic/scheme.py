@@ -36,16 +36,6 @@ class Access:
 
 
 @dataclass(slots=True)
-class Call:
-    """A call. ``callee`` is ``None`` if a register holds it; ``arguments`` gives, for each
-    parameter, what was stored for it by byte offset."""
-
-    position: int
-    callee: str | None
-    arguments: tuple[dict[int, Node], ...]
-
-
-@dataclass(slots=True)
 class Ending:
     """How a block ends. ``condition`` true (``negated``: false) takes the first of ``targets``.
 
@@ -89,7 +79,6 @@ class Scheme:
     phis: dict[Node, Phi]
     loop_phis: dict[int, list[Phi]]
     parameters: Mapping[str, int]
-    calls: dict[int, list[Call]]
     pointers: set[str] = field(default_factory=set)
     exits: dict[int, dict[Node, None]] = field(default_factory=dict)
 

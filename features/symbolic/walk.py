@@ -7,9 +7,6 @@ to go both ways by halves, and everything that rests on it is marked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +19,6 @@ from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
 from wattcast.features.symbolic.journal import Entry, Guarded, Split, Visit
 from wattcast.features.symbolic.order import Watch
 from wattcast.features.symbolic.plan import Shape
-from wattcast.features.symbolic.scheme import Call
-from wattcast.features.trips import TripCount
 
 Edge = tuple[int, int, State]
 """Source block, target block (-1: out of the function), who goes along."""
@@ -34,38 +29,6 @@ SMALL_MASK = 1 << 14
 BOTH_WAYS = 0.5
 """Share of the lanes that take a branch nothing is known of; every warp takes both sides. A
 documented guess in the middle of what is possible, marked wherever it is used."""
-
-
-class Loops(Protocol):
-    """Runs loops for a walker (``rounds.Rounder``)."""
-
-    def run(self, loop: int, context: Context, state: State) -> list[Edge]:
-        """Run a loop from a state; the edges that leave it."""
-        ...
-
-    def trip(self, loop: int) -> TripCount:
-        """The count that stands in where nothing can be worked out."""
-        ...
-
-    def holds(self, loop: int, block: int) -> bool:
-        """Whether a block lies in a loop."""
-        ...
-
-
-class Called(Protocol):
-    """Walks what a function calls (``calls.Calls``)."""
-
-    def run(self, caller: Walker, call: Call, context: Context, state: State) -> None:
-        """Walk a call."""
-        ...
-
-    def mark(self) -> dict[str, int]:
-        """Where the journals are now."""
-        ...
-
-    def back(self, mark: Mapping[str, int]) -> None:
-        """Forget what was noted since."""
-        ...
 
 
 class Walker(Counting):
@@ -85,11 +48,13 @@ class Walker(Counting):
         self.scheme = evaluator.scheme
         self.shape = shape
         self.journal: list[Entry] = []
-        self.loops: Loops
-        self.calls: Called
         self.visits = 0
         self.watch = Watch(self.scheme, shape.order, evaluator.lanes.living, self.layout)
         self._masks: dict[tuple[tuple[int, ...], bytes], Mask] = {}
+
+    def run(self, loop: int, context: Context, state: State) -> list[Edge]:
+        """Walk a loop (``rounds.LoopWalker``); returns the edges along which its lanes leave."""
+        raise NotImplementedError
 
     # --- walking ---
 
@@ -113,7 +78,7 @@ class Walker(Counting):
             if own:
                 edges = self.block(block, context, state)
             else:
-                edges = self.loops.run(self.shape.headers[block], context, state)
+                edges = self.run(self.shape.headers[block], context, state)
             for source, target, moving in edges:
                 context.edges[source, target] = moving
                 self.watch.along(target, moving.mask)
@@ -171,8 +136,6 @@ class Walker(Counting):
         for access in self.scheme.accesses[block] if self.measures else ():
             reaching = guarded.get(access.position, state)
             self.journal.append(measure(self, access, context, reaching))
-        for call in self.scheme.calls.get(block, ()):
-            self.calls.run(self, call, context, guarded.get(call.position, state))
         return self._ending(block, context, state)
 
     def _one(self, mask: Mask) -> Mask:
@@ -239,7 +202,7 @@ class Walker(Counting):
         ending = self.scheme.endings[block]
         inside = [
             place for place, target in enumerate(ending.targets)
-            if target >= 0 and self.loops.holds(context.loop, target)
+            if self.scheme.forest.holds(context.loop, target)
         ]  # fmt: skip
         if isinstance(held, tuple):
             warps, lanes = self.count(state.mask, context)

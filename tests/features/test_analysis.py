@@ -87,6 +87,53 @@ def test_another_case_of_what_is_assumed_changes_only_that():
     assert given.vector("alavani2023", assumed_trips=900.0) == given.vector("alavani2023")
 
 
+CALLS = """.version 8.0
+.target sm_70
+.address_size 64
+.func twice(.param .b32 a)
+{
+.reg .b32 %q<2>;
+ld.param.b32 %q1, [a];
+ret;
+}
+.visible .entry k()
+{
+.reg .pred %p<2>;
+.reg .b32 %r<4>;
+mov.u32 %r1, 0;
+LOOP:
+{
+.param .b32 x;
+st.param.b32 [x], %r1;
+call twice, (x);
+}
+add.s32 %r1, %r1, 1;
+setp.lt.s32 %p1, %r1, 10;
+@%p1 bra LOOP;
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "symbolic", "executed"])
+def test_what_a_kernel_calls_is_executed_in_every_mode(mode):
+    analysis = analyse(
+        read_module(CALLS), None, Launch.of(2, 64), load_gpu("tesla-v100"), analysis=mode
+    )
+    assert analysis.activity_how == "executed"
+    counts = analysis.counts.functions(None)
+    assert list(counts["twice"].warp_executions) == [40, 40]  # 2 blocks of 2 warps, 10 times
+
+
+def test_a_function_does_as_much_more_as_it_is_called_more_often():
+    analysis = analyse(
+        read_module(CALLS), None, Launch.of(2, 64), load_gpu("tesla-v100"), loops={"LOOP": 30}
+    )
+    counts = analysis.counts
+    found = counts.functions(counts.factors())
+    assert list(found["twice"].warp_executions) == [120, 120]
+
+
 def test_an_unknown_opcode_is_warned_about_once_with_its_place():
     found = [d for d in nest().diagnostics if d.code == "unknown_opcode"]
     assert [(d.line, d.column) for d in found] == [(20, 1)]

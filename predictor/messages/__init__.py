@@ -317,8 +317,9 @@ class KernelCode(Message):
     )
     analysis: Mode = Field(
         "auto",
-        description="How trip counts and activity are found out. `symbolic` never runs the "
-        "kernel, `executed` runs sampled blocks; `auto` does so only for what it needs.",
+        description="How trip counts and activity are found out. `symbolic` runs the "
+        "kernel only where it calls functions, `executed` runs sampled blocks; `auto` does so only "
+        "for what it needs.",
     )
     analysis_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None,

@@ -83,7 +83,7 @@ def test_the_estimates_hold() -> None:
 
 
 def test_only_what_was_parsed_counts() -> None:
-    module = read_module(text_of("device_calls"))
+    module = read_module(text_of("gather"))
     heads = module_bytes(module)
     assert len(module.text) < heads < 2.5 * len(module.text) + 5000 * len(module.functions)
     analysed(module, "symbolic")

@@ -64,8 +64,9 @@ out instead: symbols do not follow reuse, which what ran tells of."""
 
 Mode = Literal["auto", "symbolic", "executed"]
 """How trip counts and activity are found out. ``symbolic`` runs the kernel only where it calls
-functions, ``executed`` runs sampled blocks. ``auto`` runs nothing where symbols know everything; else trip counts are
-worked out, what that leaves open is run if the request gives arguments, and so is activity."""
+functions, ``executed`` runs sampled blocks. ``auto`` runs nothing where symbols know everything;
+else trip counts are worked out, what that leaves open is run if the request gives arguments, and
+so is activity."""
 
 __all__ = [
     "ASSUMED_TRIP_RANGE",

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.operators import operator_schema
 from wattcast.features.schemas import AnySchema, get_schema, list_schemas
+from wattcast.features.schemas.tables import SchemaFile
 from wattcast.models.cards import Card, ModelCard, ScalingCard
 from wattcast.models.intervals import Observed
+from wattcast.models.operators import OperatorCard
 from wattcast.models.power.physical import POOLED
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor.parts import members
@@ -63,24 +66,26 @@ def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> dict[s
     return {**gpu_summary(gpu, cards, _covered()), "profile": gpu.model_dump(mode="json")}
 
 
-def schema_summary(schema: AnySchema) -> dict[str, Any]:
-    """One schema in a list."""
+def schema_summary(schema: AnySchema | SchemaFile) -> dict[str, Any]:
+    """One schema in a list. That of operators needs no table of a GPU."""
+    gpus = () if isinstance(schema, SchemaFile) else schema.gpus
     return {
         **members(schema, "id", "version", "title", "source", "sha256"),
-        "gpus": sorted(schema.gpus),
+        "gpus": sorted(gpus),
         "fields": len(schema.fields),
-        "model_inputs": list(schema.model_fields),
+        "model_inputs": [field.name for field in schema.fields if field.model_input],
     }
 
 
 def schema_summaries() -> list[dict[str, Any]]:
     """All schemas."""
-    return [schema_summary(schema) for schema in list_schemas()]
+    return [schema_summary(schema) for schema in (*list_schemas(), operator_schema())]
 
 
 def schema_details(schema_id: str) -> dict[str, Any]:
     """One schema with its fields in order. Raises SchemaError."""
-    schema = get_schema(schema_id)
+    operators = operator_schema()
+    schema = operators if schema_id == operators.id else get_schema(schema_id)
     names = ("unit", "description", "source", "model_input", "changeable")
     fields = [
         {"name": field.name, "dtype": str(field.dtype), **members(field, *names)}
@@ -102,7 +107,7 @@ def observed(
 
 
 def model_summary(
-    card: ModelCard | TimeCorrectionCard, coverage: Mapping[Watched, Observed]
+    card: ModelCard | TimeCorrectionCard | OperatorCard, coverage: Mapping[Watched, Observed]
 ) -> dict[str, Any]:
     """One model in a list: reference, size of its training, error on unseen kernels, and what its
     intervals held of later measurements."""
@@ -110,7 +115,7 @@ def model_summary(
     if isinstance(card, TimeCorrectionCard):
         seconds = card.score("program").model["median_ape_percent"].mean
         errors["unseen_kernel_time_median_ape_percent"] = seconds
-    else:
+    elif not isinstance(card, OperatorCard):  # whose errors stand by operator, in its card
         watts, percent = unseen_error_watts(card), unseen_error_percent(card)
         errors["unseen_kernel_mae_watts"] = watts if watts != float("inf") else None
         errors["unseen_kernel_mape_percent"] = percent if percent != float("inf") else None

@@ -6,10 +6,10 @@ the ratio. Kernels are matched by name; a single kernel on either side needs no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattcast.features.errors import KernelError, ServiceError
+from wattcast.features.errors import KernelError, ModelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
 from wattcast.models.energy import energy
@@ -27,6 +27,10 @@ from wattcast.predictor.messages.compare import (
     Measured,
     compared,
 )
+from wattcast.predictor.messages.operators import ComparedOperator, OperatorCompareRequest
+from wattcast.predictor.messages.predict import PredictAnswer
+from wattcast.predictor.operators import operator_name, predicted
+from wattcast.predictor.parts.operators import Asked
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.time_and_power import Chosen, limited_time_and_power
@@ -36,8 +40,11 @@ if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
 
-def compare(predictor: Predictor, request: CompareRequest) -> CompareAnswer:
-    """What changes from old to new code, kernel by kernel and GPU by GPU. Nothing is stored.
+def compare(
+    predictor: Predictor, request: CompareRequest | OperatorCompareRequest
+) -> CompareAnswer:
+    """What changes from old to new code, kernel by kernel and GPU by GPU, or from one operator to
+    another. Nothing is stored.
 
     Raises what ``predict`` raises (the error tells which side), KernelError where no kernel is on
     both sides, and ServiceError for too many.
@@ -47,21 +54,37 @@ def compare(predictor: Predictor, request: CompareRequest) -> CompareAnswer:
     comparisons: list[Comparison] = []
     warnings: list[WarningLine] = []
     ranked: list[Ranked] = []
-    kernels = _pairs(*_kernels(predictor, request, gpus[0]))
-    for old, new in kernels.both:
-        for gpu in gpus:
-            before = _side(predictor, request, request.old, "old", old, gpu)
-            after = _side(predictor, request, request.new, "new", new, gpu)
-            warnings += after.warnings
-            ranked.append(after.ranked)
-            comparisons.append(_comparison(request.limits, gpu, before, after))
+    beside: Iterable[tuple[_Side, _Side]]
+    if isinstance(request, OperatorCompareRequest):
+        kernels, source = _Pairs([]), "shapes"
+        beside = (
+            (
+                _operator(predictor, request, request.old, "old", gpu),
+                _operator(predictor, request, request.new, "new", gpu),
+            )
+            for gpu in gpus
+        )
+    else:
+        kernels, source = _pairs(*_kernels(predictor, request, gpus[0])), "the PTX"
+        beside = (
+            (
+                _side(predictor, request, request.old, "old", old, gpu),
+                _side(predictor, request, request.new, "new", new, gpu),
+            )
+            for old, new in kernels.both
+            for gpu in gpus
+        )
+    for before, after in beside:
+        warnings += after.warnings
+        ranked.append(after.ranked)
+        comparisons.append(_comparison(request.limits, before, after))
     return CompareAnswer(
         comparisons=comparisons,
         added=[parts.kernel_name(function) for function in kernels.added],
         removed=[parts.kernel_name(function) for function in kernels.removed],
         passed=not any(each.exceeded for each in comparisons),
         apart=apart(ranked),
-        markdown=markdown(comparisons, request.limits, kernels.added, kernels.removed),
+        markdown=markdown(comparisons, request.limits, kernels.added, kernels.removed, source),
         warnings=parts.distinct(warnings),
     )
 
@@ -158,7 +181,27 @@ def _side(
     )
 
 
-def _comparison(limits: Limits, gpu: GpuProfile, old: _Side, new: _Side) -> Comparison:
+def _operator(
+    predictor: Predictor,
+    request: OperatorCompareRequest,
+    side: ComparedOperator,
+    name: str,
+    gpu: GpuProfile,
+) -> _Side:
+    (found,) = predicted(predictor, [Asked(side.operator, gpu, request)])
+    with parts.about(name):
+        if isinstance(found, Exception):
+            raise found
+        answer = PredictAnswer.model_validate(found)
+        if not (answer.power and answer.time and answer.energy and answer.model):
+            raise ModelError(f"no model tells the power of {answer.name} on {gpu.id}")
+    kernel = operator_name(side.operator)
+    measured = Measured(kernel=kernel, power=answer.power, time=answer.time, energy=answer.energy)
+    ranked = Ranked.of(answer)
+    return _Side(measured, answer.clocks, answer.model, ranked, None, answer.warnings)
+
+
+def _comparison(limits: Limits, old: _Side, new: _Side) -> Comparison:
     def percent(after: float, before: float) -> float:
         return 100 * (after / before - 1)
 
@@ -173,7 +216,7 @@ def _comparison(limits: Limits, gpu: GpuProfile, old: _Side, new: _Side) -> Comp
         joules = {name: new.joules[name] - old.joules[name] for name in new.joules}
         components = dict(sorted(joules.items(), key=lambda part: -abs(part[1])))
     return Comparison(
-        gpu=gpu.id,
+        gpu=new.ranked.gpu,
         clocks=new.clocks,
         model=new.model,
         old=was,
@@ -197,6 +240,7 @@ def markdown(
     limits: Limits,
     added: Sequence[Function] = (),
     removed: Sequence[Function] = (),
+    source: str = "the PTX",
 ) -> str:
     """A table for a pull request; names are written so that none becomes markup."""
     bounds = [
@@ -217,5 +261,5 @@ def markdown(
         if functions:
             named = ", ".join(reports.markdown_name(each.demangled) for each in functions)
             lines += ["", f"{what}: {named}"]
-    lines += ["", "Predicted by Wattcast from the PTX; nothing was run."]
+    lines += ["", f"Predicted by Wattcast from {source}; nothing was run."]
     return "\n".join(lines) + "\n"

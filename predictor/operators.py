@@ -11,19 +11,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from wattcast.features.errors import LaunchError, ModelError, ServiceError
+from wattcast.features.gpus import GpuProfile
 from wattcast.features.operators import FEATURE_NAMES, Board
+from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.operators import OperatorModel, Quantity, Told, limited
 from wattcast.models.power.limit import checked_limit
+from wattcast.predictor import parts
 from wattcast.predictor.explain.operators import explain_operator
+from wattcast.predictor.messages import ClocksAnswer, KernelName
 from wattcast.predictor.messages import operators as messages
+from wattcast.predictor.messages.batch import BatchAnswer, BatchPrediction
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
+from wattcast.predictor.messages.sweep import MOST_POINTS
 from wattcast.predictor.parts.operators import (
     Asked,
     columns,
@@ -35,6 +44,7 @@ from wattcast.predictor.parts.operators import (
 )
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
+from wattcast.predictor.parts.trust import Ranked, incomparable
 from wattcast.predictor.predict import MOST_GPUS, several
 
 if TYPE_CHECKING:
@@ -51,14 +61,7 @@ def predict_operator(
     Raises GpuError, ClockError (a limit the board cannot be set to), LaunchError (a call that does
     not fit in the board's memory), ModelError and ServiceError for what the request brings.
     """
-    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    if len(names) > MOST_GPUS:
-        raise ServiceError(
-            "validation",
-            f"gpus: {len(names)} named; at most {MOST_GPUS} are taken",
-            field="gpus",
-        )
-    asked = [Asked(request.operator, predictor.gpus.load(name), request) for name in names]
+    asked = [Asked(request.operator, gpu, request) for gpu in gpus_of(predictor, request)]
     answers: list[PredictAnswer] = []
     begun: list[Future[None]] = [] if rows is None else rows
     for one, found in zip(asked, predicted(predictor, asked), strict=True):
@@ -76,6 +79,131 @@ def predict_operator(
     if request.gpu is not None:
         return answers[0]
     return several(answers)
+
+
+def operator_name(operator: messages.Operator) -> KernelName:
+    """Its name, and its shape for people."""
+    given = operator.model_dump(exclude={"name"}, exclude_defaults=True)
+    shape = (f"{name}={value}" for name, value in given.items())
+    return KernelName(mangled=operator.name, demangled=" ".join((operator.name, *shape)))
+
+
+def gpus_of(predictor: Predictor, request: messages.OnGpus) -> list[GpuProfile]:
+    """Those named. Raises GpuError, and ServiceError for too many."""
+    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
+    if len(names) > MOST_GPUS:
+        raise ServiceError(
+            "validation",
+            f"gpus: {len(names)} named; at most {MOST_GPUS} are taken",
+            field="gpus",
+        )
+    return [predictor.gpus.load(name) for name in names]
+
+
+def predict_operators(predictor: Predictor, request: messages.OperatorBatchRequest) -> BatchAnswer:
+    """Predictions of many calls on one GPU, in their order; nothing is stored. One that has none
+    has its problem in its place. Raises GpuError and ClockError."""
+    gpu = predictor.gpus.load(request.gpu)
+    found = predicted(predictor, [Asked(one, gpu, request) for one in request.operators])
+    able = [one for one in found if isinstance(one, dict)]
+    return BatchAnswer(
+        gpu=gpu.id,
+        kernel=None,
+        compiled=None,
+        clocks=ClocksAnswer(core_mhz=gpu.core_mhz, memory_mhz=gpu.memory_mhz),
+        model=able[0]["model"] if able else None,
+        time_model=None,
+        analysis=None,
+        predictions=[BatchPrediction.model_validate(_one_of_many(one)) for one in found],
+        failed=len(found) - len(able),
+        needs=[],
+        warnings=_first_of_each_code(able),
+    )
+
+
+def sweep_operator(
+    predictor: Predictor, request: messages.OperatorSweepRequest
+) -> messages.OperatorSweepAnswer:
+    """Every combination of the values on every GPU, ranked by what a FLOP takes.
+
+    Raises GpuError, ClockError, ServiceError for too many points, and LaunchError where no
+    combination is an operator that fits.
+    """
+    gpus = gpus_of(predictor, request)
+    count = len(gpus) * prod(map(len, request.vary.values()))
+    if count > MOST_POINTS:
+        raise ServiceError(
+            "validation",
+            f"{count} points are asked for; at most {MOST_POINTS} are taken",
+            field="vary",
+        )
+    combinations = [
+        dict(zip(request.vary, each, strict=True)) for each in product(*request.vary.values())
+    ]
+    operators = [_combined(request.operator, values) for values in combinations]
+    asked = [Asked(one, gpu, request) for gpu in gpus for one in operators
+             if not isinstance(one, LaunchError)]  # fmt: skip
+    answers = iter(predicted(predictor, asked))
+    found = [one if isinstance(one, LaunchError) else next(answers)
+             for _ in gpus for one in operators]  # fmt: skip
+    able = {at: one for at, one in enumerate(found) if isinstance(one, dict)}
+    if not able and isinstance(found[0], Exception):
+        raise found[0]
+    # On one GPU points are ranked whatever answered; between GPUs only what can be compared.
+    marked = [Ranked.of(PredictAnswer.model_validate(one)) for one in able.values()]
+    whys = incomparable(marked) if len(gpus) > 1 else []
+    apart = dict(zip(able, whys, strict=False))
+    points = [
+        Point(at, one["time"]["seconds"] / one["operator"]["flops"], one["power"]["watts"])
+        for at, one in able.items()
+        if one["power"] is not None and apart.get(at) is None
+    ]
+    front = {point.key for point in pareto(points)}
+    best = best_points(points, 1.0, Constraints()) if points else {}
+    places = product(gpus, combinations)
+    return messages.OperatorSweepAnswer(
+        operator=request.operator,
+        points=[
+            messages.OperatorPoint.model_validate({
+                "gpu": gpu.id, "values": values, "pareto": at in front, "apart": apart.get(at),
+                **_one_of_many(found[at]),
+                "joules_per_flop": able[at]["operator"]["joules_per_flop"] if at in able else None,
+            })
+            for at, (gpu, values) in enumerate(places)
+        ],
+        best={name: point.key for name, point in best.items()},
+        failed=len(found) - len(able),
+        warnings=_first_of_each_code([*able.values()]),
+    )  # fmt: skip
+
+
+_OPERATOR = TypeAdapter[messages.Operator](messages.Operator)
+
+
+def _combined(
+    base: Mapping[str, object], values: Mapping[str, object]
+) -> messages.Operator | LaunchError:
+    """The operator with some of its members replaced, or what is wrong with it."""
+    try:
+        return _OPERATOR.validate_python({**base, **values})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"][1:])
+        return LaunchError(f"{place}: {first['msg']}".removeprefix(": "), field="operator")
+
+
+def _first_of_each_code(answers: Sequence[Mapping[str, Any]]) -> list[Any]:
+    every = [one for answer in answers for one in answer["warnings"]]
+    return list({one["code"]: one for one in reversed(every)}.values())
+
+
+def _one_of_many(found: dict[str, Any] | LaunchError | ModelError) -> dict[str, Any]:
+    """An answer as a launch in a batch has it."""
+    if isinstance(found, dict):
+        told = {name: found[name] for name in ("power", "time", "energy")}
+        return {**told, "warnings": list(dict.fromkeys(one["code"] for one in found["warnings"]))}
+    problem = {"kind": found.slug, "detail": found.detail, "field": parts.field_of(found)}
+    return {"problem": problem}
 
 
 def predicted(

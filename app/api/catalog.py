@@ -10,8 +10,9 @@ from pydantic import BaseModel, Field
 
 from wattcast.app import problems
 from wattcast.app.api.route import json_response
-from wattcast.app.services import services_of
+from wattcast.app.services import Services, services_of
 from wattcast.models.cards import ModelCard, ScalingCard
+from wattcast.models.operators import OperatorCard
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor import catalog
 
@@ -150,15 +151,25 @@ def schema_details(
 
 @router.get("/models", response_model=list[ModelSummary], summary="Trained models")
 def models(request: Request) -> Response:
-    """Every artifact that passes its checks: power models, and corrections of predicted times."""
-    power = services_of(request).power
-    coverage = power.serving.coverage
-    return json_response([catalog.model_summary(card, coverage) for card in power.all_cards()])
+    """Every artifact that passes its checks: power models, corrections of predicted times, and
+    models of library operators."""
+    services = services_of(request)
+    coverage = services.power.serving.coverage
+    cards = (*services.power.all_cards(), *services.operators.cards())
+    return json_response([catalog.model_summary(card, coverage) for card in cards])
+
+
+AnyCard = ModelCard | TimeCorrectionCard | ScalingCard | OperatorCard
+
+
+def _cards(services: Services) -> tuple[AnyCard, ...]:
+    scaling = catalog.scaling_cards()
+    return (*services.power.all_cards(), *scaling, *services.operators.cards())
 
 
 @router.get(
     "/models/{gpu}/{target}",
-    response_model=list[ModelCard | TimeCorrectionCard | ScalingCard],
+    response_model=list[AnyCard],
     responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
     summary="Model cards of one GPU and target",
 )
@@ -167,18 +178,18 @@ def model_cards(
 ) -> Response:
     """Training data, scores beside the baseline, interval calibration and checksums."""
     services = services_of(request)
-    cards = (*services.power.all_cards(), *catalog.scaling_cards())
+    cards = _cards(services)
     return json_response(catalog.model_cards(services.gpus, cards, gpu, target))
 
 
 @router.get(
     "/models/{gpu}/{target}/{name}/{version}",
-    response_model=ModelCard | TimeCorrectionCard | ScalingCard,
+    response_model=AnyCard,
     responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
     summary="One model card",
 )
 def model_card(request: Request, gpu: GpuName, target: str, name: str, version: int) -> Response:
     """What the ``model.card`` of a prediction points to."""
     services = services_of(request)
-    cards = (*services.power.all_cards(), *catalog.scaling_cards())
+    cards = _cards(services)
     return json_response(catalog.model_card(services.gpus, cards, gpu, target, name, version))

@@ -16,6 +16,7 @@ from wattcast.app.api.route import asked, json_response
 from wattcast.app.services import Services, services_of
 from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
+from wattcast.predictor.messages.operators import OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
 
@@ -28,7 +29,9 @@ class PastPrediction(BaseModel):
     id: UUID
     created: str
     gpu: str
-    kernel: str | None = Field(description="Demangled; null for measured work.")
+    kernel: str | None = Field(
+        description="Demangled, or an operator's name; null for measured work."
+    )
     grid: list[int] | None = Field(description="Blocks; null for measured work.")
     block: list[int] | None = Field(
         description="Threads per block; null for measured work, and where the kernel fixes it."
@@ -44,7 +47,9 @@ class Asked(BaseModel):
     """What a prediction answered."""
 
     compiled: bool = Field(description="Whether it came as CUDA; `request` holds the PTX of it.")
-    request: PredictRequest = Field(description="For `POST /predict`, for one GPU.")
+    request: PredictRequest | OperatorRequest = Field(
+        description="For `POST /predict`, for one GPU."
+    )
 
 
 @router.get(
@@ -93,20 +98,25 @@ async def get_request(request: Request, prediction_id: UUID) -> Response:
 
 def _asked(services: Services, prediction_id: UUID) -> dict[str, Any]:
     record = record_of(services, prediction_id)
+    told = from_json(record.request)
+    if "operator" in told:
+        asked_one = OperatorRequest.model_validate({**told, "gpu": record.gpu, "gpus": None})
+        return {"compiled": False, "request": asked_one.model_dump(exclude_defaults=True)}
     request = request_of(services, record).model_dump(mode="json", exclude_defaults=True)
     return {"compiled": is_compiled(record), "request": request}
 
 
 def _short(past: Past) -> dict[str, Any]:
     answer = from_json(past.result)
-    launch = from_json(past.request).get("launch") or {}
+    request = from_json(past.request)
+    launch = request.get("launch") or {}
     clocks = answer.get("clocks") or {}
     kernel, power, time, energy = (answer[x] for x in ("kernel", "power", "time", "energy"))
     return {
         "id": past.id,
         "created": past.created.isoformat(),
         "gpu": answer["gpu"],
-        "kernel": kernel["demangled"] if kernel else None,
+        "kernel": kernel["demangled"] if kernel else request.get("operator", {}).get("name"),
         "grid": _dimensions(launch.get("grid")),
         "block": _dimensions(launch.get("block")),
         "core_mhz": clocks.get("core_mhz"),

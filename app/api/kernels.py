@@ -34,8 +34,8 @@ from wattcast.predictor import (
 )
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
-from wattcast.predictor.messages.batch import BatchAnswer, BatchRequest
-from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
+from wattcast.predictor.messages.batch import BatchAnswer
+from wattcast.predictor.messages.compare import CompareAnswer
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.counted import CountedRequest, DvfsAnswers, DvfsBody
 from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
@@ -44,11 +44,20 @@ from wattcast.predictor.messages.language_model import (
     LanguageModelAnswer,
     LanguageModelRequest,
 )
-from wattcast.predictor.messages.operators import OperatorRequest, PredictBody
+from wattcast.predictor.messages.operators import (
+    BatchBody,
+    CompareBody,
+    OperatorBatchRequest,
+    OperatorRequest,
+    OperatorSweepAnswer,
+    OperatorSweepRequest,
+    PredictBody,
+    SweepBody,
+)
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
-from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
+from wattcast.predictor.messages.sweep import SweepAnswer
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
-from wattcast.predictor.operators import predict_operator
+from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
 from wattcast.predictor.predict import is_quick, predict
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
@@ -109,10 +118,13 @@ async def post_predict(request: Request, body: PredictBody) -> Response:
 
 @_post("/predict/batch", BatchAnswer, "Power, time and energy of many launches of a kernel",
        "analysis", "clocks", "gpu", "model", "busy", "time-limit")  # fmt: skip
-async def post_batch(request: Request, body: BatchRequest) -> Response:
-    """Up to 10,000 launches, worked out symbolically unless asked otherwise. A launch that cannot
-    run has a `problem` in its place; the others are answered. Nothing is stored."""
-    return await _run(request, batch.predict_many, body)
+async def post_batch(request: Request, body: BatchBody) -> Response:
+    """Up to 10,000 launches, worked out symbolically unless asked otherwise, or as many
+    `operators`. A launch that cannot run has a `problem` in its place; the others are answered.
+    Nothing is stored."""
+    if isinstance(body.root, OperatorBatchRequest):
+        return await _run(request, predict_operators, body.root)
+    return await _run(request, batch.predict_many, body.root)
 
 
 @router.post(
@@ -162,13 +174,15 @@ async def post_dvfs(request: Request, body: DvfsBody) -> Response:
     return await _run(request, dvfs.dvfs, body.root)
 
 
-@_post("/sweep", SweepAnswer, "A kernel at many launch shapes",
+@_post("/sweep", SweepAnswer | OperatorSweepAnswer, "A kernel at many launch shapes",
        "analysis", "clocks", "constraints", "gpu", "model", "busy", "time-limit")  # fmt: skip
-async def post_sweep(request: Request, body: SweepRequest) -> Response:
+async def post_sweep(request: Request, body: SweepBody) -> Response:
     """Time, power and energy of each block and grid (total work kept), register count and GPU;
     the Pareto set, the best by energy, EDP, ED2P, speed and power; shapes that cannot be launched
-    with the reason."""
-    return await _run(request, sweep.sweep, body)
+    with the reason. Of an `operator`: every combination of the values in `vary`."""
+    if isinstance(body.root, OperatorSweepRequest):
+        return await _run(request, sweep_operator, body.root)
+    return await _run(request, sweep.sweep, body.root)
 
 
 @_post("/tunings", TuningsAnswer, "A step of a search in a tuning space",
@@ -182,10 +196,11 @@ async def post_tunings(request: Request, body: TuningsRequest) -> Response:
 
 @_post("/compare", CompareAnswer, "Compare old and new code",
        "analysis", "clocks", "gpu", "model", "busy", "time-limit")  # fmt: skip
-async def post_compare(request: Request, body: CompareRequest) -> Response:
-    """How two versions of the code differ in time, power and energy, kernel by kernel and GPU by
-    GPU, whether that is within the limits given, and a table for a pull request."""
-    return await _run(request, compare.compare, body)
+async def post_compare(request: Request, body: CompareBody) -> Response:
+    """How two versions of the code (or two operators) differ in time, power and energy, kernel by
+    kernel and GPU by GPU, whether that is within the limits given, and a table for a pull
+    request."""
+    return await _run(request, compare.compare, body.root)
 
 
 @_post("/cost", CostAnswer, "Energy, price and CO2 of an application",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from wattcast.app.cli.inputs import AsJson, Gpus, fail
+from wattcast.app.cli.inputs import AsJson, Gpus, fail, read_json
 from wattcast.app.cli.output import predictor, show
 
 SHORT = {"batched-gemm": "batched_gemm", "linear-attention": "linear_attention"}
@@ -18,6 +19,8 @@ def operator(
     shape: Annotated[list[str] | None, typer.Argument(metavar="--FIELD VALUE ...")] = None,
     *,
     gpu: Gpus,
+    vary: list[str] | None = None,
+    new: list[str] | None = None,
     framework: str | None = None,
     power_limit: float | None = None,
     explain: Annotated[bool, typer.Option("--explain")] = False,
@@ -27,26 +30,57 @@ def operator(
 
     Args:
         name: gemm, batched_gemm, attention, moe, quantize, linear_attention; or norm, activation,
-            softmax, rope, embedding, elementwise.
+            softmax, rope, embedding, elementwise. Or a .json file with a list of operators as
+            POST /predict/batch takes them.
         shape: Its shape, as POST /predict names it: --m 4096 --n 4096 --k 4096 --dtype bf16;
             --phase decode --batch 8 --cached-tokens 4096 --heads 32 --kv-heads 8; --read-bytes 1e9
             --write-bytes 1e9.
+        vary: Member with values to try: m=1024,2048. Repeatable: all combinations.
+        new: Member with another value, to compare with: dtype=fp8. Repeatable.
         framework: Whose kernels: vllm or trtllm. Default: vllm.
         power_limit: Power limit in watts. Default: the board's own.
         explain: Also print SHAP contributions.
     """
-    from wattcast.predictor.messages.operators import OperatorRequest
-    from wattcast.predictor.operators import predict_operator
+    from wattcast.predictor.compare import compare
+    from wattcast.predictor.messages import operators as messages
+    from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
 
+    if sum(map(bool, (vary, new, explain, name.endswith(".json")))) > 1:
+        fail("give one of --vary, --new, --explain and a file")
+    asked = {"name": SHORT.get(name, name), **_fields([*(shape or ()), *context.args])}
     body: dict[str, Any] = {
-        "operator": {"name": SHORT.get(name, name), **_fields([*(shape or ()), *context.args])},
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
+        "operator": asked,
         "framework": framework,
         "power_limit_watts": power_limit,
-        "explain": "shap" if explain else None,
     }
-    answer = predict_operator(predictor(), OperatorRequest.model_validate(body))
+    answer: Any
+    if name.endswith(".json"):
+        body["operators"] = read_json(Path(name))
+        del body["operator"]
+        batch = messages.OperatorBatchRequest.model_validate(body)
+        answer = predict_operators(predictor(), batch)
+    elif vary:
+        body["vary"] = dict(map(_varied, vary))
+        sweep = messages.OperatorSweepRequest.model_validate(body)
+        answer = sweep_operator(predictor(), sweep)
+    elif new:
+        changed = {key: values[0] for key, values in map(_varied, new)}
+        body["old"], body["new"] = ({"operator": {**asked, **each}} for each in ({}, changed))
+        del body["operator"]
+        answer = compare(predictor(), messages.OperatorCompareRequest.model_validate(body))
+    else:
+        body["explain"] = "shap" if explain else None
+        answer = predict_operator(predictor(), messages.OperatorRequest.model_validate(body))
     show(answer, as_json)
+
+
+def _varied(text: str) -> tuple[str, list[int | bool | str]]:
+    """``m=1024,2048`` as a member and its values."""
+    name, _, values = text.partition("=")
+    if not name or not all(values.split(",")):
+        fail(f"{text!r}: expected NAME=VALUE,VALUE, as in m=1024,2048")
+    return name.replace("-", "_"), [_value(value) for value in values.split(",")]
 
 
 def _fields(words: list[str]) -> dict[str, Any]:

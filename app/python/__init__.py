@@ -134,7 +134,8 @@ def operator(
     """Watts, seconds and joules of one call of a library operator, as ``POST /predict`` answers.
 
     ``name`` and ``shape`` are the members of ``operator`` there: ``operator("gemm", m=4096, n=4096,
-    k=4096, dtype="bf16", gpu="h100")``. Raises GpuError, ClockError for a limit the board cannot be
+    k=4096, dtype="bf16", gpu="h100")``. Its ``sweep`` and ``compare`` ask for other shapes. Raises
+    GpuError, ClockError for a limit the board cannot be
     set to, LaunchError where operands do not fit in its memory, and ModelError.
     """
     from wattcast.app.python.answers import Prediction

@@ -1,8 +1,9 @@
-"""Answers that can be asked further: a prediction tells its hotspots and its advice."""
+"""Answers that can be asked further: a prediction tells its hotspots and its advice, that of an
+operator other shapes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr
@@ -11,8 +12,14 @@ from wattcast.app.python.asked import predictor
 from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import reports
 from wattcast.predictor.messages.advise import AdviceAnswer
+from wattcast.predictor.messages.compare import CompareAnswer
 from wattcast.predictor.messages.hotspots import HotspotsAnswer
-from wattcast.predictor.messages.operators import OperatorRequest
+from wattcast.predictor.messages.operators import (
+    OperatorCompareRequest,
+    OperatorRequest,
+    OperatorSweepAnswer,
+    OperatorSweepRequest,
+)
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.reports import Column, Line, Report, Table, Title
 
@@ -88,6 +95,33 @@ class Prediction(PredictAnswer):
 
         answer = advise(predictor(self._registry), self._coded())
         return answer.model_copy(update={"prediction_id": self.id})
+
+    def sweep(self, gpus: Sequence[str] = (), **vary: Sequence[Any]) -> OperatorSweepAnswer:
+        """The operator with every combination of other values, ``sweep(m=[1, 64, 4096])``, on its
+        own GPU or on ``gpus``. Raises as ``wattcast.operator``, and ServiceError for too many or
+        where this is no operator."""
+        from wattcast.predictor.operators import sweep_operator
+
+        body = {**self._shaped(gpus), "vary": {name: list(each) for name, each in vary.items()}}
+        request = OperatorSweepRequest.model_validate(body)
+        return sweep_operator(predictor(self._registry), request)
+
+    def compare(self, gpus: Sequence[str] = (), **changed: Any) -> CompareAnswer:
+        """The operator beside itself with some values changed, ``compare(dtype="fp8")``. Raises
+        as ``sweep``."""
+        from wattcast.predictor.compare import compare
+
+        body = self._shaped(gpus)
+        old = body.pop("operator")
+        sides = {"old": {"operator": old}, "new": {"operator": {**old, **changed}}}
+        request = OperatorCompareRequest.model_validate({**body, **sides})
+        return compare(predictor(self._registry), request)
+
+    def _shaped(self, gpus: Sequence[str]) -> dict[str, Any]:
+        if not isinstance(self._request, OperatorRequest):
+            raise ServiceError("no-explanation", "this answer is not of an operator")
+        asked = self._request.model_dump(exclude={"explain", "gpu"}, exclude_defaults=True)
+        return {**asked, "gpus": list(gpus) or [self.gpu]}
 
     def _coded(self) -> PredictRequest:
         request = self._request

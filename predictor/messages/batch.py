@@ -65,12 +65,12 @@ class BatchAnswer(shared.Reported):
     """Answer of ``POST /predict/batch``. Nothing of it is stored."""
 
     gpu: str
-    kernel: shared.KernelName
+    kernel: shared.KernelName | None = Field(description="Null for operators.")
     compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
     clocks: shared.ClocksAnswer
     model: shared.ModelReference | None
     time_model: str | None
-    analysis: Mode
+    analysis: Mode | None = Field(description="Null for operators.")
     predictions: list[BatchPrediction] = Field(
         description="One for each launch, in the order of the request."
     )
@@ -89,7 +89,8 @@ class BatchAnswer(shared.Reported):
             ),
         ]
         rows = list(enumerate(self.predictions))
-        title = reports.Title(self.kernel.demangled, f"{len(rows)} launches on {self.gpu}")
+        name = self.kernel.demangled if self.kernel else "operators"
+        title = reports.Title(name, f"{len(rows)} launches on {self.gpu}")
         return [title, reports.Table(columns, rows), reports.Warnings(self.warnings)]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:

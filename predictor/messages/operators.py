@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Discriminator, Field, RootModel, Tag, model_validator
+from pydantic import Discriminator, Field, RootModel, StringConstraints, Tag, model_validator
 
 from wattcast.predictor import messages as shared
+from wattcast.predictor import reports
+from wattcast.predictor.messages.batch import MOST_LAUNCHES, BatchPrediction, BatchRequest
+from wattcast.predictor.messages.compare import CompareRequest, Limits
 from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.sweep import MOST_POINTS, SweepRequest
 
 MOST = 2**24
 """Largest extent taken: a row of 2^24 values is 32 MB."""
@@ -16,6 +21,12 @@ Extent = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Few = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 None_ = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Bytes = Annotated[int, Field(strict=True, ge=0, le=2**46)]
+Member = Annotated[str, StringConstraints(max_length=32)]
+Value = (
+    Annotated[bool, Field(strict=True)]
+    | Annotated[int, Field(strict=True)]
+    | Annotated[str, StringConstraints(max_length=32)]
+)
 Format = Literal["bfloat16", "float16", "fp8", "fp8_block", "nvfp4"]
 CacheFormat = Literal["bfloat16", "float16", "fp8"]
 ExpertFormat = Literal[
@@ -174,16 +185,12 @@ class OperatorOptions(shared.Message):
     power_limit_watts: shared.PowerLimit = None
 
 
-class OperatorRequest(OperatorOptions):
-    """An operator on one GPU or several. Exactly one of ``gpu`` and ``gpus`` is given."""
+class OnGpus(OperatorOptions):
+    """What runs on one GPU or several. Exactly one of ``gpu`` and ``gpus`` is given."""
 
-    operator: Operator
     gpu: shared.Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
     gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = Field(
         None, description="Several GPUs; the answer then has one prediction for each."
-    )
-    explain: Literal["shap"] | None = Field(
-        None, description="Adds each feature's share of the power to the answer."
     )
 
     @model_validator(mode="after")
@@ -193,19 +200,147 @@ class OperatorRequest(OperatorOptions):
         return self
 
 
-def _form(given: Any) -> str:
-    told = given.get("operator") if isinstance(given, dict) else getattr(given, "operator", None)
-    return "kernel" if told is None else "operator"
+class OperatorRequest(OnGpus):
+    """An operator on one GPU or several."""
+
+    operator: Operator
+    explain: Literal["shap"] | None = Field(
+        None, description="Adds each feature's share of the power to the answer."
+    )
 
 
-class PredictBody(
-    RootModel[
-        Annotated[
-            Annotated[PredictRequest, Tag("kernel")] | Annotated[OperatorRequest, Tag("operator")],
-            Discriminator(_form),
+class OperatorBatchRequest(OperatorOptions):
+    """Many operators on one GPU."""
+
+    operators: Annotated[list[Operator], Field(min_length=1, max_length=MOST_LAUNCHES)]
+    gpu: shared.Name
+
+
+class OperatorSweepRequest(OnGpus):
+    """An operator with every combination of some of its values, on one GPU or several."""
+
+    operator: Annotated[dict[Member, Value], Field(max_length=32)] = Field(
+        description="As in POST /predict; what `vary` names may be left out."
+    )
+    vary: Annotated[
+        dict[Member, Annotated[list[Value], Field(min_length=1, max_length=MOST_POINTS)]],
+        Field(max_length=16),
+    ] = Field(
+        default_factory=dict[str, list[int | bool | str]],
+        description="Members of the operator with the values to try: every combination of them.",
+        examples=[{"m": [1, 64, 4096], "dtype": ["bfloat16", "fp8"]}],
+    )
+
+
+class ComparedOperator(shared.Message):
+    """One side of a comparison."""
+
+    operator: Operator
+
+
+class OperatorCompareRequest(OnGpus):
+    """Two operators, or one in two shapes or formats, beside each other."""
+
+    old: ComparedOperator
+    new: ComparedOperator
+    limits: Limits = Limits()
+
+
+class OperatorPoint(BatchPrediction):
+    """One combination on one GPU; without a prediction where it has a ``problem``."""
+
+    gpu: str
+    values: dict[str, int | bool | str] = Field(description="Of the members varied.")
+    joules_per_flop: float | None = None
+    pareto: bool = Field(False, description="None takes less time and energy a FLOP.")
+    apart: str | None = Field(None, description="Why it is not ranked with other GPUs' points.")
+
+    def note(self) -> str:
+        """What is special about it."""
+        return self.problem.detail if self.problem else "pareto" if self.pareto else ""
+
+    def __str__(self) -> str:
+        return " ".join((self.gpu, *(f"{name}={value}" for name, value in self.values.items())))
+
+
+class OperatorSweepAnswer(shared.Reported):
+    """Answer of ``POST /sweep`` for an operator. Combinations differ in their work, so they are
+    ranked by what a FLOP takes."""
+
+    operator: dict[str, int | bool | str] = Field(description="As asked.")
+    points: list[OperatorPoint] = Field(description="In the order of GPUs and of `vary`.")
+    best: dict[str, int] = Field(
+        description="By objective, as for a kernel but for a FLOP: the place in `points`."
+    )
+    failed: int = Field(description="How many points have a problem.")
+    warnings: list[shared.WarningLine] = Field(description="The first of each code.")
+
+    def report(self) -> reports.Report:
+        """The points, the thriftiest for a FLOP first, and the best of them."""
+
+        def picojoules(point: OperatorPoint) -> str:
+            return f"{point.joules_per_flop * 1e12:.3g}" if point.joules_per_flop else ""
+
+        columns = [
+            reports.Column("point", str),
+            *reports.costs(),
+            reports.Column("pJ a FLOP", picojoules, figures=True),
+            reports.Column("", OperatorPoint.note),
         ]
-    ]
-):
+        ordered = sorted(self.points, key=lambda point: point.joules_per_flop or float("inf"))
+        best = (f"{reports.words(name)}: {self.points[at]}" for name, at in self.best.items())
+        title = reports.Title(str(self.operator["name"]), "ranked by what a FLOP takes")
+        return [
+            title,
+            reports.Table(columns, ordered),
+            *map(reports.Line, best),
+            reports.Warnings(self.warnings),
+        ]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each point; what was varied are columns."""
+        for point in self.points:
+            plain = point.data()
+            yield {**plain.pop("values"), **plain}
+
+
+def _form(given: Any) -> str:
+    """Tells requests of operators from those of code."""
+    for name in ("operator", "operators", "old", "new"):
+        told = given.get(name) if isinstance(given, dict) else getattr(given, name, None)
+        if name in ("old", "new"):
+            told = told.get("operator") if isinstance(told, dict) else None
+        if told is not None:
+            return "operator"
+    return "kernel"
+
+
+K = TypeVar("K")
+O = TypeVar("O")  # noqa: E741
+_Either = Annotated[
+    Annotated[K, Tag("kernel")] | Annotated[O, Tag("operator")], Discriminator(_form)
+]
+
+
+class PredictBody(RootModel[_Either[PredictRequest, OperatorRequest]]):
     """A kernel's code and launch, or an operator."""
 
     model_config = shared.examples("PredictRequest")
+
+
+class BatchBody(RootModel[_Either[BatchRequest, OperatorBatchRequest]]):
+    """A kernel's code and its launches, or operators."""
+
+    model_config = shared.examples("BatchRequest")
+
+
+class SweepBody(RootModel[_Either[SweepRequest, OperatorSweepRequest]]):
+    """A kernel's code and its shapes, or an operator and its values."""
+
+    model_config = shared.examples("SweepRequest")
+
+
+class CompareBody(RootModel[_Either[CompareRequest, OperatorCompareRequest]]):
+    """Old and new code, or two operators."""
+
+    model_config = shared.examples("CompareRequest")

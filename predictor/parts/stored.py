@@ -97,7 +97,7 @@ def request_of(predictor: Predictor, record: PredictionRecord) -> PredictRequest
     Raises ServiceError ``no-explanation`` for a prediction that rests on no PTX."""
     if record.ptx_sha256 is None or predictor.store is None:
         raise ServiceError(
-            "no-explanation", f"prediction {record.id} rests on measured work: there is no code"
+            "no-explanation", f"prediction {record.id} rests on no code: measured work or a shape"
         )
     ptx = record.ptx or predictor.store.ptx(record.ptx_sha256)
     asked: dict[str, Any] = json.loads(record.request)

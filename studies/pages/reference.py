@@ -23,12 +23,11 @@ from studies.pages.reference_calls import api_page
 from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.app.settings import Settings
 from wattcast.features.gpus import GpuProfile, list_gpus
-from wattcast.features.schemas import list_schemas
 from wattcast.measure import recording
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PhysicalPowerModel, predicted_power
-from wattcast.predictor.catalog import schema_details
+from wattcast.predictor.catalog import schema_details, schema_summaries
 
 MADE = "<!-- Written by python -m studies reference docs/reference; do not edit. -->\n\n"
 
@@ -95,13 +94,13 @@ def features_page() -> str:
         "programmer can change it. How each is computed: [schemas](../schemas.md) and "
         "[activity](../activity.md).\n",
     ]
-    for schema in list_schemas():
-        found = schema_details(schema.id)
+    for schema in schema_summaries():
+        found = schema_details(schema["id"])
         parts += [
             f"## {found['id']}\n",
             f"{found['title']}. Version {found['version']}, {len(found['fields'])} features, "
             f"sha256 `{found['sha256']}`. Source: {found['source']}. GPUs: "
-            f"{', '.join(found['gpus'])}.\n",
+            f"{', '.join(found['gpus']) or 'all'}.\n",
             table(
                 ("feature", "meaning", "unit", "input", "changeable"),
                 [

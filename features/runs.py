@@ -15,7 +15,7 @@ import numpy as np
 from wattcast.features.activity.counts import Access
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counts import Traffic
-from wattcast.features.deciding import deciding
+from wattcast.features.deciding import Origin, deciding
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import NONSENSE, AnalysisError, WattcastError
 from wattcast.features.gpus import GpuProfile
@@ -188,11 +188,18 @@ class Runs:
         with _degrading("executed"):
             known = deciding(self._function)
             trips, _ = resolve_trips(known.cfg, known.forest, self._loops)
-            on_data = [trip for trip in trips if self.made_up(trip.loop)]
-            forced = {trip.loop: trip.count for trip in on_data if trip.how == "given"}
+            forced = {
+                trip.loop: trip.count
+                for trip in trips
+                if self.made_up(trip.loop) and (trip.how == "given" or self._guessed(trip.loop))
+            }
             found = run(forced)
             entered = {info.loop for info in found.loops if info.function == self._function.name}
-            missed = {t.loop: t.count for t in on_data if t.loop not in entered and t.count}
+            missed = {
+                trip.loop: trip.count
+                for trip in trips
+                if self.made_up(trip.loop) and trip.loop not in entered and trip.count
+            }
             if not missed.keys() <= forced.keys():
                 forced = {**missed, **forced}
                 found = run(forced)
@@ -201,7 +208,11 @@ class Runs:
     def made_up(self, loop: int) -> bool:
         """Whether data that nobody described decide a loop of the kernel: trips found by running
         it on made-up data are no knowledge."""
-        origin, given = deciding(self._function).loops[loop], self._launch.arguments
+        return self.invented(deciding(self._function).loops[loop])
+
+    def invented(self, origin: Origin) -> bool:
+        """Whether what rests on ``origin`` rests on data that nobody described."""
+        given = self._launch.arguments
         hosted = [variable.name for variable in filled_by_host(self._module)]
         hints = {name: given.get(name) for name in hosted}
         for index, parameter in enumerate(self._function.parameters):
@@ -213,6 +224,19 @@ class Runs:
         }
         data = origin.data | origin.variables.intersection(hosted)
         return origin.loaded and not (data and data <= described)
+
+    def _guessed(self, loop: int) -> bool:
+        """Whether contents of buffers that nobody described decide a loop, and nothing that the
+        kernel itself leaves there: random numbers would run it as often as their range says, which
+        is the launch's shape."""
+        known = deciding(self._function)
+        inside = (known.cfg.blocks[block] for block in known.forest.loops[loop].blocks)
+        atomic = any(
+            classify(one.opcode).category == "atomic"
+            for block in inside
+            for one in known.cfg.instructions(block)
+        )
+        return bool(known.loops[loop].data) and not atomic
 
     def _missing(self, loop: int) -> bool:
         """Whether an argument that nobody gave decides a loop."""

@@ -10,11 +10,14 @@ from wattcast.features.activity.counts import WORD_BYTES
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.cfg import BasicBlock, post_dominators
 from wattcast.features.dataflow import closure
+from wattcast.features.deciding import deciding
 from wattcast.features.errors import AnalysisError
 from wattcast.features.findings.finding import Difference, Evidence, Finding, Place, place
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.ptx.ir import Address, Function, Instruction, Register
+from wattcast.features.wide_loads import joined_loads
 
 # --- findings about control flow: branches that split warps -----------------------------------
 
@@ -141,7 +144,8 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
 
     They are one finding: as a rule one index decides them all. Mended, the lanes' data lie side by
     side. Device memory then moves no more than passes L2, and
-    no more than before: what caches made of a stride is not counted twice.
+    no more than before: what caches made of a stride is not counted twice. Where loaded numbers
+    say which element (a gather), no layout puts neighbours side by side.
     """
     told: list[str] = []
     alike = _Alike()
@@ -153,8 +157,11 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
             if not sectors or facts.category not in ("load", "store") or not facts.bytes_per_lane:
                 continue
             lanes = float(events.active_lanes[at]) / executed
-            least = max(1.0, ceil(lanes * facts.bytes_per_lane / SECTOR_BYTES)) * executed
-            if sectors < WORTH_TELLING * least:
+            width = max(
+                facts.bytes_per_lane, WORD_BYTES
+            )  # a byte may be all that is used of a word
+            least = max(1.0, ceil(lanes * width / SECTOR_BYTES)) * executed
+            if sectors <= WORTH_TELLING * least or _gathers(evidence, function, one):
                 continue
             told.append(
                 f"{one.opcode} touches {sectors / executed:.1f} sectors of {SECTOR_BYTES} bytes a "
@@ -177,19 +184,29 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _gathers(evidence: Evidence, function: Function, one: Instruction) -> bool:
+    """Whether an access goes where loaded numbers say."""
+    if function is not evidence.analysis.function:
+        return False
+    bases = (each.base for each in one.operands if isinstance(each, Address))
+    names = [base.name for base in bases if isinstance(base, Register)]
+    return deciding(function).of(*names).loaded
+
+
 def bank_conflicts(evidence: Evidence) -> Iterator[Finding]:
-    """Shared accesses that take more passes than their width needs."""
+    """Shared accesses that take more passes than their width needs: that of the wide load where
+    ptxas joins several of one thread. Lanes that read the same word are served at once."""
     counted = evidence.analysis.counts.functions(evidence.analysis.counts.factors())
     groups: dict[str, _Alike] = {}
     for function, _ in evidence.functions():
-        counts = counted[function.name]
+        counts, joined = counted[function.name], joined_loads(function.body).loads
         for one in function.body.instructions:
             facts, at = classify(one.opcode), one.position
             requests = float(counts.shared_requests[at])
             passes = float(counts.shared_transactions[at])
             if not requests or facts.category == "atomic":
                 continue
-            least = requests * max(1, facts.bytes_per_lane // WORD_BYTES)
+            least = requests * max(1, facts.bytes_per_lane * joined[at] // WORD_BYTES)
             if passes < WORTH_TELLING * least:
                 continue
             told = (
@@ -198,7 +215,7 @@ def bank_conflicts(evidence: Evidence) -> Iterator[Finding]:
             )
             alike = groups.setdefault(told, _Alike())
             alike.places.append(place(function, one))
-            alike.difference.add("shared_transactions", least - passes)
+            alike.difference.add("shared_transactions", float((least - passes) / joined[at]))
     for told, alike in groups.items():
         rows = "16 bytes" if told.startswith(("ldmatrix", "stmatrix")) else "a word"
         columns = "its columns" if rows == "a word" else "its pieces of 16 bytes: a swizzle"

@@ -7,7 +7,8 @@ snippets.toml  each finding's lines of CUDA C++, before and after
 Every gain is the difference of two predictions of the default time model and the physical power
 model, at the clocks that the board's power limit leaves: of the launch as it is, and of the launch
 mended. Code is mended in its activity or in its PTX, which is then analysed like any other
-(``wattcast.features.findings``); the launch by asking again with another request.
+(``wattcast.features.findings``); the launch by asking again with another request. What rests on a
+loop whose trips are a guess, or on data that nobody described, gets no number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from wattcast.features.memory import SECTOR_BYTES
 from wattcast.predictor import parts
 from wattcast.predictor.advise.adviser import Adviser, Outcome, gain
 from wattcast.predictor.advise.launches import others
-from wattcast.predictor.messages.advise import AdviceAnswer, Fusion, Gain
+from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of, request_of
@@ -57,8 +58,10 @@ def advise(predictor: Predictor, request: PredictRequest) -> AdviceAnswer:
     gpu = predictor.gpus.load(request.gpu)
     source = predictor.sources.read(request, gpu)
     adviser = Adviser(predictor, request, source, gpu)
-    found = [*adviser.findings(), *others(adviser)]
-    kept = [each for each in found if _worth_it(each.gain)]
+    found = list(adviser.findings())
+    unpriced = [each for each in found if not isinstance(each, Advice)]
+    priced = [each for each in found if isinstance(each, Advice)]
+    kept = [each for each in (*priced, *others(adviser)) if _worth_it(each.gain)]
     kept.sort(key=lambda each: (-each.gain.joules, -each.gain.seconds))
     analysis = adviser.analysis
     return AdviceAnswer(
@@ -69,6 +72,8 @@ def advise(predictor: Predictor, request: PredictRequest) -> AdviceAnswer:
         time_model="bottleneck",
         before=adviser.before.answer(),
         advice=kept[:MOST_ADVICE],
+        unpriced=unpriced[:MOST_ADVICE],
+        needs=parts.needs(source, analysis) if unpriced or analysis.trips_assumed else [],
         warnings=parts.warnings(
             source,
             analysis,

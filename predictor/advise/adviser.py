@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.deciding import deciding
 from wattcast.features.errors import AnalysisError, LaunchError, WattcastError
 from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import PointerHint
+from wattcast.features.ptx.ir import Address, Instruction, Register
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.limit import checked_limit, clocks_within, held_back
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
@@ -23,7 +25,13 @@ from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.messages import KernelRequest, LaunchRequest, PointerArgument
 from wattcast.predictor.messages import advise as messages
-from wattcast.predictor.messages.advise import Advice, AdvicePlace, ChangedQuantity, Gain
+from wattcast.predictor.messages.advise import (
+    Advice,
+    AdvicePlace,
+    Advised,
+    ChangedQuantity,
+    Gain,
+)
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
@@ -173,10 +181,13 @@ class Adviser:
             and activity.dram_read_sectors >= SAME * other.written > 0
         )
 
-    def findings(self) -> Iterator[Advice]:
-        """What is found in the code, mended."""
+    def findings(self) -> Iterator[Advice | Advised]:
+        """What is found in the code, mended; without a gain where that would rest on a guess."""
         text = self.analysis.module.text.splitlines()
         for finding in find(self.analysis):
+            if self._guessed(finding):
+                yield Advised(**self._told(finding), places=_places(finding, text))
+                continue
             mended = self._mended(finding)
             if mended is None:
                 continue
@@ -191,6 +202,17 @@ class Adviser:
             if finding.grid is not None:
                 request = {"launch": {**self.launch, "grid": [finding.grid]}}
             yield self.advice(finding, after, _places(finding, text), changes, request)
+
+    def _guessed(self, finding: Finding) -> bool:
+        """Whether what a finding costs rests on a loop whose trips are a guess, or on addresses or
+        branches that data decide which nobody described."""
+        analysis = self.analysis
+        known, body = deciding(analysis.function), analysis.function.body.instructions
+        return analysis.trips_assumed or any(
+            analysis.runs.invented(known.of(*_deciders(body[each.position])))
+            for each in finding.places
+            if each.function == analysis.function.name
+        )
 
     def _mended(self, finding: Finding) -> tuple[Activity, Outcome] | None:
         """What a finding leaves: counted, or analysed anew where the PTX was changed; ``None``
@@ -239,11 +261,9 @@ class Adviser:
         request: dict[str, Any] | None = None,
     ) -> Advice:
         """One thing to change, and what that saves."""
-        form = getattr(found, "form", "")
-        snippet = snippets().get(f"{found.code}-{form}" if form else found.code, {})
         ptx = getattr(found, "ptx", None)
         return Advice(
-            **parts.members(found, "code", "detail", "remedy"),
+            **self._told(found),
             places=places,
             activity=activity,
             request=request,
@@ -251,9 +271,16 @@ class Adviser:
             after=after.answer(),
             gain=gain(self.before, after),
             promise="at_least" if getattr(found, "at_least", False) else "estimate",
-            snippet_before=snippet.get("before"),
-            snippet_after=snippet.get("after"),
         )
+
+    def _told(self, found: Finding | Otherwise) -> dict[str, Any]:
+        form = getattr(found, "form", "")
+        snippet = snippets().get(f"{found.code}-{form}" if form else found.code, {})
+        return {
+            **parts.members(found, "code", "detail", "remedy"),
+            "snippet_before": snippet.get("before"),
+            "snippet_after": snippet.get("after"),
+        }
 
     def asked_again(self, **changes: Any) -> tuple[KernelAnalysis, Outcome] | None:
         """The launch with a changed request; ``None`` where that cannot be launched."""
@@ -263,6 +290,15 @@ class Adviser:
             return analysis, self.outcome(analysis.activity, more=beside(analysis.extras))
         except (LaunchError, AnalysisError):
             return None
+
+
+def _deciders(one: Instruction) -> Iterator[str]:
+    """Registers of an instruction that decide where it goes: of its address, its guard."""
+    if one.predicate is not None:
+        yield one.predicate
+    for each in one.operands:
+        if isinstance(each, Address) and isinstance(each.base, Register):
+            yield each.base.name
 
 
 def _places(finding: Finding, text: list[str]) -> list[AdvicePlace]:

@@ -27,7 +27,10 @@ _BLOCKS_TRIED = frozenset({64, 128, 192, 256, 384, 512, 768, 1024})
 
 
 def others(adviser: Adviser) -> Iterator[Advice]:
-    """The launch with another shape, other registers, other clocks."""
+    """The launch with another shape, other registers, other clocks; nothing where a loop's trips
+    are a guess, as each would rest on it."""
+    if adviser.analysis.trips_assumed:
+        return
     grid = _grid(adviser)
     # A grid too small is no matter of the block's shape.
     shape = grid or _shape(adviser)

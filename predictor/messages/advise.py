@@ -15,6 +15,7 @@ from wattcast.predictor.messages import (
     ClocksAnswer,
     KernelName,
     ModelReference,
+    Need,
     Reported,
     WarningLine,
 )
@@ -60,8 +61,8 @@ class ChangedQuantity(Answer):
     after: float
 
 
-class Advice(Answer):
-    """One thing to change. ``gain`` is the difference of two predictions of the same models."""
+class Advised(Answer):
+    """One thing to change, whatever it saves."""
 
     code: Literal[
         "uncoalesced_access",
@@ -88,6 +89,26 @@ class Advice(Answer):
     detail: str = Field(description="What was found, with the numbers of this launch.")
     remedy: str = Field(description="What to change.")
     places: list[AdvicePlace]
+    snippet_before: str | None = Field(
+        default=None, description="A few lines of CUDA C++ in the form that was found."
+    )
+    snippet_after: str | None = Field(
+        default=None, description="The same lines with the change made."
+    )
+
+    def lines(self) -> Iterator[reports.Block]:
+        """What a report shows below its first line."""
+        yield reports.Line(f"  {self.detail}")
+        yield reports.Line(f"  {self.remedy}")
+        yield from (reports.Line(f"  {place}") for place in self.places[:4])
+        if self.snippet_before and self.snippet_after:
+            yield reports.Code("  before", self.snippet_before)
+            yield reports.Code("  after", self.snippet_after)
+
+
+class Advice(Advised):
+    """One thing to change. ``gain`` is the difference of two predictions of the same models."""
+
     activity: list[ChangedQuantity] = Field(
         description="What the remedy changes in the launch's activity; empty if it changes the "
         "request."
@@ -108,12 +129,6 @@ class Advice(Answer):
         description="`at_least` where part of what the change saves is not predicted, so that "
         "`gain` is a lower bound.",
     )
-    snippet_before: str | None = Field(
-        default=None, description="A few lines of CUDA C++ in the form that was found."
-    )
-    snippet_after: str | None = Field(
-        default=None, description="The same lines with the change made."
-    )
 
 
 class Fusion(Answer):
@@ -130,7 +145,8 @@ class Fusion(Answer):
 
 
 class AdviceAnswer(Reported):
-    """Advice by gain in energy, the largest first; each alone, so gains do not add up."""
+    """Advice by gain in energy, the largest first; each alone, so gains do not add up. What rests
+    on a guess has no gain."""
 
     prediction_id: UUID | None = None
     gpu: str
@@ -140,6 +156,14 @@ class AdviceAnswer(Reported):
     time_model: Literal["bottleneck"]
     before: Outcome
     advice: list[Advice]
+    unpriced: list[Advised] = Field(
+        default_factory=list,
+        description="What may be worth changing, but rests on a loop whose trips are a guess or on "
+        "data that nobody described: give what `needs` names, and it gets its number.",
+    )
+    needs: list[Need] = Field(
+        default_factory=list, description="What to give first, where anything is `unpriced`."
+    )
     warnings: list[WarningLine]
 
     def report(self) -> reports.Report:
@@ -149,7 +173,11 @@ class AdviceAnswer(Reported):
             reports.Title(self.kernel.demangled, f"on {self.gpu}"),
             reports.Line(before),
         ]
-        if not self.advice:
+        blocks += [reports.Line(str(need), "urgent") for need in self.needs]
+        for other in self.unpriced:
+            told = f"{reports.words(other.code)}: what it saves rests on what is not given"
+            blocks += [reports.Line(""), reports.Line(told, "bold"), *other.lines()]
+        if not self.advice and not self.unpriced:
             blocks.append(reports.Line("no change found that saves a noticeable amount"))
         for each in self.advice:
             saved = f"{reports.percent(-each.gain.energy_percent)} energy, "
@@ -158,15 +186,8 @@ class AdviceAnswer(Reported):
             blocks += [
                 reports.Line(""),
                 reports.Line(f"{reports.words(each.code)}: {saved}{least}", "bold"),
-                reports.Line(f"  {each.detail}"),
-                reports.Line(f"  {each.remedy}"),
-                *(reports.Line(f"  {place}") for place in each.places[:4]),
+                *each.lines(),
             ]
-            if each.snippet_before and each.snippet_after:
-                blocks += [
-                    reports.Code("  before", each.snippet_before),
-                    reports.Code("  after", each.snippet_after),
-                ]
         return [*blocks, reports.Warnings(self.warnings)]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:

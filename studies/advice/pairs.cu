@@ -255,3 +255,101 @@ extern "C" __global__ void grid_stride(const float* in, float* out, int n)
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
         out[i] = 2.0f * in[i] + 1.0f;
 }
+
+// --- a thread per row of a sparse matrix: neighbours read far apart; a warp per row side by side ---
+
+extern "C" __global__ void spmv_scalar(const int* start, const int* column, const float* value,
+                                       const float* x, float* y, int rows)
+{
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < rows) {
+        float sum = 0.0f;
+        for (int j = start[row]; j < start[row + 1]; ++j) sum += value[j] * x[column[j]];
+        y[row] = sum;
+    }
+}
+
+extern "C" __global__ void spmv_warp(const int* start, const int* column, const float* value,
+                                     const float* x, float* y, int rows)
+{
+    int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    if (row < rows) {
+        float sum = 0.0f;
+        for (int j = start[row] + lane; j < start[row + 1]; j += 32) sum += value[j] * x[column[j]];
+        for (int s = 16; s; s >>= 1) sum += __shfl_down_sync(~0u, sum, s);
+        if (lane == 0) y[row] = sum;
+    }
+}
+
+// --- one element a thread reads two words of shared memory for each product; sixteen read a half ---
+
+template <typename number>
+__device__ void product(const number* a, const number* b, number* c, int n)
+{
+    __shared__ number tile_a[16][64], tile_b[16][64];  // of a transposed: k first
+    int x = threadIdx.x % 16, y = threadIdx.x / 16;
+    number sum[4][4] = {};
+    for (int first = 0; first < n; first += 16) {
+        for (int k = threadIdx.x; k < 16 * 64; k += 256) {
+            tile_a[k % 16][k / 16] = a[(blockIdx.y * 64 + k / 16) * n + first + k % 16];
+            tile_b[k / 64][k % 64] = b[(first + k / 64) * n + blockIdx.x * 64 + k % 64];
+        }
+        __syncthreads();
+        for (int k = 0; k < 16; ++k) {
+            number left[4], right[4];
+            for (int i = 0; i < 4; ++i) left[i] = tile_a[k][y * 4 + i];
+            for (int i = 0; i < 4; ++i) right[i] = tile_b[k][x + 16 * i];
+            for (int i = 0; i < 4; ++i)
+                for (int j = 0; j < 4; ++j) sum[i][j] += left[i] * right[j];
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < 4; ++i)
+        for (int j = 0; j < 4; ++j)
+            c[(blockIdx.y * 64 + y * 4 + i) * n + blockIdx.x * 64 + x + 16 * j] = sum[i][j];
+}
+
+extern "C" __global__ void matmul_registers(const float* a, const float* b, float* c, int n)
+{
+    product(a, b, c, n);
+}
+
+extern "C" __global__ void dgemm_registers(const double* a, const double* b, double* c, int n)
+{
+    product(a, b, c, n);
+}
+
+extern "C" __global__ void dgemm_tiled(const double* a, const double* b, double* c, int n)
+{
+    __shared__ double tile_a[16][16], tile_b[16][16];
+    int x = threadIdx.x, y = threadIdx.y;
+    int row = blockIdx.y * 16 + y, col = blockIdx.x * 16 + x;
+    double sum = 0.0;
+    for (int first = 0; first < n; first += 16) {
+        tile_a[y][x] = a[row * n + first + x];
+        tile_b[y][x] = b[(first + y) * n + col];
+        __syncthreads();
+        for (int k = 0; k < 16; ++k) sum += tile_a[y][k] * tile_b[k][x];
+        __syncthreads();
+    }
+    c[row * n + col] = sum;
+}
+
+// --- every element is counted in global memory; each block counts in shared memory first ---
+
+extern "C" __global__ void histogram_global(const int* in, int* bins, int n)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        atomicAdd(&bins[in[i]], 1);
+}
+
+extern "C" __global__ void histogram_shared(const int* in, int* bins, int n)
+{
+    __shared__ int own[256];
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) own[i] = 0;
+    __syncthreads();
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        atomicAdd(&own[in[i]], 1);
+    __syncthreads();
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) atomicAdd(&bins[i], own[i]);
+}

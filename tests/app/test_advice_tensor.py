@@ -139,7 +139,7 @@ LOOP:
 
 def test_rows_that_meet_in_the_banks_of_ldmatrix_want_a_swizzle(services: Services) -> None:
     def asked(pitch: int) -> list[dict[str, Any]]:
-        body = {"ptx": ROWS.format(pitch=pitch), "gpu": "a100"}
+        body = {"ptx": ROWS.format(pitch=pitch), "gpu": "a100", "loops": {"default": 1000}}
         launch = {"grid": [864], "block": [256]}
         request = PredictRequest.model_validate({**body, "launch": launch})
         return told(services, request, "bank_conflicts")

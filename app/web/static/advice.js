@@ -12,9 +12,9 @@ const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Show the advice of an answer; `mend` says what to replace in an example: {code: [old, new]}. */
 export function showAdvice(found, mend = {}) {
-  const { advice = [] } = found ?? {};
+  const { advice = [], unpriced = [], needs = [] } = found ?? {};
   show(byId("first-advice"), !found ? el("p", { class: "hint" }, "No advice for this one.")
-    : advice.length ? first(advice, mend) : [
+    : unpriced.length ? open_(unpriced, needs) : advice.length ? first(advice, mend) : [
       el("h3", {}, "What would save"),
       el("p", {}, "Nothing was found that would save noticeably.")]);
   byId("advice-panel").hidden = !advice.length;
@@ -23,6 +23,14 @@ export function showAdvice(found, mend = {}) {
       + `${found.model.family} model; each stands alone, so they do not add up.`),
       el("ol", { class: "advice" }, advice.map((one) => item(one, mend)))] : null);
 }
+
+/** What rests on a guess: what to give first, and what may be worth changing. */
+const open_ = (unpriced, needs) => [
+  el("h3", {}, "What would save"),
+  el("p", {}, "What a change saves rests on what is not given. ",
+    needs.length ? `Give first: ${needs.map((need) => need.argument).join(", ")}.` : ""),
+  el("ul", {}, unpriced.slice(0, 3).map((one) => el("li", {}, sentence(one.remedy), lines(one), "."))),
+];
 
 function first(advice, mend) {
   const [one] = advice;

@@ -1,0 +1,106 @@
+"""Advice that the tool itself does not refute: data made up once, no number where it is a guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from studies.advice.study import PTX
+from tests.app.conftest import settings_at
+from wattcast.app.services import Services
+from wattcast.predictor.advise import advise
+from wattcast.predictor.messages.advise import AdviceAnswer
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.sweep import SweepRequest
+from wattcast.predictor.predict import predict
+from wattcast.predictor.sweep import sweep
+
+TEXT = PTX.read_text(encoding="utf-8")
+BLOCKS = (128, 256, 384, 512, 1024)
+THREADS = 4096 * 256
+
+ROWS = {"elements": THREADS + 1, "values": "sorted", "low": 0, "high": 32 * THREADS}
+COLUMNS = {"elements": THREADS, "values": "index"}
+MATRIX: dict[str, Any] = {"0": ROWS, "1": COLUMNS, "5": THREADS}
+"""A sparse matrix with 32 elements in each row, described."""
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
+    return Services(settings_at(tmp_path_factory.mktemp("holds")))
+
+
+def asked(kernel: str, gpu: str = "tesla-v100", ptx: str = TEXT, **launch: Any) -> PredictRequest:
+    body = {"ptx": ptx, "kernel": kernel, "gpu": gpu, "launch": launch, "model": "physical"}
+    return PredictRequest.model_validate(body)
+
+
+def told(services: Services, request: PredictRequest) -> AdviceAnswer:
+    return AdviceAnswer.model_validate(advise(services, request))
+
+
+@pytest.mark.parametrize("given", [{}, {"5": 1_000_000}], ids=["nothing given", "rows given"])
+def test_made_up_rows_take_the_same_time_in_blocks_of_every_size(
+    services: Services, given: dict[str, int]
+) -> None:
+    seconds = [
+        predict(
+            services,
+            asked("spmv_scalar", grid=[-(-THREADS // block)], block=[block], arguments=given),
+        )["time"]["seconds"]
+        for block in BLOCKS
+    ]
+    assert max(seconds) < 1.1 * min(seconds)
+
+
+def test_a_sweep_makes_up_the_same_rows(services: Services) -> None:
+    body = {"ptx": TEXT, "kernel": "spmv_scalar", "gpu": "tesla-v100"}
+    launch = {"grid": [4096], "block": [256]}
+    blocks = [[each] for each in BLOCKS]
+    found = sweep(
+        services, SweepRequest.model_validate({**body, "launch": launch, "blocks": blocks})
+    )
+    seconds = [each["time"]["seconds"] for each in found["points"]]
+    assert len(seconds) > 2
+    assert max(seconds) < 1.1 * min(seconds)
+
+
+@pytest.mark.parametrize("gpu", ["tesla-v100", "a100-sxm4-40gb", "h100-sxm5", "rtx-4090"])
+def test_what_rests_on_a_guess_gets_no_number_and_asks_for_the_data(
+    services: Services, gpu: str
+) -> None:
+    found = told(services, asked("spmv_scalar", gpu, grid=[4096], block=[256]))
+    assert not found.advice
+    assert found.unpriced
+    assert [need.position for need in found.needs] == [0, 5]
+    lines = [str(getattr(each, "text", "")) for each in found.report()]
+    assert any(line.startswith("give spmv_scalar_param_0") for line in lines)
+    assert not any("%" in line and "energy" in line for line in lines)
+
+
+def test_data_that_are_described_get_numbers(services: Services) -> None:
+    found = told(services, asked("spmv_scalar", grid=[4096], block=[256], arguments=MATRIX))
+    assert found.advice
+    assert not found.unpriced
+    assert not found.needs
+
+
+def test_a_gather_is_not_cured_by_another_layout(services: Services) -> None:
+    found = told(services, asked("spmv_warp", grid=[131072], block=[256], arguments=MATRIX))
+    assert "uncoalesced_access" not in {each.code for each in (*found.advice, *found.unpriced)}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "block"),
+    [
+        ("matmul_tiled_32", [32, 32], [32, 32]),
+        ("matmul_tiled", [64, 64], [16, 16]),
+        ("dgemm_tiled", [64, 64], [16, 16]),
+    ],
+)
+def test_a_broadcast_is_no_bank_conflict(
+    services: Services, kernel: str, grid: list[int], block: list[int]
+) -> None:
+    found = told(services, asked(kernel, grid=grid, block=block, arguments={"3": 1024}))
+    assert "bank_conflicts" not in {each.code for each in (*found.advice, *found.unpriced)}

@@ -14,7 +14,7 @@ const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 export function showAdvice(found, mend = {}) {
   const { advice = [], unpriced = [], needs = [] } = found ?? {};
   show(byId("first-advice"), !found ? el("p", { class: "hint" }, "No advice for this one.")
-    : unpriced.length ? open_(unpriced, needs) : advice.length ? first(advice, mend) : [
+    : unpriced.length ? asksFirst(unpriced, needs) : advice.length ? first(advice, mend) : [
       el("h3", {}, "What would save"),
       el("p", {}, "Nothing was found that would save noticeably.")]);
   byId("advice-panel").hidden = !advice.length;
@@ -25,7 +25,7 @@ export function showAdvice(found, mend = {}) {
 }
 
 /** What rests on a guess: what to give first, and what may be worth changing. */
-const open_ = (unpriced, needs) => [
+const asksFirst = (unpriced, needs) => [
   el("h3", {}, "What would save"),
   el("p", {}, "What a change saves rests on what is not given. ",
     needs.length ? `Give first: ${needs.map((need) => need.argument).join(", ")}.` : ""),

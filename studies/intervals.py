@@ -2,8 +2,7 @@
 
 Each protocol leaves whole groups out: of a group's rows neither the model nor the width has seen
 any. Beside the width that is served stands a constant one: the same factor either way of every
-prediction, chosen alike. ``--write`` leaves the figures for docs/accuracy.md, ``--ends N`` asks N
-random requests whether their ends can be (``studies.interval_ends``).
+prediction, chosen alike. ``--write`` leaves the figures for docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -436,10 +433,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m studies intervals", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}, {WIDTHS.name}")
-    parser.add_argument("--ends", type=int, metavar="N", help="random requests to ask")
     options = parser.parse_args(arguments)
-    if options.ends:
-        return _ends(options.ends)
     lines = [line for kind in KINDS for line in kind()]
     print(coverage_table(lines))
     print(
@@ -463,17 +457,3 @@ def _write_anchored() -> None:
 
 def _rounded(line: Held) -> dict[str, float]:
     return {name: round(getattr(line, name), 3) for name in ("rows", "groups", "width", "constant")}
-
-
-def _ends(count: int) -> int:
-    from studies.interval_ends import check
-    from wattcast.app.settings import Settings
-    from wattcast.predictor import Predictor
-
-    with TemporaryDirectory() as home:
-        found = check(Predictor(Settings(home=Path(home))), count)
-    print(f"{found.answers} answers, {sum(found.refused.values())} requests refused, "
-          f"{len(found.wrong)} ends that cannot be")  # fmt: skip
-    for line in found.wrong:
-        print(line, file=sys.stderr)
-    return 1 if found.wrong else 0

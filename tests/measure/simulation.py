@@ -1,28 +1,16 @@
 """Onboarding of a simulated GPU with the whole catalogue: what was found out, beside the truth.
 
-    python -m tests.measure.simulation [FOLDER] [--gpu ID] [--micro] [--minutes N]
-
-Measures as ``wattcast measure --applications`` does and fits as ``wattcast onboard --replay`` does,
-on a board whose every number is known, and prints one table. The exit code is 1 where a parameter
-is more than 10 % or an unseen kernel's prediction more than 6 % off on average, or where the
-catalogue is planned to take more than 15 minutes. The recording stays in FOLDER: run again, it
-goes on. Energies, latencies and rates below are made up; what simulation and models share, and so
+Energies, latencies and rates below are made up; what simulation and models share, and so
 cannot be proven here, docs/measuring.md tells.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import exp, inf
-from pathlib import Path
-from statistics import fmean
-from tempfile import TemporaryDirectory
+from math import exp
 from types import MappingProxyType
 
-from studies.card_tables import table
 from tests.measure.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
 from tests.measure.simulated_nvml import SimulatedNvml
 from wattcast.features.activity.memory import GLOBAL_L1_SINCE
@@ -30,21 +18,14 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.facts import Fact
 from wattcast.features.gpus.sections import BlockStart, LaunchOverhead
 from wattcast.measure.nvml import Nvml
-from wattcast.measure.onboard.run import Onboarded, onboard
-from wattcast.measure.protocol import Settings
-from wattcast.measure.recording import Recording, read_recording
-from wattcast.measure.run import Campaign, Machine, Request, prepare
+from wattcast.measure.onboard.run import Onboarded
+from wattcast.measure.recording import Recording
+from wattcast.measure.run import Machine
 from wattcast.models.time.beside import DEPENDENT_CYCLES
 from wattcast.models.time.bottleneck import L1_BYTES_PER_CLOCK
 
 PARAMETER_PERCENT = 10.0
-PREDICTION_PERCENT = 6.0
-PLANNED_MINUTES = 15.0
-POLL_SECONDS = 0.02
-"""A fifth of the sensor's period, as the protocol's 5 ms are of a fast one; 4 times as quick."""
 
-WORST = 6
-"""Kernels named whose predictions are furthest off."""
 
 PICOJOULES: Mapping[str, float] = MappingProxyType(
     {
@@ -245,110 +226,3 @@ def rates(profile: GpuProfile, gpu: GpuProfile) -> Iterator[Line]:
         assert true is not None
         if name not in lacking(profile):
             yield Line(unit, true, getattr(gpu, name))
-
-
-def accuracy(made: Onboarded) -> list[tuple[str, float, float]]:
-    """What, mean error and that of the median as the prediction, both in percent."""
-    found = made.validation
-    if found is None:
-        return []
-    named = [(f"power, {one.protocol}", found.power_scores(one.protocol)) for one in found.power]
-    named += [("time", found.time_scores())] if found.timed else []
-    return [(name, s["mape_percent"], s["baseline_mape_percent"]) for name, s in named]
-
-
-def report(campaign: Campaign, recording: Recording, made: Onboarded, board: SimulatedGpu) -> int:
-    """Print everything; the number of figures that do not hold."""
-    lines = list(parameters(board.truth, recording, made))
-    print(
-        table(
-            ("parameter", "truth", "found", "error"),
-            [
-                (
-                    one.name,
-                    f"{one.true:.4g}",
-                    "-" if one.found is None else f"{one.found:.4g}",
-                    "not found" if one.error_percent is None else f"{one.error_percent:.2f} %",
-                )
-                for one in lines
-            ],
-        )
-    )
-    missed = sum(not one.holds for one in lines)
-    scores = accuracy(made)
-    on_applications = made.validation is not None and made.validation.on_applications
-    what = "application kernels" if on_applications else "families of microbenchmarks left out"
-    print(
-        "\n"
-        + table(
-            (f"on {what}", "mean error", "median as prediction"),
-            [(name, f"{mine:.2f} %", f"{other:.1f} %") for name, mine, other in scores],
-        )
-    )
-    missed += sum(mine > PREDICTION_PERCENT for _, mine, _ in scores)
-    families = made.validation.by_family() if made.validation is not None else []
-    for target in ("power", "time"):
-        errors = {one["family"]: one[f"{target}_error_percent"] or 0.0 for one in families}
-        worst = sorted(errors, key=lambda name: -errors[name])[:WORST]
-        told = ", ".join(f"{name} {errors[name]:.1f} %" for name in worst)
-        print(f"worst of {len(errors)} by {target}: {told}")
-    unresolved = [one for one in recording.configurations if one.result.unresolved]
-    timed = [one for one in recording.configurations if one.workload.timed_only]
-    widths = [
-        one.result.power_ci_watts / one.result.power_watts
-        for one in recording.configurations
-        if one.result.power_ci_watts is not None and one.result.power_watts
-    ]
-    print(
-        f"configurations: {len(recording.configurations)} of {len(campaign.planned)} measured "
-        f"({len(timed)} for their time alone), {len(recording.failures)} failed, "
-        f"{len(unresolved)} not resolved; mean interval of a power {fmean(widths):.2%}"
-    )
-    for one in unresolved:
-        print(f"  {one.key}: {', '.join(one.result.unresolved)}")
-    return missed
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate, measure, onboard, compare."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.measure.simulation",
-        description=__doc__.partition("\n")[0],
-    )
-    parser.add_argument("folder", nargs="?", type=Path, help="where recording and home are kept")
-    parser.add_argument("--gpu", default="h200-sxm5", help="profile that the board has the size of")
-    parser.add_argument("--micro", action="store_true", help="no application kernels")
-    parser.add_argument("--minutes", type=float, default=inf, help="simulated; as of measure")
-    parser.add_argument(
-        "--blocks-after", action="store_true", help="blocks start after the work of a launch"
-    )
-    given = parser.parse_args(arguments)
-    with TemporaryDirectory() as fresh:
-        folder = given.folder or Path(fresh)
-        path = folder / f"simulated-{given.gpu}.jsonl"
-        board = SimulatedGpu(truth(given.gpu, blocks_after=given.blocks_after), NO_COUNTER)
-        machine = simulated(board)
-        settings = Settings(poll_seconds=POLL_SECONDS)
-        alone = prepare(machine, Request(), settings)
-        request = Request(applications=not given.micro, most_seconds=60 * given.minutes)
-        campaign = prepare(machine, request, settings)
-        campaign.run(path, _progress)
-        print(f"simulated measuring: {board.now() / 60:.1f} minutes", file=sys.stderr)
-        made = onboard(path, folder / "home", progress=_progress)
-        missed = report(campaign, read_recording(path), made, board)
-    minutes = alone.seconds / 60
-    print(
-        f"planned: {len(alone.planned)} microbenchmarks {minutes:.1f} minutes, all "
-        f"{len(campaign.planned)} configurations {campaign.seconds / 60:.1f} minutes"
-    )
-    missed += minutes > PLANNED_MINUTES
-    print("everything holds" if not missed else f"{missed} figures do not hold")
-    return 1 if missed else 0
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ from tests.measure.measuring import board, energy, parts
 from tests.measure.simulated import Faults, SimulatedGpu
 from tests.measure.simulated_nvml import SimulatedNvml
 from wattcast.measure.device import GpuLostError, MeasureError
-from wattcast.measure.nvml import Nvml, reason_names
+from wattcast.measure.nvml import Nvml
 from wattcast.measure.protocol import Settings
 from wattcast.measure.recording import Recording, read_recording
 from wattcast.measure.run import Outcome
@@ -78,14 +78,6 @@ def test_no_permission_leaves_times_and_says_so(tmp_path: Path) -> None:
     assert [one.result.unresolved for one in found.configurations] == [("no_power_sensor",)] * 2
     assert all(one.result.time_seconds for one in found.configurations)
     assert all(one.result.power_watts is None for one in found.configurations)
-
-
-def test_no_power_sensor_leaves_times(tmp_path: Path) -> None:
-    found = measured(tmp_path, Faults(not_supported=frozenset({POWER}), instant_power=False))
-    assert found.sensor.power is None
-    assert not found.sensor.energy_counter
-    assert "power: not offered by this board or driver" in found.sensor.notes
-    assert all(one.result.time_seconds for one in found.configurations)
 
 
 def test_mig_reads_the_whole_board_and_is_no_power_of_a_part(tmp_path: Path) -> None:
@@ -223,15 +215,6 @@ def test_clocks_and_limit_are_held_and_set_back_even_after_an_error() -> None:
     assert (gpu.core_mhz, gpu.memory_mhz, gpu.limit_watts) == (1380.0, 877.0, 250.0)
 
 
-def test_without_a_flag_nothing_is_set(tmp_path: Path) -> None:
-    gpu = board()
-    _, module = parts(gpu)
-    sensor = Nvml(module).sensor(gpu)
-    with sensor.held():
-        sensor.read()
-    assert not [name for name in module.calls if "Set" in name or "Reset" in name]
-
-
 def test_clocks_that_may_not_be_held_are_set_back_and_told() -> None:
     gpu = board(Faults(no_permission=frozenset({"DeviceSetPowerManagementLimit"})))
     sensor = Nvml(SimulatedNvml(gpu)).sensor(gpu)
@@ -250,8 +233,3 @@ def test_clocks_that_may_not_be_held_are_set_back_and_told() -> None:
 def test_a_library_that_does_not_start_says_why(error: int, told: str) -> None:
     with pytest.raises(MeasureError, match=told):
         Nvml(SimulatedNvml(board(Faults(start_error=error))))
-
-
-def test_names_of_throttle_reasons() -> None:
-    assert reason_names(0x4 | 0x40) == ("power_cap", "hardware_thermal")
-    assert reason_names(1 << 40) == ("unknown_0x10000000000",)

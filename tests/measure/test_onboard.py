@@ -173,6 +173,7 @@ def test_without_a_power_sensor_the_profile_is_fitted_all_the_same(tmp_path: Pat
     assert any("too few to fit a power model" in note for note in made.notes)
 
 
+@pytest.mark.slow
 def test_without_applications_families_of_microbenchmarks_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "recording.jsonl"
     record(board(), path, energies())

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from studies.papers.thesis.growth import growth
 from tests.measure.measuring import board, record
@@ -40,19 +38,6 @@ def test_the_lines_of_table_3_3_are_found_again() -> None:
     for line, same in zip(printed.pieces[:4], found[:4], strict=True):
         assert same.slope == pytest.approx(line.slope, rel=1e-3)
         assert same.constant == pytest.approx(line.constant, rel=1e-3)
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(32, 10**7), st.floats(10, 5000)),
-        min_size=3, max_size=20, unique_by=lambda one: one[0],
-    )
-)  # fmt: skip
-def test_lines_cover_every_number_of_threads(points: list[tuple[int, float]]) -> None:
-    found = latency_pieces(*zip(*points, strict=True))
-    bounds = [piece.below_threads for piece in found]
-    assert bounds[-1] is None
-    assert bounds[:-1] == sorted(set(bounds[:-1]))
 
 
 def test_too_few_points_are_refused() -> None:

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-from studies.fitting.trees.pooled import launched_table
 from studies.fitting.trees.tables import training_table
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
@@ -56,17 +55,6 @@ def test_cards_hold_both_protocols_beside_the_baseline() -> None:
             assert grouped.model["mae_watts"].mean < grouped.baseline["mae_watts"].mean
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-def test_pooled_trees_are_best_on_kernels_never_seen(gpu: str) -> None:
-    for table in ("as_published", "as_recomputed"):
-        error = {
-            card.family: card.score(table, "grouped").model["mae_watts"].mean
-            for card in THESIS_CARDS
-            if card.gpu == gpu
-        }
-        assert min(error, key=lambda family: error[family]) == "extratrees"
-
-
 def test_cards_state_what_the_intervals_hold() -> None:
     for card in THESIS_CARDS:
         unseen, seen = card.intervals.unseen_kernel, card.intervals.seen_kernel
@@ -75,19 +63,6 @@ def test_cards_state_what_the_intervals_hold() -> None:
         assert unseen.coverage.kernels >= 0.85
         assert 0.87 <= seen.coverage.rows <= 0.93
         assert unseen.coverage.mean_width_watts > 2 * seen.coverage.mean_width_watts
-
-
-@needs_data
-@pytest.mark.parametrize("family", BOOSTED_FAMILIES)
-@pytest.mark.parametrize("gpu", GPUS)
-def test_onnx_equals_native_on_every_training_row(gpu: str, family: str) -> None:
-    model, table = load(gpu, family), launched_table(gpu)
-    for rows in (table.launched if family == "extratrees" else table.rows).values():
-        # As published one M60 row has no occupancy; the served table has them all.
-        vectors = rows.vectors[~np.isnan(rows.vectors).any(axis=1)]
-        assert len(rows.vectors) - len(vectors) <= 1
-        onnx, native = model.predict_watts(vectors), native_watts(model, vectors)
-        assert np.abs(onnx - native).max() <= 0.001
 
 
 @needs_data
@@ -148,13 +123,6 @@ def test_shap_equals_the_reference_explainer() -> None:
     assert base == pytest.approx(float(np.ravel(explainer.expected_value)[0]), abs=1e-3)
 
 
-def test_the_average_is_the_mean_of_its_members() -> None:
-    points = _points("tesla-v100")
-    parts = [load("tesla-v100", family).predict_watts(points) for family in BOOSTED_FAMILIES[:2]]
-    mean = load("tesla-v100", "average").predict_watts(points)
-    np.testing.assert_allclose(mean, np.mean(parts, axis=0))
-
-
 def test_an_estimate_says_what_it_rests_on() -> None:
     model = load("tesla-k20", "average")
     inside = model.background.matrix()[0]
@@ -199,13 +167,6 @@ def test_a_value_that_training_never_had_is_refused(bad: float) -> None:
 def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ModelError, match=r"vectors must be \[n, 15\]"):
         load("tesla-k20", "average").predict_watts(np.zeros(shape))
-
-
-def test_no_vectors_give_no_watts() -> None:
-    model = load("tesla-k20", "xgboost")
-    assert model.predict_watts(np.zeros((0, 15))).shape == (0,)
-    with pytest.raises(ModelError, match="no vector to explain"):
-        model.shap(np.zeros((0, 15)))
 
 
 def test_predicting_loads_neither_native_library_nor_shap() -> None:

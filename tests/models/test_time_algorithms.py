@@ -154,6 +154,12 @@ def cfg_delay(
     return schedule_cfg(successors, multipliers, order, delays.__getitem__)
 
 
+def test_the_longer_side_of_a_branch_counts() -> None:
+    """0 -> {1, 2} -> 3 with 10, 5, 700.5, 20 cycles: 10 + max(5, 700.5) + 20 = 730.5."""
+    delay = cfg_delay([(1, 2), (3,), (3,), ()], [1, 1, 1, 1], [10, 5, 700.5, 20])
+    assert delay == pytest.approx(730.5, abs=1e-9)
+
+
 def test_nested_loops_multiply_and_the_longest_exit_counts() -> None:
     """0 -> 1 (outer, 4 trips) -> 2 (inner, 4 x 8, self loop) -> 3 (outer) -> {1, 4}; 0 -> 5, an
     early exit of 3000 cycles.

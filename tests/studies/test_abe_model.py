@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.fitting.scaling import command as scaling
 from studies.pages.page import Table
 from studies.papers.abe import (
     HARDENED,
@@ -61,23 +60,6 @@ def test_power_multiplies_by_the_clock_of_the_domain_and_time_divides() -> None:
         assert model.predict(counters, names, core, memory) == pytest.approx(target)
 
 
-def test_at_most_ten_variables() -> None:
-    counters, core, memory = rows(200, 30)
-    names = [f"c{at}" for at in range(30)]
-    target = counters.sum(axis=1) * core * 1e-3 + RNG.normal(0, 1, 200)
-    model = fit_abe("power", counters, names, ["core"] * 30, core, memory, target)
-    assert len(model.terms) == 10
-
-
-def test_selection_stops_where_adjusted_r2_no_longer_rises() -> None:
-    counters, core, memory = rows(40, 6)
-    target = 0.01 * counters[:, 0] * core + 5
-    names = [f"c{at}" for at in range(6)]
-    model = fit_abe("power", counters, names, ["core"] * 6, core, memory, target)
-    assert model.terms[0].counter == "c0"
-    assert all(abs(term.coefficient) < 1e-9 for term in model.terms[1:])
-
-
 def test_a_counter_that_hardly_varies_makes_the_print_diverge_but_not_the_hardened_form() -> None:
     counters, core, memory = rows(80, 2)
     memory = np.full(80, 3004.0)
@@ -97,28 +79,6 @@ def test_a_counter_that_hardly_varies_makes_the_print_diverge_but_not_the_harden
     assert "hardly" not in {term.counter for term in hardened.terms}
 
 
-def test_relative_residuals_serve_short_kernels_too() -> None:
-    counters = np.exp(RNG.uniform(0, 12, (120, 1)))
-    core, memory = RNG.uniform(500, 1500, 120), np.full(120, 3500.0)
-    target = 3e-3 * counters[:, 0] / core * RNG.lognormal(0, 0.3, 120) + 1e-6
-
-    def error(settings: AbeSettings) -> float:
-        model = fit_abe("time", counters, ["c"], ["core"], core, memory, target, settings)
-        predicted = model.predict(counters, ["c"], core, memory)
-        return float(np.mean(np.abs(predicted / target - 1)))
-
-    assert error(AbeSettings(relative=True)) < error(AbeSettings())
-
-
-def test_plain_clocks_are_variables_without_counter() -> None:
-    counters, core, memory = rows(50, 1)
-    target = 0.05 * core + 20
-    settings = AbeSettings(plain_clocks=True)
-    model = fit_abe("power", counters, ["c"], ["core"], core, memory, target, settings)
-    assert (model.terms[0].counter, model.terms[0].domain) == (None, "core")
-    assert model.terms[0].coefficient == pytest.approx(0.05)
-
-
 def test_a_model_survives_json_and_needs_its_counters() -> None:
     counters, core, memory = rows(50, 1)
     model = fit_abe("power", counters, ["c"], ["core"], core, memory, counters[:, 0] * core)
@@ -132,14 +92,6 @@ def test_nothing_to_regress_on_is_an_error() -> None:
     ones = np.ones(5)
     with pytest.raises(ModelError, match="varies"):
         fit_abe("power", np.zeros((5, 1)), ["c"], ["core"], ones, ones, ones)
-
-
-@needs_data
-def test_the_data_table_lists_every_campaign(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scaling.main(["--data"]) == 0
-    printed = capsys.readouterr().out
-    assert "wang_gtx_980_icpads49_timeonly" in printed
-    assert "core_below_705_mhz" in printed
 
 
 @needs_data

@@ -12,19 +12,15 @@ import numpy as np
 import pytest
 
 from studies.counters import (
-    FASTEST,
     RESULTS,
     Asked,
     ask,
-    count_score,
     folder,
     lost,
     norms_left_out,
-    rank_correlation,
     sample,
     score,
     spaces,
-    time_score,
 )
 from tests.app.conftest import settings_at
 from wattcast.features.errors import DataError
@@ -32,16 +28,6 @@ from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.predict import predict_one
 from wattcast.training.data.datasets import find_data
-
-ROWS = [{"time_seconds": str(seconds)} for seconds in np.linspace(2.0, 1.0, 300)]
-
-
-def test_a_larger_sample_begins_with_the_smaller_one() -> None:
-    few, fastest = sample(ROWS, 10)
-    many, _ = sample(ROWS, 200)
-    assert many[:10] == few
-    assert len(set(many)) == 200
-    assert fastest == list(range(299, 299 - FASTEST, -1))
 
 
 def test_what_a_choice_loses_is_exact() -> None:
@@ -57,35 +43,11 @@ def test_what_a_choice_loses_is_exact() -> None:
     assert lost(many, many)[1] == pytest.approx(100 * (np.mean(best) / many.min() - 1))
 
 
-def test_ranks_of_equals_are_shared() -> None:
-    assert rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
-    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
-    assert rank_correlation([1, 1, 1], [3, 2, 1]) == 0
-    assert 0 < rank_correlation([1, 1, 2], [1, 2, 3]) < 1
-
-
 def asked(seconds: float, requests: float, counted: float) -> Asked:
     name = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
     row = defaultdict(lambda: "0", {name: str(counted), "VERTICES": "600"})
     counts = defaultdict(float, {"global_load_requests": requests})
     return Asked(0, 1.0, seconds, 0.5, 2.0, counts, 1.0, row, "memory", ())
-
-
-def test_counts_are_scored_where_something_was_measured() -> None:
-    found = [asked(1.0, 100, 100), asked(1.0, 110, 100), asked(1.0, 150, 100), asked(1.0, 0, 0)]
-    line = count_score(found)["global load requests"]
-    assert line["configurations"] == 3
-    assert line["median_ratio"] == 1.1
-    assert line["near_percent"] == 67
-    assert (line["zeros"], line["zeros_predicted"]) == (1, 1)
-
-
-def test_times_are_scored_beside_one_constant() -> None:
-    found = [asked(seconds, 1, 1) for seconds in (1.0, 1.2, 0.9, 3.0)]
-    line = time_score(found, found)
-    assert line["median_percent"] == 15
-    assert line["inside_percent"] == 100
-    assert line["by_hand_median_percent"] == 0  # all took one second, whatever is done
 
 
 def test_the_norm_of_a_space_is_chosen_by_other_kernels() -> None:

@@ -11,16 +11,13 @@ from studies.data.activity_tables import served_folder
 from studies.fitting.physical.fit import (
     Fits,
     FitSettings,
-    LeftOut,
     choose,
-    clock_medians,
     error_percent,
     fitted_parameters,
     leave_program_out,
     pooled_parameters,
     predict,
     row_folds,
-    scored_programs,
 )
 from studies.fitting.physical.rows import (
     SWEPT,
@@ -144,13 +141,6 @@ def test_settings_for_a_program_are_chosen_without_it(small: Fits) -> None:
     assert choose(changed, candidates).settings("cfd") == before.settings("cfd")
 
 
-def test_variants_of_a_program_are_one(fits: Fits) -> None:
-    names = set(fits.tables["gtx-1080-ti"].programs)
-    assert "backprop" in names
-    assert not {"backpropBackward", "backpropForward"} & names
-    assert "backprop" in fits.tables["tesla-v100"].programs  # nnForward there
-
-
 def test_a_reading_is_never_on_both_sides_of_a_random_fold(small: Fits) -> None:
     """Counted rows share their reading with served ones: they leave together."""
     table = small.tables["tesla-p100"]
@@ -164,13 +154,6 @@ def test_a_reading_is_never_on_both_sides_of_a_random_fold(small: Fits) -> None:
     again, _ = row_folds({**small.tables, "tesla-p100": moved}, "tesla-p100", SETTINGS, 0, 5)
     # Voltage and prior are those of all rows; the reading itself teaches its own row nothing.
     assert again[0] == pytest.approx(watts[0], rel=0.05)
-
-
-def test_rows_left_out_at_random_are_easier(small: Fits) -> None:
-    table = small.tables["tesla-p100"]
-    random, _ = row_folds(small.tables, "tesla-p100", SETTINGS, seed=0, folds=5)
-    grouped = leave_program_out(small, "tesla-p100", SETTINGS)
-    assert error_percent(table, random) < grouped.error_percent
 
 
 def test_regressors_of_arrays_are_those_of_the_model(small: Fits) -> None:
@@ -195,28 +178,6 @@ def test_the_fit_finds_weights_that_made_the_watts(small: Fits) -> None:
     # Nothing but convolution uses texture: its weight cannot be known without it.
     others = exact.scored & (exact.programs != "convolution")
     assert (np.abs(found.watts / exact.watts - 1)[others] < 0.01).mean() > 0.9
-
-
-def test_counted_and_served_activities_of_a_program_agree(small: Fits) -> None:
-    table = small.tables["tesla-p100"]
-    dram = UnitActivities._fields.index("dram")
-    pairs = []
-    for program in scored_programs(table):
-        mine = table.programs == program
-        pairs.append(
-            [table.activities[mine & (table.counted == kind), dram].mean() for kind in (0, 1)]
-        )
-    served, counted = np.array(pairs).T
-    assert np.corrcoef(served, counted)[0, 1] > 0.95
-    assert abs(served.mean() - counted.mean()) < 0.05
-
-
-def test_medians_are_of_other_programs_at_the_same_clocks(small: Fits) -> None:
-    table = small.tables["tesla-p100"]
-    rows = table.scored & (table.clock_numbers == table.clock_numbers[0])
-    others = rows & (table.programs != table.programs[0])
-    found = LeftOut(table, table.watts, clock_medians(table))
-    assert found.median_watts[0] == pytest.approx(np.median(table.watts[others]))
 
 
 def test_a_sweep_is_what_was_measured(fits: Fits) -> None:

@@ -14,20 +14,12 @@ from studies.fitting.trees.pooled import (
     as_booster,
     fit_pooled,
     grow,
-    launched_table,
     left_out,
     pooled_fit,
-    pooled_fits,
     save,
 )
 from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.splits import Predict, Rows
-from wattcast.training.power_rows import THESIS_FILES
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 
 def _part(gpu: str = "tesla-k20", seed: int = 0, kernels: int = 8, shift: float = 0.0) -> Part:
@@ -120,16 +112,3 @@ def test_kept_predictions_are_read_and_not_fitted_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first.predicted_watts, again.predicted_watts)  # type: ignore[attr-defined]
     scores("another")
     assert len(fits) == 10
-
-
-@needs_data
-def test_pooled_rows_have_one_kernel_on_one_side() -> None:
-    tables = {gpu: launched_table(gpu) for gpu in THESIS_FILES}
-    own = tables["tesla-v100"]
-    fits = pooled_fits(own, [table for gpu, table in tables.items() if gpu != "tesla-v100"])
-    assert list(fits) == ["as_published", "as_recomputed"]
-    # The very kernels of this GPU are on the others too: leaving them out matters.
-    shared = set(own.group_names["as_recomputed"]) & set(
-        tables["tesla-k20"].group_names["as_recomputed"]
-    )
-    assert len(shared) == own.facts.kernel_groups

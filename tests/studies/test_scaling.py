@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.data.frequency import COUNTED_TOO
 from studies.fitting.scaling.artifacts import write_campaigns
 from studies.fitting.scaling.fits import fit_power, fit_times
 from studies.fitting.scaling.protocols import fit_physical, leave_programs_out, predict
-from studies.fitting.scaling.rows import ScalingRows, scaling_rows
+from studies.fitting.scaling.rows import ScalingRows
 from studies.fitting.scaling.scores import (
     MICRO_CAMPAIGNS,
     STUDIES,
@@ -219,19 +218,6 @@ def test_shuffled_targets_are_predicted_no_better_than_by_the_mean_curve() -> No
     assert power["physical"] > 0.9 * power["mean curve"]
 
 
-@pytest.mark.slow
-@needs_data
-def test_shuffled_measurements_of_the_gtx_1080_ti_are_not_predicted_either() -> None:
-    rows = shuffled(scaling_rows("wang_gtx_1080_ti"), 11)
-    found = Scored("leave_programs_out", leave_programs_out([rows], folds=6)[0])
-    for model in ("physical", "hybrid"):
-        for one in (found.time, found.power):
-            mean, told = one("mean curve"), one(model)
-            assert mean is not None
-            assert told is not None
-            assert told.mean_points > 0.9 * mean.mean_points
-
-
 def test_trees_that_do_not_help_are_not_chosen() -> None:
     rng = np.random.default_rng(0)
     n = 200
@@ -296,28 +282,6 @@ def test_errors_on_kernels_left_out(
 
 @pytest.mark.slow
 @needs_data
-@pytest.mark.parametrize(
-    ("name", "share"),
-    [("wang_gtx_980_high 1500", 95), ("wang_dcgm_quadro_rtx_8000 1710", 95),
-     ("wang_gtx_980_low 1000", 60), ("wang_gtx_1080_ti 2000", 70)],
-)  # fmt: skip
-def test_energy_saved_at_the_chosen_pair(name: str, share: float) -> None:
-    found, mean = scored()[name].choice("physical"), scored()[name].choice("mean curve")
-    assert found is not None
-    assert mean is not None
-    assert found.oracle_share_percent >= share
-    assert found.saved_percent > mean.saved_percent
-    assert found.hypervolume_ratio > mean.hypervolume_ratio
-
-
-@pytest.mark.slow
-@needs_data
-def test_a_campaign_without_counters_gets_the_mean_curve_alone() -> None:
-    assert scored()["wang_rtx_2070_super 2080"].models == ["mean curve"]
-
-
-@pytest.mark.slow
-@needs_data
 def test_artifacts_are_the_same_every_time_and_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,23 +313,6 @@ def test_applications_are_told_from_counters() -> None:
     choice = one.choice("hybrid")
     assert choice is not None
     assert choice.saved_percent >= 0.85 * choice.oracle_percent
-
-
-@needs_data
-def test_times_of_applications_leave_with_their_program() -> None:
-    rows = scaling_rows("lisboa_gtx_titan_x")
-    assert not rows.has_time
-    assert rows.timed is not None
-    assert set(rows.timed.names) == set(COUNTED_TOO)
-    without = rows.take(rows.groups != "fft").timed
-    assert without is not None
-    assert "fft" not in set(without.names)
-    assert rows.take(~rows.real).timed is None
-    at_nominal = (rows.timed.core == 1) & (rows.timed.memory == 1)
-    assert (rows.timed.time_scale[at_nominal] == 1).all()
-    other = scaling_rows("lisboa_gtx_titan_x", reference=ClockPair(1164.0, 3505.0))
-    assert other.timed is not None
-    assert np.allclose(other.timed.time_scale, rows.timed.time_scale)
 
 
 def test_one_known_point_moves_the_curve_and_none_does_not() -> None:

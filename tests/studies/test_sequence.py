@@ -20,7 +20,6 @@ from studies.papers.guerreiro.sequence import (
     mean_curve,
     programs,
     score,
-    study,
     told_by,
     write_sequence,
 )
@@ -81,14 +80,6 @@ def made(names: tuple[str, ...], *, pure: bool = False) -> Programs:
 NAMES = ("SP", "INT", "DRAM", "L2", "fma_32p_asm", "and_32p_asm", "sp_add_4", "int_mul_4")
 
 
-def test_scores_of_the_truth_and_of_the_reference() -> None:
-    micro = made(NAMES)
-    assert score(micro.logs, micro)[:3] == pytest.approx((0, 0, 0), abs=1e-9)
-    nothing = score(np.zeros_like(micro.logs), micro)
-    assert nothing.time > 5
-    assert nothing.saved <= nothing.oracle
-
-
 def test_a_family_left_out_teaches_nothing_of_itself() -> None:
     micro = made(NAMES)
     seen: list[set[str]] = []
@@ -132,15 +123,6 @@ def test_counted_tokens_meet_microbenchmarks_of_unseen_families() -> None:
     card = code_scaling(scaling_store(), "gtx-titan-x", "tokens").card
     (choice,) = card.choice
     assert choice.saved_percent == pytest.approx(ours.saved, abs=0.5)
-
-
-@needs_data
-@pytest.mark.slow
-def test_the_table_without_networks_names_every_baseline() -> None:
-    text = study(0, 1, None)
-    for title in ("mean curve", "best fixed pair", "tokens", "the paper's LSTM"):
-        assert title in text
-    assert "| 24 |" in text
 
 
 @pytest.mark.slow

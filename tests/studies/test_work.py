@@ -34,9 +34,7 @@ from studies.fitting.work.tables import (
     known_table,
     main,
     pairs_of,
-    repeats_table,
     score_table,
-    transfer_table,
     work_of_counters,
 )
 from wattcast.features.errors import DataError
@@ -87,21 +85,6 @@ def test_planted_constants_are_found_again() -> None:
     ) == pytest.approx(seconds, rel=0.05)
     assert found.factors["dram"] == pytest.approx(1.2, rel=0.03)
     assert found.norm == pytest.approx(1.5, rel=0.03)
-
-
-def test_constants_keep_to_what_hardware_allows() -> None:
-    table = WorkTable.of(random_launches(200))
-    # Twice as fast as any hardware: the fit stays at its bounds.
-    found = fitted_constants(table.units, table.units.max(axis=0) / 2, table.weights)
-    least = work_schema().least
-    for name, factor in found.factors.items():
-        assert factor >= least.factors[name] * (1 - 1e-9)
-    assert found.norm >= 1
-
-
-def test_a_program_weighs_as_the_root_of_its_launches() -> None:
-    table = WorkTable.of([launch("a-cuda")] * 4 + [launch("b-cuda")])
-    assert table.weights.tolist() == [0.5, 0.5, 0.5, 0.5, 1.0]
 
 
 def test_folds_keep_programs_and_ports_whole() -> None:
@@ -174,14 +157,6 @@ def test_pairs_of_one_kernel() -> None:
     assert "| same grid and block | 2 | 50.0 |" in text
 
 
-def test_repeats_that_differ_though_their_work_does_not() -> None:
-    launches = [launch(seconds=1.0), launch(seconds=3.0), launch("b-cuda", seconds=2.0)]
-    lines = repeats_table(launches).splitlines()
-    assert "| 1 | 3.000 | 3.000 | 3.000 | 3 | 1 |" in lines[2]
-    assert "| 1 | 3.000 |" in lines[3]
-    assert "| 1 | 2.000 |" in lines[4]
-
-
 def test_counters_of_nvprof_as_work() -> None:
     row = pd.Series(
         {
@@ -196,18 +171,6 @@ def test_counters_of_nvprof_as_work() -> None:
     assert work_of_counters(row) == Work(Launch.of((64, 2), 128), 4096.0, 5e6, 2e6)
     with pytest.raises(DataError, match="not \\(grid\\) \\(block\\)"):
         work_of_counters(row.where(row.index != "blocks", "64 128"))
-
-
-@needs_data
-def test_gpus_it_was_not_fitted_to() -> None:
-    text = transfer_table(work_time_model(STORE, GPU).card.intervals)
-    print(f"\n{text}")
-    lines = [line.split("|") for line in text.splitlines()[2:]]
-    assert len(lines) == 6
-    for cells in lines:
-        assert float(cells[4]) <= 35
-        assert float(cells[5]) >= 70
-        assert float(cells[7]) >= 0.9
 
 
 @needs_data
@@ -266,11 +229,6 @@ def test_training_twice_gives_the_same_bytes(
     assert opened.list() == [cards[0]]
     assert main(["--score", str(few)]) == 0
     assert f"| {len(lines[1::5])} |" in capsys.readouterr().out
-
-
-def test_a_missing_table_is_an_error_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--score", "nowhere.csv"]) == 1
-    assert "nowhere.csv cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.slow

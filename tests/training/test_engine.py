@@ -17,13 +17,11 @@ import pytest
 from typer.testing import CliRunner
 
 import wattcast
-from studies.fitting.trees import train as trainer
-from studies.fitting.trees.train import fit_fold, search
+from studies.fitting.trees.train import search
 from tests.training.uploaded import measured, order, packaged, uploads
 from wattcast.app.cli import app
 from wattcast.features.errors import ModelError
 from wattcast.training.boosted import FitTask, fit_predict_all, retrain
-from wattcast.training.data.datasets import find_data
 from wattcast.training.data_parallel import SpreadXgboost, fit_data_parallel
 from wattcast.training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
 from wattcast.training.evaluation.splits import Rows
@@ -182,20 +180,6 @@ def test_one_model_is_fitted_on_rows_that_are_spread_over_workers(engine: Engine
     assert errors[1] < 0.6 * baseline
 
 
-@pytest.mark.skipif(find_data() is None, reason="no training data: set WATTCAST_DATA")
-def test_train_searches_hyperparameters_on_the_cluster(
-    cluster: distributed.LocalCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--gpu", "tesla-k20", "--family", "catboost", "--search", "1"]
-    assert trainer.main([*words, "--dask", cluster.scheduler_address]) == 0
-    printed = capsys.readouterr().out
-    (line,) = (line for line in printed.splitlines() if line.startswith("| tesla-k20 | catboost"))
-    best, shipped, median = (float(cell) for cell in line.split("|")[3:6])
-    assert best < median
-    assert shipped < median
-    assert "learning_rate=" in line
-
-
 def test_bulk_predicts_a_folder_on_the_cluster_as_it_does_here(
     cluster: distributed.LocalCluster, tmp_path: Path
 ) -> None:
@@ -261,12 +245,6 @@ def test_bulk_takes_launches_from_a_table(tmp_path: Path) -> None:
     assert "give --grid and --block" in run(words[:4]).output
     (tmp_path / "a.ptx").write_text("no ptx")
     assert run([*words[:4], "--grid", "1", "--block", "32"]).exit_code == 1
-
-
-def test_errors_of_a_task_reach_the_caller(engine: Engine) -> None:
-    for where in (InProcess(1), engine):
-        with pytest.raises(AttributeError):
-            list(where.map(fit_fold, [None]))  # type: ignore[list-item]
 
 
 def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,6 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PhysicalParameters
 from wattcast.models.power.recalibration import design, refitted
-from wattcast.models.store import ArtifactStore
 
 Line = list[str]
 
@@ -55,25 +54,6 @@ def transfer_lines(fits: Fits, choice: Choice) -> list[Line]:
     return lines
 
 
-def interval_lines() -> list[Line]:
-    """Intervals of the shipped cards on programs (pooled: GPUs) left out."""
-    lines = []
-    for card in ArtifactStore().list():
-        if card.family != "physical":
-            continue
-        width = card.intervals.unseen_kernel
-        assert width.coverage is not None, "every physical card has measured it"
-        lines.append(
-            [
-                card.gpu,
-                str(width),
-                f"{width.coverage.rows:.2f}, {width.coverage.kernels:.2f}",
-                f"{width.coverage.interval_score_watts:.1f}",
-            ]
-        )
-    return lines
-
-
 def report() -> str:
     """All tables as Markdown. Raises DataError for missing or defective data."""
     fits = Fits(all_rows())
@@ -90,8 +70,6 @@ def report() -> str:
         ("Fitted on counted activities alone, read on", ["GPU", "counted %", "PTX %"], costs),
         ("GPU and program left out, and recalibrated by measured launches (median of those)",
          ["GPU", *shots], transfer_lines(fits, choice)),
-        ("90 % intervals of the cards", ["GPU", "program not seen", "rows inside, mean per program",
-         "interval score W"], interval_lines()),
     ]  # fmt: skip
     return "\n".join(f"{title}\n\n{table(heads, lines)}" for title, heads, lines in parts)
 

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from studies.card_tables import table
-from studies.data.frequency import file_names, read_frequency
 from studies.fitting.scaling.artifacts import write_campaigns
 from studies.fitting.scaling.rows import TITAN_X
 from studies.fitting.scaling.scores import (
@@ -49,52 +47,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true", help="print the scores, write nothing")
     parser.add_argument("--known", action="store_true", help="what measured pairs bring")
-    parser.add_argument("--data", action="store_true", help="print what is in the files")
     options = parser.parse_args(arguments)
 
     def progress(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     try:
-        if options.data:
-            print(data_table())
-        else:
-            scored = [*run_studies(jobs=options.jobs, progress=progress), from_counters()]
-            if options.known:
-                print(known_table(scored))
-                return 0
-            if not options.report:
-                for campaigns in FITTED_TOGETHER:
-                    write_campaigns(campaigns, scored, options.out, progress=progress)
-            print(score_table(scored))
-            print(choice_table(scored))
+        scored = [*run_studies(jobs=options.jobs, progress=progress), from_counters()]
+        if options.known:
+            print(known_table(scored))
+            return 0
+        if not options.report:
+            for campaigns in FITTED_TOGETHER:
+                write_campaigns(campaigns, scored, options.out, progress=progress)
+        print(score_table(scored))
+        print(choice_table(scored))
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def data_table() -> str:
-    """What each campaign holds, and what cleaning dropped or noted."""
-    titles = ["campaign", "GPU", "counters", "reference", "rows", "micro", "real", "dropped",
-              "slower than the clocks", "reference power too low"]  # fmt: skip
-    lines = []
-    for name in file_names():
-        read = read_frequency(name)
-        kernels = read.frame.drop_duplicates("kernel")["kind"].value_counts()
-        dropped = ", ".join(f"{count} {rule}" for rule, count in read.dropped.items())
-        lines.append(
-            [
-                name,
-                read.gpu,
-                read.counters,
-                f"{read.reference.core_mhz:g}/{read.reference.memory_mhz:g}",
-                str(len(read.frame)),
-                str(kernels.get("micro", 0)),
-                str(kernels.get("real", 0)),
-                dropped or "-",
-                str(read.noted["slower_than_clock_ratio"]),
-                str(read.noted["reference_power_too_low"]),
-            ]
-        )
-    return table(titles, lines)

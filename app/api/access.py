@@ -28,7 +28,7 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import problems
 from wattcast.app.api.rates import (
@@ -130,6 +130,8 @@ class Access:
             return
         caller = scope[CALLER].name
         CALLER_NAME.set(caller)
+        if scope[CALLER].key is not None:
+            send = _telling_scopes(send, scope[CALLER].key)
         taken: list[Shares] = []
         try:
             for shares in self._shares(scope):
@@ -250,6 +252,18 @@ def _is_same(origin: str, host: str) -> bool:
         return urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:
         return False
+
+
+def _telling_scopes(send: Send, key: ApiKey) -> Send:
+    """Answers tell what their key may do: the page hides what it may not."""
+    header = (b"wattcast-scopes", " ".join(sorted(key.scopes)).encode())
+
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], header]
+        await send(message)
+
+    return tell
 
 
 def _token(scope: Scope) -> str | None:

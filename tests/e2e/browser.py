@@ -69,10 +69,20 @@ class Watched:
         self.page.goto(self.url + path)
         self.page.wait_for_selector("html[data-ready=true]")
 
+    def view(self, name: str) -> None:
+        """Go to a view as a reader does: to its place, then unfold it."""
+        view = self.page.locator(f"#view-{name}")
+        place = "view.closest('[role=tabpanel]')"
+        tab = view.evaluate(f"view => {place}.getAttribute('aria-labelledby')")
+        self.page.click(f"#{tab}")
+        if view.evaluate("view => view.matches('details:not([open])')"):
+            view.locator("> summary").click()
+
     def vector_add(self) -> str:
         """The demonstration's kernel with its launch, in the form: its PTX."""
         ptx = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
         file: Any = {"name": "vector_add.ptx", "mimeType": "text/plain", "buffer": ptx.encode()}
+        self.view("predict")
         self.page.set_input_files("#source-file", file)
         self.page.wait_for_selector("#source-note:has-text('vector_add.ptx')")
         self.page.fill("#grid", "4096")

@@ -1,4 +1,4 @@
-"""Pictures of every tab, in both colour schemes and two widths: ``python -m tests.e2e.screens``.
+"""Pictures of every view, in both colour schemes and two widths: ``python -m tests.e2e.screens``.
 
 It writes ``tests/e2e/screens/<view>-<width>-<scheme>.png`` (or into a folder given as argument), at
 half size and with 256 colours: the references that ``test_page_screens.py`` compares with. What the
@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -64,7 +65,7 @@ def swept(page: Watched) -> None:
     """Of a kernel in PTX, as on all tabs that follow, so that no compiler is needed."""
     page.predict_example()
     tab = page.page
-    tab.click("#tab-sweep")
+    page.view("sweep")
     tab.click("#sweep-form button[type=submit]")
     tab.wait_for_selector("#sweep-map .heatmaplayer image", state="attached")
 
@@ -73,7 +74,7 @@ def clocked(page: Watched) -> None:
     tab = page.page
     given = tab.input_value("#gpu")
     tab.select_option("#gpu", "gtx-titan-x")  # several memory clocks
-    tab.click("#tab-clocks")
+    page.view("clocks")
     tab.click("#clocks-form button[type=submit]")
     tab.wait_for_selector("#clocks-map .heatmaplayer image", state="attached")
     tab.wait_for_selector("#clocks-pareto .scatterlayer .trace")
@@ -82,7 +83,7 @@ def clocked(page: Watched) -> None:
 
 def tuned(page: Watched) -> None:
     tab = page.page
-    tab.click("#tab-tune")
+    page.view("tune")
     space = {"block_size_x": [64, 128, 256, 512, 2048], "core_mhz": [1380, 1005]}
     tab.fill("#tune-space", json.dumps({"tune_params": space, "problem_size": [1 << 20]}))
     tab.click("#tune-form button[type=submit]")
@@ -96,9 +97,8 @@ def tuned(page: Watched) -> None:
 
 def compared(page: Watched) -> None:
     tab = page.page
-    tab.click("#tab-compare")
-    tab.click("#compare-form button[type=submit]")
-    tab.wait_for_selector("#compare-table tbody tr")
+    page.view("compare")
+    tab.wait_for_selector("#compare-figure .scatterlayer .trace")
 
 
 OLD = """\
@@ -129,7 +129,7 @@ OLD = """\
 
 def changed(page: Watched) -> None:
     tab = page.page
-    tab.click("#tab-diff")
+    page.view("diff")
     tab.fill("#diff-old", OLD)
     more = " mul.f32 %f2, %f1, 0f40000000;\n"
     tab.fill("#diff-new", OLD.replace(more, more + " sqrt.rn.f32 %f2, %f2;\n" * 8))
@@ -140,7 +140,7 @@ def changed(page: Watched) -> None:
 
 def costed(page: Watched) -> None:
     tab = page.page
-    tab.click("#tab-cost")
+    page.view("cost")
     tab.click("#cost-add")
     tab.wait_for_selector("#cost-list tbody tr")
     tab.click("#cost-form button[type=submit]")
@@ -150,7 +150,7 @@ def costed(page: Watched) -> None:
 def traced(page: Watched) -> None:
     """The sample of the documentation, one of whose kernels has code."""
     tab, root = page.page, Path(__file__).parents[2]
-    tab.click("#tab-application")
+    page.view("application")
     trace = root / "tests" / "fixtures" / "traces" / "training_step.pt.trace.json.gz"
     tab.set_input_files("#application-trace", trace)
     tab.set_input_files("#application-code", root / "app" / "demo" / "vector_add.ptx")
@@ -181,7 +181,7 @@ def remembered(page: Watched) -> None:
 
     tab.route("**/predictions?*", told)
     tab.route(f"**/predictions/{FIXED_ID.format(0)[:24]}*", told)
-    tab.click("#tab-history")
+    page.view("history")
     for row in (1, 2):
         tab.check(f"#history-table tbody tr:nth-child({row}) input")
     tab.click("#history-compare")
@@ -190,13 +190,13 @@ def remembered(page: Watched) -> None:
 
 
 def trusted(page: Watched) -> None:
-    page.page.click("#tab-accuracy")
+    page.view("accuracy")
     page.page.wait_for_selector("#accuracy-points .scatterlayer .trace")
 
 
 def measured(page: Watched) -> None:
     tab = page.page
-    tab.click("#tab-measurements")
+    page.view("measurements")
     tab.wait_for_selector("#upload-schema option:nth-child(2)", state="attached")
     rows = "gpu,kernel,power_watts\nv100,a,120\nno-such-gpu,b,90\n"
     tab.set_input_files(
@@ -206,7 +206,7 @@ def measured(page: Watched) -> None:
 
 
 def modelled(page: Watched) -> None:
-    page.page.click("#tab-models")
+    page.view("models")
     page.page.wait_for_selector("#versions tbody tr")
 
 
@@ -224,7 +224,7 @@ VIEWS: dict[str, Callable[[Watched], None]] = {
     "measurements": measured,
     "models": modelled,
 }
-"""What brings each tab to what is shown, in this order on one page."""
+"""What brings each view to what is shown, in this order on one page."""
 
 
 def names() -> list[str]:
@@ -239,7 +239,7 @@ def shots(page: Watched) -> Iterator[tuple[str, Image.Image]]:
         for width in WIDTHS:
             for scheme in SCHEMES:
                 set_up(page, width, scheme)
-                yield f"{view}-{width}-{scheme}", steady(page)
+                yield f"{view}-{width}-{scheme}", steady(page, view)
         set_up(page, WIDTHS[0], SCHEMES[0])
 
 
@@ -249,13 +249,16 @@ def set_up(page: Watched, width: int, scheme: str) -> None:
     page.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
 
 
-def steady(page: Watched) -> Image.Image:
-    """The whole page, half as large, once it no longer changes."""
+def steady(page: Watched, view: str) -> Image.Image:
+    """The whole page, or of a view that unfolds in its place that alone, half as large, once it no
+    longer changes."""
     tab, before = page.page, b""
+    folded = tab.locator(f"details#view-{view}")
+    shot = folded.screenshot if folded.count() else partial(tab.screenshot, full_page=True)
     tab.evaluate("document.activeElement?.blur(); scrollTo(0, 0); document.fonts.ready")
     for _ in range(_MOST_LOOKS):
         tab.wait_for_timeout(_STEADY_MILLISECONDS)
-        now = tab.screenshot(full_page=True, animations="disabled", caret="hide")
+        now = shot(animations="disabled", caret="hide")
         if now == before:
             break
         before = now

@@ -83,7 +83,7 @@ def test_from_paste_to_a_link_that_says_the_same(
     page.predict()
     answer = service.get(f"/predictions/{tab.url.partition('prediction=')[2]}").json()
     assert page.number("power").split()[0] == f"{answer['power']['watts']:.3g}"
-    assert "Unseen kernel" in tab.inner_text("#number-power")
+    assert "Not measured before" in tab.inner_text("#number-power")
     # The parts are the explanation's own, largest first.
     asked = {"prediction_id": answer["id"], "target": "power"}
     told = service.get("/explain", params=asked).json()["contributions"]
@@ -97,7 +97,7 @@ def test_from_paste_to_a_link_that_says_the_same(
     assert " ".join(hot["text"].split()) in listed
     assert hot["text"].split()[0] in tab.inner_text("#editor .cm-line.heat-10 >> nth=0")
     # Sweep: as many cells as shapes, and a shape goes back into the form.
-    tab.click("#tab-sweep")
+    page.view("sweep")
     tab.fill("#sweep-registers", "32, 255")
     with tab.expect_response("**/sweep") as swept:
         tab.click("#sweep-form button[type=submit]")
@@ -137,16 +137,24 @@ def test_a_gpu_is_found_by_any_of_its_names(page: Watched) -> None:
         search.press("Enter")
         expect(tab.locator("#gpu")).to_have_value(gpu)
         assert search.input_value() == ""
-    tab.click("#tab-compare")
-    shown = tab.locator("#compare-gpus label.check:visible")
-    everything = shown.count()
-    tab.fill("#compare-gpus input[type=search]", "laptop 50")
-    names = shown.all_inner_texts()
-    assert 6 < len(names) < everything  # those that are checked stay
-    assert "NVIDIA GeForce RTX 5090 Laptop GPU" in names
-    assert "NVIDIA GeForce RTX 4090 Laptop GPU" not in names
-    tab.fill("#compare-gpus input[type=search]", "")
-    assert shown.count() == everything
+    page.view("compare")
+    tab.wait_for_selector("#compare-table tbody tr")
+    chips = tab.locator("#compare-gpus [data-gpu]")
+    assert chips.count() == 10
+    add = tab.locator("#compare-gpus input[type=search]")
+    for _ in range(2):  # the second time it is there already
+        add.fill("rtx a5000")
+        add.press("Enter")
+        expect(add).to_have_value("")
+    assert chips.count() == 11
+    tab.click("#compare-gpus [data-gpu=t4]")
+    assert chips.count() == 10
+    assert tab.evaluate("document.activeElement.ariaLabel") == "Add a GPU"
+    with tab.expect_response("**/compare") as answered:
+        tab.click("#compare-form button[type=submit]")
+    told = [one["gpu"] for one in answered.value.json()["comparisons"]]
+    assert "rtx-a5000" in told
+    assert "t4" not in told
     page.check_access("compare")
     page.check_quiet()
     search.fill("a100-40gb")
@@ -164,7 +172,7 @@ def test_clocks_gpus_and_history(page: Watched) -> None:
     tab = page.page
     kept, asked = page.number("energy"), tab.url.partition("prediction=")[2]
     tab.select_option("#gpu", "gtx-titan-x")
-    tab.click("#tab-clocks")
+    page.view("clocks")
     tab.fill("#clocks-slowdown", "10")
     tab.click("#clocks-form button[type=submit]")
     tab.wait_for_selector("#clocks-map .heatmaplayer image", state="attached")
@@ -172,13 +180,12 @@ def test_clocks_gpus_and_history(page: Watched) -> None:
     least = tab.inner_text("#clocks-best tr:has-text('Least energy') td:last-child")
     assert float(least.split()[0]) <= 10
     page.check_access("clocks")
-    tab.click("#tab-compare")
-    tab.click("#compare-form button[type=submit]")
-    tab.wait_for_selector("#compare-table tbody tr")
-    assert tab.locator("#compare-table tbody tr").count() == 6
+    page.view("compare")  # asks by itself
+    tab.wait_for_selector("#compare-figure .scatterlayer .trace")
+    assert tab.locator("#compare-table tbody tr").count() == 10
     page.check_access("compare")
     tab.fill("#grid", "1")  # the form takes what was asked then
-    tab.click("#tab-history")
+    page.view("history")
     with tab.expect_response("**/hotspots*"):
         tab.click(f"#history-table a[href$='{asked}']")
     assert tab.input_value("#grid") == "4096"
@@ -190,7 +197,7 @@ def test_clocks_from_a_profile(page: Watched) -> None:
     page.open()
     tab = page.page
     tab.select_option("#gpu", "quadro-rtx-8000")
-    tab.click("#tab-clocks")
+    page.view("clocks")
     tab.fill("#counted-profile", "nothing a profiler prints")
     tab.click("#counted-form button[type=submit]")
     expect(tab.locator("#counted-error")).to_contain_text("no counters found")
@@ -238,16 +245,19 @@ def test_the_keyboard_is_enough(page: Watched, vector_add: str) -> None:
     with tab.expect_response("**/predict"):
         tab.keyboard.press("Enter")
     page.settled()
-    tab.focus("#tab-predict")
+    tab.focus("#view-sweep > summary")
+    tab.keyboard.press("Enter")
+    expect(tab.locator("#sweep-form")).to_be_visible()
+    tab.focus("#tab-kernel")
     tab.keyboard.press("ArrowRight")
-    assert tab.evaluate("document.activeElement.id") == "tab-sweep"
-    assert tab.is_visible("#view-sweep")
-    assert not tab.is_visible("#view-predict")
+    assert tab.evaluate("document.activeElement.id") == "tab-compare"
+    assert tab.is_visible("#view-diff")
+    assert not tab.is_visible("#answer")
     tab.keyboard.press("End")
-    assert tab.evaluate("document.activeElement.id") == "tab-models"
-    # One tab is a stop of the Tab key, and what follows is inside its view.
+    assert tab.evaluate("document.activeElement.id") == "tab-admin"
+    # One tab is a stop of the Tab key, and what follows is inside its place.
     tab.keyboard.press("Tab")
-    assert tab.evaluate("document.activeElement.id") == "view-models"
+    assert tab.evaluate("document.activeElement.id") == "place-admin"
     page.check_quiet()
 
 
@@ -287,7 +297,7 @@ def test_hostile_text_is_text(page: Watched, service: httpx.Client) -> None:
     page.settled()
     assert "<script>" in tab.inner_text("#editor .cm-content")
     # Cells of a table, told back by the checks.
-    tab.click("#tab-measurements")
+    page.view("measurements")
     quoted = '"' + HOSTILE.replace('"', '""') + '"'
     cells = f"gpu,ptx,grid,block,power_watts,{quoted}\nk20,a,1,1,50,{quoted}\n"
     table: Any = {"name": f"{HOSTILE}.csv", "mimeType": "text/csv", "buffer": cells.encode()}
@@ -304,7 +314,7 @@ def test_hostile_text_is_text(page: Watched, service: httpx.Client) -> None:
     answer["warnings"] = [{"code": "a", "detail": HOSTILE, "line": 1}]
     whole = json.dumps(answer)
     tab.route(f"**/predictions/{answer['id']}", lambda route: route.fulfill(body=whole))
-    tab.click("#tab-history")
+    page.view("history")
     tab.click("#history-table a:has-text('onerror')")
     tab.wait_for_selector("#result-title:has-text('onerror')")
     assert HOSTILE in tab.inner_text("#result-title")
@@ -350,6 +360,8 @@ def test_where_keys_are_needed_the_page_asks_for_one(
         tab.keyboard.press("Enter")
         tab.wait_for_selector("html[data-ready=true]")
         page.predict_example()
+        assert tab.locator("#tab-admin").is_hidden()  # the key may only read
+        assert tab.locator("#tab-accuracy").is_visible()
         stored = tab.evaluate("[Object.values({...sessionStorage}), {...localStorage}]")
         assert stored == [[token], {}]
         assert all("401" in told for told in page.complaints)

@@ -24,7 +24,7 @@ pytestmark = needs_chromium
 def given(page: Watched, trace: Path, *code: FilePayload, against: Path | None = None) -> Page:
     """The tab with its files chosen."""
     tab = page.page
-    tab.click("#tab-application")
+    page.view("application")
     tab.set_input_files("#application-trace", trace)
     tab.set_input_files("#application-code", list(code))
     tab.set_input_files("#application-against", [] if against is None else [against])
@@ -117,8 +117,8 @@ def test_both_kinds_of_trace(
     tab.set_viewport_size({"width": 390, "height": 800})
     page.check_width("application")
     page.check_access("application, narrow")
-    tab.click("#tab-history")
-    tab.click("#tab-application")
+    page.view("history")
+    page.view("application")
     assert len(drawn(tab)) > 5
     page.check_quiet()
 

@@ -60,6 +60,7 @@ def test_old_and_new_code(
     tab.wait_for_selector("#diff-error:has-text('Paste the old code')")
     # Old from the form, new from a file.
     page.vector_add()
+    page.view("diff")
     tab.click("#diff-old-take")
     assert "vector_add.ptx · PTX · 1 kernel" in tab.inner_text("#diff-old-note")
     file: Any = {"name": f"{HOSTILE}.ptx", "mimeType": "text/plain", "buffer": slower.encode()}
@@ -95,8 +96,10 @@ def test_a_change_within_its_limits_on_several_gpus(
     tab.fill("#diff-new", vector_add)
     tab.fill("#diff-energy", "−1")
     tab.click("#diff-form summary:has-text('Several GPUs')")
-    tab.check("#diff-gpus input[value=tesla-v100]")
-    tab.check("#diff-gpus input[value=tesla-p100]")
+    for gpu in ("tesla-p100", "tesla-v100"):
+        tab.fill("#diff-gpus input[type=search]", gpu)
+        tab.press("#diff-gpus input[type=search]", "Enter")
+        tab.wait_for_selector(f"#diff-gpus [data-gpu={gpu}]")
     answer = compared(page)
     assert [one["gpu"] for one in answer["comparisons"]] == ["tesla-p100", "tesla-v100"]
     assert answer["passed"]
@@ -129,10 +132,13 @@ def test_cost_of_an_application(page: Watched, slower: str, tmp_path: Path) -> N
     tab.click("#cost-form button[type=submit]")
     tab.wait_for_selector("#cost-error:has-text('Add a kernel first')")
     page.vector_add()
+    page.view("cost")
     tab.click("#cost-add")
     tab.fill("#cost-list tbody tr:nth-child(1) input", "1000000000")
+    page.view("predict")
     tab.fill("#source", slower)
     tab.fill("#grid", "512")
+    page.view("cost")
     tab.click("#cost-add")
     # The keyboard is in the field of the new row already.
     assert "512 x 256" in (tab.evaluate("document.activeElement.ariaLabel") or "")
@@ -146,8 +152,8 @@ def test_cost_of_an_application(page: Watched, slower: str, tmp_path: Path) -> N
     assert [one["launches"] for one in answer["kernels"]] == [10**9, 20]
     assert answer["price"] is answer["co2"] is None
     # Nothing is assumed of what was not given.
-    assert "not told" in tab.inner_text("#cost-amount")
-    assert "not told" in tab.inner_text("#cost-co2")
+    assert "Give a price" in tab.inner_text("#cost-amount")
+    assert "Give a carbon intensity" in tab.inner_text("#cost-co2")
     tab.fill("#cost-price", "0.32")
     tab.click("#cost-form button[type=submit]")
     tab.wait_for_selector("#cost-error:has-text('currency')")

@@ -67,10 +67,15 @@ def test_from_measurements_to_the_model_that_serves(
     tab.wait_for_selector("#job-done, #job .error", timeout=RETRAINED_MILLISECONDS)
     assert "is a candidate" in tab.inner_text("#job")
     page.check_access("retrained")
-    tab.click("#tab-models")
+    page.view("models")
     tab.select_option("#models-gpu", GPU)
     tab.wait_for_selector("#champion:has-text('packaged default')")
     tab.click("#versions tr:has-text('uploads') button")
+    tab.wait_for_selector("dialog tr:has-text('Would serve')")
+    assert "Serves now" in tab.inner_text("dialog")
+    page.check_access("promote")
+    assert service.get(f"/models/{GPU}/power/registry").json()["promotions"] == []
+    tab.click("#promote")
     tab.wait_for_selector("#champion:has-text('uploads')")
     (place,) = service.get(f"/models/{GPU}/power/registry").json()["places"]
     assert place["champion"]["source"] == "uploads"
@@ -80,7 +85,7 @@ def test_from_measurements_to_the_model_that_serves(
     tab.screenshot(path=tmp_path / "models-360.png", full_page=True)
     tab.click("#serving button:has-text('Roll back')")
     tab.wait_for_selector("#champion:has-text('packaged default')")
-    tab.click("#tab-measurements")
+    page.view("measurements")
     page.check_width("measurements")
     tab.screenshot(path=tmp_path / "measurements-360.png", full_page=True)
     page.check_quiet()
@@ -157,12 +162,13 @@ def test_a_board_of_ones_own_from_its_measurements_to_its_answers_and_back(
     tab.screenshot(path=tmp_path / "retrained-390.png", full_page=True)
     tab.set_viewport_size({"width": 1280, "height": 900})
     # Promoted by hand, it answers for its board, wherever a model answers.
-    tab.click("#tab-models")
+    page.view("models")
     tab.select_option("#models-gpu", lab.GPU)
     tab.click("#versions tr:has-text('uploads') button")
+    tab.click("#promote")
     tab.wait_for_selector(f"#serving:has-text('For board {lab.BOARD}')")
     page.check_access("models")
-    tab.click("#tab-predict")
+    page.view("predict")
     tab.select_option("#gpu", lab.GPU)
     page.predict_example()
     general = watts(page)
@@ -173,9 +179,9 @@ def test_a_board_of_ones_own_from_its_measurements_to_its_answers_and_back(
     predict_again(page)
     own = watts(page)
     assert own / general == pytest.approx(lab.DRAWS, rel=0.03)
-    calls = {"sweep": "/sweep", "clocks": "/dvfs", "compare": "/predict"}
+    calls = {"sweep": "/sweep", "clocks": "/dvfs", "compare": "/compare"}
     for view, path in calls.items():
-        tab.click(f"#tab-{view}")
+        page.view(view)
         if view == "sweep":
             tab.fill("#sweep-blocks", "128, 256")
         with tab.expect_request(lambda request, path=path: request.url.endswith(path)) as asked:
@@ -199,16 +205,16 @@ def test_a_board_of_ones_own_from_its_measurements_to_its_answers_and_back(
     page.check_width("measurements")
     tab.screenshot(path=tmp_path / "measurements-390.png", full_page=True)
     tab.set_viewport_size({"width": 1280, "height": 900})
-    tab.click("#tab-predict")
+    page.view("predict")
     tab.click("#kernel-form summary:has-text('More settings')")
     tab.fill("#board", lab.BOARD)
     page.predict_example()
     assert watts(page) == own
-    tab.click("#tab-models")
+    page.view("models")
     tab.select_option("#models-gpu", lab.GPU)
     tab.click(f"#serving p:has-text('{lab.BOARD}') button")
     tab.wait_for_selector("#serving:not(:has-text('For board'))")
-    tab.click("#tab-predict")
+    page.view("predict")
     predict_again(page)
     assert watts(page) == general
     page.check_quiet()

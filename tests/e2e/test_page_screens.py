@@ -1,4 +1,4 @@
-"""Every tab looks as its reference does: ``make screens`` writes the references anew."""
+"""Every view looks as its reference does: ``make screens`` writes the references anew."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_every_tab_has_its_references_and_they_are_small(
     shown: tuple[Watched, dict[str, Image.Image]],
 ) -> None:
     page, pictures = shown
-    tabs = page.page.eval_on_selector_all("[role=tab]", "all => all.map(one => one.id.slice(4))")
-    assert set(tabs) == set(screens.VIEWS)
+    views = page.page.eval_on_selector_all("[id^=view-]", "all => all.map(one => one.id.slice(5))")
+    assert set(views) == set(screens.VIEWS)
     files = list(screens.REFERENCES.glob("*.png"))
     assert {file.stem for file in files} == set(screens.names()) == set(pictures)
     assert sum(file.stat().st_size for file in files) < MOST_BYTES
@@ -68,7 +68,7 @@ def test_a_missing_panel_is_a_difference(shown: tuple[Watched, dict[str, Image.I
     page, pictures = shown
     tab = page.page
     for view in screens.VIEWS:
-        tab.click(f"#tab-{view}")
+        page.view(view)
         for width in screens.WIDTHS:
             screens.set_up(page, width, "light")
             panels = tab.locator(f"#view-{view} .panel:visible")
@@ -76,10 +76,10 @@ def test_a_missing_panel_is_a_difference(shown: tuple[Watched, dict[str, Image.I
                 panel = panels.nth(at).element_handle()
                 assert panel is not None
                 panel.evaluate("panel => panel.style.display = 'none'")
-                without = screens.steady(page)
+                without = screens.steady(page, view)
                 # The same place, empty: nothing below it moves up.
                 panel.evaluate("panel => panel.style.cssText = 'visibility: hidden'")
-                empty = screens.steady(page)
+                empty = screens.steady(page, view)
                 panel.evaluate("panel => panel.style.cssText = ''")
                 whole = pictures[f"{view}-{width}-light"]
                 assert screens.different(without, whole), (view, width, at)

@@ -30,7 +30,7 @@ def give(page: Watched, space: dict[str, Any]) -> Page:
     page.vector_add()
     tab = page.page
     tab.select_option("#gpu", "a100-sxm4-80gb")
-    tab.click("#tab-tune")
+    page.view("tune")
     tab.fill("#tune-space", json.dumps(space))
     tab.select_option("#tune-objective", "time")
     return tab
@@ -135,7 +135,7 @@ def test_a_reload_keeps_the_work_and_a_file_brings_measurements(page: Watched) -
     assert told != first
     tab.reload()
     tab.wait_for_selector("html[data-ready=true]")
-    tab.click("#tab-tune")  # a link to the prediction of the form's kernel opens that first
+    page.view("tune")  # a link to the prediction of the form's kernel opens that first
     drawn(tab)
     assert proposed(tab) == told
     assert len(asked[-1]["predicted"]) == 10  # nothing is predicted again
@@ -220,7 +220,7 @@ def test_variants_of_a_source(page: Watched) -> None:
     tab.set_input_files("#source-file", file)
     tab.wait_for_selector("#source-note:has-text('scale.cu')")
     tab.select_option("#gpu", "a100-sxm4-80gb")
-    tab.click("#tab-tune")
+    page.view("tune")
     space: Any = {
         "name": "space.json",
         "mimeType": "application/json",

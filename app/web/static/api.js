@@ -44,6 +44,8 @@ async function call(method, path, { json, form, signal, more } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem({ detail: "The service does not answer. Is it still running?" }, 0);
   }
+  const scopes = answer.status === 401 ? "" : answer.headers.get("wattcast-scopes");
+  if (scopes !== null) document.documentElement.dataset.scopes = scopes;  // the style sheet hides Admin by it
   if (answer.ok) return answer;
   const members = await answer.json().catch(() => ({ detail: `answered ${answer.status}` }));
   const problem = new Problem(members, answer.status);

@@ -92,13 +92,13 @@ function showNumbers(answer) {
   const money = (value) => `${plain(value, 4)} ${price.currency}`;
   const grams = (value) => quantity(value, "g");
   const rate = (id, title, part, amount, format, hint) => (part ? card(id, title, format(part[amount]), between(part, format))
-    : card(id, title, "not told", el("p", { class: "hint" }, hint)));
+    : card(id, title, "–", el("p", { class: "hint" }, hint)));
   show(field("numbers"),
     estimate("application-energy", `Energy of the boards, ${plain(answer.kwh, 4)} kWh`, energy, "joules", joules),
     card("application-time", "Time", seconds(answer.span_seconds), el("p", { class: "hint" },
       `${watts(answer.power.watts)} on average`)),
-    rate("application-cost", "Price", price, "amount", money, "It takes a price; none is assumed."),
-    rate("application-co2", "CO2", co2, "grams", grams, "It takes a carbon intensity; none is assumed."));
+    rate("application-cost", "Price", price, "amount", money, "Give a price per kWh to see it."),
+    rate("application-co2", "CO2", co2, "grams", grams, "Give a carbon intensity to see it."));
   show(field("trust"), trustLine(answer.trust));
   show(field("boards"), table("GPU boards; gaps are at idle power", [
     { title: "GPU", head: true, of: (one) => `${one.device}: ${one.gpu}` },

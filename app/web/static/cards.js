@@ -4,10 +4,10 @@ import { interval, logarithmic } from "./charts.js";
 import { el, percent } from "./dom.js";
 
 const BASES = {
-  seen_kernel: ["Seen kernel", "this PTX has accepted measurements"],
-  unseen_kernel: ["Unseen kernel", "calibrated on kernels left out of training"],
-  extrapolated: ["Extrapolated", "outside what the model was trained on"],
-  uncalibrated: ["Uncalibrated", "datasheet facts only"],
+  seen_kernel: ["Measured before", "this PTX has accepted measurements"],
+  unseen_kernel: ["Not measured before", "the interval is from kernels that the model was not trained on"],
+  extrapolated: ["Beyond the measurements", "outside what the model was trained on"],
+  uncalibrated: ["No measurement of this GPU", "datasheet facts only"],
 };
 /** A large figure with a title, and what stands below it: nodes or text. */
 export function card(id, title, value, ...below) {
@@ -49,7 +49,7 @@ export function warningsBox(warnings) {
   if (!warnings.length) return null;
   return el("details", {},
     el("summary", {},
-      `${warnings.length} ${warnings.length === 1 ? "thing was" : "things were"} guessed, assumed or unknown`),
+      `${warnings.length} ${warnings.length === 1 ? "thing was" : "things were"} assumed or unknown`),
     el("ul", {}, warnings.map((one) => el("li", { class: "wrap" }, one.detail,
       one.line ? el("span", { class: "hint" }, ` (line ${one.line})`) : null))));
 }

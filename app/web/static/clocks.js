@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { announce, byId, colour, joules, plain, say, seconds, show, table, unitFor, watts } from "./dom.js";
 import * as kernel from "./kernel.js";
 import { HEAT, draw, load } from "./plot.js";
-import { OBJECTIVES } from "./sweep.js";
+import { OBJECTIVES, saved } from "./sweep.js";
 import { whenOpened } from "./tabs.js";
 
 let found = null;
@@ -136,13 +136,13 @@ function showTables() {
   const { reference, assumptions } = found;
   byId("clocks-note").textContent = `Power: ${found.model.family}, version ${found.model.version}. Voltage curve: ${assumptions.voltage_curve}. Time: ${assumptions.time_model}.`
     + (assumptions.one_memory_clock ? " Only the core clock of this GPU can be chosen." : "")
-    + (assumptions.trip_counts_guessed ? " Trip counts are guessed." : "");
+    + (assumptions.trip_counts_guessed ? " Trip counts are assumed." : "");
   show(byId("clocks-best"), table(`Against ${plain(reference.core_mhz, 4)} and ${plain(reference.memory_mhz, 4)} MHz: `
     + `${joules(reference.energy.joules)}, ${seconds(reference.time.seconds)}`, [
     { title: "Objective", head: true, of: ([name]) => OBJECTIVES[name] ?? name },
     ...pair.map((column) => ({ ...column, of: ([, one]) => column.of(one) })),
-    { title: "Energy saved", num: true, of: ([, one]) => `${plain(one.energy_saved_percent)} %` },
-    { title: "Longer by", num: true, of: ([, one]) => `${plain(one.time_penalty_percent)} %` },
+    { title: "Energy", num: true, of: ([, one]) => saved(one.energy_saved_percent) },
+    { title: "Time", num: true, of: ([, one]) => saved(-one.time_penalty_percent) },
   ], Object.entries(found.best)));
   show(byId("clocks-table"), table("By core and memory clock", [
     ...pair,
@@ -190,8 +190,8 @@ function showScaled(answer) {
   show(byId("counted-best"), table("Best clocks", [
     { title: "Objective", head: true, of: ([name]) => OBJECTIVES[name] ?? name },
     ...pair.map((column) => ({ ...column, of: ([, one]) => column.of(one) })),
-    { title: "Energy saved", num: true, of: ([, one]) => `${plain(one.energy_saved_percent)} %` },
-    { title: "Longer by", num: true, of: ([, one]) => `${plain(one.time_penalty_percent)} %` },
+    { title: "Energy", num: true, of: ([, one]) => saved(one.energy_saved_percent) },
+    { title: "Time", num: true, of: ([, one]) => saved(-one.time_penalty_percent) },
   ], Object.entries(answer.best)));
   show(byId("counted-table"), table("By core and memory clock", [
     ...pair,

@@ -1,26 +1,32 @@
-// The same launch on several GPUs.
+// The same launch on several GPUs: asked as code against itself, of which nothing is stored.
 
 import { post } from "./api.js";
 import { interval, logarithmic } from "./charts.js";
-import { announce, byId, el, joules, say, seconds, show, table, watts } from "./dom.js";
-import { gpuChecks } from "./gpus.js";
+import { announce, byId, colour, el, joules, say, seconds, show, table, unitFor, watts } from "./dom.js";
+import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
-import { openPrediction } from "./predict.js";
+import { draw } from "./plot.js";
+import { whenOpened } from "./tabs.js";
 
 const PARTS = { energy: ["Energy", "joules", joules], time: ["Time", "seconds", seconds], power: ["Power", "watts", watts] };
 
+/** {gpu, energy, time, power, why} of each board; `why` it is not ranked, if it is not. */
 let found = [];
-let apart = [];
 
 async function compare(event) {
-  event.preventDefault();
+  event?.preventDefault();
   say(byId("compare-error"), "");
   byId("compare-busy").textContent = "computing";
   try {
-    const chosen = gpuChecks(byId("compare-gpus"));
-    if (!chosen.length) throw new Error("Choose GPUs first.");
-    ({ predictions: found, apart = [] } = await post("/predict", kernel.predictRequest(chosen)));
+    const gpus = chosenGpus(byId("compare-gpus"));
+    if (!gpus.length) throw new Error("Choose GPUs first.");
+    const { gpu: _, details: __, ptx, cuda, ...asked } = kernel.predictRequest();
+    const code = ptx === undefined ? { cuda } : { ptx };
+    const { comparisons, apart } = await post("/compare", { model: "auto", ...asked, old: code, new: code, gpus });
+    const why = new Map(apart.map((one) => [one.gpu, one.why]));
+    found = comparisons.map((one) => ({ gpu: one.gpu, ...one.new, why: why.get(one.gpu) }));
     byId("compare-result").hidden = false;
+    draw(byId("compare-figure"), figure);
     showTable();
     announce(`${found.length} GPUs compared`);
   } catch (error) {
@@ -30,39 +36,47 @@ async function compare(event) {
   }
 }
 
+/** Energy against time, a mark for each board. */
+function figure() {
+  const [joule, energy] = unitFor(found.map((one) => one.energy.joules), "J");
+  const [second, time] = unitFor(found.map((one) => one.time.seconds), "s");
+  return {
+    title: "Energy against time by board; the table says the same",
+    data: [{
+      type: "scatter", mode: "markers+text", textposition: "top center", cliponaxis: false,
+      x: found.map((one) => one.time.seconds / second), y: found.map((one) => one.energy.joules / joule),
+      text: found.map((one) => one.gpu), hoverinfo: "text",
+      marker: { size: 10, color: found.map((one) => colour(one.why ? "control" : "bar")) },
+    }],
+    layout: {
+      xaxis: { type: "log", nticks: 8, title: { text: `Time, ${time}` } },
+      yaxis: { type: "log", nticks: 8, title: { text: `Energy, ${energy}` } },
+    },
+  };
+}
+
 function showTable() {
   const by = byId("compare-sort").value;
-  const valueOf = (answer) => answer[by]?.[PARTS[by][1]] ?? Infinity;
-  const why = new Map(apart.map((one) => [one.gpu, one.why]));
-  const aside = (answer) => Number(why.has(answer.gpu));
-  const rows = found.slice().sort((a, b) => aside(a) - aside(b) || valueOf(a) - valueOf(b));
+  const valueOf = (one) => one[by][PARTS[by][1]];
+  const rows = found.slice().sort((a, b) => Boolean(a.why) - Boolean(b.why) || valueOf(a) - valueOf(b));
   const columns = Object.entries(PARTS).map(([name, [title, unit, format]]) => {
-    const known = rows.map((answer) => answer[name]).filter(Boolean);
-    const at = logarithmic(Math.min(...known.map((one) => one.low)), Math.max(...known.map((one) => one.high)));
+    const at = logarithmic(Math.min(...rows.map((one) => one[name].low)), Math.max(...rows.map((one) => one[name].high)));
     return {
       title,
-      of: (answer) => {
-        const one = answer[name];
-        if (!one) return "unknown";
-        return el("div", { class: "cell" },
-          el("b", {}, format(one[unit])), " ",
-          el("span", { class: "hint range-text" }, `${format(one.low)} to ${format(one.high)}`),
-          interval(at(one.low), at(one[unit]), at(one.high)));
-      },
+      of: ({ [name]: part }) => el("div", { class: "cell" },
+        el("b", {}, format(part[unit])), " ",
+        el("span", { class: "hint range-text" }, `${format(part.low)} to ${format(part.high)}`),
+        interval(at(part.low), at(part[unit]), at(part.high))),
     };
   });
   show(byId("compare-table"), table(`Sorted by ${by}, what cannot be compared last; intervals of 90 %`, [
-    { title: "GPU", head: true, of: (answer) => answer.gpu },
+    { title: "GPU", head: true, of: (one) => one.gpu },
     ...columns,
-    { title: "Power rests on", of: (answer) => (answer.power?.basis ?? "").replace("_", " ") },
-    {
-      title: "Trust",
-      of: (answer) => why.has(answer.gpu) ? `Not ranked: ${why.get(answer.gpu)}` : (answer.trust?.mark ?? ""),
-    },
+    { title: "Not ranked", class: "wrap", of: (one) => one.why ?? "" },
     {
       title: "Action", hidden: true,
-      of: (answer) => el("button", { type: "button", class: "plain small", onclick: () => openPrediction(answer.id) },
-        "Open", el("span", { class: "visually-hidden" }, ` the prediction for ${answer.gpu}`)),
+      of: (one) => el("button", { type: "button", class: "plain small", onclick: () => kernel.change({ gpu: one.gpu }) },
+        "Use", el("span", { class: "visually-hidden" }, ` ${one.gpu}`)),
     },
   ], rows));
 }
@@ -70,4 +84,5 @@ function showTable() {
 export function start() {
   byId("compare-form").addEventListener("submit", compare);
   byId("compare-sort").addEventListener("change", () => found.length && showTable());
+  whenOpened("compare", () => (found.length ? dispatchEvent(new Event("resize")) : compare()));
 }

@@ -108,9 +108,9 @@ function showResult(found) {
     estimate("cost-energy", `Energy, ${plain(found.kwh, 4)} kWh`, energy, "joules", joules),
     estimate("cost-time", "Time", found.time, "seconds", duration),
     price ? card("cost-amount", "Price", money(price.amount), between(price, money))
-      : card("cost-amount", "Price", "not told", el("p", { class: "hint" }, "It takes a tariff; none is assumed.")),
+      : card("cost-amount", "Price", "–", el("p", { class: "hint" }, "Give a price per kWh to see it.")),
     co2 ? card("cost-co2", "CO2", grams(co2.grams), between(co2, grams))
-      : card("cost-co2", "CO2", "not told", el("p", { class: "hint" }, "It takes a carbon intensity; none is assumed.")));
+      : card("cost-co2", "CO2", "–", el("p", { class: "hint" }, "Give a carbon intensity to see it.")));
   show(byId("cost-table"), table("By kernel, in the order added", [
     { title: "Kernel", head: true, class: "wrap", of: (one) => one.kernel.demangled },
     { title: "Launches", num: true, of: (one) => one.launches.toLocaleString() },

@@ -5,7 +5,7 @@ import { SourceBox } from "./box.js";
 import { warningsBox } from "./cards.js";
 import { bar, barRow, barTable, linear } from "./charts.js";
 import { announce, byId, copyField, el, joules, plain, quantity, say, seconds, show, table, watts } from "./dom.js";
-import { gpuChecks } from "./gpus.js";
+import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
 
 const QUANTITIES = { energy: ["Energy", "joules", joules], time: ["Time", "seconds", seconds], power: ["Power", "watts", watts] };
@@ -20,7 +20,7 @@ function compareRequest() {
   for (const [name, box] of Object.entries(asked))
     if (!box.text.trim()) throw new Error(`Paste the ${name} code first, or take the form's.`);
   const body = { old: sides.old.member, new: sides.new.member, ...kernel.settings(sides.new.kernels) };
-  const chosen = gpuChecks(byId("diff-gpus"));
+  const chosen = chosenGpus(byId("diff-gpus"));
   body.gpus = chosen.length ? chosen : [kernel.gpu()];
   Object.assign(body, kernel.operating(), kernel.models());
   body.limits = limits();

@@ -40,10 +40,11 @@ export function show(parent, ...children) {
   append(parent, children);
 }
 
-/** Say something, or nothing, in an element that is hidden while it is empty. */
+/** Say something, or nothing, in an element that is hidden while it is empty; in sight, unless somebody types. */
 export function say(element, text) {
   element.textContent = text || "";
   element.hidden = !text;
+  if (text && document.activeElement?.id !== "editor") element.scrollIntoView({ block: "nearest" });
 }
 
 /** Tell those who cannot see it what has happened. */

@@ -25,17 +25,15 @@ export function fillGpus(field, found, first) {
   if (chosen) field.value = chosen;
 }
 
-/** Let a text field choose in a `select`: suggestions while typing, then any name the service knows. */
-export function searchable(search, field, found) {
-  show(search.list, found.map((gpu) => el("option", { value: gpu.name }, gpu.id)));
+/** Let a text field name a GPU: suggestions while typing, then any name the service knows. */
+function searched(search, found, take) {
   const choose = async () => {
     const text = search.value.trim();
     if (!text) return;
     try {
       const gpu = found.find((one) => one.name === text) ?? await get(`/gpus/${encodeURIComponent(text)}`);
       if (search.value.trim() !== text) return;  // typed on meanwhile
-      field.value = gpu.id;
-      field.dispatchEvent(new Event("change", { bubbles: true }));
+      take(gpu);
       search.value = "";
       announce(`${gpu.name} chosen`);
     } catch (error) {
@@ -52,21 +50,30 @@ export function searchable(search, field, found) {
   });
 }
 
-/** Fill a `fieldset` with a checkbox for each GPU, and a field that hides those not searched for. */
-export function fillChecks(box, found, checked = []) {
-  const legend = box.querySelector("legend");
-  const labels = found.map((gpu) => el("label", { class: "check" },
-    el("input", { type: "checkbox", value: gpu.id, checked: checked.includes(gpu.id) }), gpu.name));
-  const names = found.map((gpu) => [gpu.id, gpu.name, ...gpu.aliases].join(" ").toLowerCase());
-  const search = el("input", { type: "search", class: "wide", "aria-label": "Show only GPUs named",
-    placeholder: "Show only: rtx, a100, laptop", oninput: () => {
-      const words = search.value.toLowerCase().split(/\s+/);
-      labels.forEach((label, at) => {
-        label.hidden = !label.control.checked && !words.every((word) => names[at].includes(word));
-      });
-    } });
-  show(box, legend, search, labels);
+/** Let a text field choose in a `select`; its suggestions are those of all such fields. */
+export function searchable(search, field, found) {
+  show(search.list, found.map((gpu) => el("option", { value: gpu.name }, gpu.id)));
+  searched(search, found, (gpu) => {
+    field.value = gpu.id;
+    field.dispatchEvent(new Event("change", { bubbles: true }));
+  });
 }
 
-/** Ids of the GPUs checked in a `fieldset`. */
-export const gpuChecks = (box) => [...box.querySelectorAll("input:checked")].map((one) => one.value);
+/** Fill a `fieldset` with a chip for each GPU chosen, to be pressed away, and a field that adds others. */
+export function fillChips(box, found, first = []) {
+  const chips = el("div", { class: "row tight" });
+  const search = el("input", { type: "search", list: "gpu-names", autocomplete: "off", "aria-label": "Add a GPU",
+    placeholder: "Add a GPU: L4, rtx 4090, 10de:2684" });
+  const add = (gpu) => chosenGpus(box).includes(gpu.id) || chips.append(el("button", {
+    type: "button", class: "pill", "data-gpu": gpu.id, onclick: (event) => {
+      event.currentTarget.remove();
+      search.focus();
+    },
+  }, gpu.name, el("span", { "aria-hidden": "true" }, " ×"), el("span", { class: "visually-hidden" }, ": remove")));
+  searched(search, found, add);
+  show(box, box.querySelector("legend"), chips, search);
+  for (const id of first) add(found.find((gpu) => gpu.id === id));
+}
+
+/** Ids of the GPUs chosen in a `fieldset`. */
+export const chosenGpus = (box) => [...box.querySelectorAll("[data-gpu]")].map((one) => one.dataset.gpu);

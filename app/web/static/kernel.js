@@ -206,7 +206,7 @@ export function showLoops(trips) {
   show(byId("loops"), named.length ? el("div", { class: "arguments" }, named.map(loopField)) : null);
   const guessed = named.filter((one) => one.how === "assumed").length;
   byId("loops-count").textContent = !named.length ? ""
-    : `${named.length} ${named.length === 1 ? "loop" : "loops"}${guessed ? `, ${guessed} guessed` : ""}`;
+    : `${named.length} ${named.length === 1 ? "loop" : "loops"}${guessed ? `, ${guessed} assumed` : ""}`;
 }
 
 function loopField(one) {
@@ -259,8 +259,8 @@ async function inspect() {
     show(byId("arguments"), el("div", { class: "arguments" }, found.launch.arguments.map(argumentField)));
     note.textContent = `${found.loops.length} loops, ${found.launch.arguments.length} arguments`;
   } catch (error) {
-    note.textContent = "";
     complain(error);
+    note.textContent = error.message;
   }
 }
 

@@ -8,7 +8,7 @@ import * as cost from "./cost.js";
 import * as diff from "./diff.js";
 import { byId } from "./dom.js";
 import * as examples from "./examples.js";
-import { fillChecks, fillGpus, gpus, searchable } from "./gpus.js";
+import { fillChips, fillGpus, gpus, searchable } from "./gpus.js";
 import * as past from "./history.js";
 import * as kernel from "./kernel.js";
 import * as keys from "./keys.js";
@@ -20,7 +20,10 @@ import * as tabs from "./tabs.js";
 import * as tune from "./tune.js";
 
 const FIRST_GPU = "tesla-v100";
-const COMPARED = ["tesla-p100", "tesla-v100", "quadro-rtx-8000", "gtx-1080-ti", "a100-sxm4-80gb", "h200-sxm5"];
+/** Boards that many have: six of data centres, four of desks. */
+const COMPARED = [
+  "t4", "tesla-v100", "a100-sxm4-80gb", "l4", "l40s", "h100-sxm5", "rtx-a6000", "gtx-1080-ti", "rtx-4090", "rtx-5090",
+];
 
 async function fill() {
   const id = new URLSearchParams(location.search).get("prediction");
@@ -34,9 +37,9 @@ async function fill() {
   }
   fillGpus(byId("gpu"), found, (await example) ?? FIRST_GPU);
   searchable(byId("gpu-search"), byId("gpu"), found);
-  fillChecks(byId("compare-gpus"), found, COMPARED);
-  fillChecks(byId("sweep-gpus"), found);
-  fillChecks(byId("diff-gpus"), found);
+  fillChips(byId("compare-gpus"), found, COMPARED);
+  fillChips(byId("sweep-gpus"), found);
+  fillChips(byId("diff-gpus"), found);
   fillGpus(byId("application-gpu"), found);
   fillGpus(byId("upload-gpu"), found);
   fillGpus(byId("retrain-gpu"), found);

@@ -66,6 +66,7 @@ function showAll(cards, registry) {
     return;
   }
   const isServing = (one) => places.some((place) => isSame(place.champion, one));
+  const served = (board) => places.find((place) => place.board === board)?.champion ?? general?.champion ?? registry.default;
   show(byId("versions"), table("Error on kernels not seen, beside that of no information", [
     { title: "Model", head: true, of: (one) => nameOf(one) },
     { title: "Board", class: "wrap", of: (one) => one.board },
@@ -74,7 +75,7 @@ function showAll(cards, registry) {
     { title: "Rows", num: true, of: (one) => one.rows ?? "" },
     ...ERRORS[target()],
     { title: "State", class: "wrap", of: (one) => stateOf(one, registry, isServing(one)) },
-    { title: "Action", hidden: true, of: (one) => (isServing(one) || (one.family === "physical" && one.source !== "uploads") ? "" : promoteButton(one)) },
+    { title: "Action", hidden: true, of: (one) => (isServing(one) || (one.family === "physical" && one.source !== "uploads") ? "" : promoteButton(one, versions.get(served(one.board ?? "")?.card))) },
   ], rows, { chosen: isServing }),
   rows.filter((one) => one.scores?.length).map((one) => el("details", {},
     el("summary", {}, `Scores of ${nameOf(one)}`), target() === "power" ? scores(one.scores) : timeScores(one.scores))));
@@ -115,14 +116,33 @@ function stateOf(one, registry, isServing) {
   return one.reasons.length ? `${one.origin}; ${one.reasons.join("; ")}` : one.origin;
 }
 
-function promoteButton(one) {
-  return el("button", {
-    type: "button", class: "plain small",
-    onclick: () => act("promote", {
-      family: one.family, schema: one.schema, source: one.source, version: one.version,
-      board: one.board ?? "", why: "on the page",
-    }, `${nameOf(one)} serves now.`),
-  }, "Promote", el("span", { class: "visually-hidden" }, ` ${nameOf(one)}`));
+function promoteButton(one, serving) {
+  return el("button", { type: "button", class: "plain small", onclick: () => askFirst(one, serving) },
+    "Promote", el("span", { class: "visually-hidden" }, ` ${nameOf(one)}`));
+}
+
+/** Ask before a model serves, with its errors beside those of the one that it replaces. */
+function askFirst(one, serving) {
+  const errors = ERRORS[target()];
+  const [now, then] = [serving, one].map((each) => Number(each && errors[0].of(each)) || null);
+  const refused = el("p", { class: "error", role: "alert", hidden: true });
+  const promote = async () => {
+    const body = { family: one.family, schema: one.schema, source: one.source, version: one.version, board: one.board ?? "", why: "on the page" };
+    if (await act("promote", body, `${nameOf(one)} serves now.`, refused)) dialog.close();
+  };
+  const dialog = el("dialog", { "aria-labelledby": "promote-title", onclose: () => dialog.remove() },
+    el("h2", { id: "promote-title" }, `Let ${nameOf(one)} serve?`),
+    table("Error on kernels not seen", [
+      { title: "", head: true, of: ([role]) => role },
+      { title: "Model", class: "wrap", of: ([, each]) => (each ? nameOf(each) : "the packaged default") },
+      ...errors.map((column) => ({ ...column, of: ([, each]) => (each && column.of(each)) || "not measured" })),
+    ], [["Serves now", serving], ["Would serve", one]]),
+    now && then > now ? el("p", { class: "bad-text" }, "Its error is larger than that of the model that serves now.") : null,
+    one.reasons.map((reason) => el("p", { class: "wrap" }, `${reason}.`)),
+    el("div", { class: "row" }, el("button", { type: "button", id: "promote", onclick: promote }, "Promote"),
+      el("button", { type: "button", class: "plain", autofocus: true, onclick: () => dialog.close() }, "Cancel")), refused);
+  byId("view-models").append(dialog);
+  dialog.showModal();
 }
 
 function rollbackButton(board) {
@@ -132,14 +152,16 @@ function rollbackButton(board) {
   }, "Roll back", board ? el("span", { class: "visually-hidden" }, ` board ${board}`) : null);
 }
 
-async function act(what, body, told) {
-  say(byId("models-error"), "");
+async function act(what, body, told, refused = byId("models-error")) {
+  say(refused, "");
   try {
     await post(`${path()}/${what}`, body);
     announce(told);
     await load();
+    return true;
   } catch (error) {
-    say(byId("models-error"), error.message);
+    say(refused, error.message);
+    return false;
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { announce, byId, colour, dimensions, el, joules, parseDimensions, percent, plain, say, seconds, show, table, unitFor, watts } from "./dom.js";
-import { gpuChecks } from "./gpus.js";
+import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
 import { HEAT, draw, load } from "./plot.js";
 import { whenOpened } from "./tabs.js";
@@ -36,7 +36,7 @@ const formulas = (text) => text.split(/,(?![^(]*\))/).map((part) => part.trim())
 
 function sweepRequest() {
   const body = kernel.request();
-  const chosen = gpuChecks(byId("sweep-gpus"));
+  const chosen = chosenGpus(byId("sweep-gpus"));
   if (chosen.length > 1) body.gpus = chosen;
   else body.gpu = chosen[0] ?? kernel.gpu();
   Object.assign(body, kernel.operating(), kernel.models());
@@ -280,4 +280,4 @@ export function start() {
   whenOpened("sweep", () => dispatchEvent(new Event("resize")));
 }
 
-export { OBJECTIVES };
+export { OBJECTIVES, saved };

@@ -1,47 +1,59 @@
-// Views as tabs: arrow keys move between them, the address names the one that is open.
+// Places as tabs, each with its views: some always there, some folded up until somebody opens them.
+// The address names the view that was opened last.
 
 import { byId } from "./dom.js";
 import { savesOfView } from "./save.js";
 
-const WITHOUT_KERNEL = new Set(["application", "history", "accuracy", "measurements", "models"]);
+const FIRST = "predict";
 const opened = {};
 
-/** What to do each time a view is opened. */
+/** What to do each time a view comes to be seen. */
 export function whenOpened(name, act) {
   opened[name] = act;
 }
 
+const tabs = () => [...document.querySelectorAll("[role=tab]")].filter((tab) => tab.offsetParent);
+const placeOf = (tab) => byId(tab.getAttribute("aria-controls"));
+const viewsIn = (root) => [...root.querySelectorAll("[id^=view-]")];
+const nameOf = (view) => view.id.replace("view-", "");
+const isFolded = (view) => view.matches("details:not([open])");
+
+/** Go to a view: its place is shown, and it is unfolded and scrolled to where it is not the first there. */
 export function open(name, { focus = false, remember = true } = {}) {
-  for (const tab of tabs()) {
-    const chosen = tab.id === `tab-${name}`;
+  const view = byId(`view-${name}`);
+  const place = view.closest("[role=tabpanel]");
+  for (const tab of document.querySelectorAll("[role=tab]")) {
+    const chosen = placeOf(tab) === place;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
-    byId(tab.getAttribute("aria-controls")).hidden = !chosen;
+    placeOf(tab).hidden = !chosen;
     if (chosen && focus) tab.focus();
-    if (chosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  byId("main").classList.toggle("with-kernel", !WITHOUT_KERNEL.has(name));
-  if (remember) {
-    const hash = name === "predict" ? "" : `#${name}`;
-    history.replaceState(history.state, "", location.pathname + location.search + hash);
+  for (const one of viewsIn(place)) if (!isFolded(one)) opened[nameOf(one)]?.();
+  if (view.matches("details")) {
+    view.open = true;  // "toggle" tells it
+    view.scrollIntoView();
   }
-  opened[name]?.();
+  if (remember) address(name);
 }
 
-const tabs = () => [...document.querySelectorAll("[role=tab]")];
-const nameOf = (tab) => tab.id.replace("tab-", "");
+function address(name) {
+  const hash = name === FIRST ? "" : `#${name}`;
+  history.replaceState(history.state, "", location.pathname + location.search + hash);
+}
 
 /** The view that the address names. */
 function named() {
   const name = location.hash.slice(1);
-  return tabs().some((tab) => nameOf(tab) === name) ? name : "predict";
+  return viewsIn(document).some((view) => nameOf(view) === name) ? name : FIRST;
 }
 
 export function start() {
   const list = byId("tabs");
+  const go = (tab, focus) => open(nameOf(viewsIn(placeOf(tab))[0]), { focus });
   list.addEventListener("click", (event) => {
     const tab = event.target.closest("[role=tab]");
-    if (tab) open(nameOf(tab));
+    if (tab) go(tab, false);
   });
   list.addEventListener("keydown", (event) => {
     const all = tabs();
@@ -49,11 +61,15 @@ export function start() {
     const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 }[event.key];
     if (at < 0 || next === undefined) return;
     event.preventDefault();
-    open(nameOf(all.at(next % all.length)), { focus: true });
+    go(all.at(next % all.length), true);
   });
-  for (const tab of tabs()) {
-    const view = byId(tab.getAttribute("aria-controls"));
-    view.append(savesOfView(view, tab.textContent.trim()));
+  for (const view of viewsIn(document)) {
+    view.append(savesOfView(view, view.dataset.title));
+    view.addEventListener("toggle", () => {
+      if (!view.open) return;
+      address(nameOf(view));
+      opened[nameOf(view)]?.();
+    });
   }
   addEventListener("hashchange", () => open(named(), { remember: false }));
   open(named(), { remember: false });

@@ -19,8 +19,7 @@ from wattcast.app.cli import main
 from wattcast.training.data import datasets
 from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.data.datasets import SourceFile, sources
-from wattcast.training.data.fetch import FetchError, address_of, fetch
-from wattcast.training.data.inventory import inventory
+from wattcast.training.data.fetch import FetchError, fetch
 
 Run = Callable[..., tuple[str, str]]
 
@@ -269,19 +268,6 @@ def test_a_shortened_copy_stays_unless_it_may_go(
     assert path.read_bytes() == CONTENT
 
 
-def test_the_addresses_are_pinned_and_quoted() -> None:
-    for each in sources().file:
-        address = address_of(each)
-        assert address.startswith("https://raw.githubusercontent.com/santonus/energymodel/")
-        assert len(each.commit) == 40
-        assert " " not in address
-
-
-def test_an_unknown_file_is_named(run: Run) -> None:
-    _, err = run("fetch", "K40", status=2)
-    assert "unknown data source 'K40'" in err
-
-
 def folder_of(tmp_path: Path, content: bytes) -> Path:
     root = tmp_path / "data"
     (root / "power" / "raw").mkdir(parents=True)
@@ -314,22 +300,6 @@ def test_check_tells_complete_from_shortened_and_counts_by_rule(
     assert line.split()[5:8] == ["complete", "400", "400"]
 
 
-def test_check_counts_what_cleaning_dropped(run: Run, source: SourceFile, tmp_path: Path) -> None:
-    rows = [line.replace("vecAdd10", "vecAdd3") for line in ROWS.splitlines()]
-    failed = rows[0].replace(",70.5,1,", ",70.5,#DIV/0!,")
-    blank = "6" + "," * HEADER.count(",")
-    content = "\n".join([HEADER, *rows[:3], rows[2], failed, blank, ""])
-    root = folder_of(tmp_path, content.encode())
-    raw = {each.path: each for each in inventory(root)}[f"power/raw/{NAME}"]
-    assert raw.state == "shortened"
-    assert (raw.rows, raw.kept) == (6, 3)
-    assert raw.dropped == {
-        "1 blank rows": 1,
-        "2 failed formula or blank in a model input": 1,
-        "2 exact duplicates": 1,
-    }
-
-
 def test_a_defect_is_told_with_its_place_and_fails(
     run: Run, source: SourceFile, tmp_path: Path
 ) -> None:
@@ -338,23 +308,6 @@ def test_a_defect_is_told_with_its_place_and_fails(
     out, err = run("check", str(root), status=1)
     assert "defective" in out
     assert err == f"wattcast: {NAME}, row 2: kernel_names.csv does not know 'b' / 'vecAdd10'\n"
-
-
-def test_the_fingerprint_is_of_the_rows_and_not_of_the_file(
-    source: SourceFile, tmp_path: Path
-) -> None:
-    known = CONTENT.replace(b"vecAdd10", b"vecAdd3")
-
-    def found(content: bytes, name: str) -> tuple[str, str]:
-        root = folder_of(tmp_path / name, content)
-        (raw,) = (each for each in inventory(root) if each.path.endswith(NAME))
-        return raw.sha256, raw.fingerprint
-
-    one = found(known, "a")
-    same = found(known.replace(b"70.5", b"70.50"), "b")
-    other = found(known.replace(b"70.5", b"70.6", 1), "c")
-    assert one[0] != same[0]
-    assert one[1] == same[1] != other[1]
 
 
 def test_without_data_or_the_extra_it_says_so(

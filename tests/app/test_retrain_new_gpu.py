@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
@@ -143,28 +141,6 @@ def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
     assert [one["power"] for one in answers(service, kernels)] != [one["power"] for one in before]
     service.post(f"/models/{GPU}/time/rollback", json={})
     assert answers(service, kernels) == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("target", "mode"), [("power", "new_gpu"), ("time", "full")])
-def test_rows_may_hold_the_features_themselves(
-    service: httpx.Client, kernels: dict[str, str], target: str, mode: str
-) -> None:
-    batch = upload(service, measured(service, kernels))
-    rows = csv.DictReader(io.StringIO(service.get(f"/measurements/{batch}/rows").text))
-    text = io.StringIO()
-    fields = [name for name in rows.fieldnames or () if name.startswith("activity1.")]
-    common = ("gpu", "kernel", "kernel_group", "power_watts", "time_seconds")
-    writer = csv.writer(text)
-    writer.writerow((*common, *(name.removeprefix("activity1.") for name in fields)))
-    writer.writerows([[row[name] for name in (*common, *fields)] for row in rows])
-    options = {"targets": target, "mode": mode, "schema": "activity1", "promote": "false"}
-    results = retrained(service, text.getvalue().encode(), **options)
-    assert list(results) == [target]
-    result = results[target]
-    assert result["verdict"]["promoted"], result["verdict"]["reasons"]
-    assert not result["promoted"]
-    assert result["left_out"] == {}
 
 
 def test_what_cannot_be_calibrated_is_refused_at_once(

@@ -88,12 +88,6 @@ names = st.one_of(
 
 
 @FEW
-@given(st.binary(max_size=300), st.sampled_from([b"", b"PK\x03\x04", b"\x1f\x8b\x08\x00", b"{"]))
-def test_bytes(services: Services, content: bytes, start: bytes) -> None:
-    tried(services, start + content)
-
-
-@FEW
 @given(st.lists(names, max_size=8), st.lists(st.lists(cells, max_size=8), max_size=5))
 @example(["gpu", "kernel"], [['"', "\r"], ["\0", "\ud7ff"]])
 def test_csv(services: Services, header: list[str], rows: list[list[str]]) -> None:
@@ -149,36 +143,6 @@ def test_launches_with_some_cells_replaced(
     new = tried(services, out.getvalue(), schema=None)
     assert new is not None
     assert new.rejected + len(new.rows) == 2
-
-
-def archive_of(content: bytes) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("rows.csv", content)
-        archive.writestr("folder/kernel.ptx", b"// " + content)
-    return out.getvalue()
-
-
-@FEW
-@given(
-    st.sampled_from([archive_of, gzip.compress]),
-    st.binary(max_size=2000),
-    st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=4)), max_size=4),
-    st.floats(0.1, 1),
-)
-def test_archives_with_some_bytes_replaced(
-    services: Services,
-    pack: object,
-    content: bytes,
-    changes: list[tuple[float, bytes]],
-    length: float,
-) -> None:
-    assert callable(pack)
-    packed = bytearray(pack(content))
-    for at, new in changes:
-        start = int(at * len(packed))
-        packed[start : start + len(new)] = new
-    tried(services, bytes(packed[: int(length * len(packed))]))
 
 
 @FEW

@@ -122,46 +122,6 @@ def test_flops_per_lane(opcode: str, flops: float) -> None:
     assert classify(opcode).flops_per_lane == flops
 
 
-@pytest.mark.parametrize(
-    ("opcode", "weight"),
-    [
-        # docs/activity.md
-        ("ld.param.u64", 0.4),
-        ("ld.param.u32", 0.05),
-        ("mov.u32", 0.05),
-        ("cvta.to.global.u64", 0),
-        ("and.pred", 0),
-        ("setp.ge.s32", 1),
-        ("setp.ge.s64", 2),
-        ("sin.approx.f32", 2),
-        ("ex2.approx.ftz.f32", 1),
-        ("ex2.approx.f32", 4),
-        ("rsqrt.approx.f32", 4),
-        ("rcp.approx.ftz.f32", 1),
-        ("div.full.f32", 8),
-        ("div.full.ftz.f32", 5),
-        ("div.approx.f32", 5),
-        ("add.s64", 1.6),
-        ("and.b64", 1.6),
-        ("rcp.rn.f32", 8),
-        ("div.rn.f32", 8),
-        ("sqrt.rn.f32", 8),
-        ("div.s32", 18),
-        ("rem.u32", 18),
-        ("rem.u64", 60),
-        ("div.rn.f64", 25),
-        ("sqrt.rn.f64", 25),
-        ("atom.global.add.u32", 2),
-        ("red.global.add.u32", 1),
-        ("add.f64", 1),
-        ("ld.global.u64", 1),
-        ("fma.rn.f32", 1),
-    ],
-)
-def test_machine_instructions_per_ptx_instruction(opcode: str, weight: float) -> None:
-    assert classify(opcode).sass_expansion == weight
-
-
 def test_a_copy_names_both_memories() -> None:
     facts = classify("cp.async.bulk.tensor.2d.shared::cluster.global.tile")
     assert (facts.space, facts.source_space) == ("shared", "global")

@@ -92,12 +92,6 @@ def test_only_a_bare_return_is_a_return() -> None:
     assert (found.returns, found.static.unknown) == (1, 2)
 
 
-def test_a_predicate_does_not_change_any_other_class() -> None:
-    found = counts("@%p1 add.s32 %r1, %r2, %r3;\n@!%p1 bra L;\n@%p2 bar.sync 0;\nL:\nret;")
-    assert found.static.compute_total == 1
-    assert (found.branch, found.sync, found.label, found.returns) == (1, 1, 1, 1)
-
-
 def test_names_and_comments_do_not_count_only_opcodes_do() -> None:
     text = HEADER.replace("_Z1kPf", "_Z6divaddPf") + (
         "ld.param.u64 %rd1, [_Z6divaddPf_param_0]; // mul add sync\n"
@@ -144,12 +138,6 @@ def test_a_loop_over_several_blocks_is_no_loop() -> None:
     assert found.self_loops == ()
     assert found.dynamic(1000) == found.dynamic(0)
     assert find_n_loop(found) == (0.0, ())
-
-
-def test_a_label_inside_splits_the_block_so_it_is_no_self_loop() -> None:
-    found = counts("LOOP:\nadd.s32 %r1, %r1, 1;\nINSIDE:\nadd.s32 %r2, %r2, 1;\nbra LOOP;\nret;")
-    assert found.self_loops == ()
-    assert found.label == 2
 
 
 def test_the_trip_count_of_a_self_loop_is_found_by_label_line_and_default() -> None:

@@ -152,15 +152,6 @@ def test_a_driver_without_graphs_launches_one_by_one() -> None:
     assert books.counted("cuGraphLaunch") == 0
 
 
-def test_launch_overhead_is_that_of_launches() -> None:
-    books = books_with_graphs()
-    probe = Probe(kind="launch", target="launch", operations=2048)
-    loaded = CudaRunner(module=books).load(KERNEL.model_copy(update={"probe": probe}), "uniform")
-    loaded.enqueue(512)
-    assert books.counted("cuGraphLaunch") == 0
-    assert books.counted("cuLaunchKernel") == 512
-
-
 @pytest.mark.parametrize(
     ("failing", "kind"),
     [
@@ -275,9 +266,3 @@ def test_patterns_are_what_they_say_and_the_same_each_time() -> None:
             assert not one.any()
         if pattern == "random_bits":
             assert 0.4 < np.unpackbits(one.view(np.uint8)).mean() < 0.6
-
-
-def test_long_buffers_are_filled_to_the_end() -> None:
-    buffer = Buffer(elements=(64 << 20) + 100, element="u8", low=0, high=256)
-    parts = fillings(buffer, "uniform", 0, 1)
-    assert [(offset, len(part)) for offset, part in parts] == [(0, 64 << 20), (64 << 20, 100)]

@@ -270,25 +270,6 @@ def test_kernel_tuners_results_become_a_recording(tmp_path: Path) -> None:
         pack([path], tmp_path / "data.zip", "nobody")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "joules", "told"),
-    [
-        (1e-3, 0.5, "vector-add-0.power_watts: 500 W is more than 375 W, 1.5 times the limit"),
-        (1e-9, None, "vector-add-0.time_seconds: 1e-09 s is not between"),
-    ],
-)
-def test_what_others_cannot_have_measured_is_not_imported(
-    tmp_path: Path, seconds: float, joules: float | None, told: str
-) -> None:
-    found = from_tuning([Tuned({"block_size_x": 128}, seconds, joules)], "Vector Add")
-    path = tmp_path / "imported.jsonl"
-    with pytest.raises(DataError, match=re.escape(told)):
-        write_imported(path, found, "Tesla V100", "results.json", "MIT")
-    assert not path.exists()
-    if joules is not None:  # nobody knows that board's limit
-        write_imported(path, found, "Board of tomorrow", "results.json", "MIT")
-
-
 def test_a_zeus_log_becomes_configurations() -> None:
     log = (
         "start_time,window_name,elapsed_time,gpu0_energy\n1.0,Step 1,2.0,300.0\n3.5,step 2,1.0,90\n"

@@ -33,6 +33,12 @@ needs_data = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees enough to tell these rows apart, and quick."""
+    monkeypatch.setattr(calibrate, "_TREES", 10)
+
+
 def make_rows(seed: int = 0, gpus: int = 4, each: int = 120) -> Rows:
     """Launches whose power is a GPU's level to a slope of its own, times what the features say."""
     generator = np.random.default_rng(seed)

@@ -18,9 +18,8 @@ from wattcast.training.boosted import FitTask, fit_predict, retrain
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.engine import InProcess
 from wattcast.training.evaluation.splits import Rows
-from wattcast.training.families import FAMILIES, Catboost, Xgboost
+from wattcast.training.families import FAMILIES, Xgboost
 from wattcast.training.folds import board_factor
-from wattcast.training.gate import BASELINE, CHAMPION
 from wattcast.training.uploads import Base, Candidate, Champion, Order
 
 GPU = "tesla-k20"
@@ -78,24 +77,6 @@ def test_a_planted_shift_is_promoted_and_the_artifact_loads(
     assert base + parts.sum(axis=1) == pytest.approx(predicted, abs=0.002)
     assert [share for _, share in stages] == sorted(share for _, share in stages)
     assert [name for name, _ in stages][-2:] == ["final fit", "gate"]
-
-
-def test_shuffled_watts_beat_the_champion_and_stay_a_candidate(
-    champion: Champion, tmp_path: Path
-) -> None:
-    rows = shuffled(measured(champion, shift=1.5))
-    verdict = run(order(champion), rows, champion, tmp_path).verdict
-    against = {one.opponent: one.better for one in verdict.comparisons}
-    assert against == {CHAMPION: True, BASELINE: False}
-    assert not verdict.promoted
-    assert any(BASELINE in reason for reason in verdict.reasons)
-
-
-def test_the_same_measurements_again_are_no_evidence(champion: Champion, tmp_path: Path) -> None:
-    rows = measured(champion)
-    again = retrain(order(champion), uploads(rows, new=False), None, champion, tmp_path)
-    assert not again.verdict.promoted
-    assert "0 kernel groups" in again.verdict.reasons[0]
 
 
 @pytest.fixture(scope="module")
@@ -166,20 +147,6 @@ def test_base_rows_train_with_the_uploads(
     assert garbage.verdict.old is not None
     assert garbage.verdict.old.worse
     assert not garbage.verdict.promoted
-
-
-def test_a_gpu_without_a_model_is_trained_from_its_uploads_alone(
-    champion: Champion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = {**FAMILIES["catboost"].hyperparameters, "iterations": 20}
-    monkeypatch.setattr(Catboost, "hyperparameters", few)
-    rows = measured(champion)
-    asked = order(champion, gpu="gtx-980", continued=False)
-    made = retrain(asked, uploads(rows), None, None, tmp_path)
-    assert made.card.board is not None
-    assert made.card.board.watts_factor == 1
-    assert not made.card.board.base_data
-    assert "there is no champion to beat" in made.verdict.notes
 
 
 def test_what_cannot_be_trained_is_refused(champion: Champion, tmp_path: Path) -> None:

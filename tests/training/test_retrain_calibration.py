@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.training.uploaded import uploads as given_rows
-from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ModelCard, SchemaReference
 from wattcast.models.clocks import ClockPair, default_clocks
@@ -168,19 +167,6 @@ def test_a_board_whose_power_hangs_on_nothing_gets_its_median(
     assert found == pytest.approx(np.median(watts))
 
 
-def test_power_that_is_predicted_well_already_is_no_reason_to_change(
-    pooled: Start, tmp_path: Path
-) -> None:
-    watts = noisy(watts_of(pooled.parameters, activities()))
-    assert not calibrated(pooled, watts, tmp_path).verdict.promoted
-
-
-def test_the_same_launches_again_are_no_evidence(pooled: Start, tmp_path: Path) -> None:
-    watts = watts_of(truth(pooled.parameters), activities())
-    again = calibrated(pooled, watts, tmp_path, new=False)
-    assert "0 kernel groups" in again.verdict.reasons[0]
-
-
 def test_a_calibration_that_forgets_what_was_measured_before_is_refused(
     pooled: Start, tmp_path: Path
 ) -> None:
@@ -196,14 +182,6 @@ def test_a_calibration_that_forgets_what_was_measured_before_is_refused(
         ).verdict
         assert verdict.old is not None
         assert (verdict.old.rows, verdict.old.worse) == ((~new).sum(), worse)
-
-
-def test_one_kernel_is_too_few(pooled: Start, tmp_path: Path) -> None:
-    one = Uploads(
-        Rows.of(np.ones((3, len(COLUMNS))), np.ones(3), ["a"] * 3), np.ones(3, bool), (), ()
-    )
-    with pytest.raises(DataError, match="two kernels"):
-        calibrate_power(ORDER, one, *pooled, tmp_path, opponents=[])
 
 
 # --- time --------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Otherwise:
     remedy: str
     request: dict[str, Any]
     outcome: Outcome
-    at_least: bool = False
+    at_least = False
 
 
 @cache
@@ -262,6 +262,7 @@ class Adviser:
     ) -> Advice:
         """One thing to change, and what that saves."""
         ptx = getattr(found, "ptx", None)
+        made = isinstance(found, Otherwise) or ptx is not None
         return Advice(
             **self._told(found),
             places=places,
@@ -270,7 +271,7 @@ class Adviser:
             changed_ptx=ptx if ptx is not None and len(ptx) <= MOST_PTX else None,
             after=after.answer(),
             gain=gain(self.before, after),
-            promise="at_least" if getattr(found, "at_least", False) else "estimate",
+            promise="at_least" if found.at_least else "estimate" if made else "at_most",
         )
 
     def _told(self, found: Finding | Otherwise) -> dict[str, Any]:

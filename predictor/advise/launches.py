@@ -16,6 +16,7 @@ from wattcast.models.time.registry import DEFAULT, get_time_model
 from wattcast.predictor.advise.adviser import Adviser, Otherwise, Outcome
 from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.messages.advise import Advice
+from wattcast.predictor.sweep import RESOLUTION
 
 MOST_SLOWDOWN = 1.05
 """How much longer a launch at lower clocks may take to be advised."""
@@ -109,7 +110,7 @@ def _shape(adviser: Adviser) -> Otherwise | None:
         found = adviser.asked_again(launch=LaunchRequest.model_validate({**other, **shape}))
         if found is not None and (best is None or found[1].joules < best[0].joules):
             best = found[1], {"launch": {**other, **shape}}, found[0]
-    if best is None:
+    if best is None or best[0].joules > (1 - RESOLUTION) * adviser.before.joules:
         return None
     outcome, request, other_analysis = best
     grid, block = request["launch"]["grid"][0], request["launch"]["block"][0]

@@ -124,10 +124,11 @@ class Advice(Advised):
     )
     after: Outcome
     gain: Gain
-    promise: Literal["estimate", "at_least"] = Field(
+    promise: Literal["estimate", "at_least", "at_most"] = Field(
         default="estimate",
-        description="`at_least` where part of what the change saves is not predicted, so that "
-        "`gain` is a lower bound.",
+        description="`estimate`: the prediction of the changed kernel or launch. `at_least` where "
+        "part of what the change saves is not predicted, `at_most` where the change is not made in "
+        "the code: what it costs elsewhere is not counted.",
     )
 
 
@@ -182,10 +183,10 @@ class AdviceAnswer(Reported):
         for each in self.advice:
             saved = f"{reports.percent(-each.gain.energy_percent)} energy, "
             saved += f"{reports.percent(-each.gain.time_percent)} time"
-            least = ", at least" if each.promise == "at_least" else ""
+            bound = "" if each.promise == "estimate" else f", {reports.words(each.promise)}"
             blocks += [
                 reports.Line(""),
-                reports.Line(f"{reports.words(each.code)}: {saved}{least}", "bold"),
+                reports.Line(f"{reports.words(each.code)}: {saved}{bound}", "bold"),
                 *each.lines(),
             ]
         return [*blocks, reports.Warnings(self.warnings)]

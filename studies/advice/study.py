@@ -129,7 +129,7 @@ class Outcome:
     pair: Pair
     gpu: str
     first: str | None
-    at_least: bool
+    promise: str
     before: tuple[float, float]
     promised: tuple[float, float] | None
     after: tuple[float, float]
@@ -173,7 +173,7 @@ def judge(predictor: Predictor, pair: Pair, gpu: str) -> Outcome:
         pair,
         gpu,
         advice[0]["code"] if advice else None,
-        mine is not None and mine["promise"] == "at_least",
+        "" if mine is None else mine["promise"],
         cost(request),
         None if mine is None else (mine["after"]["seconds"], mine["after"]["joules"]),
         cost(asked(pair.after, changed)),
@@ -187,7 +187,7 @@ def rows(found: Sequence[Outcome]) -> Iterator[list[str]]:
         yield [
             each.pair.name if each.pair.asked else f"({each.pair.name})",
             each.gpu,
-            (each.first or "nothing") + (", at least" if each.at_least else ""),
+            (each.first or "nothing") + f", {each.promise}".removesuffix(", estimate").rstrip(", "),
             *("" if one is None else f"{1e6 * one[0]:,.1f}" for one in numbers),
             "" if each.off is None else f"{100 * each.off[0]:+.1f}",
             *("" if one is None else f"{1e3 * one[1]:,.2f}" for one in numbers),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from studies.advice.study import PTX
 from tests.app.conftest import settings_at
+from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
+from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.app.services import Services
 from wattcast.predictor.advise import advise
 from wattcast.predictor.messages.advise import AdviceAnswer
@@ -15,6 +18,9 @@ from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
 from wattcast.predictor.predict import predict
 from wattcast.predictor.sweep import sweep
+
+WITHIN = 0.05
+"""How far the prediction of what advice changes may lie from what it promises."""
 
 TEXT = PTX.read_text(encoding="utf-8")
 BLOCKS = (128, 256, 384, 512, 1024)
@@ -104,3 +110,42 @@ def test_a_broadcast_is_no_bank_conflict(
 ) -> None:
     found = told(services, asked(kernel, grid=grid, block=block, arguments={"3": 1024}))
     assert "bank_conflicts" not in {each.code for each in (*found.advice, *found.unpriced)}
+
+
+def numbers(shape: Shape) -> dict[str, Any]:
+    return {
+        str(position): value.item()
+        for position, value in enumerate(shape.arguments.values())
+        if isinstance(value, np.number)
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["a100-sxm4-40gb", "rtx-4090"])
+@pytest.mark.parametrize("kernel", KERNELS[::2], ids=lambda kernel: kernel.name)
+def test_every_number_is_met_by_the_prediction_of_the_change(
+    services: Services, kernel: FixtureKernel, gpu: str
+) -> None:
+    """Of the fixtures in two launches, with their numbers and without."""
+    text, shape = path_for(kernel.source, "sm_80").read_text(), kernel.large or kernel.shapes[0]
+    for given in (numbers(shape), {}):
+        launch = {
+            "grid": list(shape.grid),
+            "block": list(shape.block),
+            "dynamic_shared_bytes": shape.dynamic_shared_bytes,
+            "arguments": given,
+        }
+        request = asked(kernel.entry, gpu, text, **launch)
+        found = told(services, request)
+        assumed = predict(services, request)["trip_counts"]
+        if any(each["how"] == "assumed" for each in assumed):
+            assert not found.advice
+        for each in found.advice:
+            if each.request is None and each.changed_ptx is None:
+                assert each.promise != "estimate"
+                continue
+            changed = {**request.model_dump(exclude_defaults=True), **(each.request or {})}
+            changed["ptx"] = each.changed_ptx or text
+            then = predict(services, PredictRequest.model_validate(changed))
+            assert then["time"]["seconds"] == pytest.approx(each.after.seconds, rel=WITHIN)
+            assert then["energy"]["joules"] == pytest.approx(each.after.joules, rel=WITHIN)

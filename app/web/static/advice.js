@@ -8,6 +8,7 @@ import { open } from "./tabs.js";
 const percentOf = (share) => `${share > 0 ? "−" : share < 0 ? "+" : ""}${plain(Math.abs(share))} %`;
 const saved = (amount, unit, what, share) => `${quantity(Math.abs(amount), unit)} `
   + `${amount < 0 ? "more" : "less"} ${what} (${plain(Math.abs(share))} %)`;
+const bound = (one, before) => (one.promise === "estimate" ? "" : before + one.promise.replace("_", " "));
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Show the advice of an answer; `mend` says what to replace in an example: {code: [old, new]}. */
@@ -38,7 +39,7 @@ function first(advice, mend) {
   return [
     el("h3", {}, "What would save"),
     el("p", { class: "gain" }, el("b", { class: gain.joules > 0 ? "good" : null }, percentOf(gain.energy_percent)),
-      ` energy, ${percentOf(gain.time_percent)} time${one.promise === "at_least" ? ", at least" : ""}`),
+      ` energy, ${percentOf(gain.time_percent)} time${bound(one, ", ")}`),
     el("p", {}, sentence(one.remedy), lines(one), "."),
     el("div", { class: "row tight" }, tries(one, mend, true),
       advice.length > 1 ? el("a", { href: "#advice-panel", onclick: (event) => {
@@ -62,7 +63,7 @@ function item(one, mend) {
     el("p", {}, el("span", { class: gain.joules > 0 ? "good" : null },
       saved(gain.joules, "J", "energy", gain.energy_percent)), ", ",
     saved(gain.seconds, "s", "time", gain.time_percent),
-    one.promise === "at_least" ? "; at least that" : ""),
+    bound(one, "; ")),
     el("p", { class: "hint" }, one.detail, lines(one), "."),
     one.snippet_before && one.snippet_after ? el("div", { class: "fields sides" },
       snippet("Before", one.snippet_before), snippet("After", one.snippet_after)) : null,

@@ -26,21 +26,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
-from prometheus_client.core import (
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+import prometheus_client as prometheus
+from prometheus_client import core
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -51,10 +38,10 @@ if TYPE_CHECKING:
     from wattcast.app.services import Services
     from wattcast.predictor.messages.predict import PredictAnswer
 
-REGISTRY = CollectorRegistry(auto_describe=True)
+REGISTRY = prometheus.CollectorRegistry(auto_describe=True)
 """Ours alone: the client library's default one belongs to whoever imports us."""
 
-ProcessCollector(registry=REGISTRY)
+prometheus.ProcessCollector(registry=REGISTRY)
 
 PREFIX = "wattcast_"
 
@@ -62,24 +49,24 @@ LATENCY_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.06, 0.1, 0.25, 0.5, 1, 2.5
 """Buckets around the budgets of a prediction (2, 5 and 60 ms), up to an upload."""
 
 
-def counter(name: str, what: str, labels: Sequence[str] = ()) -> Counter:
+def counter(name: str, what: str, labels: Sequence[str] = ()) -> prometheus.Counter:
     """A counter ``wattcast_<name>_total``."""
-    return Counter(PREFIX + name, what, labels, registry=REGISTRY)
+    return prometheus.Counter(PREFIX + name, what, labels, registry=REGISTRY)
 
 
-_WATCHED: dict[str, Gauge] = {}
+_WATCHED: dict[str, prometheus.Gauge] = {}
 
 
 def watch(name: str, what: str, look: Callable[[], float]) -> None:
     """A gauge whose value ``look`` tells when somebody asks; the latest ``look`` of a name holds.
     ``look`` runs within ``GET /metrics``: it must be quick and must not raise."""
     if name not in _WATCHED:
-        _WATCHED[name] = Gauge(PREFIX + name, what, registry=REGISTRY)
+        _WATCHED[name] = prometheus.Gauge(PREFIX + name, what, registry=REGISTRY)
     _WATCHED[name].set_function(look)
 
 
 REQUESTS = counter("requests", "Requests answered.", ("method", "route", "status"))
-REQUEST_SECONDS = Histogram(
+REQUEST_SECONDS = prometheus.Histogram(
     f"{PREFIX}request_seconds",
     "Time from a request's first byte to its answer.",
     ("method", "route"),
@@ -128,32 +115,34 @@ def predicted(answers: Iterable[PredictAnswer]) -> None:
 class _Found(Collector):
     """Families that were looked up for one page."""
 
-    def __init__(self, found: Iterable[Metric]) -> None:
+    def __init__(self, found: Iterable[core.Metric]) -> None:
         self._found = list(found)
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[core.Metric]:
         return self._found
 
 
-def page(more: Iterable[Metric] = ()) -> tuple[bytes, str]:
+def page(more: Iterable[core.Metric] = ()) -> tuple[bytes, str]:
     """All metrics and ``more`` in Prometheus' text format, and its media type."""
-    looked_up = CollectorRegistry()
+    looked_up = prometheus.CollectorRegistry()
     looked_up.register(_Found(more))
-    return generate_latest(REGISTRY) + generate_latest(looked_up), CONTENT_TYPE_LATEST
+    return prometheus.generate_latest(REGISTRY) + prometheus.generate_latest(
+        looked_up
+    ), prometheus.CONTENT_TYPE_LATEST
 
 
 JOB_SECONDS = (5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 3600.0)
 """Buckets around a small retraining (60 s, the budget) up to ``job_seconds``' default."""
 
 
-def families(services: Services) -> Iterator[Metric]:
+def families(services: Services) -> Iterator[core.Metric]:
     """All of them. A database that does not answer is a 0, not an error."""
     if services.data is not None:
         found: JobFigures | None = None
         with suppress(SQLAlchemyError):
             found = job_figures(services.data.engine, KINDS, JOB_SECONDS)
         what = "Whether the database answered when these metrics were asked for."
-        yield GaugeMetricFamily(f"{PREFIX}database_up", what, float(found is not None))
+        yield core.GaugeMetricFamily(f"{PREFIX}database_up", what, float(found is not None))
         if found is not None:
             yield from _jobs(found)
     yield _models(services)
@@ -161,7 +150,7 @@ def families(services: Services) -> Iterator[Metric]:
     yield from _coverage(services)
 
 
-def _jobs(found: JobFigures) -> Iterator[Metric]:
+def _jobs(found: JobFigures) -> Iterator[core.Metric]:
     yield _gauges("jobs", "Jobs in the database.", ("kind", "state"), found.by_state.items())
     yield _gauges(
         "oldest_queued_job_seconds",
@@ -169,7 +158,7 @@ def _jobs(found: JobFigures) -> Iterator[Metric]:
         ("kind",),
         (((kind,), seconds) for kind, seconds in found.oldest_queued_seconds.items()),
     )
-    durations = HistogramMetricFamily(
+    durations = core.HistogramMetricFamily(
         f"{PREFIX}job_seconds",
         "Time of jobs from their first start to their end.",
         labels=("kind", "outcome"),
@@ -181,8 +170,8 @@ def _jobs(found: JobFigures) -> Iterator[Metric]:
     yield durations
 
 
-def _models(services: Services) -> Metric:
-    info = InfoMetricFamily(
+def _models(services: Services) -> core.Metric:
+    info = core.InfoMetricFamily(
         f"{PREFIX}model",
         "Models that answer for a GPU, or for one board of it.",
         labels=("gpu", "target", "board", "family", "schema", "source", "version", "champion"),
@@ -198,15 +187,15 @@ def _models(services: Services) -> Metric:
 
 def _gauges(
     name: str, what: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
-) -> Metric:
+) -> core.Metric:
     """A gauge with a value for each row of labels."""
-    family = GaugeMetricFamily(PREFIX + name, what, labels=labels)
+    family = core.GaugeMetricFamily(PREFIX + name, what, labels=labels)
     for row, value in values:
         family.add_metric(row, value)
     return family
 
 
-def _drift(services: Services) -> Iterator[Metric]:
+def _drift(services: Services) -> Iterator[core.Metric]:
     by = ("gpu", "schema")
     found = [((each.gpu, each.schema_id), each) for each in services.drift.all()]
     what = "Latest predictions that drift is told of."
@@ -221,7 +210,7 @@ def _drift(services: Services) -> Iterator[Metric]:
     yield _gauges("drift_stability_index", what, (*by, "feature"), indices)
 
 
-def _coverage(services: Services) -> Iterator[Metric]:
+def _coverage(services: Services) -> Iterator[core.Metric]:
     by, found = ("target", "gpu", "board", "model"), services.power.serving.coverage
     what = "Kernels measured after they were predicted."
     yield _gauges("observed_kernels", what, by, ((row, o.kernels) for row, o in found.items()))

@@ -19,23 +19,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
+from wattcast.measure import recording as records
+from wattcast.measure import sensors
 from wattcast.measure.device import Batch, Clock, Loaded, Reading, Runner, Sensor
 from wattcast.measure.nvml import HARMLESS, reason_names
-from wattcast.measure.recording import (
-    Configuration,
-    Reason,
-    Result,
-    Samples,
-    SensorTraits,
-    Window,
-)
-from wattcast.measure.sensors import (
-    counter_watts,
-    half_width,
-    lag_seconds,
-    sampled_watts,
-    update_period,
-)
 from wattcast.measure.workload import Pattern, Workload
 
 
@@ -134,11 +121,11 @@ _STEPS = 3
 def behaviour(
     runner: Runner,
     sensor: Sensor,
-    offered: SensorTraits,
+    offered: records.SensorTraits,
     clock: Clock,
     workload: Workload,
     settings: Settings,
-) -> SensorTraits:
+) -> records.SensorTraits:
     """Find out update period and lag of the power sensor with a workload that draws much."""
     if offered.power is None:
         return offered
@@ -154,9 +141,9 @@ def behaviour(
             watts = [one.power_watts for one in observer.readings if one.power_watts is not None]
             idle += [fmean(watts)] if watts else []
             began, _ = observer.run(3.0, launches)
-            if (period := update_period(observer.readings)) is not None:
+            if (period := sensors.update_period(observer.readings)) is not None:
                 periods.append(period)
-            if (lag := lag_seconds(observer.readings, began)) is not None:
+            if (lag := sensors.lag_seconds(observer.readings, began)) is not None:
                 lags.append(lag)
             observer.drain()
     if not periods:
@@ -176,13 +163,13 @@ def behaviour(
 def measure(
     runner: Runner,
     sensor: Sensor,
-    traits: SensorTraits,
+    traits: records.SensorTraits,
     clock: Clock,
     workload: Workload,
     pattern: Pattern,
     key: str,
     settings: Settings,
-) -> Configuration:
+) -> records.Configuration:
     """One configuration. Raises WorkloadError, GpuLostError."""
     with closing(runner.load(workload, pattern)) as loaded:
         return _Measurement(loaded, sensor, traits, clock, workload, pattern, settings).run(key)
@@ -192,14 +179,14 @@ def measure(
 class _Measurement:
     loaded: Loaded
     sensor: Sensor
-    traits: SensorTraits
+    traits: records.SensorTraits
     clock: Clock
     workload: Workload
     pattern: Pattern
     settings: Settings
-    reasons: list[Reason] = field(default_factory=list)
+    reasons: list[records.Reason] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
+    windows: list[records.Window] = field(default_factory=list)
     warm_up: float = 0.0
     idle_watts: float | None = None
     steady_from: int = 0
@@ -209,14 +196,14 @@ class _Measurement:
         self.observer = Observer(self.loaded, self.sensor, self.clock, poll)
         self.begin = self.clock.now()
 
-    def run(self, key: str) -> Configuration:
+    def run(self, key: str) -> records.Configuration:
         if not self.workload.timed_only and self.traits.power is not None:
             self._watched()
         else:
             self._timed(batch_size(self.observer, self.loaded, self.settings))
             self.reasons += () if self.workload.timed_only else ("no_power_sensor",)
         batches = self.observer.batches[self.steady_from :]
-        return Configuration(
+        return records.Configuration(
             key=key,
             workload=self.workload.described,
             ptx_sha256=self.workload.ptx_sha256,
@@ -224,7 +211,7 @@ class _Measurement:
             warm_up_seconds=round(self.warm_up, 6),
             batches=tuple((one.launches, one.seconds) for one in batches),
             windows=tuple(self.windows),
-            samples=Samples.of(self.observer.readings, self.begin),
+            samples=records.Samples.of(self.observer.readings, self.begin),
             result=self._result(batches),
         )
 
@@ -283,7 +270,7 @@ class _Measurement:
 
     def _noise(self, begin: float, end: float) -> float:
         """Standard error of a stretch's mean from its own updates, in watts."""
-        return (half_width(sorted(set(self._watts(begin, end)))) or 0.0) / 2
+        return (sensors.half_width(sorted(set(self._watts(begin, end)))) or 0.0) / 2
 
     def _repeat(self, launches: int, seconds: float) -> None:
         settings, lag = self.settings, self.traits.lag_seconds or 0.0
@@ -292,23 +279,23 @@ class _Measurement:
             self.windows.append(self._window(start, end, lag))
             known = [one.watts for one in self.windows if one.watts is not None]
             if len(known) >= settings.least_windows:
-                width = half_width(known)
+                width = sensors.half_width(known)
                 if width is not None and width <= settings.power_ci_share * fmean(known):
                     return
 
-    def _window(self, start: float, end: float, lag: float) -> Window:
+    def _window(self, start: float, end: float, lag: float) -> records.Window:
         readings = self.observer.readings
         watts: float | None = None
         method = None
         count = 0
         if self.traits.energy_counter:
-            watts, count = counter_watts(readings, start, end)
+            watts, count = sensors.counter_watts(readings, start, end)
             method = "counter"
         if watts is None or count < self.settings.updates:
-            watts, count = sampled_watts(readings, start, end, lag)
+            watts, count = sensors.sampled_watts(readings, start, end, lag)
             method = "samples"
         enough = count >= self.settings.updates
-        return Window(
+        return records.Window(
             start_seconds=round(start - self.begin, 6),
             end_seconds=round(end - self.begin, 6),
             watts=round(watts, 4) if watts is not None and enough else None,
@@ -327,7 +314,7 @@ class _Measurement:
 
     # --- result ------------------------------------------------------------------------------
 
-    def _result(self, batches: Sequence[Batch]) -> Result:
+    def _result(self, batches: Sequence[Batch]) -> records.Result:
         each = [one.seconds / one.launches for one in batches]
         seconds = median(each) if each else None
         steady = self._steady()
@@ -341,9 +328,9 @@ class _Measurement:
         if reasons:
             self.notes.append(f"held back: {', '.join(reasons)}")
         self.notes += self.sensor.told()
-        return Result(
+        return records.Result(
             time_seconds=seconds,
-            time_ci_seconds=half_width(each) if each else None,
+            time_ci_seconds=sensors.half_width(each) if each else None,
             power_watts=watts,
             power_ci_watts=width,
             energy_joules=watts * seconds if watts is not None and seconds else None,
@@ -361,7 +348,7 @@ class _Measurement:
         known = [one.watts for one in self.windows if one.watts is not None]
         if len(known) < self.settings.least_windows:
             return None, None
-        mean, width = fmean(known), half_width(known)
+        mean, width = fmean(known), sensors.half_width(known)
         if width is None or width > self.settings.power_ci_share * mean:
             drift = abs(known[-1] - known[0])
             steady = drift <= 2 * self.settings.power_ci_share * mean

@@ -20,17 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import DataError
-from wattcast.models.processes import (
-    LEARNED_FROM,
-    OWN,
-    SOME,
-    SPREAD,
-    STRANGE,
-    ClockErrors,
-    Fit,
-    fitted,
-    ranked,
-)
+from wattcast.models import processes
 
 Floats = NDArray[np.float64]
 
@@ -70,7 +60,7 @@ class Search:
     bound: float = math.inf
     doubt: Floats | None = None
     bounded_doubt: Floats | None = None
-    clocks: ClockErrors | None = None
+    clocks: processes.ClockErrors | None = None
     measured: dict[int, list[float]] = field(default_factory=dict)
     measured_bounded: dict[int, list[float]] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
@@ -88,7 +78,7 @@ class Search:
                 raise DataError("predictions must be finite and above 0")
             setattr(self, name, values)
         self._places = np.column_stack(
-            [ranked(column) for column in (*self.columns.T, np.log(self.predicted))]
+            [processes.ranked(column) for column in (*self.columns.T, np.log(self.predicted))]
         )
         if self.clocks and not (self.columns > 0).all():
             raise DataError("clocks and power limits must be above 0")
@@ -174,7 +164,7 @@ class Search:
         strange = self._strange()
         if left == 0:
             return not self._again(strange)
-        unknown = len(self.measured) < LEARNED_FROM and not self.clocks
+        unknown = len(self.measured) < processes.LEARNED_FROM and not self.clocks
         if unknown or self._again(strange) or self._best(strange) is None:
             return False
         return float(self._outlook(strange).gain.max()) < gain
@@ -214,24 +204,24 @@ class Search:
 
     def _strange(self) -> set[int]:
         """Measured once, or with values that differ, and far from what all others let expect."""
-        if len(self.measured) < SOME:
+        if len(self.measured) < processes.SOME:
             return set()
         far = self._fit(self.predicted, self.measured, self.doubt).far
         return {
             index
             for index, away in zip(self.measured, far, strict=True)
-            if away > STRANGE and not _believed(self.measured[index])
+            if away > processes.STRANGE and not _believed(self.measured[index])
         }
 
     def _fit(
         self, predicted: Floats, measured: dict[int, list[float]], doubt: Floats | None
-    ) -> Fit:
+    ) -> processes.Fit:
         where = np.fromiter(measured, dtype=np.intp, count=len(measured))
         values = np.array([_middle(each) for each in measured.values()], dtype=np.float64)
         believed = np.array([_believed(each) for each in measured.values()], dtype=bool)
         residuals = np.log(values / predicted[where])
         doubted = np.zeros(where.size) if doubt is None else doubt[where]
-        return fitted(self._inputs[where], residuals, believed, doubted, self.clocks)
+        return processes.fitted(self._inputs[where], residuals, believed, doubted, self.clocks)
 
     def _outlook(self, strange: set[int]) -> Outlook:
         mean, spread = self._expected(self.predicted, self.measured, self.doubt)
@@ -257,7 +247,7 @@ class Search:
         more = 0.0 if doubt is None else doubt
         if not measured:
             return np.log(predicted), np.hypot(
-                np.full(predicted.size, math.hypot(SPREAD, OWN)), more
+                np.full(predicted.size, math.hypot(processes.SPREAD, processes.OWN)), more
             )
         mean, spread = self._fit(predicted, measured, doubt).everywhere(self._inputs)
         return np.log(predicted) + mean, np.hypot(spread, more)

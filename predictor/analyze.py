@@ -11,20 +11,7 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.launch import PointerHint
 from wattcast.features.schemas import activity_schema
 from wattcast.predictor import parts
-from wattcast.predictor.messages.analyze import (
-    AnalyzeAnswer,
-    AnalyzedAccess,
-    AnalyzedArgument,
-    AnalyzedBlock,
-    AnalyzedLaunch,
-    AnalyzedLine,
-    AnalyzedLoop,
-    AnalyzedOccupancy,
-    AnalyzeRequest,
-    ObservedTrips,
-    Quantity,
-    Sampling,
-)
+from wattcast.predictor.messages import analyze as messages
 from wattcast.predictor.parts.arguments import c_names, described
 from wattcast.predictor.parts.sources import Source
 
@@ -38,7 +25,7 @@ MOST_ROWS = 2000
 
 
 @parts.within_asked_seconds
-def analyze(predictor: Predictor, request: AnalyzeRequest) -> AnalyzeAnswer:
+def analyze(predictor: Predictor, request: messages.AnalyzeRequest) -> messages.AnalyzeAnswer:
     """Loops, accesses, mix, occupancy, registers and activity of a launch.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, and
@@ -51,13 +38,13 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> AnalyzeAnswer:
     executed = analysis.executed if analysis.activity_how == "executed" else None
     accesses, lines = analysis.accesses, analysis.lines
     mix = sorted(analysis.mix.items(), key=lambda item: -item[1])
-    return AnalyzeAnswer(
+    return messages.AnalyzeAnswer(
         gpu=gpu.id,
         kernel=parts.kernel_name(analysis.function),
         compiled=parts.compiled(source),
         launch=_launch(analysis, source),
         how=analysis.activity_how,
-        occupancy=AnalyzedOccupancy(
+        occupancy=messages.AnalyzedOccupancy(
             **parts.occupancy(analysis).data(),
             limits={str(name): blocks for name, blocks in analysis.occupancy.limits.items()},
             waves=analysis.waves,
@@ -66,9 +53,9 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> AnalyzeAnswer:
         loops=_loops(analysis),
         mix=dict(mix),
         blocks=_blocks(analysis),
-        accesses=[AnalyzedAccess(**asdict(access)) for access in accesses[:MOST_ROWS]],
+        accesses=[messages.AnalyzedAccess(**asdict(access)) for access in accesses[:MOST_ROWS]],
         activity=[
-            Quantity(
+            messages.Quantity(
                 name=field.name,
                 value=activity[field.name],
                 **parts.members(field, "unit", "description"),
@@ -78,7 +65,7 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> AnalyzeAnswer:
         lines=[_line(line, source) for line in lines[:MOST_ROWS]],
         sampling=None
         if executed is None
-        else Sampling(
+        else messages.Sampling(
             sampled_blocks=len(executed.sampling.plan.blocks),
             **parts.members(executed.sampling, *_SAMPLING),
         ),
@@ -95,30 +82,30 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> AnalyzeAnswer:
     )
 
 
-def _launch(analysis: KernelAnalysis, source: Source) -> AnalyzedLaunch:
+def _launch(analysis: KernelAnalysis, source: Source) -> messages.AnalyzedLaunch:
     launch, function = analysis.launch, analysis.function
     parameters = described(function, c_names(function, source.kernels))
     given = {
         position: asdict(value) if isinstance(value, PointerHint) else value
         for position, value in launch.arguments.items()
     }
-    return AnalyzedLaunch(
+    return messages.AnalyzedLaunch(
         grid=list(launch.grid),
         block=list(launch.block),
         **parts.members(launch, "blocks", "threads", "warps_per_block", "dynamic_shared_bytes"),
         static_shared_bytes=analysis.static_shared_bytes,
         arguments=[
-            AnalyzedArgument(**parameter.data(), given=given.get(str(parameter.position)))
+            messages.AnalyzedArgument(**parameter.data(), given=given.get(str(parameter.position)))
             for parameter in parameters
         ],
     )
 
 
-def _blocks(analysis: KernelAnalysis) -> list[AnalyzedBlock]:
+def _blocks(analysis: KernelAnalysis) -> list[messages.AnalyzedBlock]:
     """Basic blocks with what bounds their own speed: how long their chain of dependences is."""
     body = analysis.function.body
     return [
-        AnalyzedBlock(
+        messages.AnalyzedBlock(
             block=chain.block,
             label=block.label,
             line=body.instructions[block.start].line,
@@ -129,26 +116,26 @@ def _blocks(analysis: KernelAnalysis) -> list[AnalyzedBlock]:
     ][:MOST_ROWS]
 
 
-def _line(line: LineActivity, source: Source) -> AnalyzedLine:
+def _line(line: LineActivity, source: Source) -> messages.AnalyzedLine:
     """A source line; of what was compiled here, a header is told by its name alone."""
     row = asdict(line)
     if source.cuda is not None and line.file is not None:
         row["file"] = PurePath(line.file).name
-    return AnalyzedLine(**row)
+    return messages.AnalyzedLine(**row)
 
 
-def _loops(analysis: KernelAnalysis) -> list[AnalyzedLoop]:
+def _loops(analysis: KernelAnalysis) -> list[messages.AnalyzedLoop]:
     """Trip counts with each loop's depth and, where it was executed, what was seen of it."""
-    observed: dict[int, ObservedTrips] = {}
+    observed: dict[int, messages.ObservedTrips] = {}
     if analysis.activity_how == "executed":
         observed = {
-            seen.loop: ObservedTrips(
+            seen.loop: messages.ObservedTrips(
                 **parts.members(seen, "mean", "lowest", "highest", "entries", "extrapolated")
             )
             for seen in analysis.executed.loops
             if seen.function == analysis.function.name
         }
     return [
-        AnalyzedLoop(**trip.data(), depth=loop.depth, observed=observed.get(loop.index))
+        messages.AnalyzedLoop(**trip.data(), depth=loop.depth, observed=observed.get(loop.index))
         for loop, trip in zip(analysis.loops.loops, parts.trip_counts(analysis), strict=True)
     ]

@@ -13,12 +13,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Need
-from wattcast.predictor.messages.batch import (
-    BatchAnswer,
-    BatchPrediction,
-    BatchRequest,
-    LaunchProblem,
-)
+from wattcast.predictor.messages import batch as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.predict import Launched, launched, rests_on_activity
@@ -27,7 +22,7 @@ if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
 
-def predict_many(predictor: Predictor, request: BatchRequest) -> BatchAnswer:
+def predict_many(predictor: Predictor, request: messages.BatchRequest) -> messages.BatchAnswer:
     """Predictions of many launches, in their order.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, GpuError, ModelError and
@@ -37,7 +32,7 @@ def predict_many(predictor: Predictor, request: BatchRequest) -> BatchAnswer:
         return _predict_many(predictor, request)
 
 
-def _predict_many(predictor: Predictor, request: BatchRequest) -> BatchAnswer:
+def _predict_many(predictor: Predictor, request: messages.BatchRequest) -> messages.BatchAnswer:
     gpu = predictor.gpus.load(request.gpu)
     source = predictor.sources.read(request, gpu)
     function = source.known.module.kernel(request.kernel)
@@ -45,7 +40,7 @@ def _predict_many(predictor: Predictor, request: BatchRequest) -> BatchAnswer:
     shared = {name: getattr(request, name) for name in type(request).model_fields}
     launches = shared.pop("launches")
     one = PredictRequest.model_construct(**shared, launch=launches[0])
-    answers: list[BatchPrediction] = []
+    answers: list[messages.BatchPrediction] = []
     needs: dict[int, Need] = {}
     notes = {note.code: note for note in reversed(beside)}
     first: Launched | None = None
@@ -57,10 +52,10 @@ def _predict_many(predictor: Predictor, request: BatchRequest) -> BatchAnswer:
                 own = _notes(found)
                 answers.append(_answer(found, own))
             except (LaunchError, AnalysisError) as error:
-                problem = LaunchProblem(
+                problem = messages.LaunchProblem(
                     kind=error.slug, detail=error.detail, field=parts.field_of(error)
                 )
-                answers.append(BatchPrediction(problem=problem))
+                answers.append(messages.BatchPrediction(problem=problem))
                 continue
             first = first or found
             for note in own:
@@ -69,7 +64,7 @@ def _predict_many(predictor: Predictor, request: BatchRequest) -> BatchAnswer:
                 for need in parts.needs(source, found.analysis):
                     needs.setdefault(need.position, need)
     card = first.point.power.card if first is not None else None
-    return BatchAnswer(
+    return messages.BatchAnswer(
         gpu=gpu.id,
         kernel=parts.kernel_name(function),
         compiled=parts.compiled(source),
@@ -92,10 +87,10 @@ def _notes(found: Launched) -> list[Diagnostic]:
     return [*found.analysis.diagnostics, *of_vector, *power.diagnostics, *notes]
 
 
-def _answer(launched: Launched, notes: list[Diagnostic]) -> BatchPrediction:
+def _answer(launched: Launched, notes: list[Diagnostic]) -> messages.BatchPrediction:
     analysis, cost, energy = launched
     duration, power = cost.duration, cost.power
-    return BatchPrediction(
+    return messages.BatchPrediction(
         power=parts.power(power.estimate) if power.estimate else None,
         time=parts.time(duration.estimate) if duration else None,
         energy=parts.energy(energy) if energy else None,

@@ -14,15 +14,7 @@ from wattcast.features.errors import AnalysisError
 from wattcast.models.estimate import BASIS_ORDER
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Energy, Interval, KernelName, Power, Time
-from wattcast.predictor.messages.cost import (
-    ApplicationKernel,
-    Carbon,
-    CostAnswer,
-    CostRequest,
-    KernelCost,
-    Price,
-    Tariff,
-)
+from wattcast.predictor.messages import cost as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.predict import predict_one
 
@@ -44,7 +36,7 @@ class _Predicted(NamedTuple):
     launches: int
 
 
-def cost(predictor: Predictor, request: CostRequest) -> CostAnswer:
+def cost(predictor: Predictor, request: messages.CostRequest) -> messages.CostAnswer:
     """The energy of all launches together; each kernel's prediction is stored if there is a store.
 
     Raises what ``predict`` raises, and AnalysisError for a kernel without power or time; the
@@ -62,11 +54,11 @@ def cost(predictor: Predictor, request: CostRequest) -> CostAnswer:
     total = Energy(joules=joules, **_ends(energies))
     times = [(each.time, each.launches) for each in kernels]
     seconds = sum(count * each.seconds for each, count in times)
-    return CostAnswer(
+    return messages.CostAnswer(
         gpu=kernels[0].answer.gpu,
         covers="gpu_board_while_kernels_run",
         kernels=[
-            KernelCost(
+            messages.KernelCost(
                 prediction_id=each.answer.id,
                 kernel=each.kernel,
                 launches=each.launches,
@@ -87,7 +79,7 @@ def cost(predictor: Predictor, request: CostRequest) -> CostAnswer:
 
 
 def priced(
-    energy: Energy, tariff: Tariff | None, grams_co2_per_kwh: float | None
+    energy: Energy, tariff: messages.Tariff | None, grams_co2_per_kwh: float | None
 ) -> dict[str, Any]:
     """``kwh``, ``price`` and ``co2`` of an energy with its ends."""
     kwh, low, high = (each / JOULES_PER_KWH for each in (energy.joules, energy.low, energy.high))
@@ -95,16 +87,16 @@ def priced(
     if tariff is not None:
         rate = tariff.price_per_kwh
         amount, currency = kwh * rate, tariff.currency
-        price = Price(amount=amount, low=low * rate, high=high * rate, currency=currency)
+        price = messages.Price(amount=amount, low=low * rate, high=high * rate, currency=currency)
     if (grams := grams_co2_per_kwh) is not None:
-        co2 = Carbon(grams=kwh * grams, low=low * grams, high=high * grams)
+        co2 = messages.Carbon(grams=kwh * grams, low=low * grams, high=high * grams)
     return {"kwh": kwh, "price": price, "co2": co2}
 
 
 def _predicted(
     predictor: Predictor,
-    request: CostRequest,
-    kernel: ApplicationKernel,
+    request: messages.CostRequest,
+    kernel: messages.ApplicationKernel,
     rows: list[Future[None]],
 ) -> _Predicted:
     asked = PredictRequest.model_validate(

@@ -27,16 +27,7 @@ from wattcast.models.papers.scaling.physical import Scale, ScalingParameters, ti
 from wattcast.models.papers.scaling.use import CounterKind
 from wattcast.predictor import parts
 from wattcast.predictor.dvfs import wanted_pairs
-from wattcast.predictor.messages.counted import (
-    CountedAnswer,
-    CountedBest,
-    CountedModel,
-    CountedPoint,
-    CountedRequest,
-    CountedScale,
-    KnownPoint,
-    MeasuredCounters,
-)
+from wattcast.predictor.messages import counted as messages
 from wattcast.predictor.profiles import read_profile
 
 if TYPE_CHECKING:
@@ -60,7 +51,9 @@ class _Following(NamedTuple):
     power: float
 
 
-def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> CountedAnswer:
+def dvfs_from_counters(
+    predictor: Predictor, request: messages.CountedRequest
+) -> messages.CountedAnswer:
     """Scales of time and power at each pair of clocks, and the best pairs.
 
     Raises DataError for counters that are missing, unknown, impossible or of several kernels,
@@ -92,10 +85,10 @@ def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> Counted
     measured = parameters.power is not None
     front = pareto(points) if measured else ()
     best = best_points(points, base.time_seconds, constraints)
-    return CountedAnswer(
+    return messages.CountedAnswer(
         gpu=gpu.id,
         kernel=counted.kernel,
-        model=CountedModel(
+        model=messages.CountedModel(
             gpu=gpu.id,
             campaign=campaign,
             counters=parameters.counters,
@@ -106,7 +99,7 @@ def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> Counted
         uses={**use.core, "dram": use.dram},
         reference=parts.clocks(reference),
         points=[
-            CountedPoint(
+            messages.CountedPoint(
                 **_point(point, scales[point.key], base, counted),
                 scale=_scale(scales[point.key], model, point.key, reference),
                 pareto=any(point is each for each in front),
@@ -117,7 +110,7 @@ def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> Counted
         ],
         pareto=[parts.clocks(point.key) for point in front],
         best={
-            name: CountedBest(
+            name: messages.CountedBest(
                 **point.key._asdict(),
                 time_penalty_percent=100 * (point.time_seconds / base.time_seconds - 1),
                 energy_saved_percent=100 * (1 - point.energy_joules / base.energy_joules),
@@ -141,7 +134,7 @@ def _served(gpu: str, campaign: str) -> Served:
     return served(scaling_store(), gpu, campaign)
 
 
-def _counted(asked: MeasuredCounters, gpu: GpuProfile) -> _Counted:
+def _counted(asked: messages.MeasuredCounters, gpu: GpuProfile) -> _Counted:
     kernel, values, seconds = asked.kernel, asked.values, asked.time_seconds
     if asked.profile is not None:
         profile = read_profile(asked.profile, asked.kernel)
@@ -151,7 +144,7 @@ def _counted(asked: MeasuredCounters, gpu: GpuProfile) -> _Counted:
 
 
 def _following(
-    asked: Sequence[KnownPoint],
+    asked: Sequence[messages.KnownPoint],
     pairs: Sequence[ClockPair],
     counted: _Counted,
     told: dict[ClockPair, Scale],
@@ -225,7 +218,9 @@ def _point(
     )
 
 
-def _scale(scale: Scale, model: Served, pair: ClockPair, reference: ClockPair) -> CountedScale:
+def _scale(
+    scale: Scale, model: Served, pair: ClockPair, reference: ClockPair
+) -> messages.CountedScale:
     """Scales with their ends: by the card's widths, and time within what the clocks allow."""
     quantities: tuple[Quantity, ...] = ("time", "power")
     found: dict[str, Any] = {"energy": scale.energy}
@@ -238,7 +233,7 @@ def _scale(scale: Scale, model: Served, pair: ClockPair, reference: ClockPair) -
         if name == "time":
             low, high = (float(end) for end in np.clip((low, high), *time_bounds(pair, reference)))
         found |= {name: value, f"{name}_low": low, f"{name}_high": high}
-    return CountedScale(**found, level=model.cards[0].intervals.level)
+    return messages.CountedScale(**found, level=model.cards[0].intervals.level)
 
 
 def _notes(model: Served, pairs: Sequence[ClockPair], following: _Following) -> list[Diagnostic]:

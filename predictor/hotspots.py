@@ -23,18 +23,7 @@ from wattcast.models.hotspots import Attribution, attributed
 from wattcast.models.speed import NAMES, Floats, Unit, unit_cycles
 from wattcast.models.time.beside import beside
 from wattcast.predictor import parts
-from wattcast.predictor.messages.hotspots import (
-    BlockHotspot,
-    Blocks,
-    Cost,
-    Hotspot,
-    HotspotsAnswer,
-    LineHotspot,
-    Lines,
-    Rest,
-    SourceHotspot,
-    SourceLines,
-)
+from wattcast.predictor.messages import hotspots as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, is_compiled, record_of, request_of
@@ -50,7 +39,9 @@ MOST_ROWS = 5000
 """Rows of each ranking that can be asked for; the others are summed up in ``rest``."""
 
 
-def hotspots(predictor: Predictor, prediction_id: UUID, rows: int = DEFAULT_ROWS) -> HotspotsAnswer:
+def hotspots(
+    predictor: Predictor, prediction_id: UUID, rows: int = DEFAULT_ROWS
+) -> messages.HotspotsAnswer:
     """Places of a stored prediction: its own joules and seconds, shared out.
 
     Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (nothing was predicted, or
@@ -74,7 +65,7 @@ def hotspots_of(
     rows: int = DEFAULT_ROWS,
     *,
     compiled_here: bool = False,
-) -> HotspotsAnswer:
+) -> messages.HotspotsAnswer:
     """The same for an answer of ``POST /predict`` for one GPU, and the request behind it.
     ``compiled_here``: file names in the PTX are ours, not the caller's."""
     gpu = predictor.gpus.load(answer.gpu)
@@ -89,7 +80,7 @@ def hotspots_of(
     notes = list(_notes(found, answer))
     table = _Table(analysis, found.shares.scaled(seconds, joules), found.events, found.cycles)
     bare = compiled_here or source.cuda is not None
-    return HotspotsAnswer(
+    return messages.HotspotsAnswer(
         prediction_id=answer.id,
         gpu=gpu.id,
         kernel=answer.kernel,
@@ -99,16 +90,16 @@ def hotspots_of(
         shares_by=reference_of(found.model),
         cycles=seconds * clocks.core_hz,
         unit_cycles=table.told(table.unit_cycles),
-        start=Cost(
+        start=messages.Cost(
             joules=table.shares.start_joules,
             seconds=table.shares.start_seconds,
             energy_share=table.shares.start_joules / joules,
             time_share=table.shares.start_seconds / seconds,
         ),
-        blocks=Blocks(**_ranked(table.blocks(), table, rows, BlockHotspot)),
-        lines=Lines(**_ranked(table.lines(), table, rows, LineHotspot)),
-        source_lines=SourceLines(
-            **_ranked(table.source_lines(bare=bare), table, rows, SourceHotspot)
+        blocks=messages.Blocks(**_ranked(table.blocks(), table, rows, messages.BlockHotspot)),
+        lines=messages.Lines(**_ranked(table.lines(), table, rows, messages.LineHotspot)),
+        source_lines=messages.SourceLines(
+            **_ranked(table.source_lines(bare=bare), table, rows, messages.SourceHotspot)
         ),
         warnings=parts.warnings(source, analysis, analysis.activity_diagnostics, notes),
     )
@@ -293,7 +284,9 @@ class _Table:
         return list(rows.values())
 
 
-def _ranked(rows: list[_Row], table: _Table, most: int, kind: type[Hotspot]) -> dict[str, Any]:
+def _ranked(
+    rows: list[_Row], table: _Table, most: int, kind: type[messages.Hotspot]
+) -> dict[str, Any]:
     """``rows``, the costliest first, and the ``rest`` summed up."""
     total_seconds, total_joules = table.shares.total_seconds, table.shares.total_joules
     rows = sorted(rows, key=lambda row: -float(row.joules.sum()))
@@ -323,7 +316,7 @@ def _ranked(rows: list[_Row], table: _Table, most: int, kind: type[Hotspot]) -> 
     left = rows[most:]
     return {
         "rows": told,
-        "rest": Rest(
+        "rest": messages.Rest(
             rows=len(left),
             joules=sum(float(row.joules.sum()) for row in left),
             seconds=sum(row.seconds for row in left),

@@ -16,16 +16,8 @@ from wattcast.features.errors import DataError, ServiceError
 from wattcast.models.processes import LEARNED_FROM
 from wattcast.predictor import parts
 from wattcast.predictor.forecasts import Forecast, forecasts
+from wattcast.predictor.messages import tunings as messages
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.messages.tunings import (
-    MOST_CONFIGURATIONS,
-    Candidate,
-    MeasuredRow,
-    PredictedRow,
-    TuningColumns,
-    TuningsAnswer,
-    TuningsRequest,
-)
 from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem, request_of
 from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning, key_of
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning
@@ -58,7 +50,7 @@ _OF_A_LAUNCH = (
 """Members of the request that the prediction of each configuration takes over."""
 
 
-def tunings(predictor: Predictor, request: TuningsRequest) -> TuningsAnswer:
+def tunings(predictor: Predictor, request: messages.TuningsRequest) -> messages.TuningsAnswer:
     """A step of a search: what was predicted, and what to measure next.
 
     A configuration that cannot be compiled or launched is refused in its row.
@@ -71,11 +63,11 @@ def tunings(predictor: Predictor, request: TuningsRequest) -> TuningsAnswer:
         return _tunings(predictor.without_store(), request)
 
 
-def _tunings(predictor: Predictor, request: TuningsRequest) -> TuningsAnswer:
+def _tunings(predictor: Predictor, request: messages.TuningsRequest) -> messages.TuningsAnswer:
     gpu = predictor.gpus.load(request.gpu)
     found = _space(predictor, request)
     count, wide = len(found.configurations), len(found.configurations[0].parameters)
-    most = min(MOST_CONFIGURATIONS, MOST_CELLS // wide)
+    most = min(messages.MOST_CONFIGURATIONS, MOST_CELLS // wide)
     if count > most:
         raise DataError(
             f"the space has {count:,} configurations of {wide} parameters; at most {most:,} are "
@@ -143,7 +135,7 @@ def _tunings(predictor: Predictor, request: TuningsRequest) -> TuningsAnswer:
     refused = len(rows) - len(tuning.rows)
     failed = {key for key, one in measured if not one.valid}
     ran = {key for key, one in measured if one.valid}
-    return TuningsAnswer(
+    return messages.TuningsAnswer(
         gpu=gpu.id,
         objective=request.objective,
         unit=OBJECTIVES[request.objective][0],
@@ -161,14 +153,14 @@ def _tunings(predictor: Predictor, request: TuningsRequest) -> TuningsAnswer:
     )
 
 
-def _enough(tuning: Tuning, known: int, following: list[Candidate], gain: float) -> bool:
+def _enough(tuning: Tuning, known: int, following: list[messages.Candidate], gain: float) -> bool:
     """Whether what waits would change little: neither proposed nor expected to gain as much."""
     if known < FIRST or any(row.emulated for row in following):
         return False
     return bool(tuning.search.promise()[len(tuning.rows) :].max(initial=0.0) < gain)
 
 
-def _space(predictor: Predictor, request: TuningsRequest) -> TuningRun:
+def _space(predictor: Predictor, request: messages.TuningsRequest) -> TuningRun:
     """The space, kept for the next step: large ones take a second to be read."""
     text = request.space or json.dumps(
         {"tune_params": request.tune_params, "restrictions": request.restrictions}
@@ -177,7 +169,7 @@ def _space(predictor: Predictor, request: TuningsRequest) -> TuningRun:
     return predictor.spaces.get_or_make(key, lambda: read_tuning(text))
 
 
-def _problem(request: TuningsRequest, found: TuningRun) -> TuningProblem:
+def _problem(request: messages.TuningsRequest, found: TuningRun) -> TuningProblem:
     size = tuple(request.problem_size or found.problem_size or ())
     if not 1 <= len(size) <= 3:
         raise ServiceError(
@@ -202,7 +194,9 @@ def _check(problem: TuningProblem, one: Configuration) -> None:
         raise DataError(f"configuration {dict(one.parameters)}: {why}") from error
 
 
-def _predicted(space: Mapping[Key, Configuration], request: TuningsRequest) -> dict[Key, Forecast]:
+def _predicted(
+    space: Mapping[Key, Configuration], request: messages.TuningsRequest
+) -> dict[Key, Forecast]:
     rows: dict[Key, Forecast] = {}
     for number, row in enumerate(request.predicted):
         key = key_of(row.configuration)
@@ -215,7 +209,7 @@ def _predicted(space: Mapping[Key, Configuration], request: TuningsRequest) -> d
     return rows
 
 
-def _measured(request: TuningsRequest) -> Iterable[Configuration]:
+def _measured(request: messages.TuningsRequest) -> Iterable[Configuration]:
     """Measurements of the request: those of a file first."""
     if request.results is not None:
         yield from filter(_is_measured, read_tuning(request.results).configurations)
@@ -227,16 +221,16 @@ def _is_measured(one: Configuration) -> bool:
     return not one.valid or one.time_seconds is not None or one.energy_joules is not None
 
 
-def _forecast_row(row: Forecast) -> PredictedRow:
+def _forecast_row(row: Forecast) -> messages.PredictedRow:
     seconds, joules = (row.seconds, row.joules) if row.problem is None else (None, None)
     configuration = dict(row.parameters)
-    return PredictedRow.model_construct(
+    return messages.PredictedRow.model_construct(
         configuration=configuration, problem=row.problem, seconds=seconds, joules=joules
     )
 
 
-def _measured_row(run: Configuration) -> MeasuredRow:
-    return MeasuredRow.model_construct(
+def _measured_row(run: Configuration) -> messages.MeasuredRow:
+    return messages.MeasuredRow.model_construct(
         configuration=dict(run.parameters),
         failed=not run.valid,
         seconds=run.time_seconds,
@@ -250,7 +244,7 @@ def _columns(
     tuning: Tuning,
     ran: set[Key],
     failed: set[Key],
-) -> TuningColumns:
+) -> messages.TuningColumns:
     names = list(next(iter(space.values())).parameters)
     parameters = {name: [one.parameters[name] for one in space.values()] for name in names}
     search = tuning.search if tuning.rows else None
@@ -277,7 +271,7 @@ def _columns(
             status = "predicted" if row.problem is None else "refused"
         for name, value in zip(_COLUMNS, (status, *values), strict=True):
             columns[name].append(value)
-    return TuningColumns(parameters=parameters, **columns)
+    return messages.TuningColumns(parameters=parameters, **columns)
 
 
 _COLUMNS = ("status", "predicted", "expected", "low", "high", "measured")

@@ -32,6 +32,7 @@ import numpy as np
 from wattcast.features.errors import DataError, ModelError
 from wattcast.models.cards import BoardFacts, ModelCard, TrainingFacts
 from wattcast.models.learned import Marks, stored
+from wattcast.training import provenance
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.data_parallel import family_on, is_spread
 from wattcast.training.engine import Engine, InProcess
@@ -39,13 +40,6 @@ from wattcast.training.evaluation.splits import Floats, Rows
 from wattcast.training.families import SEED, Family, get_family, library_versions
 from wattcast.training.folds import Folds, PowerScores, UploadFold, folds_over, power_scores
 from wattcast.training.gate import CHAMPION, OldRows, Opponent, judge
-from wattcast.training.provenance import (
-    average_of,
-    feature_facts,
-    training_facts,
-    write_artifact,
-    write_background,
-)
 from wattcast.training.uploads import Base, Candidate, Champion, Order, Uploads
 
 MORE_TREES: Mapping[str, int] = MappingProxyType({"xgboost": 100, "catboost": 60})
@@ -308,7 +302,7 @@ class _Boosting:
 
         def files(folder: Path) -> None:
             get_family(family).save(model, folder, vectors.shape[1])
-            write_background(vectors, self.order.features, folder)
+            provenance.write_background(vectors, self.order.features, folder)
 
         card = self._card(
             scores,
@@ -317,13 +311,13 @@ class _Boosting:
             libraries=library_versions((get_family(family).library,)),
             files={"model.onnx": "0" * 64},
         )
-        return write_artifact(card, out_dir, files)
+        return provenance.write_artifact(card, out_dir, files)
 
     def write_average(
         self, out_dir: Path, cards: Sequence[ModelCard], scores: PowerScores
     ) -> ModelCard:
         """Artifact of the average of several families, whose artifacts lie there already."""
-        members = average_of(cards, out_dir)
+        members = provenance.average_of(cards, out_dir)
         card = self._card(
             scores,
             family="average",
@@ -332,7 +326,7 @@ class _Boosting:
             members=members,
             files={},
         )
-        return write_artifact(card, out_dir, lambda folder: None)
+        return provenance.write_artifact(card, out_dir, lambda folder: None)
 
     def _card(self, scores: PowerScores, **fields: Any) -> ModelCard:
         order, uploads, before = self.order, self.uploads, self.continued
@@ -346,7 +340,9 @@ class _Boosting:
             **order.card_fields,
             **fields,
             target="power",
-            features=feature_facts(order.features, self._fitted.vectors, known=self.known_range),
+            features=provenance.feature_facts(
+                order.features, self._fitted.vectors, known=self.known_range
+            ),
             training=self._training_facts(before),
             sources=tuple(
                 dict.fromkeys((*(before.sources if before else base_sources), *uploads.sources))
@@ -378,7 +374,7 @@ class _Boosting:
 
     def _training_facts(self, before: ModelCard | None) -> TrainingFacts:
         fitted = self._fitted
-        facts = training_facts(fitted.vectors, fitted.watts, fitted.groups)
+        facts = provenance.training_facts(fitted.vectors, fitted.watts, fitted.groups)
         if before is None:
             return facts
         # A kernel that is in the uploads under another name counts twice: names of uploads are the

@@ -37,34 +37,17 @@ from wattcast.models.power.physical import (
 )
 from wattcast.models.power.recalibration import design, refitted, weights_of
 from wattcast.models.store import AnyCard
+from wattcast.models.time import calibration
 from wattcast.models.time.calibration import (
     FAMILY as TIME_FAMILY,
 )
-from wattcast.models.time.calibration import (
-    FEATURES,
-    REGIMES,
-    TimeBoard,
-    TimeCorrection,
-    TimeCorrectionCard,
-    TimeIntervals,
-    TimeProtocol,
-    TimeScoreName,
-    TimeScores,
-    TimeTrainingFacts,
-    TimeWidth,
-)
 from wattcast.models.time.spread import interval_of
+from wattcast.training import provenance
 from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.evaluation.splits import Floats, Indices, Rows
 from wattcast.training.families import library_versions
 from wattcast.training.folds import LEVEL, Corrections, Folds, folds_over, power_scores
 from wattcast.training.gate import OldRows, Opponent, judge
-from wattcast.training.provenance import (
-    feature_facts,
-    fingerprint,
-    training_facts,
-    write_parameters,
-)
 from wattcast.training.uploads import Candidate, Order, Uploads
 
 Parameters = TypeVar("Parameters", bound=BaseModel)
@@ -114,10 +97,10 @@ def calibrate_power(
             **order.card_fields,
             target="power",
             family=PHYSICAL,
-            features=feature_facts(
+            features=provenance.feature_facts(
                 COLUMNS, rows.vectors, {name: "MHz" if name in CLOCKS else unit for name in COLUMNS}
             ),
-            training=training_facts(rows.vectors, rows.watts, rows.groups),
+            training=provenance.training_facts(rows.vectors, rows.watts, rows.groups),
             sources=tuple(dict.fromkeys((*before.sources, *uploads.sources))),
             hyperparameters={
                 "calibrated_from": before.folder.as_posix(),
@@ -159,7 +142,7 @@ def calibrate_time(
     *,
     opponents: Sequence[Opponent],
     champion: Floats | None = None,
-) -> Candidate[TimeCorrectionCard]:
+) -> Candidate[calibration.TimeCorrectionCard]:
     """Correct the default time model by measured launches, write the artifact, and judge it.
 
     The uploads hold ``FEATURES`` and seconds. ``opponents`` answer now; ``champion`` are seconds
@@ -169,10 +152,10 @@ def calibrate_time(
     rows = uploads.rows
     seconds = rows.watts
 
-    def card(folds: Folds, left_out: Floats, way: str) -> TimeCorrectionCard:
-        def scores(protocol: TimeProtocol, at: int) -> TimeScores:
-            predicted = rows.vectors[:, FEATURES.index("predicted_seconds")]
-            return TimeScores(
+    def card(folds: Folds, left_out: Floats, way: str) -> calibration.TimeCorrectionCard:
+        def scores(protocol: calibration.TimeProtocol, at: int) -> calibration.TimeScores:
+            predicted = rows.vectors[:, calibration.FEATURES.index("predicted_seconds")]
+            return calibration.TimeScores(
                 protocol=protocol,
                 folds=folds.count,
                 assignments=1,
@@ -184,12 +167,12 @@ def calibrate_time(
             )
 
         kernels = len(np.unique(rows.groups))
-        return TimeCorrectionCard(
+        return calibration.TimeCorrectionCard(
             **order.card_fields,
             target="time",
             family=TIME_FAMILY,
-            features=feature_facts(FEATURES, rows.vectors),
-            training=TimeTrainingFacts(
+            features=provenance.feature_facts(calibration.FEATURES, rows.vectors),
+            training=calibration.TimeTrainingFacts(
                 rows=len(rows),
                 kernels=kernels,
                 kernel_groups=kernels,
@@ -197,7 +180,7 @@ def calibrate_time(
                 time_minimum_seconds=float(seconds.min()),
                 time_median_seconds=float(np.median(seconds)),
                 time_maximum_seconds=float(seconds.max()),
-                fingerprint=fingerprint(rows.vectors, seconds, rows.groups),
+                fingerprint=provenance.fingerprint(rows.vectors, seconds, rows.groups),
             ),
             sources=uploads.sources,
             hyperparameters={"way": way},
@@ -205,7 +188,7 @@ def calibrate_time(
             scores=(scores("program", 0), scores("random", 1)),
             intervals=_time_intervals(folds, left_out, gpu),
             files=_FILES,
-            board=TimeBoard(label=order.board, batches=uploads.batches),
+            board=calibration.TimeBoard(label=order.board, batches=uploads.batches),
         )
 
     return _calibrate(
@@ -241,7 +224,7 @@ def _calibrate(
     everything = np.arange(len(rows))
     way, parameters = corrections.fitted(everything)
     card = make_card(folds, left_out, way)
-    card = write_parameters(card, out_dir, PARAMETERS_NAME, parameters)
+    card = provenance.write_parameters(card, out_dir, PARAMETERS_NAME, parameters)
     compared = uploads.hold_out(
         left_out[0], folds.baseline_watts[0], opponents, ancestor, order.policy, notes
     )
@@ -320,9 +303,11 @@ def _blended(first: PhysicalParameters, second: PhysicalParameters) -> PhysicalP
     )
 
 
-def _time_corrections(gpu: str, rows: Rows) -> Corrections[TimeCorrection]:
-    predicted = rows.vectors[:, FEATURES.index("predicted_seconds")]
-    regime = rows.vectors[:, [FEATURES.index(name) for name in REGIMES]].argmax(axis=1)
+def _time_corrections(gpu: str, rows: Rows) -> Corrections[calibration.TimeCorrection]:
+    predicted = rows.vectors[:, calibration.FEATURES.index("predicted_seconds")]
+    regime = rows.vectors[
+        :, [calibration.FEATURES.index(name) for name in calibration.REGIMES]
+    ].argmax(axis=1)
     ratios = np.log(rows.watts / predicted)
 
     def by_kernel(at: Indices) -> Floats:
@@ -330,14 +315,17 @@ def _time_corrections(gpu: str, rows: Rows) -> Corrections[TimeCorrection]:
         groups = rows.groups[at]
         return np.array([np.median(ratios[at[groups == group]]) for group in np.unique(groups)])
 
-    def no_correction(_train: Indices) -> TimeCorrection:
-        return TimeCorrection(gpu=gpu, log_factor=0.0)
+    def no_correction(_train: Indices) -> calibration.TimeCorrection:
+        return calibration.TimeCorrection(gpu=gpu, log_factor=0.0)
 
-    def one_factor(train: Indices) -> TimeCorrection:
-        return TimeCorrection(gpu=gpu, log_factor=float(np.median(by_kernel(train))))
+    def one_factor(train: Indices) -> calibration.TimeCorrection:
+        return calibration.TimeCorrection(gpu=gpu, log_factor=float(np.median(by_kernel(train))))
 
-    def by_regime(train: Indices) -> TimeCorrection:
-        kernels = {name: by_kernel(train[regime[train] == at]) for at, name in enumerate(REGIMES)}
+    def by_regime(train: Indices) -> calibration.TimeCorrection:
+        kernels = {
+            name: by_kernel(train[regime[train] == at])
+            for at, name in enumerate(calibration.REGIMES)
+        }
         own = {
             name: float(np.median(each))
             for name, each in kernels.items()
@@ -345,29 +333,29 @@ def _time_corrections(gpu: str, rows: Rows) -> Corrections[TimeCorrection]:
         }
         return one_factor(train).model_copy(update={"by_regime": own})
 
-    def predict(correction: TimeCorrection, at: Indices) -> Floats:
-        factors = np.array([correction.of(name) for name in REGIMES])
+    def predict(correction: calibration.TimeCorrection, at: Indices) -> Floats:
+        factors = np.array([correction.of(name) for name in calibration.REGIMES])
         return np.asarray(predicted[at] * np.exp(factors[regime[at]]))
 
     fits = {"none": no_correction, "one factor": one_factor, "factor by regime": by_regime}
     return Corrections(rows, fits, predict, few="one factor")
 
 
-def _time_intervals(folds: Folds, left_out: Floats, gpu: GpuProfile) -> TimeIntervals:
+def _time_intervals(folds: Folds, left_out: Floats, gpu: GpuProfile) -> calibration.TimeIntervals:
     rows = folds.rows
     grouped, random = (Residuals(rows.watts, left_out[at], rows.groups) for at in range(2))
     level = supported_level(len(np.unique(rows.groups)), LEVEL)
     widths = calibrate(
         grouped=grouped, random=random, outside=folds.outside, floor_watts=0.0, level=level
     )
-    return TimeIntervals(
+    return calibration.TimeIntervals(
         level=level,
-        unseen_kernel=TimeWidth.of(widths.unseen_kernel),
-        extrapolated=TimeWidth.of(widths.extrapolated),
-        uncalibrated=TimeWidth.of(interval_of(gpu)[0]),
+        unseen_kernel=calibration.TimeWidth.of(widths.unseen_kernel),
+        extrapolated=calibration.TimeWidth.of(widths.extrapolated),
+        uncalibrated=calibration.TimeWidth.of(interval_of(gpu)[0]),
     )
 
 
-def _spread(rows: Rows, seconds: Floats) -> dict[TimeScoreName, Spread]:
+def _spread(rows: Rows, seconds: Floats) -> dict[calibration.TimeScoreName, Spread]:
     scores = time_scores(rows.watts, seconds, rows.groups)
     return {name: Spread(mean=value, std=0.0) for name, value in scores.items()}

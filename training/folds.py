@@ -20,16 +20,8 @@ from wattcast.models.intervals import (
     calibrate,
     supported_level,
 )
+from wattcast.training.evaluation import splits
 from wattcast.training.evaluation.scores import group_means, protocol_scores
-from wattcast.training.evaluation.splits import (
-    FOLDS,
-    Floats,
-    Indices,
-    Protocol,
-    Rows,
-    fold_assignment,
-    outside_range,
-)
 from wattcast.training.gate import log_error
 
 Fitted = TypeVar("Fitted")
@@ -41,7 +33,7 @@ SEED = 0
 LEVEL = 0.9
 """Nominal level of the intervals, that of the packaged models."""
 
-PROTOCOLS: tuple[Protocol, ...] = ("grouped", "random")
+PROTOCOLS: tuple[splits.Protocol, ...] = ("grouped", "random")
 
 MARGIN = 0.05
 """Share by which a correction must err less than the simpler ones to be taken, as in
@@ -51,7 +43,9 @@ CONFIDENCE = 0.95
 """Confidence at which a board's factor must differ from 1 to be used."""
 
 
-def board_factor(measured: Floats, reference: Floats, groups: Indices) -> float:
+def board_factor(
+    measured: splits.Floats, reference: splits.Floats, groups: splits.Indices
+) -> float:
     """Ratio of measured watts ``[n]`` to what another board would draw (``reference``).
 
     The median over kernel groups of each group's median ratio, so that neither a kernel with many
@@ -77,8 +71,8 @@ class UploadFold:
     ``factor`` is the board's, from the training rows alone."""
 
     protocol: int
-    train: Indices
-    test: Indices
+    train: splits.Indices
+    test: splits.Indices
     factor: float
 
 
@@ -91,20 +85,22 @@ class Folds:
     board's from all rows, ``count`` the folds of a protocol.
     """
 
-    rows: Rows
+    rows: splits.Rows
     folds: tuple[UploadFold, ...]
-    baseline_watts: Floats
+    baseline_watts: splits.Floats
     outside: NDArray[np.bool_]
     factor: float
     count: int
 
-    def unpredicted(self) -> Floats:
+    def unpredicted(self) -> splits.Floats:
         """Out-of-fold predictions ``[protocols, n]`` before any is made."""
         return np.full((len(PROTOCOLS), len(self.rows)), np.nan)
 
 
 def folds_over(
-    rows: Rows, reference: Floats | None = None, known: tuple[Floats, Floats] | None = None
+    rows: splits.Rows,
+    reference: splits.Floats | None = None,
+    known: tuple[splits.Floats, splits.Floats] | None = None,
 ) -> Folds:
     """Grouped and random folds over uploaded rows.
 
@@ -113,24 +109,24 @@ def folds_over(
     """
     everything = np.arange(len(rows))
 
-    def factor(at: Indices) -> float:
+    def factor(at: splits.Indices) -> float:
         if reference is None:
             return 1.0
         return board_factor(rows.watts[at], reference[at], rows.groups[at])
 
-    count = min(FOLDS, len(np.unique(rows.groups)))
+    count = min(splits.FOLDS, len(np.unique(rows.groups)))
     folds = []
     baseline = np.full((len(PROTOCOLS), len(rows)), np.nan)
     outside = np.zeros(len(rows), dtype=np.bool_)
     for at, protocol in enumerate(PROTOCOLS):
-        assignment = fold_assignment(rows, protocol, SEED, count)
+        assignment = splits.fold_assignment(rows, protocol, SEED, count)
         for number in range(count):
             test, train = np.flatnonzero(assignment == number), np.flatnonzero(assignment != number)
             baseline[at, test] = np.median(rows.watts[train])
             folds.append(UploadFold(at, train, test, factor(train)))
             if protocol == "grouped":
                 seen = np.vstack([rows.vectors[train], *(known or ())])
-                outside[test] = outside_range(seen, rows.vectors[test])
+                outside[test] = splits.outside_range(seen, rows.vectors[test])
     return Folds(rows, tuple(folds), baseline, outside, factor(everything), count)
 
 
@@ -140,17 +136,17 @@ class Corrections(Generic[Fitted]):
     asks what was fitted about other rows ``[m]``. ``few`` is taken where there are fewer than two
     kernels to choose by."""
 
-    rows: Rows
-    fits: Mapping[str, Callable[[Indices], Fitted]]
-    predict: Callable[[Fitted, Indices], Floats]
+    rows: splits.Rows
+    fits: Mapping[str, Callable[[splits.Indices], Fitted]]
+    predict: Callable[[Fitted, splits.Indices], splits.Floats]
     few: str
 
-    def fitted(self, train: Indices) -> tuple[str, Fitted]:
+    def fitted(self, train: splits.Indices) -> tuple[str, Fitted]:
         """The correction chosen on training rows, fitted on them."""
         name = self._choice(train)
         return name, self.fits[name](train)
 
-    def out_of_fold(self, folds: Folds) -> Floats:
+    def out_of_fold(self, folds: Folds) -> splits.Floats:
         """Predictions ``[protocols, n]``, the choice of each fold made on its training rows."""
         predicted = folds.unpredicted()
         for fold in folds.folds:
@@ -158,12 +154,12 @@ class Corrections(Generic[Fitted]):
             predicted[fold.protocol, fold.test] = self.predict(fitted, fold.test)
         return predicted
 
-    def _choice(self, train: Indices) -> str:
+    def _choice(self, train: splits.Indices) -> str:
         rows = self.rows.take(train)
         kernels = len(np.unique(rows.groups))
         if kernels < 2:
             return self.few
-        fold = fold_assignment(rows, "grouped", SEED, min(FOLDS, kernels))
+        fold = splits.fold_assignment(rows, "grouped", SEED, min(splits.FOLDS, kernels))
         chosen, least = "", np.inf
         for name, fit in self.fits.items():
             predicted = np.empty(len(train))
@@ -182,8 +178,8 @@ class PowerScores:
     scores of both protocols (grouped ones of ``unseen_groups`` alone), and interval widths: those
     of the model named in ``widths_from`` where they could not be measured."""
 
-    grouped_watts: Floats
-    baseline_watts: Floats
+    grouped_watts: splits.Floats
+    baseline_watts: splits.Floats
     scores: tuple[ProtocolScores, ...]
     intervals: IntervalCalibration
     unseen_groups: int
@@ -200,7 +196,7 @@ class PowerScores:
 
 
 def power_scores(
-    folds: Folds, watts: Floats, known: Known, before: ModelCard | None
+    folds: Folds, watts: splits.Floats, known: Known, before: ModelCard | None
 ) -> PowerScores:
     """Scores and intervals of out-of-fold watts ``[protocols, n]``.
 

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    CoreMhz,
-    MemoryMhz,
-    TraceOptions,
-    fail,
-    progress,
-)
+from wattcast.app.cli import inputs
 from wattcast.app.cli.output import predictor, show
 
 if TYPE_CHECKING:
@@ -32,8 +25,8 @@ def app(
     price_per_kwh: Annotated[float | None, typer.Option("--price-per-kwh", "--price")] = None,
     currency: str | None = None,
     grams_co2_per_kwh: Annotated[float | None, typer.Option("--grams-co2-per-kwh", "--co2")] = None,
-    core_mhz: CoreMhz = None,
-    memory_mhz: MemoryMhz = None,
+    core_mhz: inputs.CoreMhz = None,
+    memory_mhz: inputs.MemoryMhz = None,
     max_slowdown: float = 1.05,
     top: Annotated[int, typer.Option(min=1)] = 10,
     launches: bool = False,
@@ -41,8 +34,8 @@ def app(
     csv: Path | None = None,
     html: Path | None = None,
     *,
-    models: TraceOptions,
-    as_json: AsJson = False,
+    models: inputs.TraceOptions,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Add up the energy of all kernels in a trace.
 
@@ -70,10 +63,10 @@ def app(
     from wattcast.predictor.traces.changes import changes
 
     if price_per_kwh is None and currency is not None:
-        fail("give --price with --currency")
+        inputs.fail("give --price with --currency")
     common = [one for one in gpu or () if "=" not in one]
     if len(common) > 1:
-        fail("give one --gpu, or --gpu DEVICE=GPU for each device of the trace")
+        inputs.fail("give one --gpu, or --gpu DEVICE=GPU for each device of the trace")
     body: dict[str, Any] = {
         "gpu": common[0] if common else None,
         "gpus": dict(one.split("=", 1) for one in gpu or () if "=" in one),
@@ -111,7 +104,7 @@ def _answer(
     def tell(what: str, count: int) -> None:
         if count >= told.get(what, 0) + (ANALYSED_EVERY if "analysed" in what else TOLD_EVERY):
             told[what] = count
-            progress(f"{path.name}: {count:,} {what}")
+            inputs.progress(f"{path.name}: {count:,} {what}")
 
     return run(use, read_trace(path, tell), request, library(code), tell)
 
@@ -120,4 +113,4 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        fail(f"{path}: {error.strerror}")
+        inputs.fail(f"{path}: {error.strerror}")

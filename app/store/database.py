@@ -17,13 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from wattcast.app.store import HEAD
-from wattcast.app.store.postgres import (
-    DATABASE_SECONDS,
-    be_patient,
-    connect_arguments,
-    lift_limits,
-)
+from wattcast.app.store import HEAD, postgres
 from wattcast.app.store.private import private_database, private_file
 from wattcast.app.store.tables import FIRST_GENERATION, METADATA, REGISTRY
 from wattcast.features.errors import ServiceError
@@ -64,7 +58,7 @@ class Pool:
     kept: int = 5
     most: int = 20
     recycle_seconds: float = 1800.0
-    seconds: float = DATABASE_SECONDS
+    seconds: float = postgres.DATABASE_SECONDS
 
 
 def with_driver(address: URL) -> URL:
@@ -112,9 +106,9 @@ def _postgres(address: URL, pool: Pool) -> Engine:
         max_overflow=max(0, pool.most - pool.kept),
         pool_recycle=int(pool.recycle_seconds),
         pool_timeout=pool.seconds,
-        connect_args=connect_arguments(address, pool.seconds),
+        connect_args=postgres.connect_arguments(address, pool.seconds),
     )
-    be_patient(engine, pool.seconds)
+    postgres.be_patient(engine, pool.seconds)
     return engine
 
 
@@ -188,7 +182,7 @@ def _alone(engine: Engine) -> Iterator[Connection]:
         database = engine.url.database
         if engine.dialect.name == "postgresql":
             connection.detach()  # closed afterwards: its limits are not those of others
-            lift_limits(connection, MIGRATION_SECONDS)
+            postgres.lift_limits(connection, MIGRATION_SECONDS)
             connection.execute(sa.text(f"SELECT pg_advisory_lock({_ADVISORY_LOCK})"))
             connection.commit()
             locks.callback(
@@ -267,9 +261,11 @@ class Reading:
                 self._engine = sa.create_engine(
                     self._address,
                     poolclass=sa.NullPool,
-                    connect_args=connect_arguments(self._address, DATABASE_SECONDS),
+                    connect_args=postgres.connect_arguments(
+                        self._address, postgres.DATABASE_SECONDS
+                    ),
                 )
-                be_patient(self._engine, DATABASE_SECONDS)
+                postgres.be_patient(self._engine, postgres.DATABASE_SECONDS)
         except (SQLAlchemyError, ImportError) as error:
             raise cannot_read(url, error) from error
         self._checked = False
@@ -299,7 +295,7 @@ class Reading:
             f"file:{quote(str(self._file.absolute()))}?mode=ro",
             uri=True,
             check_same_thread=False,
-            timeout=DATABASE_SECONDS,
+            timeout=postgres.DATABASE_SECONDS,
         )
 
 

@@ -24,17 +24,8 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.measure.recording import Configuration, Recording
 from wattcast.measure.workload import Pattern, executed
 from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.power import physical
 from wattcast.models.power.activities import UnitActivities, unit_activities
-from wattcast.models.power.physical import (
-    CORE_UNITS,
-    SHARED_WEIGHTS,
-    WEIGHTS,
-    PhysicalParameters,
-    VoltageCurve,
-    events_per_second,
-    predicted_power,
-    regressors,
-)
 from wattcast.models.time.beside import beside
 from wattcast.models.time.bottleneck import predicted_seconds
 
@@ -45,10 +36,10 @@ LEAST_ACTIVITY = 0.02
 
 STATIC = ("base", "memory_clock", "clock")
 DRAM = ("dram", "dram_core")
-UNITS = (*(name for name in CORE_UNITS), *SHARED_WEIGHTS)
+UNITS = (*(name for name in physical.CORE_UNITS), *physical.SHARED_WEIGHTS)
 
 CURVES = tuple(
-    VoltageCurve(floor=floor, slope=slope)
+    physical.VoltageCurve(floor=floor, slope=slope)
     for floor, slope in product((0.5, 0.6, 0.7, 0.8, 0.9), (0.0, 0.3, 0.5, 0.7, 0.9, 1.1))
 )
 """Curves tried where several core clocks were measured (those of ``physical_rows.py``)."""
@@ -153,7 +144,7 @@ class FittedPower:
     ``error_share``: standard error of a term's weight over it, from the residuals; infinite for a
     unit that was worked and found to need nothing."""
 
-    parameters: PhysicalParameters
+    parameters: physical.PhysicalParameters
     error_share: Mapping[str, float]
     residual_percent: float
     notes: tuple[str, ...] = ()
@@ -169,7 +160,7 @@ def fit_power(
     rows: Sequence[PowerRow],
     gpu: GpuProfile,
     idle_watts: float,
-    pooled: PhysicalParameters,
+    pooled: physical.PhysicalParameters,
     limit_watts: float | None = None,
 ) -> FittedPower:
     """Fit the weights on rows with power. Raises DataError for too few of them."""
@@ -213,10 +204,10 @@ class _Fit:
 
     rows: Sequence[PowerRow]
     reference: ClockPair
-    voltage: VoltageCurve
+    voltage: physical.VoltageCurve
     idle: float
     limit: float
-    pooled: PhysicalParameters
+    pooled: physical.PhysicalParameters
     several_core: bool
     several_memory: bool
     notes: list[str] = field(default_factory=list)
@@ -224,7 +215,7 @@ class _Fit:
     def __post_init__(self) -> None:
         self.watts = np.array([row.watts for row in self.rows], dtype=np.float64)
         self.terms = [
-            regressors(row.activities, row.clocks, self.reference, self.voltage)
+            physical.regressors(row.activities, row.clocks, self.reference, self.voltage)
             for row in self.rows
         ]
         self.groups = self._groups()
@@ -287,16 +278,17 @@ class _Fit:
         found = dict(zip(map(str, names[used]), map(float, errors), strict=True))
         return found | {str(name): inf for name in names[~used] if name in UNITS}
 
-    def parameters(self, gpu_id: str) -> PhysicalParameters:
+    def parameters(self, gpu_id: str) -> physical.PhysicalParameters:
         weights = {
-            name: self.pooled.weight(name) if name not in STATIC else 0.0 for name in WEIGHTS
+            name: self.pooled.weight(name) if name not in STATIC else 0.0
+            for name in physical.WEIGHTS
         }
         own: dict[str, float] = {}
         for value, parts in zip(self.solution, self.groups.values(), strict=True):
             for name, share in parts.items():
-                target = own if name in SHARED_WEIGHTS else weights
+                target = own if name in physical.SHARED_WEIGHTS else weights
                 target[name] = round(float(value) * share, 8)
-        return PhysicalParameters(
+        return physical.PhysicalParameters(
             gpu=gpu_id,
             idle_watts=round(self.idle, 4),
             limit_watts=self.limit,
@@ -309,13 +301,15 @@ class _Fit:
         )
 
 
-def predicted_watts(parameters: PhysicalParameters, row: PowerRow, *, served: bool = True) -> float:
+def predicted_watts(
+    parameters: physical.PhysicalParameters, row: PowerRow, *, served: bool = True
+) -> float:
     """Watts of a row, from activities as served or over the measured time."""
     activities = row.served if served else row.activities
-    return predicted_power(parameters, activities, row.clocks).watts
+    return physical.predicted_power(parameters, activities, row.clocks).watts
 
 
-def picojoules(parameters: PhysicalParameters, gpu: GpuProfile) -> dict[str, float]:
+def picojoules(parameters: physical.PhysicalParameters, gpu: GpuProfile) -> dict[str, float]:
     """Energy of one event at the reference clocks in pJ, and ``active_watts``.
 
     Events are those of ``wattcast.models.power.physical.events_per_second``.
@@ -330,7 +324,7 @@ def picojoules(parameters: PhysicalParameters, gpu: GpuProfile) -> dict[str, flo
         )
         / rate
         * 1e12
-        for name, rate in events_per_second(gpu, parameters.reference).items()
+        for name, rate in physical.events_per_second(gpu, parameters.reference).items()
         if rate
     }
     return {

@@ -14,12 +14,7 @@ from wattcast.features.schemas import get_schema
 from wattcast.measure.onboard.data import SOURCE
 from wattcast.measure.onboard.power import FittedPower, PowerRow, Rows, predicted_watts
 from wattcast.measure.recording import Recording
-from wattcast.models.cards import (
-    ModelCard,
-    SchemaReference,
-    Source,
-    sha256_of,
-)
+from wattcast.models import cards
 from wattcast.models.intervals import Residuals, calibrate, conformal_factors
 from wattcast.models.power import ONBOARD
 from wattcast.models.power.activities import UnitActivities
@@ -45,25 +40,25 @@ def card(
     power: FittedPower,
     validation: Validation,
     rows: Rows,
-) -> ModelCard | None:
+) -> cards.ModelCard | None:
     """The model's card; ``None`` where fewer than two kernels were left out to judge it by.
     ``path`` is the recording's."""
     if len(set(validation.families)) < 2:
         return None
-    fitted, sha256 = rows.micro, sha256_of(path)
+    fitted, sha256 = rows.micro, cards.sha256_of(path)
     watts = np.array([row.watts for row in fitted], dtype=np.float64)
     vectors = np.array([row.activities for row in fitted])
     random, grouped = validation.power
     units = UnitActivities._fields
     measured, families = validation.watts, validation.families
     _, groups = np.unique(families, return_inverse=True)
-    return ModelCard(
+    return cards.ModelCard(
         gpu=power.parameters.gpu,
         target="power",
         family="physical",
         source=ONBOARD,
         version=1,
-        feature_schema=SchemaReference(id=SCHEMA, sha256=get_schema(SCHEMA).sha256),
+        feature_schema=cards.SchemaReference(id=SCHEMA, sha256=get_schema(SCHEMA).sha256),
         features=feature_facts(
             units,
             vectors.round(6),
@@ -77,7 +72,7 @@ def card(
             dropped={"no power": sum(row.watts is None for row in rows.rows)},
         ),
         sources=(
-            Source(
+            cards.Source(
                 repository=f"{recording.provenance} on {recording.device.name}",
                 path=path.name,
                 sha256=sha256,

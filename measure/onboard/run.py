@@ -33,13 +33,7 @@ from wattcast.measure.onboard.profile import FittedProfile, fit_profile
 from wattcast.measure.onboard.report import Validation, card, markdown, time_interval, validate
 from wattcast.measure.recording import Recording, read_recording
 from wattcast.models.cards import ModelCard
-from wattcast.models.power.physical import (
-    IDLE_SHARE,
-    PARAMETERS_NAME,
-    POOLED,
-    PhysicalParameters,
-    parameters_for,
-)
+from wattcast.models.power import physical
 from wattcast.models.store import ArtifactStore
 from wattcast.training.provenance import write_parameters
 
@@ -104,7 +98,7 @@ def onboard(
         about = card(path, recording, power, validation, rows)
         if about is not None:
             artifacts = home / "artifacts"
-            written = write_parameters(about, artifacts, PARAMETERS_NAME, power.parameters)
+            written = write_parameters(about, artifacts, physical.PARAMETERS_NAME, power.parameters)
             files.append(artifacts / written.folder)
         else:
             notes.append("fewer than two kernels to validate on: no power model is written")
@@ -141,11 +135,11 @@ def told(made: Onboarded) -> dict[str, Any]:
     }
 
 
-def pooled_parameters(gpu: GpuProfile) -> PhysicalParameters:
+def pooled_parameters(gpu: GpuProfile) -> physical.PhysicalParameters:
     """The packaged pooled model's parameters for a GPU: prior of what was not measured."""
-    artifact = ArtifactStore().find(POOLED, "power", "physical", "activity1")
-    text = artifact.read(PARAMETERS_NAME)
-    return parameters_for(gpu, PhysicalParameters.model_validate_json(text))
+    artifact = ArtifactStore().find(physical.POOLED, "power", "physical", "activity1")
+    text = artifact.read(physical.PARAMETERS_NAME)
+    return physical.parameters_for(gpu, physical.PhysicalParameters.model_validate_json(text))
 
 
 def _power(
@@ -158,9 +152,9 @@ def _power(
     """The power model, or why there is none."""
     pooled = pooled_parameters(gpu)
     limit = recording.device.power_limit_watts or gpu.tdp_watts
-    idle = gpu.idle_watts if gpu.idle_watts is not None else IDLE_SHARE * limit
+    idle = gpu.idle_watts if gpu.idle_watts is not None else physical.IDLE_SHARE * limit
 
-    def refitted(train: list[PowerRow]) -> PhysicalParameters:
+    def refitted(train: list[PowerRow]) -> physical.PhysicalParameters:
         return fit_power(train, gpu, idle, pooled, limit).parameters
 
     progress("power")

@@ -35,21 +35,7 @@ from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.time.bottleneck import resource_shares
 from wattcast.predictor.explain.operators import explain_operator
 from wattcast.predictor.messages import ModelReference, TimeModel
-from wattcast.predictor.messages.explain import (
-    Contribution,
-    Explanation,
-    LimeAnswer,
-    LimeExplanation,
-    LimeStability,
-    LocalContribution,
-    LocalTimeContribution,
-    ShapAnswer,
-    ShapExplanation,
-    TimeLimeAnswer,
-    TimeModelReference,
-    TimeShapAnswer,
-    TimeShare,
-)
+from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.parts import members
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of
@@ -73,7 +59,7 @@ def explain(
     method: Method = "shap",
     target: Target = "power",
     seeds: int = 1,
-) -> Explanation:
+) -> messages.Explanation:
     """An explanation of a stored prediction, by the very model that made it.
 
     ``seeds`` above 1 repeat LIME with other seeds and tell how far they agree. Raises ServiceError
@@ -90,14 +76,16 @@ def explained(
     method: Method = "shap",
     target: Target = "power",
     seeds: int = 1,
-) -> Explanation:
+) -> messages.Explanation:
     """``explain`` of a prediction, stored or not."""
     if answer.operator is not None:
         return explain_operator(predictor, answer, method, target, seeds)
     if target == "time":
         return _of_time(answer, method, seeds)
     power = _of_power(predictor, answer, method, seeds)
-    kind = ShapAnswer if isinstance(power, ShapExplanation) else LimeAnswer
+    kind = (
+        messages.ShapAnswer if isinstance(power, messages.ShapExplanation) else messages.LimeAnswer
+    )
     return kind(prediction_id=answer.id, **dict(power))
 
 
@@ -106,7 +94,7 @@ def explained(
 
 def _of_power(
     predictor: Predictor, answer: PredictAnswer, method: Method, seeds: int
-) -> ShapExplanation | LimeExplanation:
+) -> messages.ShapExplanation | messages.LimeExplanation:
     if answer.model is None or answer.power is None:
         raise ServiceError("no-explanation", f"prediction {answer.id} has no power to explain")
     if answer.model.family == PHYSICAL:
@@ -134,25 +122,27 @@ def _factor(answer: PredictAnswer, own_watts: float) -> float:
 
 def shap_of(
     model: BoostedPowerModel, inputs: NDArray[np.float32], answer: PredictAnswer
-) -> ShapExplanation:
+) -> messages.ShapExplanation:
     """Exact SHAP: base plus contributions is the prediction, in watts."""
     found = explain_shap(model, model.card.feature_names, inputs)
     factor, seconds = _factor(answer, found.prediction_watts), _seconds_of(answer)
     schema = model.card.feature_schema.id
-    return ShapExplanation(
+    return messages.ShapExplanation(
         method="shap",
         target="power",
         model=reference_of(model.card),
         prediction_watts=factor * found.prediction_watts,
         base_watts=factor * found.base_watts,
         contributions=[
-            Contribution(**_watts(part.feature, part.value, factor * part.watts, seconds, schema))
+            messages.Contribution(
+                **_watts(part.feature, part.value, factor * part.watts, seconds, schema)
+            )
             for part in found.contributions
         ],
     )
 
 
-def shap_of_components(answer: PredictAnswer) -> ShapExplanation:
+def shap_of_components(answer: PredictAnswer) -> messages.ShapExplanation:
     """The same of a physical model, in watts by component.
 
     At the predicted time its power is a sum with one term for each component, so the Shapley
@@ -160,14 +150,14 @@ def shap_of_components(answer: PredictAnswer) -> ShapExplanation:
     """
     reference, components, seconds = _components(answer)
     rest = sorted(components.items(), key=lambda part: -abs(part[1]))
-    return ShapExplanation(
+    return messages.ShapExplanation(
         method="shap",
         target="power",
         model=reference,
         prediction_watts=sum(components.values()),
         base_watts=components["idle"],
         contributions=[
-            Contribution(**_watts(name, None, watts, seconds))
+            messages.Contribution(**_watts(name, None, watts, seconds))
             for name, watts in rest
             if name != "idle"
         ],
@@ -187,7 +177,7 @@ def lime_of(
     inputs: NDArray[np.float32],
     answer: PredictAnswer,
     seeds: int = 1,
-) -> LimeExplanation:
+) -> messages.LimeExplanation:
     """LIME: the same for the same prediction, because its seeds are fixed."""
     runs, agreed = _seeded(
         lambda seed: explain_lime(model, inputs, seed=seed),
@@ -196,7 +186,7 @@ def lime_of(
     )
     found, schema = runs[0], model.card.feature_schema.id
     factor, seconds = _factor(answer, found.prediction_watts), _seconds_of(answer)
-    return LimeExplanation(
+    return messages.LimeExplanation(
         method="lime",
         target="power",
         model=reference_of(model.card),
@@ -206,7 +196,7 @@ def lime_of(
         **members(found, "r_squared", "samples", "seed"),
         stability=_stability(agreed),
         contributions=[
-            LocalContribution(
+            messages.LocalContribution(
                 **_watts(part.feature, part.value, factor * part.watts, seconds, schema),
                 condition=part.condition,
                 spread=_spread(agreed, part.feature, factor),
@@ -216,7 +206,7 @@ def lime_of(
     )
 
 
-def _lime_of_components(answer: PredictAnswer, seeds: int) -> LimeExplanation:
+def _lime_of_components(answer: PredictAnswer, seeds: int) -> messages.LimeExplanation:
     reference, components, seconds = _components(answer)
     terms = {name: watts for name, watts in components.items() if name != "idle"}
 
@@ -225,7 +215,7 @@ def _lime_of_components(answer: PredictAnswer, seeds: int) -> LimeExplanation:
         return total
 
     found = _lime_of_terms(terms, combine, seeds, "at work")
-    return LimeExplanation(
+    return messages.LimeExplanation(
         method="lime",
         target="power",
         model=reference,
@@ -234,7 +224,7 @@ def _lime_of_components(answer: PredictAnswer, seeds: int) -> LimeExplanation:
         local_prediction_watts=found.run.local_prediction,
         **found.members(),
         contributions=[
-            LocalContribution(**_watts(name, None, watts, seconds), **found.local(name))
+            messages.LocalContribution(**_watts(name, None, watts, seconds), **found.local(name))
             for name, watts in _largest_first(found.run.weights)
         ],
     )
@@ -256,7 +246,7 @@ def _watts(
 # --- time --------------------------------------------------------------------------------
 
 
-def _of_time(answer: PredictAnswer, method: Method, seeds: int) -> Explanation:
+def _of_time(answer: PredictAnswer, method: Method, seeds: int) -> messages.Explanation:
     seconds, timing = _seconds_of(answer), answer.time_model
     if seconds is None or timing is None:
         raise ServiceError("no-explanation", f"prediction {answer.id} has no time to explain")
@@ -268,17 +258,17 @@ def _of_time(answer: PredictAnswer, method: Method, seeds: int) -> Explanation:
     shared: dict[str, Any] = {
         "prediction_id": answer.id,
         "target": "time",
-        "model": TimeModelReference(family=timing.family),
+        "model": messages.TimeModelReference(family=timing.family),
         "prediction_seconds": seconds,
     }
     if method == "shap":
         binding = _binding(timing)
-        return TimeShapAnswer(
+        return messages.TimeShapAnswer(
             **shared,
             method="shap",
             base_seconds=0.0,
             contributions=[
-                TimeShare(
+                messages.TimeShare(
                     **_explained(name, parts[name], meaning_of(name, "time")),
                     seconds=share,
                     binding_seconds=None if binding is None else binding[name],
@@ -287,14 +277,14 @@ def _of_time(answer: PredictAnswer, method: Method, seeds: int) -> Explanation:
             ],
         )
     found = _lime_of_terms(parts, combine, seeds, "counts")
-    return TimeLimeAnswer(
+    return messages.TimeLimeAnswer(
         **shared,
         method="lime",
         intercept_seconds=found.run.intercept,
         local_prediction_seconds=found.run.local_prediction,
         **found.members(),
         contributions=[
-            LocalTimeContribution(
+            messages.LocalTimeContribution(
                 **_explained(name, parts[name], meaning_of(name, "time")),
                 seconds=weight,
                 **found.local(name),
@@ -354,9 +344,9 @@ def _seeded(
     return runs, stability([weights(run) for run in runs]) if seeds > 1 else None
 
 
-def _stability(agreed: Stability | None) -> LimeStability | None:
+def _stability(agreed: Stability | None) -> messages.LimeStability | None:
     names = ("seeds", "top", "selection", "sign_agreement")
-    return None if agreed is None else LimeStability(**members(agreed, *names))
+    return None if agreed is None else messages.LimeStability(**members(agreed, *names))
 
 
 def _spread(found: Stability | None, name: str, factor: float = 1.0) -> float | None:

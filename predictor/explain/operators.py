@@ -18,13 +18,7 @@ from wattcast.models.background import Background
 from wattcast.models.explain import LimeWeight, Stability, explain_lime, stability
 from wattcast.models.operators import LAUNCH_SECONDS, OperatorModel, Trees
 from wattcast.predictor import parts
-from wattcast.predictor.messages.explain import (
-    Explanation,
-    LimeAnswer,
-    ShapAnswer,
-    TimeLimeAnswer,
-    TimeShapAnswer,
-)
+from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.operators import OperatorOptions, OperatorRequest
 from wattcast.predictor.parts.operators import Asked, columns, kind_of, model_of, power_model
 from wattcast.predictor.parts.power_models import reference_of
@@ -56,7 +50,7 @@ def explain_operator(
     method: Literal["shap", "lime"] = "shap",
     target: Literal["power", "time"] = "power",
     seeds: int = 1,
-) -> Explanation:
+) -> messages.Explanation:
     """Explanation of the prediction of an operator. Raises ServiceError ``no-explanation``
     where the quantity was not predicted."""
     gpu = predictor.gpus.load(answer.gpu)
@@ -103,8 +97,8 @@ def explain_operator(
             found = [{**one, "binding_seconds": None} for one in found]
         exact = {**told, f"base_{unit}": base, "contributions": _largest_first(found, unit)}
         if target == "power":
-            return ShapAnswer.model_validate(exact)
-        return TimeShapAnswer.model_validate(exact)
+            return messages.ShapAnswer.model_validate(exact)
+        return messages.TimeShapAnswer.model_validate(exact)
     nearest = near[int(around.weights.argmax())]
     runs = [
         explain_lime(_Local(trees, scale), nearest[trees.at], seed=seed) for seed in range(seeds)
@@ -132,8 +126,8 @@ def explain_operator(
         "contributions": [local(weight) for weight in first.weights],
     }
     if target == "power":
-        return LimeAnswer.model_validate(near_by)
-    return TimeLimeAnswer.model_validate(near_by)
+        return messages.LimeAnswer.model_validate(near_by)
+    return messages.TimeLimeAnswer.model_validate(near_by)
 
 
 def _scale(model: OperatorModel, target: str, figures: OperatorFigures, board: Board) -> float:

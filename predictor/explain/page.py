@@ -9,13 +9,7 @@ from typing import Any
 
 from wattcast.models.estimate import quantity
 from wattcast.predictor.explain.pictures import Chart, ChartKind, draw, svg
-from wattcast.predictor.messages.explain import (
-    Explanation,
-    LimeAnswer,
-    ShapAnswer,
-    TimeLimeAnswer,
-    TimeShapAnswer,
-)
+from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.predict import PredictAnswer
 from wattcast.predictor.reports import Column, Line, Picture, Report, Table, html
 
@@ -36,14 +30,14 @@ BAR = 20
 """Characters of the longest bar."""
 
 
-def chart_of(explanation: Explanation, prediction: PredictAnswer) -> Chart:
+def chart_of(explanation: messages.Explanation, prediction: PredictAnswer) -> Chart:
     """What to draw of an explanation; ``prediction`` is the answer that it explains."""
     amount, unit = QUANTITIES[explanation.target]
-    shap = isinstance(explanation, ShapAnswer | TimeShapAnswer)
+    shap = isinstance(explanation, messages.ShapAnswer | messages.TimeShapAnswer)
     start, start_name = ("base", "base") if shap else ("intercept", "intercept")
     end, end_name = ("prediction", "prediction") if shap else ("local_prediction", "linear model")
     fit = ""
-    if isinstance(explanation, LimeAnswer | TimeLimeAnswer):
+    if isinstance(explanation, messages.LimeAnswer | messages.TimeLimeAnswer):
         fit = f", fits the model with R² {explanation.r_squared:.2f}"
     return Chart(
         title=f"{explanation.target.capitalize()} of {prediction.name} on {prediction.gpu}",
@@ -69,7 +63,7 @@ def label(part: Any) -> str:
     return f"{part.feature} = {part.value:.6g}"
 
 
-def report(explanation: Explanation, prediction: PredictAnswer, most: int) -> Report:
+def report(explanation: messages.Explanation, prediction: PredictAnswer, most: int) -> Report:
     """What is predicted, then the base, the ``most`` largest parts and the prediction, each with
     what it is."""
     amount, unit = QUANTITIES[explanation.target]
@@ -100,7 +94,7 @@ def report(explanation: Explanation, prediction: PredictAnswer, most: int) -> Re
     return [Line(chart.subtitle), Line(sentence(explanation)), Table(columns, rows, most=len(rows))]
 
 
-def page(explanation: Explanation, prediction: PredictAnswer, kind: ChartKind) -> str:
+def page(explanation: messages.Explanation, prediction: PredictAnswer, kind: ChartKind) -> str:
     """The explanation as HTML: the picture, then what each part means. Runs no script."""
     chart = chart_of(explanation, prediction)
     blocks = list(report(explanation, prediction, len(explanation.contributions)))
@@ -108,14 +102,14 @@ def page(explanation: Explanation, prediction: PredictAnswer, kind: ChartKind) -
     return html.page(chart.title, blocks, STYLE)
 
 
-def sentence(explanation: Explanation) -> str:
+def sentence(explanation: messages.Explanation) -> str:
     """What is predicted, and what the explanation's parts begin with or come to."""
     amount, unit = QUANTITIES[explanation.target]
 
     def told(name: str) -> str:
         return f"{getattr(explanation, f'{name}_{amount}'):.4g} {unit}"
 
-    if isinstance(explanation, ShapAnswer | TimeShapAnswer):
+    if isinstance(explanation, messages.ShapAnswer | messages.TimeShapAnswer):
         base = told("base")
         return (
             f"The prediction is {told('prediction')}: a base of {base}, plus what each part adds."

@@ -9,17 +9,7 @@ from pydantic import Discriminator, Field, RootModel, Tag, model_validator
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
-from wattcast.predictor.messages.dvfs import (
-    CLOCKS,
-    MOST_PAIRS,
-    ClockRange,
-    ConstraintsRequest,
-    DvfsAnswer,
-    DvfsRequest,
-    Positive,
-    marks,
-    scale_column,
-)
+from wattcast.predictor.messages import dvfs
 
 
 class MeasuredCounters(shared.Message):
@@ -44,10 +34,10 @@ class MeasuredCounters(shared.Message):
         default_factory=lambda: shared.Clocks(core_mhz=None, memory_mhz=None),
         description="Clocks they were taken at. Default: the GPU's.",
     )
-    time_seconds: Positive | None = Field(
+    time_seconds: dvfs.Positive | None = Field(
         None, description="Time of the launch, needed with counts unless `profile` tells it."
     )
-    power_watts: Positive | None = Field(
+    power_watts: dvfs.Positive | None = Field(
         None, description="Measured power of the board there; points then tell watts and joules."
     )
 
@@ -62,8 +52,8 @@ class KnownPoint(shared.Message):
     """The same kernel measured at another clock pair."""
 
     clocks: shared.Clocks
-    time_seconds: Positive | None = None
-    power_watts: Positive | None = None
+    time_seconds: dvfs.Positive | None = None
+    power_watts: dvfs.Positive | None = None
 
     @model_validator(mode="after")
     def _measured(self) -> KnownPoint:
@@ -82,13 +72,13 @@ class CountedRequest(shared.Message):
         max_length=100,
         description="Measurements at other pairs. Each quantity needs its value in `counters` too.",
     )
-    clocks: shared.Clocks | list[shared.Clocks] | ClockRange | Literal["grid"] | None = Field(
+    clocks: shared.Clocks | list[shared.Clocks] | dvfs.ClockRange | Literal["grid"] | None = Field(
         "grid", description="As with code; every pair of the GPU's profile by default."
     )
     reference: shared.Clocks | None = Field(
         None, description="Pair that ratios refer to. Default: the highest of the campaign."
     )
-    constraints: ConstraintsRequest = ConstraintsRequest()
+    constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
     campaign: shared.Name | None = Field(
         None, description="Model by its `source` in GET /models; chosen by counters and clocks."
     )
@@ -110,7 +100,7 @@ def _form(body: object) -> str:
 class DvfsBody(
     RootModel[
         Annotated[
-            Annotated[DvfsRequest, Tag("code")] | Annotated[CountedRequest, Tag("counters")],
+            Annotated[dvfs.DvfsRequest, Tag("code")] | Annotated[CountedRequest, Tag("counters")],
             Discriminator(_form),
         ]
     ]
@@ -181,10 +171,10 @@ class CountedAnswer(shared.Reported):
     def report(self) -> reports.Report:
         """Scales with their intervals, then the best pairs."""
         uses = ", ".join(f"{unit} {share:.0%}" for unit, share in self.uses.items())
-        columns = [CLOCKS]
+        columns = [dvfs.CLOCKS]
         for name in ("time", "power"):
-            columns += [scale_column(name), _interval(name)]
-        columns += [scale_column("energy"), reports.Column("", marks)]
+            columns += [dvfs.scale_column(name), _interval(name)]
+        columns += [dvfs.scale_column("energy"), reports.Column("", dvfs.marks)]
         counted = f"{self.model.counters} counters at {reports.megahertz(self.counted_at)}"
         return [
             reports.Title(self.kernel or "kernel", f"on {self.gpu}"),
@@ -192,7 +182,7 @@ class CountedAnswer(shared.Reported):
             reports.Line(
                 f"scales against {reports.megahertz(self.reference)}, by {self.model.campaign}"
             ),
-            reports.Table(columns, self.points, most=MOST_PAIRS),
+            reports.Table(columns, self.points, most=dvfs.MOST_PAIRS),
             *(
                 reports.Line(
                     f"{reports.words(name)}: {reports.megahertz(best)}, {reports.saved(best)}"
@@ -215,4 +205,4 @@ def _interval(name: str) -> reports.Column:
     return reports.Column("interval", cell, figures=True)
 
 
-DvfsAnswers = DvfsAnswer | CountedAnswer
+DvfsAnswers = dvfs.DvfsAnswer | CountedAnswer

@@ -41,14 +41,7 @@ import pandas as pd
 
 from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.errors import DataError
-from wattcast.training.data.datasets import (
-    SPREADSHEET_ERRORS,
-    KernelName,
-    RawTable,
-    SourceFile,
-    read_kernel_names,
-    read_raw,
-)
+from wattcast.training.data import datasets
 from wattcast.training.data.tables import number, validated, wrong
 
 _SIZE = re.compile(r"_\d+(k|mw|m|w)?(?=kernel|$|_|\s)|\d{2,}$", re.IGNORECASE)
@@ -65,9 +58,9 @@ def plain_name(spelling: str) -> str:
 class NamingRules:
     """Names by rule, learned from the spellings that have one."""
 
-    def __init__(self, names: Mapping[tuple[str, str, str], KernelName]) -> None:
+    def __init__(self, names: Mapping[tuple[str, str, str], datasets.KernelName]) -> None:
         families: dict[str, set[str]] = {}
-        kernels: dict[tuple[str, str], set[KernelName]] = {}
+        kernels: dict[tuple[str, str], set[datasets.KernelName]] = {}
         for (_, benchmark, kernel), name in names.items():
             families.setdefault(plain_name(benchmark), set()).add(name.family)
             kernels.setdefault((name.family, plain_name(kernel)), set()).add(name)
@@ -75,13 +68,13 @@ class NamingRules:
         self._families = {key: min(each) for key, each in families.items() if len(each) == 1}
         self._kernels = {key: next(iter(each)) for key, each in kernels.items() if len(each) == 1}
 
-    def name(self, benchmark: str, kernel: str) -> KernelName:
+    def name(self, benchmark: str, kernel: str) -> datasets.KernelName:
         """The canonical name of any spelling."""
         bare = plain_name(benchmark)
         family = self._families.get(bare, bare)
         own = plain_name(kernel)
         known = self._kernels.get((family, own))
-        return known or KernelName(f"{family}/{own}", f"{family}/*", family)
+        return known or datasets.KernelName(f"{family}/{own}", f"{family}/*", family)
 
 
 class _Layout(Strict):
@@ -122,7 +115,7 @@ class CleanTable:
     """Cleaned rows of one file (uniform columns) and rows dropped per rule.
     ``named_by_rule`` counts rows of kernels that ``kernel_names.csv`` does not hold (rule 4)."""
 
-    source: SourceFile
+    source: datasets.SourceFile
     path: Path
     sha256: str
     frame: pd.DataFrame
@@ -138,7 +131,7 @@ class CleanTable:
 
 def clean(source_id: str, root: Path | None = None) -> CleanTable:
     """Read and clean one published file. Raises DataError naming file, row and column."""
-    raw = read_raw(source_id, root)
+    raw = datasets.read_raw(source_id, root)
     if raw.source.layout == "thesis":
         frame, dropped = _clean_thesis(raw)
     else:
@@ -155,7 +148,7 @@ def clean(source_id: str, root: Path | None = None) -> CleanTable:
     return CleanTable(raw.source, raw.path, raw.sha256, _uniform(frame), dropped, named_by_rule)
 
 
-def _clean_thesis(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
+def _clean_thesis(raw: datasets.RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
     text = raw.text
     blank = (text.drop(columns=["Sr No."], errors="ignore") == "").all(axis=1)
     text, dropped = text[~blank], {"1 blank rows": int(blank.sum())}
@@ -179,7 +172,7 @@ def _clean_thesis(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
     return numbers, dropped
 
 
-def _clean_powerquant(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
+def _clean_powerquant(raw: datasets.RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
     text = raw.text.copy()
     names = {
         name: _COLUMNS.powerquant.names.get(name, name)
@@ -200,7 +193,7 @@ def _clean_powerquant(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
     return numbers, dropped
 
 
-def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: RawTable) -> pd.DataFrame:
+def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: datasets.RawTable) -> pd.DataFrame:
     """Columns as numbers under their uniform names; failed formulas and blanks are missing."""
     known = {*NUMERIC_COLUMNS, "time_ns"}
     columns: dict[str, pd.Series] = {}
@@ -209,7 +202,7 @@ def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: RawTable) -> pd.
             raise wrong(raw.path, f"has an unexpected column {given!r}", column=given)
         cells = text[given]
         numbers = pd.to_numeric(cells.replace("", None), errors="coerce")
-        bad = numbers.isna() & (cells != "") & ~cells.isin(SPREADSHEET_ERRORS)
+        bad = numbers.isna() & (cells != "") & ~cells.isin(datasets.SPREADSHEET_ERRORS)
         if bad.any():
             line = _first_line(bad)
             raise DataError(
@@ -241,14 +234,14 @@ def _first_line(rows: pd.Series) -> int:
 
 
 def _name_kernels(
-    frame: pd.DataFrame, raw: RawTable, root: Path | None
+    frame: pd.DataFrame, raw: datasets.RawTable, root: Path | None
 ) -> tuple[pd.DataFrame, int]:
     """Canonical names, and the number of rows that got theirs by rule.
 
     Only the complete upstream file, or one that is never trained on, may hold kernels the table
     does not: in any other a name nobody knows is a defect.
     """
-    names = read_kernel_names(root)
+    names = datasets.read_kernel_names(root)
     rules = NamingRules(names)
     keys = list(zip(frame["benchmark"], frame["kernel"], strict=True))
     by_rule = [(raw.source.names, *key) not in names for key in keys]

@@ -17,13 +17,8 @@ from typing import Literal
 
 from wattcast.features.errors import DataError
 from wattcast.models.cards import sha256_of
+from wattcast.training.data import datasets
 from wattcast.training.data.cleaning import MODEL_INPUTS, clean
-from wattcast.training.data.datasets import (
-    find_data,
-    read_kernel_names,
-    read_raw,
-    sources,
-)
 from wattcast.training.provenance import fingerprint
 
 State = Literal["complete", "shortened", "sound", "defective", "missing", "unread"]
@@ -67,7 +62,7 @@ def inventory(root: Path, further: Readers = MappingProxyType({})) -> list[Table
 
 def data_folder(given: Path | None) -> Path:
     """``given``, else the folder of the data sets. Raises DataError where there is none."""
-    folder = given or find_data()
+    folder = given or datasets.find_data()
     if folder is None or not folder.is_dir():
         raise DataError(
             f"there is no folder {folder}"
@@ -79,7 +74,7 @@ def data_folder(given: Path | None) -> Path:
 
 def _readers(root: Path) -> Readers:
     readers: dict[str, Callable[[], TableFacts]] = {"power/kernel_names.csv": lambda: _names(root)}
-    for source in sources().file:
+    for source in datasets.sources().file:
         readers[f"power/raw/{source.name}"] = partial(_raw, source.id, root)
     return readers
 
@@ -101,7 +96,7 @@ def _facts(root: Path, name: str, read: Callable[[], TableFacts] | None) -> Tabl
 
 
 def _raw(source_id: str, root: Path) -> TableFacts:
-    raw, table = read_raw(source_id, root), clean(source_id, root)
+    raw, table = datasets.read_raw(source_id, root), clean(source_id, root)
     rows = table.training_rows
     idle = len(table.frame) - len(rows)
     zero = table.frame["flag"].str.contains("iic_zero")
@@ -127,7 +122,7 @@ def _raw(source_id: str, root: Path) -> TableFacts:
 
 
 def _names(root: Path) -> TableFacts:
-    names = read_kernel_names(root)
+    names = datasets.read_kernel_names(root)
     count, found = len(names), digest(sorted(map(repr, names.items())))
     return TableFacts(state="sound", rows=count, kept=count, fingerprint=found)
 

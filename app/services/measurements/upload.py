@@ -35,17 +35,7 @@ from wattcast.app.store.measurements import (
     Rejection,
 )
 from wattcast.app.store.predictions import answered
-from wattcast.features.errors import (
-    AnalysisError,
-    ClockError,
-    DataError,
-    GivenUpError,
-    GpuError,
-    KernelError,
-    LaunchError,
-    PtxError,
-    WattcastError,
-)
+from wattcast.features import errors
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import activity_schema, get_schema, published_schemas
 from wattcast.models.clocks import admitted
@@ -67,7 +57,12 @@ MOST_REJECTIONS = 1000
 """Rejections that are listed and stored; all are counted."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_COLUMN_OF = {PtxError: "ptx", AnalysisError: "ptx", KernelError: "kernel", GpuError: "gpu"}
+_COLUMN_OF = {
+    errors.PtxError: "ptx",
+    errors.AnalysisError: "ptx",
+    errors.KernelError: "kernel",
+    errors.GpuError: "gpu",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +130,9 @@ class _Upload:
                 kernel, demangled, vectors = extracted(self.services, request)
             except ValidationError as error:
                 self._reject(number, defects_of(error))
-            except GivenUpError:
+            except errors.GivenUpError:
                 raise
-            except WattcastError as error:
+            except errors.WattcastError as error:
                 self._reject(number, [(_column_of(error), str(error)[:500])])
             else:
                 launch = row.launch(request)
@@ -157,10 +152,10 @@ class _Upload:
             self._list(raw.number, row.doubts(gpu))
         except ValidationError as error:
             self._reject(raw.number, defects_of(error))
-        except (GpuError, ClockError) as error:
-            column = "gpu" if isinstance(error, GpuError) else error.field.rpartition(".")[2]
+        except (errors.GpuError, errors.ClockError) as error:
+            column = "gpu" if isinstance(error, errors.GpuError) else error.field.rpartition(".")[2]
             self._reject(raw.number, [(column, str(error)[:500])])
-        except DataError as error:
+        except errors.DataError as error:
             self._reject(raw.number, [(str(error.context["field"]), str(error.context["reason"]))])
         else:
             return row
@@ -171,7 +166,7 @@ class _Upload:
         wanted = {name for name in named if _SHA256.fullmatch(name) and name not in known}
         most = self.services.settings.max_upload_files
         if len(wanted) > most:
-            raise DataError(
+            raise errors.DataError(
                 f"the rows name {len(wanted)} stored PTX texts; at most {most} are looked up"
             )
         return self.services.database.measurements.ptx(sorted(wanted))
@@ -210,13 +205,13 @@ class _Upload:
             if len(self.rejections) < MOST_REJECTIONS:
                 self.rejections.append(Rejection(number, column, reason))
 
-    def nothing_accepted(self) -> DataError:
+    def nothing_accepted(self) -> errors.DataError:
         """The error of an upload without an accepted row."""
         if not self.rejected:
-            return DataError("the table holds no rows")
+            return errors.DataError("the table holds no rows")
         first = self.rejections[0]
         where = f"row {first.row}" + (f", column {first.column!r}" if first.column else "")
-        return DataError(
+        return errors.DataError(
             f"none of {self.rejected} rows was accepted; {where}: {first.reason}",
             rejected=self.rejected,
             rejections=[asdict(rejection) for rejection in self.rejections[:100]],
@@ -239,14 +234,14 @@ def extracted(predictor: Predictor, request: AnalyzeRequest) -> tuple[str, str, 
     activity = activity_schema().id
     try:
         vectors[activity] = tuple(analysis.vector(activity).values.values())
-    except AnalysisError:
+    except errors.AnalysisError:
         if not vectors:
             raise
     return analysis.function.name, analysis.function.demangled, vectors
 
 
-def _column_of(error: WattcastError) -> str | None:
-    if isinstance(error, LaunchError):
+def _column_of(error: errors.WattcastError) -> str | None:
+    if isinstance(error, errors.LaunchError):
         return error.field.partition(".")[0]
     return next((column for kind, column in _COLUMN_OF.items() if isinstance(error, kind)), None)
 
@@ -274,7 +269,7 @@ def _observed(services: Services, rows: Sequence[Measurement]) -> list[Observati
         request = from_json(past.request)
         if request.get("known") or request.get("power_limit_watts"):
             continue
-        with suppress(WattcastError, ValueError):  # of a GPU or a form that is gone
+        with suppress(errors.WattcastError, ValueError):  # of a GPU or a form that is gone
             gpu, board = services.gpus.load(past.gpu), request.get("board")
             key = _question(past.ptx_sha256, past.kernel, gpu, board, request["launch"], request)
             answers.setdefault(key, past.result)
@@ -345,7 +340,7 @@ def check_upload(services: Services, file: IO[bytes], options: UploadOptions) ->
     Raises as ``store_upload``, but not where all rows are rejected."""
     try:
         batch = read_upload(services, file, options)
-    except DataError as error:
+    except errors.DataError as error:
         if "rejections" not in error.context:
             raise
         rejections, rejected = error.context["rejections"], error.context["rejected"]

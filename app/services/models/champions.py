@@ -28,15 +28,7 @@ from wattcast.models.cards import ModelCard
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact
 from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
-from wattcast.predictor.parts.power_models import (
-    TARGET,
-    Champion,
-    Missing,
-    Name,
-    PowerModels,
-    Serving,
-    champion_of,
-)
+from wattcast.predictor.parts import power_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,20 +56,20 @@ class Champions:
 
     def __init__(
         self,
-        power: PowerModels,
+        power: power_models.PowerModels,
         registry: RegistryStore,
         artifacts: RegistryArtifacts,
     ) -> None:
         self._power = power
         self._registry = registry
         self._artifacts = artifacts
-        self._opened: dict[int, Champion] = {}
+        self._opened: dict[int, power_models.Champion] = {}
         self._times: dict[int, CorrectedTimes] = {}
-        self._cards: dict[Name, ModelCard | TimeCorrectionCard] = {}
+        self._cards: dict[power_models.Name, ModelCard | TimeCorrectionCard] = {}
         self._generation = -1
         self._failing = False
-        self._missing: dict[tuple[str, str, str], Missing] = {}
-        self._unopened: dict[tuple[str, str, str], Missing] = {}
+        self._missing: dict[tuple[str, str, str], power_models.Missing] = {}
+        self._unopened: dict[tuple[str, str, str], power_models.Missing] = {}
         self._retry_at = 0.0
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -128,7 +120,7 @@ class Champions:
         if changed:
             log().info("serving champions", generation=snapshot.generation)
 
-    def _tell(self, before: Mapping[tuple[str, str, str], Missing]) -> None:
+    def _tell(self, before: Mapping[tuple[str, str, str], power_models.Missing]) -> None:
         """Log what cannot be loaded any more, or can again."""
         for place, missing in self._missing.items():
             if before.get(place) != missing:
@@ -136,14 +128,14 @@ class Champions:
         for place in before.keys() - self._missing.keys():
             log().info("champion serves again", place=place)
 
-    def _serving(self, snapshot: Snapshot) -> Serving:
+    def _serving(self, snapshot: Snapshot) -> power_models.Serving:
         before = self._power.serving
-        champions = self._standing(snapshot, TARGET, self._warm, before.champions)
+        champions = self._standing(snapshot, power_models.TARGET, self._warm, before.champions)
         times = self._standing(snapshot, TIME, self._correction, before.times)
         self._forget([id(model) for model in champions.values()])
         versions = {version.name: version for version in snapshot.versions}
 
-        def load(name: Name) -> BoostedPowerModel:
+        def load(name: power_models.Name) -> BoostedPowerModel:
             with self._lock:
                 model = self._model(versions[ModelName(*name)])
             if not isinstance(model, BoostedPowerModel):
@@ -154,7 +146,9 @@ class Champions:
         cards = {n: card for n, card in self._cards.items() if isinstance(card, ModelCard)}
         time_cards = {n: c for n, c in self._cards.items() if isinstance(c, TimeCorrectionCard)}
         unopened = dict(self._unopened)
-        return Serving(champions, times, cards, time_cards, load, unopened, snapshot.coverage)
+        return power_models.Serving(
+            champions, times, cards, time_cards, load, unopened, snapshot.coverage
+        )
 
     def _standing(
         self,
@@ -175,18 +169,18 @@ class Champions:
                 why = error.detail if isinstance(error, WattcastError) else str(error)
                 for root in (self._artifacts.root, PACKAGED_ARTIFACTS):  # callers read it, too
                     why = why.replace(f"{root}/", "")
-                self._unopened[target, *key] = Missing(version.name.family, why)
+                self._unopened[target, *key] = power_models.Missing(version.name.family, why)
                 # A model that answered well a moment ago is better than none.
                 if key in before:
                     served[key] = before[key]
         return served
 
-    def _model(self, version: Version) -> Champion:
+    def _model(self, version: Version) -> power_models.Champion:
         if version.id not in self._opened:
-            self._opened[version.id] = champion_of(self.artifact(version))
+            self._opened[version.id] = power_models.champion_of(self.artifact(version))
         return self._opened[version.id]
 
-    def _warm(self, version: Version) -> Champion:
+    def _warm(self, version: Version) -> power_models.Champion:
         model = self._model(version)
         if isinstance(model, BoostedPowerModel):
             model.warm_up()

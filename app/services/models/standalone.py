@@ -17,14 +17,7 @@ from wattcast.app.store import HEAD
 from wattcast.models.intervals import Observed
 from wattcast.models.time.calibration import CorrectedTimes
 from wattcast.predictor import Predictor
-from wattcast.predictor.parts.power_models import (
-    TARGET,
-    Champion,
-    PowerModels,
-    Serving,
-    Watched,
-    champion_of,
-)
+from wattcast.predictor.parts import power_models
 
 if TYPE_CHECKING:
     from wattcast.app.settings import Settings
@@ -51,15 +44,17 @@ def standalone_predictor(settings: Settings, *, registry: bool = True) -> Predic
     return made
 
 
-def serving(settings: Settings, power: PowerModels) -> Serving:
+def serving(settings: Settings, power: power_models.PowerModels) -> power_models.Serving:
     """Champions of power and corrections of time, as a service would answer by them.
     The database layer is imported where there is a database."""
     registry = _Registry(settings)
 
-    def champion(version: Version) -> Champion:
+    def champion(version: Version) -> power_models.Champion:
         from wattcast.app.services.models.artifacts import RegistryArtifacts, open_version
 
-        return champion_of(open_version(power, RegistryArtifacts.of(settings), version))
+        return power_models.champion_of(
+            open_version(power, RegistryArtifacts.of(settings), version)
+        )
 
     def correction(version: Version) -> CorrectedTimes:
         from wattcast.app.services.models.artifacts import RegistryArtifacts
@@ -67,8 +62,8 @@ def serving(settings: Settings, power: PowerModels) -> Serving:
         artifacts = RegistryArtifacts.of(settings)
         return CorrectedTimes(artifacts.open_correction(version.name, version.card_sha256))
 
-    return Serving(
-        Promoted(lambda: registry.champions(TARGET), _once(champion)),
+    return power_models.Serving(
+        Promoted(lambda: registry.champions(power_models.TARGET), _once(champion)),
         times=Promoted(lambda: registry.champions("time"), _once(correction)),
         coverage=Promoted(registry.coverage, lambda observed: observed),
     )
@@ -118,7 +113,7 @@ class _Registry:
         self._reading: Reading | None = None
         self._generation = -1
         self._champions: dict[Place, Version] = {}
-        self._coverage: Mapping[Watched, Observed] = {}
+        self._coverage: Mapping[power_models.Watched, Observed] = {}
         self._looked = float("-inf")
         self._lock = threading.Lock()
 
@@ -132,7 +127,7 @@ class _Registry:
                 if place.target == target
             }
 
-    def coverage(self) -> Mapping[Watched, Observed]:
+    def coverage(self) -> Mapping[power_models.Watched, Observed]:
         """What intervals held. Raises StoreError."""
         with self._lock:
             self._look_again()

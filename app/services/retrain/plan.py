@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattcast.app.services.retrain.candidates import (
-    GRID_GUESSED,
-    NOT_ASKED,
-    Prepared,
-    boosted_watts,
-)
+from wattcast.app.services.retrain import candidates
 from wattcast.app.services.retrain.messages import LeftOutRow, Plan, PlannedKernel
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
@@ -21,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def planned(prepared: Prepared) -> Plan:
+def planned(prepared: candidates.Prepared) -> Plan:
     """The plan of a target. Raises DataError where no row counts."""
     from wattcast.training.evaluation.splits import FOLDS, fold_assignment
     from wattcast.training.folds import SEED
@@ -32,7 +27,7 @@ def planned(prepared: Prepared) -> Plan:
     measured, policy = rows.measured, asked.policy
     uploads = rows.uploads(np.zeros((len(measured), 1)))  # no fold looks at the inputs
     silent, notes = _silent(prepared)
-    unopposed = NOT_ASKED in notes
+    unopposed = candidates.NOT_ASKED in notes
     answering = prepared.answering
     start = prepared.champion or prepared.physical
     ancestor = frozenset() if start is None else start.card.marks
@@ -80,7 +75,7 @@ def planned(prepared: Prepared) -> Plan:
     )
 
 
-def _now(prepared: Prepared) -> str:
+def _now(prepared: candidates.Prepared) -> str:
     """The model to beat."""
     if prepared.answering is not None:
         return f"{prepared.answering.card.family} model"
@@ -88,7 +83,7 @@ def _now(prepared: Prepared) -> str:
     return "promoted correction of times" if corrected else "default time model"
 
 
-def _silent(prepared: Prepared) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
+def _silent(prepared: candidates.Prepared) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
     """Rows ``[n]`` about which the model that answers now cannot be asked, and notes;
     ``NOT_ASKED`` where it is a guess, and then no opponent."""
     answering, measured = prepared.answering, prepared.rows.measured
@@ -96,9 +91,9 @@ def _silent(prepared: Prepared) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
         return np.zeros(len(measured), dtype=np.bool_), ()
     if answering.card.family != PHYSICAL:
         model = BoostedPowerModel(answering)
-        watts, guessed = boosted_watts(model, measured, prepared.asked.gpu)
-        note = GRID_GUESSED.format(model=_now(prepared), guessed=guessed)
+        watts, guessed = candidates.boosted_watts(model, measured, prepared.asked.gpu)
+        note = candidates.GRID_GUESSED.format(model=_now(prepared), guessed=guessed)
         return np.isnan(watts), (note,) if guessed else ()
     refused = prepared.asked.launches.refused(measured)
     silent = np.array([why is not None for why in refused])
-    return silent, (NOT_ASKED,) if silent.any() and answering.card.gpu == POOLED else ()
+    return silent, (candidates.NOT_ASKED,) if silent.any() and answering.card.gpu == POOLED else ()

@@ -16,18 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from wattcast.features.ptx.ir import (
-    Address,
-    Group,
-    Immediate,
-    Instruction,
-    Operand,
-    Pair,
-    Register,
-    Special,
-    Symbol,
-    Vector,
-)
+from wattcast.features.ptx import ir
 
 _OPCODES = (
     "add sub mul mad mul24 mad24 sad div rem abs neg min max popc clz bfind fns brev bfe bfi dp4a "
@@ -95,13 +84,13 @@ def named(opcode: str, operands: int = 0) -> Token | None:
     return Token(OPCODES.index(first), space, kind, operands)
 
 
-def tokens(instructions: Iterable[Instruction]) -> tuple[Token | None, ...]:
+def tokens(instructions: Iterable[ir.Instruction]) -> tuple[Token | None, ...]:
     """The token of each instruction, in order; ``None`` for those that are not coded."""
     written: list[tuple[str, int]] = []
     return tuple(_token(each, written) for each in instructions)
 
 
-def _token(instruction: Instruction, written: list[tuple[str, int]]) -> Token | None:
+def _token(instruction: ir.Instruction, written: list[tuple[str, int]]) -> Token | None:
     if instruction.predicate is not None or instruction.base in ("ret", "exit"):
         return None
     texts = [tuple(_texts(operand)) for operand in instruction.operands]
@@ -124,19 +113,19 @@ def _token(instruction: Instruction, written: list[tuple[str, int]]) -> Token | 
     return found
 
 
-def _texts(operand: Operand) -> Iterator[str]:
+def _texts(operand: ir.Operand) -> Iterator[str]:
     """What an operand is called, a text for each part that a comma parts from the next."""
     match operand:
-        case Vector(elements) | Group(elements):
+        case ir.Vector(elements) | ir.Group(elements):
             for each in elements:
                 yield from _texts(each)
-        case Pair(first, second):
+        case ir.Pair(first, second):
             yield "|".join((*_texts(first), *_texts(second)))
-        case Address(base, 0, ()) if base is not None:
+        case ir.Address(base, 0, ()) if base is not None:
             yield base.name
-        case Register(name) | Special(name) | Symbol(name, 0):
+        case ir.Register(name) | ir.Special(name) | ir.Symbol(name, 0):
             yield name
-        case Immediate(_, text):
+        case ir.Immediate(_, text):
             yield text
         case _:
             yield repr(operand)

@@ -16,26 +16,8 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, checked, default_clocks
-from wattcast.models.papers.thesis.algorithms import (
-    Operation,
-    WavePlan,
-    schedule_block,
-    schedule_cfg,
-    schedule_in_order,
-    start_order,
-    wave_plan,
-)
+from wattcast.models.papers.thesis import algorithms, penalties
 from wattcast.models.papers.thesis.code import KernelCode
-from wattcast.models.papers.thesis.penalties import (
-    Latencies,
-    MemoryCounts,
-    cache_penalty_cycles,
-    global_penalty_seconds,
-    latencies,
-    launch_overhead_seconds,
-    resource_units,
-    shared_penalty_seconds,
-)
 from wattcast.models.papers.thesis.work import (
     KernelWork,
     code_diagnostics,
@@ -62,9 +44,9 @@ class Costs(NamedTuple):
     cache_cycles: float
     global_seconds: float
     overhead_seconds: float
-    plan: WavePlan
+    plan: algorithms.WavePlan
     wave_cycles: float
-    counts: MemoryCounts
+    counts: penalties.MemoryCounts
 
     def cycles(self, core_mhz: float) -> dict[str, float]:
         """The terms of equation 4.8 in core clock cycles at a clock."""
@@ -145,26 +127,26 @@ class _Prepared:
     def __init__(self, work: KernelWork, gpu: GpuProfile) -> None:
         self.work, self.gpu = work, gpu
         self.threads = work.launch.threads
-        self.latencies = latencies(gpu, self.threads)
-        self.units = resource_units(gpu)
+        self.latencies = penalties.latencies(gpu, self.threads)
+        self.units = penalties.resource_units(gpu)
         self.diagnostics: tuple[Diagnostic, ...] = ()
         self._numbers = (*self.latencies.cycles.values(), *self.units.values())
-        self._costs: dict[tuple[tuple[float, ...], WavePlan], Costs] = {}
+        self._costs: dict[tuple[tuple[float, ...], algorithms.WavePlan], Costs] = {}
 
     def costs(self, trips: Sequence[float], registers: int) -> Costs:
         work, gpu, code = self.work, self.gpu, self.work.code
         multipliers = code.multipliers(trips)
-        plan = wave_plan(gpu, work.launch, registers, work.shared_bytes_per_block)
+        plan = algorithms.wave_plan(gpu, work.launch, registers, work.shared_bytes_per_block)
         # Registers count through the plan alone: most other cases are one already worked out.
         known = self._costs.get((tuple(trips), plan))
         if known is not None:
             return known
         delays = self._block_delays(plan.threads_per_wave)
-        wave = schedule_cfg(code.successors, multipliers, code.order, delays.__getitem__)
+        wave = algorithms.schedule_cfg(code.successors, multipliers, code.order, delays.__getitem__)
         counts = memory_counts(code, multipliers)
-        global_seconds, for_global = global_penalty_seconds(gpu, self.threads, counts)
-        shared_seconds, for_shared = shared_penalty_seconds(gpu, self.threads, counts)
-        overhead_seconds, for_overhead = launch_overhead_seconds(gpu, self.threads)
+        global_seconds, for_global = penalties.global_penalty_seconds(gpu, self.threads, counts)
+        shared_seconds, for_shared = penalties.shared_penalty_seconds(gpu, self.threads, counts)
+        overhead_seconds, for_overhead = penalties.launch_overhead_seconds(gpu, self.threads)
         self.diagnostics = (
             *self.latencies.diagnostics,
             *for_global,
@@ -174,7 +156,7 @@ class _Prepared:
         found = Costs(
             schedule_cycles=wave * plan.waves,  # each charged as a full one, the last too
             shared_cycles=shared_seconds * gpu.core_mhz * 1e6,
-            cache_cycles=cache_penalty_cycles(
+            cache_cycles=penalties.cache_penalty_cycles(
                 gpu, self.threads, counts, self.latencies.cycles["global_load"]
             ),
             global_seconds=global_seconds,
@@ -194,7 +176,7 @@ class _Prepared:
         if known is None:
             orders = _orders(code, self.gpu, self.units)
             known = tuple(
-                schedule_in_order(operations, order, threads, self.units)
+                algorithms.schedule_in_order(operations, order, threads, self.units)
                 for operations, order in zip(_operations(code, self.latencies), orders, strict=True)
             )
             if len(code.delays) >= KEPT_DELAYS:
@@ -203,7 +185,9 @@ class _Prepared:
         return known
 
 
-def _operations(code: KernelCode, known: Latencies) -> tuple[tuple[Operation, ...], ...]:
+def _operations(
+    code: KernelCode, known: penalties.Latencies
+) -> tuple[tuple[algorithms.Operation, ...], ...]:
     """Operations of every block; kept for the latest latencies, which most launches share."""
     key = tuple(known.cycles.values())
     latest = code.operations.get(key)
@@ -211,7 +195,7 @@ def _operations(code: KernelCode, known: Latencies) -> tuple[tuple[Operation, ..
         cycles = known.cycles
         latest = tuple(
             tuple(
-                Operation(cycles[cost.latency], cost.resource, before)
+                algorithms.Operation(cycles[cost.latency], cost.resource, before)
                 for cost, before in zip(block.charges, block.predecessors, strict=True)
             )
             for block in code.blocks
@@ -229,7 +213,7 @@ def _orders(
     It is that of Algorithm 6 with every SM full of threads. One order for all launches is what
     keeps a larger launch from being the faster one (``schedule_in_order``).
     """
-    full = latencies(gpu, gpu.max_threads_per_sm * gpu.sm_count)
+    full = penalties.latencies(gpu, gpu.max_threads_per_sm * gpu.sm_count)
     key = (
         gpu.max_threads_per_sm,
         tuple(sorted(full.cycles.items())),
@@ -238,7 +222,9 @@ def _orders(
     known = code.orders.get(key)
     if known is None:
         known = code.orders[key] = tuple(
-            start_order(schedule_block(operations, gpu.max_threads_per_sm, units))
+            algorithms.start_order(
+                algorithms.schedule_block(operations, gpu.max_threads_per_sm, units)
+            )
             for operations in _operations(code, full)
         )
     return known

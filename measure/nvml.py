@@ -117,10 +117,16 @@ class NvmlSensor:
         self._handle = module.nvmlDeviceGetHandleByIndex(index)
         notes: list[str] = []
         self._power = self._power_source(notes)
-        self._energy = self._offered("energy counter", self._read_energy, notes)
+        self._energy = self._offered(
+            "energy counter", lambda: self._told_by("TotalEnergyConsumption"), notes
+        )
         self._core = self._offered("core clock", lambda: self._clock_of("SM"), notes)
         self._memory = self._offered("memory clock", lambda: self._clock_of("MEM"), notes)
-        self._temperature = self._offered("temperature", self._read_temperature, notes)
+        self._temperature = self._offered(
+            "temperature",
+            lambda: self._told_by("Temperature", module.NVML_TEMPERATURE_GPU),
+            notes,
+        )
         self._reasons = self._offered("throttle reasons", self._read_reasons, notes)
         if self._power is None:
             # Without a power sensor the counter would be all there is; boards have both or none.
@@ -245,20 +251,14 @@ class NvmlSensor:
             raise self._nvml.NVMLError(found.nvmlReturn)
         return float(found.value.uiVal) * 1e-3
 
-    def _read_usage(self) -> float:
-        return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) * 1e-3
+    def _told_by(self, what: str, *which: Any) -> float:
+        return float(getattr(self._nvml, f"nvmlDeviceGet{what}")(self._handle, *which))
 
-    def _read_energy(self) -> float:
-        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+    def _read_usage(self) -> float:
+        return self._told_by("PowerUsage") * 1e-3
 
     def _clock_of(self, which: str) -> float:
-        kind = getattr(self._nvml, f"NVML_CLOCK_{which}")
-        return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, kind))
-
-    def _read_temperature(self) -> float:
-        return float(
-            self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU)
-        )
+        return self._told_by("ClockInfo", getattr(self._nvml, f"NVML_CLOCK_{which}"))
 
     def _read_reasons(self) -> float:
         # Its new name first; drivers before 2023 know the old one alone.
@@ -280,26 +280,24 @@ class NvmlSensor:
         ``memory_bus_bits``; absent where it does not."""
         nvml, handle = self._nvml, self._handle
         found = {}
-        reads: dict[str, Callable[[], Any]] = {
-            "power_limit_watts": lambda: (
-                nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3
-            ),
-            "min_limit_watts": lambda: self._limits()[0],
-            "max_limit_watts": lambda: self._limits()[1],
-            "max_core_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "max_memory_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
-            "memory_bus_bits": lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle),
+        reads: dict[str, Callable[[], float]] = {
+            "power_limit_watts": lambda: self._told_by("PowerManagementDefaultLimit") / 1e3,
+            "min_limit_watts": lambda: limits(handle)[0] / 1e3,
+            "max_limit_watts": lambda: limits(handle)[1] / 1e3,
+            "max_core_mhz": lambda: self._told_by("MaxClockInfo", nvml.NVML_CLOCK_SM),
+            "max_memory_mhz": lambda: self._told_by("MaxClockInfo", nvml.NVML_CLOCK_MEM),
+            "memory_bus_bits": lambda: self._told_by("MemoryBusWidth"),
         }
+
+        def limits(handle: Any) -> Any:
+            return nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+
         for name, read in reads.items():
             try:
                 found[name] = float(read())
             except (nvml.NVMLError, AttributeError):
                 continue  # a fact that a profile or a flag has to bring
         return found
-
-    def _limits(self) -> tuple[float, float]:
-        low, high = self._nvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
-        return low / 1e3, high / 1e3
 
     def driver_version(self) -> str | None:
         """The kernel driver's version."""

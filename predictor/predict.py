@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -232,17 +233,17 @@ def launched(
 ) -> Launched:
     """Time, power and energy of the request's launch; ``keep`` its analysis for later requests."""
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True, keep=keep)
-
-    def corrected(found: TimePrediction) -> TimePrediction:
-        return corrected_by_known(predictor, request, source, gpu, found)
+    asked = predictor, request, source, gpu
+    corrections = [partial(corrected_by_known, *asked)] if request.known else []
 
     def at(pair: ClockPair) -> TimeAndPower:
-        found = time_and_power(
-            predictor, request, analysis, gpu, pair, request.board or "", corrected
-        )
+        board = request.board or ""
+        found = time_and_power(predictor, request, analysis, gpu, pair, board, *corrections)
         if pair == clocks:
             predictor.drift.saw(gpu.id, found.power)
-        return replace(found, power=anchored_power(predictor, request, source, gpu, found.power))
+        if not request.known:
+            return found
+        return replace(found, power=anchored_power(*asked, found.power))
 
     found = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
     duration, watts = found.duration, found.power.estimate

@@ -13,8 +13,8 @@ from wattcast.app import problems
 from wattcast.app.api.route import json_response
 from wattcast.app.services import Services, services_of
 from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explain
-from wattcast.predictor.explain.page import POLICY, chart_of, page
-from wattcast.predictor.explain.pictures import ChartKind, draw, png, svg
+from wattcast.predictor.explain.page import POLICY, drawn
+from wattcast.predictor.explain.pictures import ChartKind
 from wattcast.predictor.messages.explain import (
     LimeAnswer,
     ShapAnswer,
@@ -108,12 +108,9 @@ def _explained(
     if wanted == "json":
         return json_response(found)
     prediction = answer_of(record_of(services, prediction_id))
-    if wanted == "html":
-        headers = {"Content-Security-Policy": POLICY}
-        return Response(page(found, prediction, kind), media_type=MEDIA[wanted], headers=headers)
-    drawing = draw(chart_of(found, prediction), kind)
-    content: str | bytes = svg(drawing) if wanted == "svg" else png(drawing)
-    return Response(content, media_type=MEDIA[wanted])
+    headers = {"Content-Security-Policy": POLICY} if wanted == "html" else None
+    content = drawn(found, prediction, wanted, kind)
+    return Response(content, media_type=MEDIA[wanted], headers=headers)
 
 
 def chosen(accept: str | None, offered: Mapping[str, str]) -> str:

@@ -86,9 +86,9 @@ def app(
         compared = changes(_answer(use, against, request, code or []), answer)
         answer = answer.model_copy(update={"changes": compared})
     if csv is not None:
-        _write(csv, answer.table())
+        inputs.write(csv, answer.table().encode())
     if html is not None:
-        _write(html, page(trace.name, answer.report(100), STYLE))
+        inputs.write(html, page(trace.name, answer.report(100), STYLE).encode())
     show(answer, as_json, lambda: answer.report(top))
 
 
@@ -107,10 +107,3 @@ def _answer(
             inputs.progress(f"{path.name}: {count:,} {what}")
 
     return run(use, read_trace(path, tell), request, library(code), tell)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        inputs.fail(f"{path}: {error.strerror}")

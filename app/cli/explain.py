@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.output import predictor, print_json, render
 from wattcast.predictor.reports import Title, Warnings
-
-if TYPE_CHECKING:
-    from wattcast.predictor.messages.explain import Explanation
-    from wattcast.predictor.messages.predict import PredictAnswer
 
 FORMATS = ("svg", "png", "html")
 
@@ -48,7 +43,7 @@ def explain(
         chart: Chart in a picture: waterfall or bar.
     """
     from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explained
-    from wattcast.predictor.explain.page import chart_of, report
+    from wattcast.predictor.explain.page import chart_of, drawn, report
     from wattcast.predictor.explain.pictures import ChartKind
     from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.predict import predict_one
@@ -75,7 +70,7 @@ def explain(
     prediction = predict_one(opened, PredictRequest.model_validate(body))
     answer = explained(opened, prediction, method, target, seeds)  # type: ignore[arg-type]
     if output is not None and wanted is not None:
-        _write(output, _drawn(answer, prediction, wanted, chart))
+        inputs.write(output, drawn(answer, prediction, wanted, chart))  # type: ignore[arg-type]
     elif as_json:
         print_json(answer)
     else:
@@ -93,23 +88,3 @@ def _format(given: str | None, output: Path | None) -> str | None:
     if wanted not in FORMATS:
         inputs.fail(f"{output}: give --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     return wanted
-
-
-def _drawn(answer: Explanation, prediction: PredictAnswer, wanted: str, chart: str) -> bytes:
-    from wattcast.predictor.explain.page import chart_of, page
-    from wattcast.predictor.explain.pictures import draw, png, svg
-
-    if wanted == "html":
-        return page(answer, prediction, chart).encode()  # type: ignore[arg-type]
-    drawing = draw(chart_of(answer, prediction), chart)  # type: ignore[arg-type]
-    return svg(drawing).encode() if wanted == "svg" else png(drawing)
-
-
-def _write(output: Path, content: bytes) -> None:
-    if str(output) == "-":
-        sys.stdout.buffer.write(content)
-        return
-    try:
-        output.write_bytes(content)
-    except OSError as error:
-        inputs.fail(f"{output}: {error.strerror}")

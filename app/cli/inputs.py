@@ -100,7 +100,7 @@ def work_request(file: Path | None, text: str | None, grid: str, block: str) -> 
             name: value if name == "runtime" else _number(value, text, "--work")
             for name, _, value in parts
         },
-        "launch": {"grid": _dimensions("--grid", grid), "block": _dimensions("--block", block)},
+        "launch": {"grid": dimensions("--grid", grid), "block": dimensions("--block", block)},
     }
 
 
@@ -179,9 +179,26 @@ def expected(option: str, text: str, what: str) -> Iterator[None]:
         fail(f"{option} {text!r}: expected {what}")
 
 
-def _dimensions(option: str, text: str) -> list[int]:
-    with expected(option, text, "1 to 3 whole numbers, as in 64,64"):
-        return [int(part) for part in text.replace("x", ",").split(",")]
+def dimensions(
+    option: str, text: str, example: str = "64,64", least: int | None = None
+) -> list[int]:
+    """1 to 3 whole numbers. With ``least`` none is below it; without, the request checks them."""
+    with expected(option, text, f"1 to 3 whole numbers, as in {example}"):
+        found = [int(part) for part in text.replace("x", ",").split(",")]
+        if least is not None and (len(found) > 3 or min(found) < least):
+            raise ValueError
+        return found
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file; ``-`` is standard output."""
+    try:
+        if str(path) == "-":
+            sys.stdout.buffer.write(content)
+        else:
+            path.write_bytes(content)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
 
 
 def _loops(given: list[str]) -> dict[str, float]:
@@ -366,8 +383,8 @@ class CodeOptions(Options):
         return {
             **self._source(file),
             "launch": {
-                "grid": _dimensions("--grid", grid),
-                "block": None if block == "auto" else _dimensions("--block", block),
+                "grid": dimensions("--grid", grid),
+                "block": None if block == "auto" else dimensions("--block", block),
                 "arguments": _arguments(self.given["arg"] or []),
                 **self.of(self.launch),
             },

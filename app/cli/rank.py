@@ -61,12 +61,7 @@ def tuning_file(path: Path) -> TuningRun:
     """A file of Kernel Tuner. Ends the command for one that cannot be read."""
     from wattcast.predictor.tuning_files import read_tuning
 
-    try:
-        return read_tuning(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        inputs.fail(f"{path}: {error.strerror}")
-    except UnicodeDecodeError:
-        inputs.fail(f"{path}: not UTF-8 text")
+    return read_tuning(inputs.read_text(path))
 
 
 def problem_of(
@@ -81,7 +76,9 @@ def problem_of(
     """How the configurations of a file become launches of the code in another."""
     from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem
 
-    size = _size(problem_size) or found.problem_size
+    size = found.problem_size
+    if problem_size is not None:
+        size = tuple(inputs.dimensions("--problem-size", problem_size, "4096x4096", least=1))
     if size is None:
         inputs.fail("the file does not give the problem size; pass --problem-size")
     request: dict[str, Any] = {**code.of_code(file), "gpu": gpu, **models.request()}
@@ -92,15 +89,3 @@ def problem_of(
         for text, name in zip(divisors, BLOCK_NAMES, strict=True)
     )
     return TuningProblem(size, named, request=request)
-
-
-def _size(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        parts = tuple(int(part) for part in text.replace(",", "x").split("x"))
-    except ValueError:
-        parts = ()
-    if not 1 <= len(parts) <= 3 or min(parts) < 1:
-        inputs.fail(f"--problem-size {text!r}: expected 1 to 3 whole numbers, as in 4096x4096")
-    return parts

@@ -288,9 +288,12 @@ def compare(
         assert isinstance(answers, PredictAnswers)
         return Predictions(Prediction.of(each, request, registry) for each in answers.predictions)
 
+    from wattcast.app.python.code import request_of
+
     beside = {name: options.pop(name) for name in CompareRequest.model_fields if name in options}
     sides = {
-        side: _body(code, grid, block, **options) for side, code in (("old", ptx), ("new", new))
+        side: request_of(code, grid, block, **options)
+        for side, code in (("old", ptx), ("new", new))
     }
     body = {**sides, "gpus": list(gpus), "model": model or "physical", **beside}
     return comparison.compare(_predictor(registry), CompareRequest.model_validate(body))
@@ -511,20 +514,8 @@ def application(
     return run(_predictor(registry), read_trace(Path(trace)), request, found)
 
 
-def _request(
-    kind: type[Request],
-    code: Code | None,
-    grid: Dimensions | Grid,
-    block: Dimensions | None,
-    **options: Any,
-) -> Request:
-    return kind.model_validate(_body(code, grid, block, **options))
-
-
-def _body(
-    code: Code | None, grid: Dimensions | Grid, block: Dimensions | None, **options: Any
-) -> dict[str, Any]:
-    """A request's body: code and launch, and its other members."""
+def _request(kind: type[Request], *launched: Any, **options: Any) -> Request:
+    """A request about code and its launch, as ``request_of`` takes them."""
     from wattcast.app.python.code import request_of
 
-    return request_of(code, grid, block, **options)
+    return kind.model_validate(request_of(*launched, **options))

@@ -12,7 +12,7 @@ higher core clock at the same activities never draws less. One set of weights pe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -443,9 +443,18 @@ class PhysicalPowerModel:
             less = min(others[-2] - others[-1], breakdown.components["tensor"])
             parts = {**breakdown.components, "tensor": breakdown.components["tensor"] - less}
             breakdown = PowerBreakdown(breakdown.watts - less, parts)
-        outside = (*self._busier(activities), *self._other_clocks(clocks))
+        highest, ends = self._highest, self._clocks.items()
+        outside = (
+            *(name for name, v in activities._asdict().items() if v > highest[name] + TOLERANCE),
+            *(
+                name
+                for name, (low, high) in ends
+                if not low * (1 - SAME_CLOCK) <= getattr(clocks, name) <= high * (1 + SAME_CLOCK)
+            ),
+        )
         low, high = self._bounds(outside, others)
-        basis = self._basis(outside)
+        basis: Basis = "extrapolated" if outside else "unseen_kernel"
+        basis = "uncalibrated" if self.pooled else basis
         estimate = Estimate(breakdown.watts, low, high, self.card.intervals.level, basis)
         return PhysicalPower(estimate, breakdown, activities, outside)
 
@@ -465,21 +474,6 @@ class PhysicalPowerModel:
 
     def _activities(self, work: WorkAtTime, clocks: ClockPair) -> UnitActivities:
         return unit_activities(work.activity, self.gpu, clocks, work.time_seconds, more=work.more)
-
-    def _busier(self, activities: UnitActivities) -> Iterator[str]:
-        for name, value in activities._asdict().items():
-            if value > self._highest[name] + TOLERANCE:
-                yield name
-
-    def _other_clocks(self, clocks: ClockPair) -> Iterator[str]:
-        for name, (low, high) in self._clocks.items():
-            if not low * (1 - SAME_CLOCK) <= getattr(clocks, name) <= high * (1 + SAME_CLOCK):
-                yield name
-
-    def _basis(self, outside: Sequence[str]) -> Basis:
-        if self.pooled:
-            return "uncalibrated"
-        return "extrapolated" if outside else "unseen_kernel"
 
     def _bounds(self, outside: Sequence[str], watts: Sequence[float]) -> tuple[float, float]:
         """Ends of the interval over all cases, not below idle."""

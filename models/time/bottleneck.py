@@ -148,7 +148,10 @@ def resource_seconds(
     busiest = gpu.sm_count * hz / _imbalance(activity, gpu, more, constants)
     multiplications = max(0.0, activity.fma_pipe_instructions - activity.fp32_instructions)
     extra = multiplications * (MULTIPLY_INSTRUCTIONS.get(major(gpu), 1.0) - 1.0)
+    lanes = sm.fp32_lanes
+    multiply_lanes = lanes if major(gpu) in MULTIPLY_INSTRUCTIONS else min(lanes, MULTIPLY_LANES)
     shared_lanes = sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
+    queues_fp64 = sm.fp64_lanes <= SHARED_FP64_LANES and not _unified(gpu)
 
     def pipe(warp_instructions: float, lanes: float) -> float:
         # A pipe the SM lacks (FP16 on Maxwell) does nothing: its work is counted elsewhere.
@@ -168,13 +171,13 @@ def resource_seconds(
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
-            pipe(multiplications + extra, min(sm.fp32_lanes, _multiply_lanes(gpu))),
+            pipe(multiplications + extra, multiply_lanes),
             more.register_reads / (REGISTERS_PER_CLOCK * sm.warp_schedulers * busiest)
             if float(gpu.compute_capability) >= TWO_BANKS_FROM
             else 0.0,
         ),
         "alu": pipe(activity.alu_pipe_instructions, sm.int_lanes),
-        "shared_fp64" if _queues_fp64(gpu) else "fp64": constants.fp64
+        "shared_fp64" if queues_fp64 else "fp64": constants.fp64
         * pipe(activity.fp64_instructions, sm.fp64_lanes),
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
@@ -336,17 +339,9 @@ def _constant_passes(gpu: GpuProfile, more: Beside) -> float:
     return max(0.0, more.constant_passes - uniform * more.constant_requests)
 
 
-def _queues_fp64(gpu: GpuProfile) -> bool:
-    return gpu.capability.fp64_lanes <= SHARED_FP64_LANES and not _unified(gpu)
-
-
 def _unified(gpu: GpuProfile) -> bool:
     """Whether L1 and shared memory are one memory behind one pipe (Volta tuning guide)."""
     return major(gpu) not in DEPENDENT_CYCLES
-
-
-def _multiply_lanes(gpu: GpuProfile) -> float:
-    return gpu.fp32_lanes if major(gpu) in MULTIPLY_INSTRUCTIONS else MULTIPLY_LANES
 
 
 def _dram_bytes_per_second(gpu: GpuProfile, clocks: ClockPair) -> float:

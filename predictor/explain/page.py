@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wattcast.models.estimate import quantity
-from wattcast.predictor.explain.pictures import Chart, ChartKind, draw, svg
+from wattcast.predictor.explain.pictures import Chart, ChartKind, draw, png, svg
 from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.predict import PredictAnswer
 from wattcast.predictor.reports import Column, Line, Picture, Report, Table, html
@@ -52,6 +52,16 @@ def chart_of(explanation: messages.Explanation, prediction: PredictAnswer) -> Ch
         ],
         end=(end_name, getattr(explanation, f"{end}_{amount}")),
     )
+
+
+def drawn(
+    explanation: messages.Explanation, prediction: PredictAnswer, form: str, kind: ChartKind
+) -> bytes:
+    """The explanation as ``html``, ``svg`` or ``png``."""
+    if form == "html":
+        return page(explanation, prediction, kind).encode()
+    drawing = draw(chart_of(explanation, prediction), kind)
+    return svg(drawing).encode() if form == "svg" else png(drawing)
 
 
 def label(part: Any) -> str:

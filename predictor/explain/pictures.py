@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Literal
@@ -47,40 +47,31 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Rectangle:
+class Shape:
+    """An element of SVG: ``sizes`` are its attributes in pixels, ``words`` the others."""
+
+    tag: Literal["rect", "line", "text"]
+    sizes: Mapping[str, float]
+    words: Mapping[str, str]
+    text: str | None = None
+
+
+def rectangle(x: float, y: float, width: float, height: float, fill: str) -> Shape:
     """Filled, without a border."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    fill: str
+    return Shape("rect", {"x": x, "y": y, "width": width, "height": height}, {"fill": fill})
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One pixel wide."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    stroke: str
+def vertical(x: float, top: float, bottom: float, stroke: str) -> Shape:
+    """A line one pixel wide."""
+    return Shape("line", {"x1": x, "y1": top, "x2": x, "y2": bottom}, {"stroke": stroke})
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+def label(
+    x: float, y: float, text: str, anchor: str = "start", size: int = 13, bold: bool = False
+) -> Shape:
     """Text; ``y`` is its baseline, ``anchor`` the side that ``x`` tells."""
-
-    x: float
-    y: float
-    text: str
-    anchor: Literal["start", "middle", "end"] = "start"
-    size: int = 13
-    bold: bool = False
-
-
-Shape = Rectangle | Line | Label
+    words = {"text-anchor": anchor, "fill": _INK} | ({"font-weight": "bold"} if bold else {})
+    return Shape("text", {"x": x, "y": y, "font-size": size}, words, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +97,13 @@ def draw(chart: Chart, kind: ChartKind = "waterfall") -> Drawing:
     axis = _Axis(low * scale, high * scale)
     height = TOP + ROW * len(rows) + BOTTOM
     shapes: list[Shape] = [
-        Rectangle(0, 0, WIDTH, height, _PAPER),
-        Label(16, 24, _clipped(chart.title, 90), size=15, bold=True),
-        Label(16, 44, _clipped(chart.subtitle, 110), size=12),
+        rectangle(0, 0, WIDTH, height, _PAPER),
+        label(16, 24, _clipped(chart.title, 90), size=15, bold=True),
+        label(16, 44, _clipped(chart.subtitle, 110), size=12),
         *axis.shapes(height, f"{chart.quantity} in {unit}"),
     ]
     for number, row in enumerate(rows):
-        shapes += row.shapes(TOP + ROW * number, axis, scale, unit, total=row.total)
+        shapes += row.shapes(TOP + ROW * number, axis, scale, unit)
     said = f"{chart.title}. {chart.subtitle}"
     return Drawing(said, WIDTH, height, tuple(shapes))
 
@@ -127,17 +118,16 @@ class _Row:
     value: float
     total: bool = False
 
-    def shapes(
-        self, y: float, axis: _Axis, scale: float, unit: str, *, total: bool
-    ) -> Iterator[Shape]:
+    def shapes(self, y: float, axis: _Axis, scale: float, unit: str) -> Iterator[Shape]:
+        total = self.total
         low, high = sorted((axis.at(self.left * scale), axis.at(self.right * scale)))
         middle = y + ROW / 2
         fill = _TOTAL if total else _MORE if self.value >= 0 else _LESS
-        yield Label(LABELS - 12, middle + 4, _clipped(self.label), "end", bold=total)
-        yield Rectangle(low, middle - BAR / 2, max(high - low, 1.0), BAR, fill)
+        yield label(LABELS - 12, middle + 4, _clipped(self.label), "end", bold=total)
+        yield rectangle(low, middle - BAR / 2, max(high - low, 1.0), BAR, fill)
         sign = "" if total else "+" if self.value >= 0 else "−"
         told = f"{sign}{_figure(abs(self.value) * scale)} {unit}"
-        yield Label(high + 6, middle + 4, told, size=12, bold=total)
+        yield label(high + 6, middle + 4, told, size=12, bold=total)
 
 
 def _waterfall(chart: Chart, bars: Sequence[tuple[str, float]]) -> Iterator[_Row]:
@@ -173,10 +163,10 @@ class _Axis:
         bottom = height - BOTTOM + 4
         for tick in range(self.first, self.last + 1):
             x = self.at(tick * self.step)
-            yield Line(x, TOP - 4, x, bottom, _INK if tick == 0 else _FAINT)
-            yield Label(x, bottom + 16, f"{tick * self.step:.6g}", "middle", size=12)
+            yield vertical(x, TOP - 4, bottom, _INK if tick == 0 else _FAINT)
+            yield label(x, bottom + 16, f"{tick * self.step:.6g}", "middle", size=12)
         middle = (self.at(self.first * self.step) + self.at(self.last * self.step)) / 2
-        yield Label(middle, bottom + 36, name, "middle", size=12)
+        yield label(middle, bottom + 36, name, "middle", size=12)
 
 
 _PREFIXES = ((1.0, ""), (1e3, "m"), (1e6, "µ"), (1e9, "n"))
@@ -214,30 +204,9 @@ def svg(drawing: Drawing) -> str:
     )
     ElementTree.SubElement(root, "title").text = _clipped(drawing.title, 300)
     for shape in drawing.shapes:
-        _svg_shape(root, shape)
+        sizes = {name: f"{size:.2f}".rstrip("0").rstrip(".") for name, size in shape.sizes.items()}
+        ElementTree.SubElement(root, shape.tag, {**sizes, **shape.words}).text = shape.text
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _svg_shape(root: ElementTree.Element, shape: Shape) -> None:
-    if isinstance(shape, Rectangle):
-        members = {"x": shape.x, "y": shape.y, "width": shape.width, "height": shape.height}
-        ElementTree.SubElement(root, "rect", {**_numbers(members), "fill": shape.fill})
-    elif isinstance(shape, Line):
-        members = {"x1": shape.x1, "y1": shape.y1, "x2": shape.x2, "y2": shape.y2}
-        ElementTree.SubElement(root, "line", {**_numbers(members), "stroke": shape.stroke})
-    else:
-        attributes = {
-            **_numbers({"x": shape.x, "y": shape.y, "font-size": shape.size}),
-            "text-anchor": shape.anchor,
-            "fill": _INK,
-        }
-        if shape.bold:
-            attributes["font-weight"] = "bold"
-        ElementTree.SubElement(root, "text", attributes).text = shape.text
-
-
-def _numbers(members: dict[str, float]) -> dict[str, str]:
-    return {name: f"{value:.2f}".rstrip("0").rstrip(".") for name, value in members.items()}
 
 
 def png(drawing: Drawing, pixels_per_pixel: int = 2) -> bytes:
@@ -257,21 +226,22 @@ def png(drawing: Drawing, pixels_per_pixel: int = 2) -> bytes:
     axes.axis("off")
     sides = {"start": "left", "middle": "center", "end": "right"}
     for order, shape in enumerate(drawing.shapes):
-        if isinstance(shape, Rectangle):
-            at, size = (shape.x, shape.y), (shape.width, shape.height)
-            axes.add_patch(Patch(at, *size, color=shape.fill, linewidth=0, zorder=order))
-        elif isinstance(shape, Line):
-            ends = [shape.x1, shape.x2], [shape.y1, shape.y2]
-            axes.add_line(Line2D(*ends, color=shape.stroke, linewidth=1, zorder=order))
+        at, words = list(shape.sizes.values()), shape.words
+        if shape.tag == "rect":
+            patch = Patch((at[0], at[1]), *at[2:], color=words["fill"], linewidth=0, zorder=order)
+            axes.add_patch(patch)
+        elif shape.tag == "line":
+            ends = [at[0], at[2]], [at[1], at[3]]
+            axes.add_line(Line2D(*ends, color=words["stroke"], linewidth=1, zorder=order))
         else:
             axes.text(
-                shape.x,
-                shape.y,
-                shape.text,
-                fontsize=shape.size,
-                fontweight="bold" if shape.bold else "normal",
-                color=_INK,
-                horizontalalignment=sides[shape.anchor],
+                at[0],
+                at[1],
+                shape.text or "",
+                fontsize=at[2],
+                fontweight=words.get("font-weight", "normal"),
+                color=words["fill"],
+                horizontalalignment=sides[words["text-anchor"]],
                 verticalalignment="baseline",
                 parse_math=False,  # names hold dollars
                 zorder=order,

@@ -76,12 +76,8 @@ def c_names(function: Function, kernels: Sequence[KernelNames]) -> tuple[str | N
     """C names of the parameters; ``None`` where the source does not tell, or tells two."""
     candidates = _candidates(function, kernels)
     columns = zip(*candidates, strict=True) if candidates else [()] * len(function.parameters)
-    return tuple(_agreed(column) for column in columns)
-
-
-def _agreed(names: Sequence[str | None]) -> str | None:
-    said = {name for name in names if name is not None}
-    return said.pop() if len(said) == 1 else None
+    told = [{name for name in column if name is not None} for column in columns]
+    return tuple(said.pop() if len(said) == 1 else None for said in told)
 
 
 def _candidates(function: Function, kernels: Sequence[KernelNames]) -> list[tuple[str | None, ...]]:

@@ -120,11 +120,6 @@ class Memory:
             self._rooms += 1
             return Kept(self, self._rooms, weigh, grows, rings)
 
-    def _get(self, key: Place) -> Any:
-        with self._lock:
-            found = self._kept.get(key)
-            return None if found is None else found.value
-
     def _put(self, room: Kept[Any, V], key: Place, value: V, beside: Place | None) -> None:
         with self._lock:
             for each in tuple(self._growing):
@@ -143,10 +138,6 @@ class Memory:
         if collect:
             gc.collect()
             _return_free_memory()
-
-    def _drop(self, key: Place) -> None:
-        with self._lock:
-            self._kept.pop(key, None)
 
     def _keep(self, key: Place, entry: _Entry) -> None:
         followers = self._kept.followers.pop(key, set())
@@ -192,8 +183,9 @@ class Kept(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """What is kept under ``key``."""
-        found: V | None = self._memory._get((self._number, key))
-        return found
+        with self._memory._lock:
+            found = self._memory._kept.get((self._number, key))
+        return None if found is None else found.value
 
     def put(self, key: K, value: V, beside: Place | None = None) -> None:
         """Keep ``value``, unless it is larger than the whole memory.
@@ -206,7 +198,8 @@ class Kept(Generic[K, V]):
 
     def drop(self, key: K) -> None:
         """Forget what is kept under ``key``, if anything is."""
-        self._memory._drop((self._number, key))
+        with self._memory._lock:
+            self._memory._kept.pop((self._number, key), None)
 
     def get_or_make(self, key: K, make: Callable[[], V], beside: Place | None = None) -> V:
         """What is kept under ``key``, else what ``make`` returns; ``beside`` as for ``put``.

@@ -68,7 +68,12 @@ class ModuleCache:
         found = self.known(ptx)
         if found is not None:
             return found
-        encoded = _encoded(ptx)
+        try:
+            encoded = ptx.encode()
+        except UnicodeEncodeError as error:
+            line = ptx.count("\n", 0, error.start) + 1
+            column = error.start - ptx.rfind("\n", 0, error.start)
+            raise PtxError("not Unicode text", line=line, column=column) from error
         if len(encoded) > self._limit:
             raise ServiceError(
                 "too-large",
@@ -109,12 +114,3 @@ def _free(module: Module) -> None:
 
 def _held_bytes(known: KnownModule) -> int:
     return module_bytes(known.module) + _TIMED_BYTES * len(known.seconds)
-
-
-def _encoded(ptx: str) -> bytes:
-    try:
-        return ptx.encode()
-    except UnicodeEncodeError as error:
-        line = ptx.count("\n", 0, error.start) + 1
-        column = error.start - ptx.rfind("\n", 0, error.start)
-        raise PtxError("not Unicode text", line=line, column=column) from error

@@ -160,7 +160,9 @@ class PowerModels:
             if isinstance(champion, BoostedPowerModel):
                 return champion
             return self._physical_of(gpu, champion)
-        if choice == "physical" or (choice == "auto" and self._physical_is_default(gpu.id)):
+        own = self._default(gpu.id) if choice == "auto" else None
+        by_default = choice == "auto" and (own is None or own.family == PHYSICAL)
+        if choice == "physical" or by_default:
             return self._physical_of(gpu)
         return self._packaged(gpu.id, choice) or self._physical_of(gpu)
 
@@ -245,10 +247,6 @@ class PowerModels:
         if card is None or card.family == PHYSICAL:
             return self.physical_artifact(gpu)
         return self.artifact(card)
-
-    def _physical_is_default(self, gpu: str) -> bool:
-        card = self._default(gpu)
-        return card is None or card.family == PHYSICAL
 
     def _newest(self, gpu: str) -> list[ModelCard]:
         """Cards of a GPU's boosted models without a promotion, old versions left out."""

@@ -18,7 +18,7 @@ from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError, ModelError, SchemaError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.launch import PointerHint
 from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.cards import ModelCard
@@ -101,7 +101,9 @@ def _physical(
 ) -> Watts:
     try:
         own, *others = _at_time(analysis, gpu, clocks, time_seconds)
-        found = model.predict(own, clocks, others, zeros=_zeros(analysis.launch))
+        given = analysis.launch.arguments.values()
+        hints = {one.values for one in given if isinstance(one, PointerHint)}
+        found = model.predict(own, clocks, others, zeros=hints == {"zeros"})  # all data, it is said
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
         why = Diagnostic("power_not_predicted", error.detail)
@@ -119,12 +121,6 @@ def _physical(
         components=components,
         diagnostics=physical_notes(model, found),
     )
-
-
-def _zeros(launch: Launch) -> bool:
-    """Whether the user says that all data are zeros."""
-    hints = [one.values for one in launch.arguments.values() if isinstance(one, PointerHint)]
-    return bool(hints) and set(hints) == {"zeros"}
 
 
 def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Diagnostic, ...]:

@@ -15,7 +15,7 @@ import pytest
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
 from wattcast.app.api.explain import MEDIA, chosen
-from wattcast.predictor.explain.pictures import Chart, Rectangle, draw, png, svg
+from wattcast.predictor.explain.pictures import Chart, draw, png, svg
 from wattcast.predictor.messages.explain import (
     LimeAnswer,
     ShapAnswer,
@@ -226,11 +226,12 @@ def test_hostile_names_are_text_in_pictures_and_pages(
 def test_a_waterfall_goes_from_start_to_end() -> None:
     bars = [(f"part {number}", 1.0) for number in range(40)]
     drawing = draw(Chart("t", "s", "power", "W", ("base", 10.0), bars, ("end", 50.0)))
-    drawn = [shape for shape in drawing.shapes if isinstance(shape, Rectangle)][1:]
+    drawn = [shape.sizes for shape in drawing.shapes if shape.tag == "rect"][1:]
     assert len(drawn) == 1 + 15 + 1 + 1  # base, parts, the others together, end
     for before, after in pairwise(drawn[1:-1]):
-        assert after.x == pytest.approx(before.x + before.width)
-    assert drawn[-1].x + drawn[-1].width == pytest.approx(drawn[-2].x + drawn[-2].width)
+        assert after["x"] == pytest.approx(before["x"] + before["width"])
+    ends = [each["x"] + each["width"] for each in drawn]
+    assert ends[-1] == pytest.approx(ends[-2])
 
 
 # --- on the command line -----------------------------------------------------------------

@@ -6,7 +6,7 @@ An artifact is a folder with a card and exactly the files the card names::
         card.json  model.ubj | model.cbm  model.onnx  background.json
 
 A file may lie there compressed, with ``.gz`` or ``.xz`` after its name; the card's checksum is that
-of its content. ``compress`` writes the large ones of the package so. ``Artifact.read`` reads all.
+of its content; the large ones of the package are. ``Artifact.read`` reads all.
 
 A store opens the artifacts of one target; power is the default, ``kind`` names another's card.
 Roots are ordered: the packaged ``models/artifacts`` first, then what users trained
@@ -35,7 +35,6 @@ PACKAGED_ARTIFACTS = Path(__file__).parent / "artifacts"
 """Read-only artifacts of the package."""
 COMPRESSED = ".gz"
 _OPENERS: dict[str, Any] = {COMPRESSED: gzip.open, ".xz": lzma.open}
-COMPRESSED_FROM_BYTES = 900_000
 MOST_BYTES = 1 << 28
 """Of one file; the largest that is packaged has 4 MB. gzip grows a small file 1000 times."""
 
@@ -217,16 +216,6 @@ def _content(folder: Path, name: str, expected: str, label: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != expected:
         raise ModelError(f"{label}: file {name!r} does not match the checksum in its card")
     return content
-
-
-def compress(root: Path) -> None:
-    """Compress the ONNX files of at least ``COMPRESSED_FROM_BYTES`` of the artifacts below
-    ``root``, where they are. The same content gives the same bytes."""
-    for path in sorted(root.glob("*/*/*/*/*.onnx")):
-        if path.stat().st_size >= COMPRESSED_FROM_BYTES:
-            content = gzip.compress(path.read_bytes(), 9, mtime=0)
-            path.with_name(path.name + COMPRESSED).write_bytes(content)
-            path.unlink()
 
 
 def _label(folder: Path) -> str:

@@ -160,13 +160,12 @@ class _Fit:
             self.fitted.notes.append("what starting a block costs: not told by the empty kernels")
         self.start_seconds = constant
         slope = max(0.0, float((1 - constant / seconds) @ threads / (threads @ threads)))
-        self.data["kernel_launch"] = {
-            "unit": "us",
-            "source": SOURCE,
-            "note": _EMPTY.format(len(empty)),
-            "microseconds_per_thread": slope * 1e6,
-            "microseconds": round(constant * 1e6, 6),
-        }
+        self.data["kernel_launch"] = _section(
+            "us",
+            _EMPTY.format(len(empty)),
+            microseconds_per_thread=slope * 1e6,
+            microseconds=round(constant * 1e6, 6),
+        )
         self.fitted.fitted["launch_microseconds"] = constant * 1e6
 
     def _empty(self) -> list[_EmptyKernel]:
@@ -186,13 +185,8 @@ class _Fit:
         if each + per_warp <= 0:
             self.fitted.notes.append("starting a block costs nothing that empty kernels show")
             return
-        self.data["block_start"] = {
-            "unit": "cycle",
-            "source": SOURCE,
-            "note": _EMPTY.format(kernels),
-            "cycles": round(each, 4),
-            "cycles_per_warp": round(per_warp, 4),
-        }
+        costs = {"cycles": round(each, 4), "cycles_per_warp": round(per_warp, 4)}
+        self.data["block_start"] = _section("cycle", _EMPTY.format(kernels), **costs)
         self.fitted.fitted["block_start_cycles"] = each
         self.fitted.fitted["block_start_cycles_per_warp"] = per_warp
 
@@ -240,22 +234,16 @@ class _Fit:
                 curves[probe.target].append((batches, probe.operations / busy / 1e6))
         if len(latency) >= LEAST_POINTS:
             pieces = latency_pieces([one[0] for one in latency], [one[1] for one in latency])
-            self.data["global_memory_latency"] = {
-                "unit": "cycle",
-                "source": SOURCE,
-                "note": f"lines through {len(latency)} launches in which every warp chases",
-                "pieces": [piece.model_dump(exclude_none=True) for piece in pieces],
-            }
+            note = f"lines through {len(latency)} launches in which every warp chases"
+            listed = [piece.model_dump(exclude_none=True) for piece in pieces]
+            self.data["global_memory_latency"] = _section("cycle", note, pieces=listed)
             self.fitted.fitted["loaded_latency_cycles"] = pieces[-1].constant
         for target, points in sorted(curves.items()):
             if len(points) > LEAST_POINTS:
                 a, b, c, fit = saturation(*zip(*points, strict=True))
-                self.data[f"{target}_memory_throughput"] = {
-                    "unit": "MB/s",
-                    "source": SOURCE,
-                    "note": f"{len(points)} launches, R2 {fit:.3f}",
-                    **{"a": a, "b": max(b, 1.0), "c": c},
-                }
+                note = f"{len(points)} launches, R2 {fit:.3f}"
+                section = _section("MB/s", note, a=a, b=max(b, 1.0), c=c)
+                self.data[f"{target}_memory_throughput"] = section
                 self.fitted.fitted[f"{target}_megabytes_per_second"] = a * b
         self._queueing()
 
@@ -411,6 +399,10 @@ class _Fit:
 
     def _hz(self, one: Configuration) -> float:
         return self._pair(one).core_hz
+
+
+def _section(unit: str, note: str, **values: Any) -> dict[str, Any]:
+    return {"unit": unit, "source": SOURCE, "note": note, **values}
 
 
 class _EmptyKernel(NamedTuple):

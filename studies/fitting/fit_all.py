@@ -8,12 +8,13 @@ compressed in the end.
 from __future__ import annotations
 
 import argparse
+import gzip
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from wattcast.models.store import PACKAGED_ARTIFACTS, compress
+from wattcast.models.store import COMPRESSED, PACKAGED_ARTIFACTS
 
 STEPS = (
     ("studies", "train", "--all"),
@@ -23,6 +24,19 @@ STEPS = (
     ("studies", "fit-physical"),
 )
 """Module and arguments of every step; each takes ``--out``."""
+
+
+COMPRESSED_FROM_BYTES = 900_000
+
+
+def compress(root: Path) -> None:
+    """Compress the ONNX files of at least ``COMPRESSED_FROM_BYTES`` of the artifacts below
+    ``root``, where they are. The same content gives the same bytes."""
+    for path in sorted(root.glob("*/*/*/*/*.onnx")):
+        if path.stat().st_size >= COMPRESSED_FROM_BYTES:
+            content = gzip.compress(path.read_bytes(), 9, mtime=0)
+            path.with_name(path.name + COMPRESSED).write_bytes(content)
+            path.unlink()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from studies.fitting.fit_all import compress
 from wattcast.features.errors import ModelError, SchemaError
 from wattcast.models.cards import CARD_NAME, ModelCard, read_card, sha256_of
-from wattcast.models.store import ArtifactStore, compress
+from wattcast.models.store import ArtifactStore
 
 SCHEMA_HASH = "a" * 64
 SPREAD = {"mean": 1.0, "std": 0.1}
@@ -117,7 +118,7 @@ def test_a_compressed_file_is_read_as_if_it_were_plain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(tmp_path)
-    monkeypatch.setattr("wattcast.models.store.COMPRESSED_FROM_BYTES", len("weights"))
+    monkeypatch.setattr("studies.fitting.fit_all.COMPRESSED_FROM_BYTES", len("weights"))
     compress(tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == [CARD_NAME, "model.onnx.gz"]
     found = store(tmp_path).find("tesla-k20", "power", "xgboost", "alavani2023")

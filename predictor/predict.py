@@ -29,15 +29,7 @@ from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.beside import beside
 from wattcast.models.time.registry import DEFAULT
 from wattcast.predictor import parts
-from wattcast.predictor.messages.predict import (
-    PredictAnswer,
-    PredictAnswers,
-    PredictRequest,
-    Roofline,
-    RooflinePoint,
-    SpeedOfLight,
-    UnitSpeed,
-)
+from wattcast.predictor.messages import predict as messages
 from wattcast.predictor.parts.arguments import by_position
 from wattcast.predictor.parts.known_launches import anchored_power, corrected_by_known
 from wattcast.predictor.parts.power_models import reference_of
@@ -65,8 +57,8 @@ LONG_PTX = 2**20
 
 @parts.within_asked_seconds
 def predict(
-    predictor: Predictor, request: PredictRequest, rows: list[Future[None]] | None = None
-) -> PredictAnswer | PredictAnswers:
+    predictor: Predictor, request: messages.PredictRequest, rows: list[Future[None]] | None = None
+) -> messages.PredictAnswer | messages.PredictAnswers:
     """The prediction of one GPU, or those of several; stored if there is a store.
 
     Returns once all rows are committed; or sooner, where the caller gives a list ``rows`` that
@@ -96,20 +88,22 @@ MOST_GPUS = 16
 
 
 def predict_one(
-    predictor: Predictor, request: PredictRequest, rows: list[Future[None]] | None = None
-) -> PredictAnswer:
+    predictor: Predictor, request: messages.PredictRequest, rows: list[Future[None]] | None = None
+) -> messages.PredictAnswer:
     """``predict`` where the request names one GPU."""
     answer = predict(predictor, request, rows)
-    assert isinstance(answer, PredictAnswer)
+    assert isinstance(answer, messages.PredictAnswer)
     return answer
 
 
-def several(answers: list[PredictAnswer]) -> PredictAnswers:
+def several(answers: list[messages.PredictAnswer]) -> messages.PredictAnswers:
     """Predictions of several GPUs, and which of them are not to be ranked together."""
-    return PredictAnswers(predictions=answers, apart=apart([Ranked.of(each) for each in answers]))
+    return messages.PredictAnswers(
+        predictions=answers, apart=apart([Ranked.of(each) for each in answers])
+    )
 
 
-def is_quick(predictor: Predictor, request: PredictRequest) -> bool:
+def is_quick(predictor: Predictor, request: messages.PredictRequest) -> bool:
     """Whether a prediction like this one took so little time that a thread costs more.
 
     Such a prediction runs on the event loop itself; everything else goes to a thread, above all
@@ -127,7 +121,7 @@ def is_quick(predictor: Predictor, request: PredictRequest) -> bool:
     return known is not None and known.fastest(_kind(request, request.gpu)) < QUICK_SECONDS
 
 
-def _kind(request: PredictRequest, gpu: str) -> Hashable:
+def _kind(request: messages.PredictRequest, gpu: str) -> Hashable:
     """Predictions that cost alike: loops without trip counts are worked out, and registers are
     asked of the compiler once for a GPU."""
     loops = len(request.loops), "default" in request.loops
@@ -142,15 +136,18 @@ def _kind(request: PredictRequest, gpu: str) -> Hashable:
     )
 
 
-def _never_runs(request: PredictRequest) -> bool:
+def _never_runs(request: messages.PredictRequest) -> bool:
     """Whether no arguments can make the kernel run: published schemas and given trips only."""
     published = request.time_model in PUBLISHED and request.model not in ("auto", PHYSICAL)
     return published and "default" in request.loops
 
 
 def _predicted(
-    predictor: Predictor, request: PredictRequest, gpu: GpuProfile, rows: list[Future[None]]
-) -> PredictAnswer:
+    predictor: Predictor,
+    request: messages.PredictRequest,
+    gpu: GpuProfile,
+    rows: list[Future[None]],
+) -> messages.PredictAnswer:
     if request.work is not None:
         return predict_work(predictor, request, request.work, gpu, rows)
     doubts = [
@@ -170,7 +167,7 @@ def _predicted(
     duration, power = point.duration, point.power
     trips, needs = parts.trip_counts(analysis), parts.needs(source, analysis)
     vector, card = power.vector, power.card
-    answer = PredictAnswer(
+    answer = messages.PredictAnswer(
         id=uuid4(),
         gpu=gpu.id,
         kernel=parts.kernel_name(analysis.function),
@@ -224,7 +221,7 @@ class Launched(NamedTuple):
 
 def launched(
     predictor: Predictor,
-    request: PredictRequest,
+    request: messages.PredictRequest,
     source: Source,
     gpu: GpuProfile,
     clocks: ClockPair,
@@ -257,7 +254,7 @@ def rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:
     return timed_by_it or schema == activity_schema().id
 
 
-def _explained(power: Watts, answer: PredictAnswer) -> ShapExplanation:
+def _explained(power: Watts, answer: messages.PredictAnswer) -> ShapExplanation:
     from wattcast.predictor.explain import shap_of, shap_of_components
 
     if power.boosted is not None and power.vector is not None:
@@ -267,7 +264,7 @@ def _explained(power: Watts, answer: PredictAnswer) -> ShapExplanation:
 
 def _speed_of_light(
     analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, duration: TimePrediction
-) -> SpeedOfLight:
+) -> messages.SpeedOfLight:
     """How near the launch comes to what the hardware can do."""
     from wattcast.models.speed import NAMES, speed_of_light  # only where it is asked for
 
@@ -279,21 +276,21 @@ def _speed_of_light(
         duration.estimate.value,
         beside(analysis.extras),
     )
-    return SpeedOfLight(
+    return messages.SpeedOfLight(
         bound=duration.bound,
         seconds=speed.seconds,
-        units=[UnitSpeed(name=NAMES[unit.unit], **unit._asdict()) for unit in speed.units],
-        roofline=Roofline(
+        units=[messages.UnitSpeed(name=NAMES[unit.unit], **unit._asdict()) for unit in speed.units],
+        roofline=messages.Roofline(
             dram_bytes=speed.dram_bytes,
             dram_peak=speed.dram_peak,
-            points=[RooflinePoint(**point._asdict()) for point in speed.points],
+            points=[messages.RooflinePoint(**point._asdict()) for point in speed.points],
         ),
     )
 
 
 def _record(
-    answer: PredictAnswer,
-    request: PredictRequest,
+    answer: messages.PredictAnswer,
+    request: messages.PredictRequest,
     source: Source,
     vector: FeatureVector | None,
 ) -> PredictionRecord:
@@ -314,7 +311,7 @@ def _record(
     )
 
 
-def _asked(request: PredictRequest, source: Source, kernel: str) -> str:
+def _asked(request: messages.PredictRequest, source: Source, kernel: str) -> str:
     """The request as stored: its PTX is a row of its own, CUDA source is kept as its hash.
 
     Without the source nobody knows C names: arguments are kept by position.

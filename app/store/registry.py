@@ -16,15 +16,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
 
+from wattcast.app.store import tables
 from wattcast.app.store.audit import record
-from wattcast.app.store.tables import (
-    ALIAS_MOVES,
-    MODEL_ALIASES,
-    MODEL_VERSIONS,
-    OBSERVATIONS,
-    REGISTRY,
-    read,
-)
 from wattcast.features.errors import ServiceError
 from wattcast.models.intervals import Observed, observed_coverage
 from wattcast.predictor.parts.power_models import Watched
@@ -154,15 +147,15 @@ class RegistryStore:
     def generation(self) -> int:
         """A number that grows with every change."""
         with self._engine.connect() as connection:
-            found = connection.execute(sa.select(REGISTRY.c.generation)).scalar_one()
+            found = connection.execute(sa.select(tables.REGISTRY.c.generation)).scalar_one()
         return int(found)
 
     def reserve_version(self) -> int:
         """A version number that nobody else gets. One that is not used leaves a gap."""
         taken = (
-            sa.update(REGISTRY)
-            .values(next_version=REGISTRY.c.next_version + 1)
-            .returning(REGISTRY.c.next_version)
+            sa.update(tables.REGISTRY)
+            .values(next_version=tables.REGISTRY.c.next_version + 1)
+            .returning(tables.REGISTRY.c.next_version)
         )
         with self._engine.begin() as connection:
             return int(connection.execute(taken).scalar_one()) - 1
@@ -174,42 +167,42 @@ class RegistryStore:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             else:
                 connection.exec_driver_sql("BEGIN")  # or each query would see a moment of its own
-            generation = connection.execute(sa.select(REGISTRY.c.generation)).scalar_one()
+            generation = connection.execute(sa.select(tables.REGISTRY.c.generation)).scalar_one()
             versions = {
                 row.id: _version(row)
                 for row in connection.execute(
-                    sa.select(MODEL_VERSIONS).order_by(MODEL_VERSIONS.c.id)
+                    sa.select(tables.MODEL_VERSIONS).order_by(tables.MODEL_VERSIONS.c.id)
                 )
             }
-            current = sa.select(MODEL_ALIASES.c.champion_move_id)
+            current = sa.select(tables.MODEL_ALIASES.c.champion_move_id)
             moves = {
                 row.id: _move(row, versions)
                 for row in connection.execute(
-                    sa.select(ALIAS_MOVES).where(ALIAS_MOVES.c.id.in_(current))
+                    sa.select(tables.ALIAS_MOVES).where(tables.ALIAS_MOVES.c.id.in_(current))
                 )
             }
             standings = {
                 Place(row.gpu, row.board, row.target): Standing(
                     moves.get(row.champion_move_id), versions.get(row.candidate_id)
                 )
-                for row in connection.execute(sa.select(MODEL_ALIASES))
+                for row in connection.execute(sa.select(tables.MODEL_ALIASES))
             }
             coverage = _coverage(connection)
         return Snapshot(int(generation), tuple(versions.values()), standings, coverage)
 
     def history(self, gpu: str, target: str, limit: int = 100) -> list[Move]:
         """Promotions of a GPU's target, the newest first."""
-        columns = ALIAS_MOVES.c
+        columns = tables.ALIAS_MOVES.c
         query = (
-            sa.select(ALIAS_MOVES)
+            sa.select(tables.ALIAS_MOVES)
             .where(columns.gpu == gpu, columns.target == target)
             .order_by(columns.id.desc())
             .limit(limit)
         )
         with self._engine.connect() as connection:
             rows = connection.execute(query).all()
-            wanted = sa.select(MODEL_VERSIONS).where(
-                MODEL_VERSIONS.c.id.in_({row.version_id for row in rows})
+            wanted = sa.select(tables.MODEL_VERSIONS).where(
+                tables.MODEL_VERSIONS.c.id.in_({row.version_id for row in rows})
             )
             versions = {row.id: _version(row) for row in connection.execute(wanted)}
         return [_move(row, versions) for row in rows]
@@ -245,7 +238,7 @@ class RegistryStore:
         if expected not in ("any", current):
             raise ChampionMovedError(place)
         move = connection.execute(
-            sa.insert(ALIAS_MOVES)
+            sa.insert(tables.ALIAS_MOVES)
             .values(
                 **place._asdict(),
                 version_id=version_id,
@@ -254,7 +247,7 @@ class RegistryStore:
                 actor=actor,
                 why=why,
             )
-            .returning(ALIAS_MOVES.c.id)
+            .returning(tables.ALIAS_MOVES.c.id)
         ).scalar_one()
         _point(connection, place, champion_move_id=move)
         facts = {**place._asdict(), "version_id": version_id, "why": why}
@@ -265,7 +258,7 @@ class RegistryStore:
         with self._engine.begin() as connection:
             next_generation(connection)
             found = connection.execute(
-                sa.select(MODEL_VERSIONS.c.id).filter_by(**new.name._asdict())
+                sa.select(tables.MODEL_VERSIONS.c.id).filter_by(**new.name._asdict())
             ).scalar_one_or_none()
             version_id = _insert(connection, new) if found is None else found
             self.promote(connection, place, version_id, actor, why)
@@ -282,10 +275,10 @@ class RegistryStore:
                     f"the packaged {place.target} model of {place.gpu} serves already",
                 )
             row = connection.execute(
-                sa.select(ALIAS_MOVES).where(ALIAS_MOVES.c.id == current)
+                sa.select(tables.ALIAS_MOVES).where(tables.ALIAS_MOVES.c.id == current)
             ).one()
             version = connection.execute(
-                sa.select(MODEL_VERSIONS).where(MODEL_VERSIONS.c.id == row.version_id)
+                sa.select(tables.MODEL_VERSIONS).where(tables.MODEL_VERSIONS.c.id == row.version_id)
             ).one()
             _point(connection, place, champion_move_id=row.before_id)
             facts = {**place._asdict(), "undone": row.version_id, "why": why}
@@ -296,10 +289,10 @@ class RegistryStore:
 
 def _coverage(connection: Connection) -> dict[Watched, Observed]:
     """What every model's intervals held of later measurements, the latest ``MOST_OBSERVED``."""
-    if not sa.inspect(connection).has_table(OBSERVATIONS.name):
+    if not sa.inspect(connection).has_table(tables.OBSERVATIONS.name):
         return {}  # a database that no service of this version has opened yet
-    columns = OBSERVATIONS.c
-    newest = sa.select(OBSERVATIONS).order_by(columns.at.desc(), columns.row.desc())
+    columns = tables.OBSERVATIONS.c
+    newest = sa.select(tables.OBSERVATIONS).order_by(columns.at.desc(), columns.row.desc())
     found: dict[Watched, list[Row[Any]]] = {}
     for row in reversed(connection.execute(newest.limit(MOST_OBSERVED)).all()):
         found.setdefault(Watched(row.target, row.gpu, row.board, row.model), []).append(row)
@@ -315,26 +308,30 @@ def _coverage(connection: Connection) -> dict[Watched, Observed]:
 
 def next_generation(connection: Connection) -> None:
     """Locks the registry until the transaction ends, so that changes come one after the other."""
-    connection.execute(sa.update(REGISTRY).values(generation=REGISTRY.c.generation + 1))
+    connection.execute(
+        sa.update(tables.REGISTRY).values(generation=tables.REGISTRY.c.generation + 1)
+    )
 
 
 def _current(connection: Connection, place: Place) -> int | None:
     found: int | None = connection.execute(
-        sa.select(MODEL_ALIASES.c.champion_move_id).filter_by(**place._asdict())
+        sa.select(tables.MODEL_ALIASES.c.champion_move_id).filter_by(**place._asdict())
     ).scalar_one_or_none()
     return found
 
 
 def _point(connection: Connection, place: Place, **values: int | None) -> None:
     """Set a place's champion or candidate; the registry is locked, so nobody else does."""
-    done = connection.execute(sa.update(MODEL_ALIASES).filter_by(**place._asdict()).values(values))
+    done = connection.execute(
+        sa.update(tables.MODEL_ALIASES).filter_by(**place._asdict()).values(values)
+    )
     if not done.rowcount:
-        connection.execute(sa.insert(MODEL_ALIASES).values(**place._asdict(), **values))
+        connection.execute(sa.insert(tables.MODEL_ALIASES).values(**place._asdict(), **values))
 
 
 def _insert(connection: Connection, new: NewVersion) -> int:
     made = connection.execute(
-        sa.insert(MODEL_VERSIONS)
+        sa.insert(tables.MODEL_VERSIONS)
         .values(
             **new.name._asdict(),
             board=new.board,
@@ -344,7 +341,7 @@ def _insert(connection: Connection, new: NewVersion) -> int:
             job_id=new.job_id,
             created=datetime.now(UTC),
         )
-        .returning(MODEL_VERSIONS.c.id)
+        .returning(tables.MODEL_VERSIONS.c.id)
     )
     return int(made.scalar_one())
 
@@ -355,9 +352,9 @@ def _subject(place: Place) -> str:
 
 def _version(row: Row[Any]) -> Version:
     name = ModelName(row.gpu, row.target, row.family, row.schema_id, row.source, row.version)
-    return read(Version, row, name=name)
+    return tables.read(Version, row, name=name)
 
 
 def _move(row: Row[Any], versions: Mapping[int, Version]) -> Move:
     place = Place(row.gpu, row.board, row.target)
-    return read(Move, row, place=place, version=versions[row.version_id])
+    return tables.read(Move, row, place=place, version=versions[row.version_id])

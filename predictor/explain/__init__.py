@@ -15,19 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError, ServiceError
+from wattcast.models import explain_time
 from wattcast.models.explain import (
     Stability,
     explain_lime,
     explain_shap,
     stability,
-)
-from wattcast.models.explain_time import (
-    ON_TOP,
-    Combine,
-    TermWeights,
-    combine_of,
-    lime_terms,
-    shapley_values,
 )
 from wattcast.models.explain_words import Meaning, meaning_of
 from wattcast.models.power import PHYSICAL
@@ -252,7 +245,7 @@ def _of_time(answer: PredictAnswer, method: Method, seeds: int) -> messages.Expl
         raise ServiceError("no-explanation", f"prediction {answer.id} has no time to explain")
     parts = timing.parts
     try:
-        combine = combine_of(timing.family, parts, seconds)
+        combine = explain_time.combine_of(timing.family, parts, seconds)
     except ModelError as error:
         raise ServiceError("no-explanation", error.detail) from error
     shared: dict[str, Any] = {
@@ -273,7 +266,7 @@ def _of_time(answer: PredictAnswer, method: Method, seeds: int) -> messages.Expl
                     seconds=share,
                     binding_seconds=None if binding is None else binding[name],
                 )
-                for name, share in _largest_first(shapley_values(parts, combine))
+                for name, share in _largest_first(explain_time.shapley_values(parts, combine))
             ],
         )
     found = _lime_of_terms(parts, combine, seeds, "counts")
@@ -298,7 +291,7 @@ def _binding(timing: TimeModel) -> Mapping[str, float] | None:
     """Seconds that the launch would lose first were each part faster."""
     if timing.family != "bottleneck":
         return None
-    on_top = {name: timing.parts[name] for name in ON_TOP if name in timing.parts}
+    on_top = {name: timing.parts[name] for name in explain_time.ON_TOP if name in timing.parts}
     inside = {name: part for name, part in timing.parts.items() if name not in on_top}
     return {**dict.fromkeys(timing.parts, 0.0), **resource_shares(inside), **on_top}
 
@@ -314,7 +307,7 @@ def _explained(name: str, value: float | None, meaning: Meaning) -> dict[str, An
 class _Local(NamedTuple):
     """LIME on terms that are there or left out: the first seed's run, and how far others agree."""
 
-    run: TermWeights
+    run: explain_time.TermWeights
     agreed: Stability | None
     terms: Mapping[str, float]
     works: str
@@ -330,9 +323,13 @@ class _Local(NamedTuple):
         return {"condition": condition, "spread": _spread(self.agreed, name)}
 
 
-def _lime_of_terms(terms: Mapping[str, float], combine: Combine, seeds: int, works: str) -> _Local:
+def _lime_of_terms(
+    terms: Mapping[str, float], combine: explain_time.Combine, seeds: int, works: str
+) -> _Local:
     runs, agreed = _seeded(
-        lambda seed: lime_terms(terms, combine, seed=seed), lambda run: run.weights, seeds
+        lambda seed: explain_time.lime_terms(terms, combine, seed=seed),
+        lambda run: run.weights,
+        seeds,
     )
     return _Local(runs[0], agreed, terms, works)
 

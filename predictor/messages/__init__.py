@@ -398,6 +398,17 @@ class TimingChoice(Message):
     )
 
 
+class GpuOrGpus(Message):
+    """A request whose ``gpu`` or ``gpus`` is given, not both."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_gpu(self) -> Self:
+        names = (getattr(self, "gpu", None), getattr(self, "gpus", None))
+        if names.count(None) != 1:
+            raise ValueError("give either gpu or gpus")
+        return self
+
+
 class KernelTiming(TimingChoice, KernelRequest):
     """A kernel whose time is asked for, and by which model."""
 

@@ -34,7 +34,7 @@ class Limits(shared.Message):
     max_power_percent: Percent | None = None
 
 
-class CompareRequest(shared.Message):
+class CompareRequest(shared.GpuOrGpus):
     """Body of ``POST /compare``. What ``old`` and ``new`` have in common may stand beside them:
     ``launch``, ``loops``, ``kernel`` and every other member of a request about a kernel."""
 
@@ -64,12 +64,6 @@ class CompareRequest(shared.Message):
             if isinstance(given.get(name), Mapping)
         }
         return {**{name: given[name] for name in given if name not in common}, **sides}
-
-    @model_validator(mode="after")
-    def _one_kind_of_gpu(self) -> CompareRequest:
-        if (self.gpu is None) == (self.gpus is None):
-            raise ValueError("give either gpu or gpus")
-        return self
 
 
 class Measured(shared.Answer):

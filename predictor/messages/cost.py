@@ -9,18 +9,7 @@ from uuid import UUID
 from pydantic import Field, StringConstraints, model_validator
 
 from wattcast.predictor import messages as shared
-from wattcast.predictor.reports import (
-    Column,
-    Line,
-    Report,
-    Table,
-    Warnings,
-    amount,
-    count,
-    interval_of,
-    share,
-    value_of,
-)
+from wattcast.predictor import reports
 
 MOST_KERNELS = 256
 """Kernels of one application."""
@@ -124,21 +113,22 @@ class CostAnswer(shared.Reported):
     co2: Carbon | None = Field(description="Null without a carbon intensity.")
     warnings: list[shared.WarningLine]
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """What each kernel takes, and all together."""
         columns = [
-            Column("kernel", lambda row: row.kernel.demangled),
-            count("launches", "launches"),
-            Column("each", lambda row: value_of(row.energy), figures=True),
-            amount("together", "joules", "J"),
-            share("share", "energy_share"),
+            reports.Column("kernel", lambda row: row.kernel.demangled),
+            reports.count("launches", "launches"),
+            reports.Column("each", lambda row: reports.value_of(row.energy), figures=True),
+            reports.amount("together", "joules", "J"),
+            reports.share("share", "energy_share"),
         ]
-        total = f"{value_of(self.energy)} ({interval_of(self.energy)}), {self.kwh:.6g} kWh"
+        interval = reports.interval_of(self.energy)
+        total = f"{reports.value_of(self.energy)} ({interval}), {self.kwh:.6g} kWh"
         return [
-            Table(columns, self.kernels, most=MOST_KERNELS),
-            Line(f"{total} on the board of {self.gpu} in {value_of(self.time)}"),
+            reports.Table(columns, self.kernels, most=MOST_KERNELS),
+            reports.Line(f"{total} on the board of {self.gpu} in {reports.value_of(self.time)}"),
             *priced(self.price, self.co2),
-            Warnings(self.warnings),
+            reports.Warnings(self.warnings),
         ]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
@@ -146,12 +136,12 @@ class CostAnswer(shared.Reported):
         return (kernel.data() for kernel in self.kernels)
 
 
-def priced(price: Price | None, co2: Carbon | None) -> list[Line]:
+def priced(price: Price | None, co2: Carbon | None) -> list[reports.Line]:
     """Price and CO2, where they are known."""
     lines = []
     if price is not None:
         amount_of = f"{price.amount:.6g} {price.currency}"
-        lines.append(Line(f"{amount_of} ({price.low:.4g} .. {price.high:.4g})"))
+        lines.append(reports.Line(f"{amount_of} ({price.low:.4g} .. {price.high:.4g})"))
     if co2 is not None:
-        lines.append(Line(f"{co2.grams:.6g} g CO2 ({co2.low:.4g} .. {co2.high:.4g})"))
+        lines.append(reports.Line(f"{co2.grams:.6g} g CO2 ({co2.low:.4g} .. {co2.high:.4g})"))
     return lines

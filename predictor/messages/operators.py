@@ -185,19 +185,13 @@ class OperatorOptions(shared.Message):
     power_limit_watts: shared.PowerLimit = None
 
 
-class OnGpus(OperatorOptions):
+class OnGpus(shared.GpuOrGpus, OperatorOptions):
     """What runs on one GPU or several. Exactly one of ``gpu`` and ``gpus`` is given."""
 
     gpu: shared.Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
     gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = Field(
         None, description="Several GPUs; the answer then has one prediction for each."
     )
-
-    @model_validator(mode="after")
-    def _one_kind_of_gpu(self) -> Self:
-        if (self.gpu is None) == (self.gpus is None):
-            raise ValueError("give either gpu or gpus")
-        return self
 
 
 class OperatorRequest(OnGpus):

@@ -53,7 +53,7 @@ def _default(name: str) -> object:
     return PredictRequest.model_fields[name].get_default(call_default_factory=True)
 
 
-class PredictRequest(shared.KernelTiming):
+class PredictRequest(shared.GpuOrGpus, shared.KernelTiming):
     """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
 
     model_config = shared.examples("PredictRequest")
@@ -93,9 +93,7 @@ class PredictRequest(shared.KernelTiming):
         return ("ptx", "cuda", "work")
 
     @model_validator(mode="after")
-    def _one_kind_of_gpu(self) -> PredictRequest:
-        if (self.gpu is None) == (self.gpus is None):
-            raise ValueError("give either gpu or gpus")
+    def _known_of_one_gpu(self) -> PredictRequest:
         if self.known and self.gpus is not None:
             raise ValueError("known launches are those of one gpu, not of several")
         return self

@@ -32,7 +32,7 @@ Formulas = Annotated[
 RegisterCount = Annotated[int, Field(strict=True, ge=1, le=255)]
 
 
-class SweepRequest(shared.KernelTiming):
+class SweepRequest(shared.GpuOrGpus, shared.KernelTiming):
     """Body of ``POST /sweep``. ``launch`` is the reference: every shape does its work."""
 
     model_config = shared.examples("SweepRequest")
@@ -88,9 +88,7 @@ class SweepRequest(shared.KernelTiming):
     board: shared.Board = None
 
     @model_validator(mode="after")
-    def _one_kind_of_gpu(self) -> SweepRequest:
-        if (self.gpu is None) == (self.gpus is None):
-            raise ValueError("give either gpu or gpus")
+    def _shapes(self) -> SweepRequest:
         if self.registers is not None and self.registers_per_thread is not None:
             raise ValueError("give either registers or registers_per_thread")
         if self.grid_stride and self.grids is None:

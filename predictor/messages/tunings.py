@@ -178,21 +178,26 @@ class Candidate(shared.Answer):
         return named(self.configuration)
 
 
-class Standing(shared.Reported):
+class Stands(shared.Answer):
     """Where a search stands."""
 
     objective: Literal["time", "energy", "edp"]
     unit: Literal["s", "J", "Js"]
     configurations: int = Field(description="Of the space, each once.")
     predicted: int
-    refused: list[dict[str, Any]] = Field(
-        description="Those that cannot be compiled, launched or predicted, and why."
-    )
     measured: int
     failed: int
     best: Candidate | None = Field(description="Of those measured; null: none yet.")
     next: list[Candidate] = Field(description="To be measured next, the most promising first.")
     finished: bool = Field(description="One more measurement is not expected to gain enough.")
+
+
+class Standing(Stands, shared.Reported):
+    """Where a search stands, with what was refused."""
+
+    refused: list[dict[str, Any]] = Field(
+        description="Those that cannot be compiled, launched or predicted, and why."
+    )
 
     def report(self) -> reports.Report:
         """How far the search is, the best so far, and what to measure next."""
@@ -241,28 +246,19 @@ class TuningColumns(shared.Answer):
     measured: Numbers = Field(description="The median of several.")
 
 
-class TuningsAnswer(shared.Answer):
+class TuningsAnswer(Stands):
     """Answer of ``POST /tunings``. Nothing of it is stored."""
 
     gpu: str
-    objective: Literal["time", "energy", "edp"]
-    unit: Literal["s", "J", "Js"]
-    configurations: int = Field(description="Of the space, each once.")
-    predicted: int
     waiting: int = Field(description="Not predicted yet; once ten are, told from those.")
     enough: bool = Field(
         description="Predicting more is not expected to change what is measured next."
     )
     refused: int = Field(description="Those that cannot be compiled, launched or predicted.")
-    measured: int
-    failed: int
     forecasts: list[PredictedRow] = Field(
         description="Made by this call: add them to `predicted` of the next."
     )
     measurements: list[MeasuredRow] = Field(
         description="Of `results` and `measured`, as `measured` of the next call takes them."
     )
-    best: Candidate | None = Field(description="Of those measured; null: none yet.")
-    next: list[Candidate] = Field(description="To be measured next, the most promising first.")
-    finished: bool = Field(description="One more measurement is not expected to gain enough.")
     columns: TuningColumns | None

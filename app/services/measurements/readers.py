@@ -26,13 +26,8 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from wattcast.app.logs import REQUEST_ID, log
+from wattcast.app.services.measurements import upload
 from wattcast.app.services.measurements.tables import late
-from wattcast.app.services.measurements.upload import (
-    UploadOptions,
-    check_upload,
-    counted,
-    store_upload,
-)
 from wattcast.app.settings import foreign_environment
 from wattcast.app.store.measurements import Batch
 from wattcast.features.cuda.isolation import Limited
@@ -65,21 +60,23 @@ class UploadReader:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
 
-    def store(self, file: IO[bytes], options: UploadOptions, actor: str) -> tuple[Batch, bool]:
+    def store(
+        self, file: IO[bytes], options: upload.UploadOptions, actor: str
+    ) -> tuple[Batch, bool]:
         """``store_upload``. Raises as that does, and ServiceError ``internal``."""
         if self._services.settings.upload_readers == "threads":
-            stored, is_new = store_upload(self._services, file, options, actor)
+            stored, is_new = upload.store_upload(self._services, file, options, actor)
         else:
             answer = self._ask({"what": "store", "options": asdict(options), "actor": actor}, file)
             stored, is_new = _STORED.validate_python(answer, strict=False)
         if is_new:
-            counted(stored)
+            upload.counted(stored)
         return stored, is_new
 
-    def check(self, file: IO[bytes], options: UploadOptions) -> dict[str, Any]:
+    def check(self, file: IO[bytes], options: upload.UploadOptions) -> dict[str, Any]:
         """``check_upload``. Raises as ``store``."""
         if self._services.settings.upload_readers == "threads":
-            return check_upload(self._services, file, options)
+            return upload.check_upload(self._services, file, options)
         answer: dict[str, Any] = self._ask({"what": "check", "options": asdict(options)}, file)
         return answer
 

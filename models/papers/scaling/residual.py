@@ -20,12 +20,8 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError
 from wattcast.models.clocks import ClockPair
+from wattcast.models.papers.scaling import timing
 from wattcast.models.papers.scaling.physical import PhysicalScaling, Scale, time_bounds
-from wattcast.models.papers.scaling.timing import (
-    TimeParameters,
-    capacity_shares,
-    core_latency_share,
-)
 from wattcast.models.papers.scaling.use import Floats, KernelUse, UseTable
 
 Float32s = NDArray[np.float32]
@@ -34,12 +30,12 @@ POWER_EXPONENT = 0.9
 
 
 def time_vectors(
-    parameters: TimeParameters, use: UseTable, core: Floats, memory: Floats, time: Floats
+    parameters: timing.TimeParameters, use: UseTable, core: Floats, memory: Floats, time: Floats
 ) -> Float32s:
     """Inputs of the time trees, ``[n, k]``: ``time`` and clocks over those of the counters."""
     units = use.select(tuple(parameters.capacities))
-    dram, busy = capacity_shares(parameters.form, units, use.dram)
-    at_core = core_latency_share(parameters.form, dram, busy)
+    dram, busy = timing.capacity_shares(parameters.form, units, use.dram)
+    at_core = timing.core_latency_share(parameters.form, dram, busy)
     columns = [np.log(time), -np.log(core), -np.log(memory), dram, busy, at_core, use.core]
     return np.column_stack(columns).astype(np.float32)
 

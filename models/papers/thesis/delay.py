@@ -17,6 +17,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from wattcast.models.papers.thesis import penalties
 from wattcast.models.papers.thesis.algorithms import wave_plan
 from wattcast.models.papers.thesis.code import (
     DEFAULT_ACCESS_BYTES,
@@ -24,11 +25,6 @@ from wattcast.models.papers.thesis.code import (
     GLOBAL_STORE,
     Charge,
     KernelCode,
-)
-from wattcast.models.papers.thesis.penalties import (
-    latencies,
-    launch_overhead_seconds,
-    resource_units,
 )
 from wattcast.models.papers.thesis.work import (
     KernelWork,
@@ -328,13 +324,13 @@ class _Machine:
     ) -> None:
         self.work, self.gpu, self.clocks, self.parallelism = work, gpu, clocks, parallelism
         threads = work.launch.threads
-        known = latencies(gpu, threads)
+        known = penalties.latencies(gpu, threads)
         self.latencies = known.cycles
         # What the hardware needs to be full does not change with the launch.
-        self.full_latencies = latencies(gpu, gpu.max_threads_per_sm * gpu.sm_count).cycles
-        self.units = resource_units(gpu)
+        self.full_latencies = penalties.latencies(gpu, gpu.max_threads_per_sm * gpu.sm_count).cycles
+        self.units = penalties.resource_units(gpu)
         self.bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
-        self.overhead_seconds, for_overhead = launch_overhead_seconds(gpu, threads)
+        self.overhead_seconds, for_overhead = penalties.launch_overhead_seconds(gpu, threads)
         self.diagnostics = (*known.diagnostics, *_assumed_rates(gpu), *for_overhead)
 
     def terms(self, trips: Sequence[float], registers: int) -> DelayTerms:

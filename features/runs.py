@@ -259,17 +259,10 @@ class Runs:
     @property
     def _cuts(self) -> tuple[tuple[int, ...], ...]:
         """Where along the axes of the grid blocks begin to behave differently, if that is known."""
-        from wattcast.features.execution import axis_cuts
-        from wattcast.features.symbolic.sample import turns
-
         try:
-            sampled = self.flow.sampling
+            found = self.flow.sampling.cuts
         except WattcastError:
             return ((), (), ())
-        if sampled.exact:
-            found = axis_cuts(sampled.blocks, sampled.weights, self._launch)
-        else:
-            found = turns(self._forms, self._launch) if self._forms else ((), (), ())
         if not self._row:
             return found
         height = self._launch.blocks // self._row  # a row that is cut is one of its own

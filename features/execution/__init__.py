@@ -10,9 +10,9 @@ engine.py    ``execute``, the entrance; summary.py and results.py what comes out
 from wattcast.features.execution.arguments import assumed_integer
 from wattcast.features.execution.engine import execute
 from wattcast.features.execution.results import ExecutionResult
-from wattcast.features.execution.sampling import SamplingPlan, axis_cuts, plan_blocks
+from wattcast.features.execution.sampling import SamplingPlan, plan_blocks
 
 __all__ = [
     "ExecutionResult", "SamplingPlan", "assumed_integer",
-    "axis_cuts", "execute", "plan_blocks",
+    "execute", "plan_blocks",
 ]  # fmt: skip

@@ -234,35 +234,6 @@ def whole(launch: Launch) -> SamplingPlan:
                         *_pairs(range(launch.blocks), launch), launch.grid)  # fmt: skip
 
 
-def axis_cuts(
-    blocks: Sequence[int], weights: Sequence[float], launch: Launch
-) -> tuple[tuple[int, ...], ...]:
-    """Where the axes must be cut if each block given stands for ``weights`` like ones beside it.
-
-    The blocks are a product of some coordinates of each axis, in order, as
-    ``features.symbolic`` chooses them. Each coordinate stands for an interval; its end, or that of
-    the last of several neighbours with equal weights, is a cut.
-    """
-    found = []
-    for axis, size in enumerate(launch.grid):
-        share: dict[int, float] = {}
-        for block, weight in zip(blocks, weights, strict=True):
-            at = _position(block, launch)[axis]
-            share[at] = share.get(at, 0.0) + weight
-        whole = sum(share.values()) / size
-        ordered = sorted(share)
-        end, cuts = 0.0, []
-        for place, at in enumerate(ordered):
-            length = share[at] / whole
-            end += length
-            following = ordered[place + 1] if place + 1 < len(ordered) else size
-            alike = following == at + 1 and share.get(following) == share[at]
-            if not alike or length == 1.0:
-                cuts.append(round(end))
-        found.append(tuple(cut for cut in cuts if 0 < cut < size))
-    return tuple(found)
-
-
 def plan_blocks(
     launch: Launch, *, most: int | None = None, seed: int = 0,
     cuts: Sequence[Sequence[int]] = ((), (), ()), balanced: bool = False,

@@ -59,9 +59,6 @@ FAR = LINE_BYTES << 40
 
 Phases = list[tuple[int, Floats]]
 
-Starts = tuple[tuple[int, float], ...]
-"""Places in a line at which warps begin whose lanes lie evenly, and how many of the launch do."""
-
 
 def measure(walker: Counting, access: Access, context: Context, state: State) -> Touched:
     """What an access does for the lanes of ``state``. Unknown addresses are worst-case guesses.
@@ -118,9 +115,8 @@ class Ground(NamedTuple):
     warp_weights: Floats
     base: Array | int
     phases: Phases
-    stride: int | None
-    starts: Array | None
-    begins: Starts
+    stride: int | None = None
+    starts: Array | None = None
     kinds: Kinds | None = None
     lead: int = 0
 
@@ -225,20 +221,17 @@ def _grounded(
         part = State(masks[number])
         weights = walker.warp_weights[layout.warps[number]]
         if tiles:
-            ground = Ground(
-                part, weights, base, phases[number], None, None, (), None, leads[number]
-            )
+            ground = Ground(part, weights, base, phases[number], lead=leads[number])
         else:
-            laid = _stride(base, part, weights)
-            kinds = None if laid[-1] or unit != SECTOR_BYTES else _kinds(base, part.mask)
-            ground = Ground(part, weights, base, phases[number], *laid, kinds)
+            kinds = None if unit != SECTOR_BYTES else _kinds(base, part.mask)
+            ground = Ground(part, weights, base, phases[number], *_stride(base, part), kinds)
         every.append(ground)
     strides = each(layout, [ground.stride for ground in every])
     return Grounds(context, state.mask, every, strides, None)
 
 
 def _pattern(access: Access, ground: Ground) -> Pattern:
-    state, weights, base, phases, stride, starts, begins, kinds, lead = ground
+    state, weights, base, phases, _, starts, kinds, lead = ground
     if access.facts.entry in TILES:
         total = 0.0
         for shift, weight in phases:
@@ -251,13 +244,6 @@ def _pattern(access: Access, ground: Ground) -> Pattern:
     loads = unit == SECTOR_BYTES and access.facts.category in ("load", "copy")
     for shift, weight in phases:
         offset = access.offset + shift
-        if unit == SECTOR_BYTES and begins and stride is not None:
-            times = float(weight.sum())
-            for begin, warps in begins:
-                each, long = _of_warp((begin + offset) % LINE_BYTES, stride, access.width)
-                total += times * warps * each
-                cycles += times * warps * long if loads else 0.0
-            continue
         shared = access.space == "shared"
         if shared and starts is not None and not ((starts - starts[0, 0]) % unit).any():
             # Moved by whole units a warp meets the same conflicts in other banks.
@@ -280,18 +266,10 @@ def _pattern(access: Access, ground: Ground) -> Pattern:
     return Pattern(total, cycles if loads else 0.0)
 
 
-@lru_cache(maxsize=4096)
-def _of_warp(begin: int, stride: int, width: int) -> tuple[int, int]:
-    """Sectors of a whole warp whose lanes lie ``stride`` bytes apart from ``begin`` on, and the
-    thousandths of a cycle that its load takes in L1."""
-    addresses = (begin + stride * np.arange(WARP_SIZE, dtype=np.int64))[None]
-    counts, touched = sectors(addresses)
-    return int(counts[0]), int(l1_millicycles(addresses, width, None, counts, touched)[0])
-
-
 @lru_cache(maxsize=16384)
 def _of_kind(begin: int, lanes: int, layout: bytes, width: int) -> tuple[int, int]:
-    """The same of a warp of one of ``Kinds``."""
+    """Sectors of a warp of one of ``Kinds``, and the thousandths of a cycle that its load takes in
+    L1."""
     addresses = (FAR + begin + np.frombuffer(layout, dtype=np.int64))[None]
     active = (lanes >> np.arange(WARP_SIZE) & 1).astype(np.bool_)[None]
     counts, touched = sectors(addresses, active)
@@ -423,26 +401,21 @@ def _phases_of(context: Context, address: Val, unit: int, number: int) -> Phases
     return list(phases.items())
 
 
-def _stride(
-    base: Array | int, state: State, weights: npt.NDArray[np.float64]
-) -> tuple[int | None, Array | None, Starts]:
+def _stride(base: Array | int, state: State) -> tuple[int | None, Array | None]:
     """Bytes between neighbouring lanes, if the same for all neighbours that take part; and the
     first addresses of the warps ``[1, warps]`` where every lane of each does, and they ascend."""
     if isinstance(base, int):
-        return 0, None, ()
+        return 0, None
     first = base[0] if base.ndim == 2 else base
     mask = state.mask[0]
     if first.size == 1:
-        return 0, None, ()
+        return 0, None
     both = mask[1:] & mask[:-1]
     both[WARP_SIZE - 1 :: WARP_SIZE] = False  # neighbours in two warps
     steps = first[1:] - first[:-1]
     stride = int(steps[both.argmax()])
     if not both.any() or ((steps != stride) & both).any():
-        return None, None, ()
+        return None, None
     if not mask.all() or stride < 0 or first is not base or state.mask.shape[0] > 1:
-        return stride, None, ()
-    starts = first[::WARP_SIZE]
-    held = np.bincount(starts & (LINE_BYTES - 1), weights, LINE_BYTES)
-    begins = tuple((int(place), float(held[place])) for place in held.nonzero()[0])
-    return stride, starts[None], begins
+        return stride, None
+    return stride, first[::WARP_SIZE][None]

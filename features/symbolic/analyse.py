@@ -7,7 +7,6 @@ evaluate.py for values and accesses.py for memory -> journal.py -> report.py
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +57,7 @@ def analyse_symbolically(
     made = scheme(module, function)
     arguments = Arguments(made, launch, module)
     known = shape_of(made).knowable
-    (blocks,) = choose_blocks(made, [(launch, arguments.constant)], knowable=known)
+    blocks = choose_blocks(made, launch, arguments.constant, knowable=known)
     asked = _Asked(launch, arguments, blocks)
     (found,) = _walked(module, [asked], loops or {}, accesses)
     return found
@@ -83,14 +82,14 @@ def analyse_together(
     why. Raises PtxError and LaunchError where ``analyse_symbolically`` would for any launch.
     """
     made = scheme(module, function)
-    valid: list[tuple[Launch, Arguments]] = []
-    for launch in launches:
-        with suppress(LaunchError):
-            valid.append((launch, Arguments(made, launch, module)))
-    pairs = [(launch, arguments.constant) for launch, arguments in valid]
-    blocks = choose_blocks(made, pairs, knowable=shape_of(made).knowable)
+    known = shape_of(made).knowable
     groups: dict[Hashable, list[_Asked]] = {}
-    for (launch, arguments), sampling in zip(valid, blocks, strict=True):
+    for launch in launches:
+        try:
+            arguments = Arguments(made, launch, module)
+        except LaunchError:
+            continue
+        sampling = choose_blocks(made, launch, arguments.constant, knowable=known)
         one = len(sampling.blocks) == 1, *(size == 1 for size in (*launch.grid, *launch.block))
         groups.setdefault((sampling.exact, one), []).append(_Asked(launch, arguments, sampling))
     waiting = [part for group in groups.values() for part in _chunks(group)]

@@ -141,26 +141,6 @@ def _straight_of(scheme: Scheme) -> frozenset[Node]:
     return frozenset(found)
 
 
-@attached
-def _passing_of(scheme: Scheme) -> dict[Node, int]:
-    """Nodes of straight code that nothing but straight nodes are made of, by how many those are."""
-    straight = _straight_of(scheme)
-    users: dict[Node, int] = {}
-    wanted = {ending.condition for ending in scheme.endings}
-    wanted |= {guard for guards in scheme.guards for _, guard, _ in guards}
-    wanted |= {a.address for found in scheme.accesses for a in found}
-    wanted |= {a.stride for found in scheme.accesses for a in found}
-    for phi in scheme.phis.values():
-        wanted |= {phi.start, phi.step, phi.latch}
-    for node in scheme.graph.nodes:
-        if node not in straight:
-            wanted.update(node.args)
-        else:
-            for arg in set(node.args):
-                users[arg] = users.get(arg, 0) + 1
-    return {node: count for node, count in users.items() if node not in wanted}
-
-
 class Evaluator(Arithmetic):
     """Evaluates nodes of a scheme for sampled lanes. ``argument`` gives parameters' values."""
 
@@ -174,8 +154,6 @@ class Evaluator(Arithmetic):
         super().__init__()
         self.scheme = scheme
         self.straight = _straight_of(scheme)
-        # Of many launches what is not needed again is not held: their lanes take memory.
-        self.left = dict(_passing_of(scheme)) if lanes.layout.count > 1 else None
         self.lanes = lanes
         self.argument = argument
         self.symbols = symbols
@@ -232,19 +210,9 @@ class Evaluator(Arithmetic):
                 continue
             if top not in memo:
                 memo[top] = self._computed(top, home)
-                for arg in set(top.args) if self.left is not None else ():
-                    self._used(arg, memo)
             stack.pop()
         found = context.memo[node] = lifted(memo[node], context, home)
         return found
-
-    def _used(self, node: Node, memo: dict[Node, Value]) -> None:
-        assert self.left is not None
-        count = self.left.get(node)
-        if count == 1:
-            del memo[node]
-        elif count is not None:
-            self.left[node] = count - 1
 
     def _computed(self, node: Node, context: Context) -> Value:
         try:

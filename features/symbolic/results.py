@@ -80,12 +80,14 @@ class BranchInfo(NamedTuple):
 class SampledBlocks:
     """Which blocks were looked at, and what each stands for. ``exact``: all differ in nothing
     that was not looked at (every block, or every kind of block by its affine conditions).
+    ``cuts``: along each axis, blocks from which on others behave differently, as far as is known.
     ``drawn``: else, the sample of blocks, as large as one that an execution would run."""
 
     blocks: tuple[int, ...]
     weights: tuple[float, ...]
     launch_blocks: int
     exact: bool
+    cuts: tuple[tuple[int, ...], ...]
     drawn: SamplingPlan | None = None
 
 

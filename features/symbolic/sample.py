@@ -8,7 +8,7 @@ Otherwise the strata of the executed analysis are sampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from math import gcd, prod
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from wattcast.features.execution.sampling import plan_blocks
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
-from wattcast.features.symbolic.each import ApartError, Each, Layout, Number, each, most
 from wattcast.features.symbolic.relevant import relevant_nodes
 from wattcast.features.symbolic.results import SampledBlocks
 from wattcast.features.symbolic.scheme import Scheme
@@ -48,14 +47,6 @@ _Sum = tuple[Any, dict[Node, Any], list[Any]]
 """Constant, factors of leaves and steps of loop counters; each a ``Number``."""
 
 
-class Shape(NamedTuple):
-    """Blocks and threads along the axes, of a launch or of each of some."""
-
-    grid: tuple[Any, ...]
-    block: tuple[Any, ...]
-    warps_per_block: Any
-
-
 _AXES = ("ctaid.x", "ctaid.y", "ctaid.z")
 
 
@@ -64,39 +55,22 @@ class IrregularError(Exception):
 
 
 def choose_blocks(
-    scheme: Scheme, asked: Sequence[tuple[Launch, Constant]], *, knowable: bool
-) -> list[SampledBlocks]:
-    """For each launch every block if it is small, one of each kind of block, or a sample: that of
-    an execution where the rest of the kernel is ``knowable``."""
-    large = [pair for pair in asked if not _small(pair[0])]
-    kinds = iter(_kinds_of_blocks(scheme, large) if large else ())
-    return [
-        _whole(launch)
-        if _small(launch)
-        else _chosen(Forms(scheme, launch, constant), launch, next(kinds), knowable)
-        for launch, constant in asked
-    ]
-
-
-def _small(launch: Launch) -> bool:
-    return launch.blocks * launch.warps_per_block * WARP_SIZE <= ALL_LANES
-
-
-def _whole(launch: Launch) -> SampledBlocks:
-    blocks = tuple(range(launch.blocks))
-    return SampledBlocks(blocks, (1.0,) * launch.blocks, launch.blocks, True)
-
-
-def _chosen(forms: Forms, launch: Launch, looked: _Looked | None, knowable: bool) -> SampledBlocks:
+    scheme: Scheme, launch: Launch, constant: Constant, *, knowable: bool
+) -> SampledBlocks:
+    """Every block if the launch is small, one of each kind of block, or a sample: that of an
+    execution where the rest of the kernel is ``knowable``."""
     lanes = launch.warps_per_block * WARP_SIZE
+    if launch.blocks * lanes <= ALL_LANES:
+        every = tuple(range(launch.blocks))
+        cuts = tuple(tuple(range(1, size)) for size in launch.grid)
+        return SampledBlocks(every, (1.0,) * launch.blocks, launch.blocks, True, cuts)
+    forms = Forms(scheme, launch, constant)
     try:
-        if looked is None:
-            raise IrregularError
-        axes = _intervals(launch, looked)
-        if prod(len(axis) for axis in axes) * lanes > MOST_LANES:
+        axes = _intervals(launch, _kinds_of_blocks(forms))
+        if prod(len(axis.blocks) for axis in axes) * lanes > MOST_LANES:
             raise IrregularError
     except IrregularError:
-        count = max(1, len(forms.scheme.cfg.body.instructions))
+        count = max(1, len(scheme.cfg.body.instructions))
         cuts = turns(forms, launch)
         plan = plan_blocks(launch, cuts=cuts, balanced=True)
         drawn = knowable and count * lanes * len(plan.blocks) <= DRAWN_CELLS
@@ -107,23 +81,24 @@ def _chosen(forms: Forms, launch: Launch, looked: _Looked | None, knowable: bool
             )
         weights = tuple(float(w) for w in plan.weights())
         held = plan if drawn else None
-        return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, held)
+        return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, cuts, held)
     found: dict[int, float] = {}
     wide, high, _ = launch.grid
-    for z, deep in axes[2]:
-        for y, tall in axes[1]:
-            for x, long in axes[0]:
+    for z, deep in axes[2].blocks:
+        for y, tall in axes[1].blocks:
+            for x, long in axes[0].blocks:
                 found[(z * high + y) * wide + x] = deep * tall * long
     ordered = sorted(found)
     return SampledBlocks(
-        tuple(ordered), tuple(found[block] for block in ordered), launch.blocks, True
-    )
+        tuple(ordered), tuple(found[block] for block in ordered), launch.blocks, True,
+        tuple(axis.cuts for axis in axes),
+    )  # fmt: skip
 
 
 class Forms:
     """Affine forms with the launch's constants filled in and loop counters taken apart."""
 
-    def __init__(self, scheme: Scheme, launch: Launch | Shape, constant: Constant) -> None:
+    def __init__(self, scheme: Scheme, launch: Launch, constant: Constant) -> None:
         self.scheme = scheme
         self.launch = launch
         self.constant = constant
@@ -189,7 +164,7 @@ class Forms:
             if node.op == "and":
                 return 0, number
             if node.op == "rem.u":
-                return 0, most(number - 1, 0)
+                return 0, max(number - 1, 0)
             return 0, around[1] >> number if node.op[:3] == "shr" else around[1]
         return None
 
@@ -202,81 +177,18 @@ class _Looked(NamedTuple):
     addresses: list[_Sum]
 
 
-def _kinds_of_blocks(
-    scheme: Scheme, asked: Sequence[tuple[Launch, Constant]]
-) -> list[_Looked | None]:
-    """What tells blocks apart, for each launch; ``None`` where that is irregular. The sums of all
-    are worked out at once, as far as launches do not differ in them."""
-    relevant = relevant_nodes(scheme)
+def _kinds_of_blocks(forms: Forms) -> _Looked:
+    """What tells blocks apart. Raises IrregularError."""
+    relevant = relevant_nodes(forms.scheme)
     if relevant.irregular:
-        return [None] * len(asked)
-    if len(asked) == 1:
-        forms = Forms(scheme, *asked[0])
-    else:
-        layout = Layout([1] * len(asked))
-        shape = _together(layout, [launch for launch, _ in asked])
-        forms = Forms(scheme, shape, _constants(layout, asked))
+        raise IrregularError
     compared: list[_Sum] = []
-    try:
-        for node in relevant.compared:
-            compared += _compared(forms, node)
-        addresses = [forms.form(node) for node in relevant.addresses]
-    except IrregularError:
-        return [None] * len(asked)
-    except ApartError as error:
-        parts: dict[Hashable, list[int]] = {}
-        for place, kind in enumerate(error.kinds):
-            parts.setdefault(kind, []).append(place)
-        found: dict[int, _Looked | None] = {}
-        for places in parts.values():
-            several = _kinds_of_blocks(scheme, [asked[place] for place in places])
-            found.update(zip(places, several, strict=True))
-        return [found[place] for place in range(len(asked))]
-    if len(asked) == 1:
-        return [_Looked(forms, compared, addresses)]
-    return [
-        _Looked(
-            Forms(scheme, *pair),
-            [_sum_of(part, number) for part in compared],
-            [_sum_of(part, number) for part in addresses],
-        )
-        for number, pair in enumerate(asked)
-    ]
+    for node in relevant.compared:
+        compared += _compared(forms, node)
+    return _Looked(forms, compared, [forms.form(node) for node in relevant.addresses])
 
 
-def _together(layout: Layout, launches: Sequence[Launch]) -> Shape:
-    """The shape of launches as one whose numbers are theirs."""
-    grid, block = (
-        tuple(each(layout, list(sizes)) for sizes in zip(*shapes, strict=True))
-        for shapes in ([one.grid for one in launches], [one.block for one in launches])
-    )
-    return Shape(grid, block, each(layout, [one.warps_per_block for one in launches]))
-
-
-def _constants(layout: Layout, asked: Sequence[tuple[Launch, Constant]]) -> Constant:
-    def constant(name: str, offset: int, bits: int) -> Number | None:
-        values = [known(name, offset, bits) for _, known in asked]
-        if None in values and any(value is not None for value in values):
-            raise ApartError([value is None for value in values])
-        found: Number | None = each(layout, values)
-        return found
-
-    return constant
-
-
-def _sum_of(part: _Sum, number: int) -> _Sum:
-    """The sum of one launch."""
-    constant, terms, steps = part
-
-    def own(value: Any) -> int:
-        found: int = value.values[number] if type(value) is Each else value
-        return found
-
-    return own(constant), {n: own(f) for n, f in terms.items()}, [own(step) for step in steps]
-
-
-def _intervals(launch: Launch, looked: _Looked) -> list[list[tuple[int, float]]]:
-    """Along each axis: blocks to look at, and how many of the axis each stands for."""
+def _intervals(launch: Launch, looked: _Looked) -> list[_Axis]:
     singles: list[set[int]] = [set(), set(), set()]
     cuts: list[set[int]] = [set(), set(), set()]
     for part in looked.compared:
@@ -424,9 +336,17 @@ def _turn(
         cuts[axis].update((begin, end + 1))
 
 
-def _axis(size: int, singles: set[int], cuts: set[int], period: int) -> list[tuple[int, float]]:
+class _Axis(NamedTuple):
+    """Blocks to look at along an axis, and how many each stands for; where other ones begin."""
+
+    blocks: list[tuple[int, float]]
+    cuts: tuple[int, ...]
+
+
+def _axis(size: int, singles: set[int], cuts: set[int], period: int) -> _Axis:
     found = [(block, 1.0) for block in sorted(singles)]
     edges = sorted({0, size, *cuts, *(b + 1 for b in singles)})
+    apart = set(edges)
     for start, stop in pairwise(edges):
         length = stop - start
         if length == 1 and start in singles:
@@ -434,4 +354,5 @@ def _axis(size: int, singles: set[int], cuts: set[int], period: int) -> list[tup
         taken = min(length, period)
         middle = start + (length - taken) // 2
         found += [(middle + number, length / taken) for number in range(taken)]
-    return sorted(found)
+        apart.update(range(start, stop) if taken == length else ())
+    return _Axis(sorted(found), tuple(sorted(apart - {0, size})))

@@ -13,10 +13,11 @@ from tests.features.execution_kernels import kernel, of_class, run
 from tests.fixtures.kernels.data import ptx_path
 from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.features.analysis import analyse
-from wattcast.features.execution import SamplingPlan, axis_cuts, plan_blocks
+from wattcast.features.execution import SamplingPlan, plan_blocks
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
+from wattcast.features.symbolic import analyse_symbolically
 
 GRIDS = st.tuples(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 20))
 
@@ -129,13 +130,32 @@ def test_results_do_not_depend_on_the_run_only_on_the_seed() -> None:
     assert first.memory == again.memory
 
 
-def test_cuts_are_where_what_a_block_stands_for_ends() -> None:
-    # Blocks 0 to 2 alike, block 3 on its own, then two alignments of all others.
-    cuts = axis_cuts((1, 3, 2049, 2050), (3, 1, 2046, 2046), Launch.of(4096, 32))
-    assert cuts == ((3, 4), (), ())
-    # x: 0 to 9 and 10 to 19; y: row 0 and the rest.
-    cuts = axis_cuts((4, 14, 204, 214), (10, 10, 190, 190), Launch.of((20, 20), 32))
-    assert cuts == ((10,), (1,), ())
+GUARD = """.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u32 n)
+{
+.reg .pred %p<2>;
+.reg .b32 %r<6>;
+ld.param.u32 %r1, [n];
+mov.u32 %r2, %ctaid.x;
+mov.u32 %r3, %ntid.x;
+mov.u32 %r4, %tid.x;
+mad.lo.s32 %r5, %r2, %r3, %r4;
+setp.ge.s32 %p1, %r5, %r1;
+@%p1 ret;
+add.s32 %r5, %r5, 1;
+ret;
+}
+"""
+
+
+def test_cuts_are_where_blocks_begin_to_behave_differently() -> None:
+    module = read_module(GUARD)
+    launch = Launch.of(4096, 32, 0, {"n": 3 * 32 + 5})
+    sampled = analyse_symbolically(module, module.kernel(), launch).sampling
+    assert sampled.exact
+    assert sampled.cuts == ((3, 4), (), ())  # all threads, some, none
 
 
 def test_an_axis_is_cut_where_blocks_begin_to_differ() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,26 +50,18 @@ def _degrading(analysis: str) -> Iterator[None]:
         ) from error
 
 
+@dataclass(eq=False)
 class Runs:
     """Symbolic and executed analysis of one launch."""
 
-    def __init__(
-        self,
-        module: Module,
-        function: Function,
-        launch: Launch,
-        gpu: GpuProfile,
-        loops: Mapping[str, float],
-        effort: float,
-        extrapolate: bool = True,
-        prefer_symbols: bool = False,
-    ) -> None:
-        self._module, self._function = module, function
-        self._launch, self._gpu = launch, gpu
-        self._loops = dict(loops)
-        self._effort = effort
-        self._extrapolate = extrapolate
-        self._prefer_symbols = prefer_symbols
+    module: Module
+    function: Function
+    launch: Launch
+    gpu: GpuProfile
+    loops: Mapping[str, float]
+    effort: float
+    extrapolate: bool = True
+    prefer_symbols: bool = False
 
     @cached_property
     def symbolic(self) -> SymbolicResult:
@@ -92,7 +84,7 @@ class Runs:
         from wattcast.features.symbolic import knowable
 
         with _degrading("symbolic"):
-            return self._prefer_symbols and knowable(self._module, self._function)
+            return self.prefer_symbols and knowable(self.module, self.function)
 
     @cached_property
     def traffic(self) -> Traffic:
@@ -100,7 +92,7 @@ class Runs:
         from wattcast.features.symbolic.footprints import streams
 
         found, requests, exact = streams(
-            self._module, self._function, self._launch, self.symbolic, self._row
+            self.module, self.function, self.launch, self.symbolic, self._row
         )
         loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
         stores = sum(s.store_sectors + s.atomic_sectors for s in found)
@@ -108,10 +100,10 @@ class Runs:
             loads,
             stores,
             sum(stream.distinct_sectors for stream in found),
-            self._launch.blocks,
+            self.launch.blocks,
             requests,
             found,
-            in_rows(self._launch, self._row).grid,
+            in_rows(self.launch, self._row).grid,
             exact,
         )
 
@@ -131,10 +123,8 @@ class Runs:
 
         try:
             with _degrading("symbolic"):
-                made = scheme(self._module, self._function)
-                return Forms(
-                    made, self._launch, Arguments(made, self._launch, self._module).constant
-                )
+                made = scheme(self.module, self.function)
+                return Forms(made, self.launch, Arguments(made, self.launch, self.module).constant)
         except AnalysisError:
             return None
 
@@ -150,9 +140,9 @@ class Runs:
         from wattcast.features.symbolic import analyse_symbolically
 
         with _degrading("symbolic"):
-            found = announced(self._module, self._function, self._launch, self._loops, accesses)
+            found = announced(self.module, self.function, self.launch, self.loops, accesses)
             return found or analyse_symbolically(
-                self._module, self._function, self._launch, loops=self._loops, accesses=accesses
+                self.module, self.function, self.launch, loops=self.loops, accesses=accesses
             )
 
     @property
@@ -171,30 +161,30 @@ class Runs:
 
         def run(forced: Mapping[int, float]) -> ExecutionResult:
             return execute(
-                self._function,
-                self._module,
-                self._launch,
-                self._gpu,
+                self.function,
+                self.module,
+                self.launch,
+                self.gpu,
                 plan=plan_blocks(
-                    in_rows(self._launch, self._row),
+                    in_rows(self.launch, self._row),
                     cuts=self._cuts,
                     balanced=self._differ,
                 ),
-                effort=self._effort,
+                effort=self.effort,
                 forced=forced,
-                extrapolate=self._extrapolate,
+                extrapolate=self.extrapolate,
             )
 
         with _degrading("executed"):
-            known = deciding(self._function)
-            trips, _ = resolve_trips(known.cfg, known.forest, self._loops)
+            known = deciding(self.function)
+            trips, _ = resolve_trips(known.cfg, known.forest, self.loops)
             forced = {
                 trip.loop: trip.count
                 for trip in trips
                 if self.made_up(trip.loop) and (trip.how == "given" or self._guessed(trip.loop))
             }
             found = run(forced)
-            entered = {info.loop for info in found.loops if info.function == self._function.name}
+            entered = {info.loop for info in found.loops if info.function == self.function.name}
             missed = {
                 trip.loop: trip.count
                 for trip in trips
@@ -208,14 +198,14 @@ class Runs:
     def made_up(self, loop: int) -> bool:
         """Whether data that nobody described decide a loop of the kernel: trips found by running
         it on made-up data are no knowledge."""
-        return self.invented(deciding(self._function).loops[loop])
+        return self.invented(deciding(self.function).loops[loop])
 
     def invented(self, origin: Origin) -> bool:
         """Whether what rests on ``origin`` rests on data that nobody described."""
-        given = self._launch.arguments
-        hosted = [variable.name for variable in filled_by_host(self._module)]
+        given = self.launch.arguments
+        hosted = [variable.name for variable in filled_by_host(self.module)]
         hints = {name: given.get(name) for name in hosted}
-        for index, parameter in enumerate(self._function.parameters):
+        for index, parameter in enumerate(self.function.parameters):
             hints[parameter.name] = given.get(parameter.name, given.get(str(index)))
         described = {
             name
@@ -229,7 +219,7 @@ class Runs:
         """Whether contents of buffers that nobody described decide a loop, and nothing that the
         kernel itself leaves there: random numbers would run it as often as their range says, which
         is the launch's shape."""
-        known = deciding(self._function)
+        known = deciding(self.function)
         inside = (known.cfg.blocks[block] for block in known.forest.loops[loop].blocks)
         atomic = any(
             classify(one.opcode).category == "atomic"
@@ -240,12 +230,12 @@ class Runs:
 
     def _missing(self, loop: int) -> bool:
         """Whether an argument that nobody gave decides a loop."""
-        given = self._launch.arguments
+        given = self.launch.arguments
         return any(
-            parameter.name in deciding(self._function).loops[loop].arguments
+            parameter.name in deciding(self.function).loops[loop].arguments
             and parameter.name not in given
             and str(index) not in given
-            for index, parameter in enumerate(self._function.parameters)
+            for index, parameter in enumerate(self.function.parameters)
         )
 
     @property
@@ -265,7 +255,7 @@ class Runs:
             return ((), (), ())
         if not self._row:
             return found
-        height = self._launch.blocks // self._row  # a row that is cut is one of its own
+        height = self.launch.blocks // self._row  # a row that is cut is one of its own
         rows = {row for cut in found[0] for row in (cut // self._row, -(-cut // self._row))}
         return (), tuple(sorted(rows - {0, height})), ()
 
@@ -284,10 +274,10 @@ class Runs:
         if all(trip.how != "assumed" for trip in trips):
             return trips, ()
         try:
-            worked_out = self.flow if may_execute or self._prefer_symbols else self.symbolic
+            worked_out = self.flow if may_execute or self.prefer_symbols else self.symbolic
             found = {info.loop: info for info in worked_out.loops if info.exact}
         except AnalysisError as error:
-            return trips, (Diagnostic("analysis_failed", error.detail, self._function.line),)
+            return trips, (Diagnostic("analysis_failed", error.detail, self.function.line),)
         better = [
             replace(trip, count=found[trip.loop].count, how=found[trip.loop].how)
             if trip.how == "assumed" and trip.loop in found
@@ -299,16 +289,16 @@ class Runs:
         try:
             executed = self.executed
         except AnalysisError as error:
-            failed = Diagnostic("analysis_failed", error.detail, self._function.line)
+            failed = Diagnostic("analysis_failed", error.detail, self.function.line)
             return tuple(better), (failed,)
-        ran = executed_trips(executed, self._function, cfg, forest)
+        ran = executed_trips(executed, self.function, cfg, forest)
         for index, trip in enumerate(better):
             if trip.how != "assumed" or trip.loop not in ran or self._missing(trip.loop):
                 continue
             if trip.loop in self._execution[1]:
                 continue
             how: How = "assumed" if self.made_up(trip.loop) else "executed"
-            if how == "executed" and deciding(self._function).loops[trip.loop].loaded:
+            if how == "executed" and deciding(self.function).loops[trip.loop].loaded:
                 how = "given"  # by what the launch tells of the data
             better[index] = replace(trip, count=ran[trip.loop], how=how, source_count=None)
         return tuple(better), executed.diagnostics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,15 +18,13 @@ Deliver = tuple[Callable[[Group, Array], None], Array]
 """What becomes of a vote at a barrier, and one group's flags."""
 
 
+@dataclass(slots=True, eq=False)
 class Waiting:
     """Threads of one barrier: by key, with the number of threads it waits for, if given."""
 
-    __slots__ = ("deliver", "groups", "wanted")
-
-    def __init__(self) -> None:
-        self.groups: list[tuple[int, Group]] = []
-        self.wanted: int | None = None
-        self.deliver: list[Deliver] = []
+    groups: list[tuple[int, Group]] = field(default_factory=list)
+    wanted: int | None = None
+    deliver: list[Deliver] = field(default_factory=list)
 
 
 class Barriers:

@@ -48,11 +48,6 @@ class Contention:
     address, in global and in shared memory; ``operations`` and ``shared_operations`` count lanes.
     """
 
-    __slots__ = (
-        "_keys", "_operations", "_requests", "_slots", "_waiting", "_waiting_size", "elsewhere",
-        "operations", "passes", "shared_operations", "shared_passes",
-    )  # fmt: skip
-
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self.passes: Integers = np.zeros(slots, dtype=np.int64)

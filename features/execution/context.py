@@ -95,13 +95,7 @@ class Linked:
         position = min(position, len(self.body.instructions) - 1)
         if position < 0:
             return []
-        found = []
-        index: int | None = self.loops.innermost[self.cfg.block_of[position]]
-        while index is not None and index >= 0:
-            loop = self.loops.loops[index]
-            found.append(loop)
-            index = loop.parent
-        return found[::-1]
+        return [self.loops.loops[index] for index in self.loops.around(self.cfg.block_of[position])]
 
 
 @dataclass(slots=True)

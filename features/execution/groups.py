@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -45,46 +46,31 @@ class Group:
     ``full`` tells that no other thread lives, so registers may be written without a mask.
     """
 
-    __slots__ = (
-        "_index", "_lanes", "_layout", "_stat", "_traced", "_warps", "_whole", "count", "full",
-        "machine", "mask",
-    )  # fmt: skip
-
     def __init__(self, machine: Machine, mask: Mask, count: int) -> None:
         self.machine = machine
         self.mask = mask
         self.count = count
         self.full = count == machine.live_count
-        self._stat: Counts | None = None
-        self._warps: Counts | None = None
-        self._lanes: Counts | None = None
-        self._index: npt.NDArray[np.intp] | None = None
-        self._layout: Layout | None = None
-        self._traced: tuple[Mask, Counts] | None = None
         self._whole: tuple[Mask, bool] | None = None
 
-    @property
+    @cached_property
     def warps(self) -> Counts:
         """Warps with an active lane, by slot."""
-        if self._warps is None:
-            rows = self.mask.reshape(-1, WARP_SIZE).any(axis=1)
-            self._warps = rows.reshape(self.machine.slots, -1).sum(axis=1)
-        return self._warps
+        rows = self.mask.reshape(-1, WARP_SIZE).any(axis=1)
+        found: Counts = rows.reshape(self.machine.slots, -1).sum(axis=1)
+        return found
 
-    @property
+    @cached_property
     def lanes(self) -> Counts:
         """Active lanes, by slot."""
-        if self._lanes is None:
-            words = np.bitwise_count(self.mask.view(np.uint64)).reshape(self.machine.slots, -1)
-            self._lanes = words.sum(axis=1, dtype=np.int64)
-        return self._lanes
+        words = np.bitwise_count(self.mask.view(np.uint64)).reshape(self.machine.slots, -1)
+        found: Counts = words.sum(axis=1, dtype=np.int64)
+        return found
 
-    @property
+    @cached_property
     def stat(self) -> Counts:
         """``int64[2, slots]``: warps, lanes."""
-        if self._stat is None:
-            self._stat = np.stack([self.warps, self.lanes])
-        return self._stat
+        return np.stack([self.warps, self.lanes])
 
     @property
     def whole_warps(self) -> bool:
@@ -96,45 +82,34 @@ class Group:
             self._whole = live, not (words.any(axis=1) & others.any(axis=1)).any()
         return self._whole[1]
 
-    @property
+    @cached_property
     def everyone(self) -> bool:
         """Every lane of every slot takes part: no mask is needed at all."""
         return self.count == self.machine.count
 
-    @property
+    @cached_property
     def index(self) -> npt.NDArray[np.intp]:
         """The active threads' numbers."""
-        if self._index is None:
-            self._index = np.flatnonzero(self.mask)
-        return self._index
+        return np.flatnonzero(self.mask)
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """Which warps take part and with which lanes."""
-        if self._layout is None:
-            machine = self.machine
-            if self.everyone:
-                self._layout = Layout(None, None, machine.owners)
-            else:
-                table = self.mask.reshape(-1, WARP_SIZE)
-                rows: npt.NDArray[np.intp] | None = np.flatnonzero(table.any(axis=1))
-                assert rows is not None
-                lanes: Mask | None = table[rows]
-                owners = machine.owners[rows]
-                if rows.size * WARP_SIZE == self.count:
-                    lanes = None
-                self._layout = Layout(rows if rows.size < table.shape[0] else None, lanes, owners)
-        return self._layout
+        if self.everyone:
+            return Layout(None, None, self.machine.owners)
+        table = self.mask.reshape(-1, WARP_SIZE)
+        rows = np.flatnonzero(table.any(axis=1))
+        lanes = None if rows.size * WARP_SIZE == self.count else table[rows]
+        chosen = rows if rows.size < table.shape[0] else None
+        return Layout(chosen, lanes, self.machine.owners[rows])
 
-    @property
+    @cached_property
     def traced(self) -> tuple[Mask, Counts]:
         """For each warp of the layout: whether its block is traced, and its rank in its block."""
-        if self._traced is None:
-            owners, trace = self.layout.owners, self.machine.trace
-            assert trace is not None
-            rank = np.arange(owners.size) - np.searchsorted(owners, owners)
-            self._traced = (trace.traced[owners], rank)
-        return self._traced
+        owners, trace = self.layout.owners, self.machine.trace
+        assert trace is not None
+        rank = np.arange(owners.size) - np.searchsorted(owners, owners)
+        return trace.traced[owners], rank
 
     def narrowed(self, predicate: Array, negated: bool) -> Group | None:
         """The threads of the group whose predicate holds; ``None`` if there are none."""

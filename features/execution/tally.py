@@ -24,27 +24,6 @@ COUNTED = (
 class Tally:
     """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
 
-    __slots__ = (
-        "_last",
-        "_matrices",
-        "_memo",
-        "_picked", "_same",
-        "constants",
-        "contention",
-        "extra",
-        "l1_millicycles",
-        "local_sectors",
-        "log",
-        "number",
-        "passes",
-        "region",
-        "repeats",
-        "requests",
-        "sectors",
-        "shared_requests",
-        "transactions",
-    )  # fmt: skip
-
     def __init__(
         self, table: Counts, number: int = 0, *, atomic: bool = False,
         most_keys: int = memory.MOST_KEYS, repeats: bool = True,

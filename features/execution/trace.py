@@ -49,8 +49,6 @@ class Touches(NamedTuple):
 class Trace:
     """The touches of the traced slots of a machine."""
 
-    __slots__ = ("_chunks", "_dropped", "_size", "_weights", "clock", "traced")
-
     def __init__(self, slots: int, traced: Sequence[int]) -> None:
         self.traced = np.zeros(slots, dtype=np.bool_)
         self.traced[list(traced)] = True

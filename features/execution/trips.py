@@ -24,10 +24,6 @@ class LoopCount:
     ``current`` counts the present entry, per thread (none once all have left and it is settled).
     """
 
-    __slots__ = (
-        "current", "entries", "extrapolated", "frames", "highest", "lowest", "rough", "rounds",
-    )  # fmt: skip
-
     def __init__(self, slots: int) -> None:
         self.current = np.zeros(0, dtype=np.int64)
         self.entries = np.zeros(slots, dtype=np.int64)  # thread entries

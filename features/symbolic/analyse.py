@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.deciding import calls_in
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
@@ -152,7 +152,7 @@ def _walked(
 
     if len(group) == 1:
         argument = group[0].arguments.value
-    evaluator = Evaluator(made, lanes, argument, _symbols(module, function))
+    evaluator = Evaluator(made, lanes, argument, _symbols(function, module))
     weights = np.concatenate(
         [
             np.repeat(np.array(asked.sampling.weights), asked.launch.warps_per_block)
@@ -252,16 +252,9 @@ class Arguments:
         ]
 
 
-_placed: Attached[Function, dict[str, int]] = Attached("placed")
-
-
-def _symbols(module: Module, function: Function) -> dict[str, int]:
+@attached
+def _symbols(function: Function, module: Module) -> dict[str, int]:
     """Addresses of variables. Only their alignment matters, so each space is filled in order."""
-    known = _placed.get(function)
-    return _placed.set(function, _place(module, function)) if known is None else known
-
-
-def _place(module: Module, function: Function) -> dict[str, int]:
     found: dict[str, int] = {}
     place: dict[str, int] = {}
     for variable in (*module.variables, *function.body.variables):

@@ -8,6 +8,7 @@ the rows of contexts further in. Nothing recurses: expressions can be thousands 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from wattcast.features.values import Node
 Mask = npt.NDArray[np.bool_]
 
 
+@dataclass(slots=True, eq=False)
 class State:
     """Who reaches a block: ``mask`` bool (rows, lanes), or (1, lanes) if all rows agree.
 
@@ -46,12 +48,9 @@ class State:
     ``known``: nothing in it is guessed.
     """
 
-    __slots__ = ("known", "mask", "share")
-
-    def __init__(self, mask: Mask, share: Amount = 1.0, known: bool = True) -> None:
-        self.mask = mask
-        self.share = share
-        self.known = known
+    mask: Mask
+    share: Amount = 1.0
+    known: bool = True
 
     def only(self, chosen: Mask) -> State:
         """The part of it that ``chosen`` marks."""
@@ -62,6 +61,7 @@ class State:
         return State(self.mask, self.share * share, False)
 
 
+@dataclass(slots=True, eq=False)
 class Context:
     """Iterations of a loop (-1: the function itself) under the rows of ``parent``.
 
@@ -76,49 +76,25 @@ class Context:
     under one root, for ``end``.
     """
 
-    __slots__ = (
-        "counter",
-        "edges",
-        "exits",
-        "family",
-        "kind",
-        "leaving",
-        "loop",
-        "memo",
-        "parent",
-        "parent_rows",
-        "picked",
-        "rows",
-        "start",
-        "stop",
-        "weight",
-    )  # fmt: skip
+    loop: int
+    parent: Context | None
+    kind: str
+    rows: int
+    weight: npt.NDArray[np.float64]
+    counter: Value
+    parent_rows: npt.NDArray[np.intp] | None = None
+    memo: dict[Node, Value] = field(default_factory=dict)
+    edges: dict[tuple[int, int], State] = field(default_factory=dict)
+    exits: dict[int, Context] = field(default_factory=dict)
+    picked: tuple[Context, npt.NDArray[np.intp] | None] | None = None
+    leaving: dict[int, Mask | tuple[Amount, Amount]] = field(default_factory=dict)
+    start: npt.NDArray[np.int64] | None = None
+    stop: npt.NDArray[np.int64] | None = None
+    family: list[Context] = field(default_factory=list)
 
-    def __init__(
-        self,
-        loop: int,
-        parent: Context | None,
-        kind: str,
-        rows: int,
-        weight: npt.NDArray[np.float64],
-        counter: Value,
-        parent_rows: npt.NDArray[np.intp] | None = None,
-    ) -> None:
-        self.loop = loop
-        self.parent = parent
-        self.kind = kind
-        self.rows = rows
-        self.weight = weight
-        self.counter = counter
-        self.parent_rows = parent_rows
-        self.memo: dict[Node, Value] = {}
-        self.edges: dict[tuple[int, int], State] = {}
-        self.exits: dict[int, Context] = {}
-        self.picked: tuple[Context, npt.NDArray[np.intp] | None] | None = None
-        self.leaving: dict[int, Mask | tuple[Amount, Amount]] = {}
-        self.start: npt.NDArray[np.int64] | None = None
-        self.stop: npt.NDArray[np.int64] | None = None
-        self.family: list[Context] = [] if parent is None else parent.family
+    def __post_init__(self) -> None:
+        if self.parent is not None:
+            self.family = self.parent.family
         self.family.append(self)
 
     def end(self) -> None:

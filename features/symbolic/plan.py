@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.cfg import dominators, post_dominators
 from wattcast.features.deciding import calls_in
 from wattcast.features.symbolic.elected import elected
@@ -53,23 +53,14 @@ class Shape:
     knowable: bool
 
 
-_shapes: Attached[Scheme, Shape] = Attached("shape")
-
-
-def shape_of(scheme: Scheme) -> Shape:
-    """The shape of a scheme's function; worked out once."""
-    known = _shapes.get(scheme)
-    if known is None:
-        known = _shapes.set(scheme, _shape(scheme))
-    return known
-
-
 def _parent(scheme: Scheme, loop: int) -> int:
     parent = scheme.forest.loops[loop].parent
     return parent if parent is not None else -1
 
 
-def _shape(scheme: Scheme) -> Shape:
+@attached
+def shape_of(scheme: Scheme) -> Shape:
+    """The shape of a scheme's function; worked out once."""
     cfg, forest = scheme.cfg, scheme.forest
     innermost = forest.innermost
     headers = {loop.header: loop.index for loop in forest.loops}

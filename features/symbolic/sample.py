@@ -66,7 +66,7 @@ def choose_blocks(
         return SampledBlocks(every, (1.0,) * launch.blocks, launch.blocks, True, cuts)
     forms = Forms(scheme, launch, constant)
     try:
-        axes = _intervals(launch, _kinds_of_blocks(forms))
+        axes = _intervals(forms, launch)
         if prod(len(axis.blocks) for axis in axes) * lanes > MOST_LANES:
             raise IrregularError
     except IrregularError:
@@ -169,32 +169,19 @@ class Forms:
         return None
 
 
-class _Looked(NamedTuple):
-    """What tells blocks of a launch apart: sums that change their sign, and addresses."""
-
-    forms: Forms
-    compared: list[_Sum]
-    addresses: list[_Sum]
-
-
-def _kinds_of_blocks(forms: Forms) -> _Looked:
-    """What tells blocks apart. Raises IrregularError."""
+def _intervals(forms: Forms, launch: Launch) -> list[_Axis]:
+    """What tells blocks apart, along each axis. Raises IrregularError."""
     relevant = relevant_nodes(forms.scheme)
     if relevant.irregular:
         raise IrregularError
-    compared: list[_Sum] = []
-    for node in relevant.compared:
-        compared += _compared(forms, node)
-    return _Looked(forms, compared, [forms.form(node) for node in relevant.addresses])
-
-
-def _intervals(launch: Launch, looked: _Looked) -> list[_Axis]:
+    compared = [part for node in relevant.compared for part in _compared(forms, node)]
+    addresses = [forms.form(node) for node in relevant.addresses]
     singles: list[set[int]] = [set(), set(), set()]
     cuts: list[set[int]] = [set(), set(), set()]
-    for part in looked.compared:
-        _turn(looked.forms, launch, part, singles, cuts)
+    for part in compared:
+        _turn(forms, launch, part, singles, cuts)
     periods = [1, 1, 1]
-    for _, terms, _ in looked.addresses:
+    for _, terms, _ in addresses:
         for leaf, factor in terms.items():
             if leaf.op == "special" and leaf.value in _AXES:
                 axis = _AXES.index(leaf.value)

@@ -155,7 +155,7 @@ def test_cuts_are_where_blocks_begin_to_behave_differently() -> None:
     launch = Launch.of(4096, 32, 0, {"n": 3 * 32 + 5})
     sampled = analyse_symbolically(module, module.kernel(), launch).sampling
     assert sampled.exact
-    assert sampled.cuts == ((3, 4), (), ())  # all threads, some, none
+    assert sampled.cuts == ((2, 3, 4, 5), (), ())  # all threads, some (block 3), none; neighbours
 
 
 def test_an_axis_is_cut_where_blocks_begin_to_differ() -> None:

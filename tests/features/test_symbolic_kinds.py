@@ -28,7 +28,7 @@ def access(opcode: str, offset: int) -> Access:
 def ground(base: Any, mask: Any, weights: Any) -> Ground:
     rows = np.linspace(0.3, 1.7, mask.shape[0])
     kinds = _kinds(base, mask)
-    return Ground(State(mask), weights, base, [(0, rows)], None, None, (), kinds)
+    return Ground(State(mask), weights, base, [(0, rows)], kinds=kinds)
 
 
 @given(st.data())

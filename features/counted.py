@@ -30,6 +30,7 @@ from wattcast.features.errors import WattcastError
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
+from wattcast.features.memory import LINE_BYTES
 from wattcast.features.ptx.ir import (
     Address,
     Body,
@@ -287,7 +288,12 @@ def symbolic_atomics(module: Module, function: Function, result: SymbolicResult)
                 uses.append(_use(name, one, "shared", shared, lanes, stride, False))
     if unknown:
         return Atomics(tuple(uses), None, None)
-    return Atomics(tuple(uses), *max(hottest.values(), default=(0.0, 0.0)))
+    lines: dict[tuple[Node, int], float] = {}
+    for (base, offset), (operations, _) in hottest.items():
+        line = base, offset // LINE_BYTES
+        lines[line] = lines.get(line, 0.0) + operations
+    top = max(hottest.values(), default=(0.0, 0.0))
+    return Atomics(tuple(uses), *top, max(lines.values(), default=None))
 
 
 @attached

@@ -163,12 +163,14 @@ class Atomics:
     """All atomics of a launch.
 
     ``hottest_operations`` and ``hottest_requests`` fall on the address of global memory that all
-    instructions together hit most; 0 without global atomics.
+    instructions together hit most; 0 without global atomics. ``line_operations`` fall on its
+    128-byte line that they hit most.
     """
 
     uses: tuple[AtomicUse, ...]
     hottest_operations: float | None
     hottest_requests: float | None
+    line_operations: float | None = None
 
     def times(self, function: str, factors: Floats) -> Atomics:
         """Atomics of a launch whose instructions run more often; the hottest address stays so."""
@@ -180,5 +182,8 @@ class Atomics:
         after = sum(use.operations for use in uses if use.space == "global")
         ratio = after / before if before else 1.0
         return Atomics(
-            uses, _times(self.hottest_operations, ratio), _times(self.hottest_requests, ratio)
+            uses,
+            _times(self.hottest_operations, ratio),
+            _times(self.hottest_requests, ratio),
+            _times(self.line_operations, ratio),
         )

@@ -25,6 +25,7 @@ SECTOR_BYTES = 32
 SECTOR_SHIFT = 5
 SECTORS_PER_LINE_SHIFT = 2
 SECTORS_PER_LINE = 4
+LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 """A cache line of L1 and L2 is 128 bytes, filled by sectors (CUDA C++ Best Practices Guide,
 13.2.1; Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, 2018)."""
 BANKS = 32

@@ -18,7 +18,7 @@ from math import ceil, exp, inf
 from wattcast.features.counts import Traffic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Dim3, Launch
-from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
+from wattcast.features.memory import LINE_BYTES, SECTOR_BYTES
 from wattcast.features.occupancy import Occupancy
 from wattcast.features.reuse import Patch, ReuseCurve, Stream, patch
 
@@ -58,8 +58,6 @@ SHARED_CARVEOUTS_KB = {
 """Sizes that shared memory can have where L1 has the rest of one array: the driver takes the least
 that holds the blocks (CUDA C++ Programming Guide, sections Shared Memory of the compute
 capabilities; Tuning Guides of the architectures). 11.0 is taken to be as 10.0."""
-
-LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
 MOST_HALVINGS = 40
 REACH_PRECISION = 1e-3

@@ -27,7 +27,7 @@ from wattcast.features.execution.results import (
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.execution.tally import COUNTED
 from wattcast.features.launch import Launch
-from wattcast.features.memory import per_slot
+from wattcast.features.memory import LINE_BYTES, per_slot
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -246,7 +246,10 @@ def atomic_facts(program: Program, plan: SamplingPlan, machine: Machine) -> Atom
         if shared:
             operations, passes = shared_operations, shared_passes
             found.append(AtomicUse(*place, "shared", shared, operations, passes, None, None))
-    return Atomics(tuple(found), *hottest(everywhere, plan))
+    lines = [hits._replace(addresses=hits.addresses // LINE_BYTES) for hits in everywhere]
+    return Atomics(
+        tuple(found), *hottest(everywhere, plan), hottest(lines, plan).operations if found else None
+    )
 
 
 def hottest(parts: Sequence[Hits], plan: SamplingPlan) -> Hottest:

@@ -34,6 +34,15 @@ TF32 156, FP64 19.5 TFLOPS; INT8 624, INT4 1248, binary 4992 TOPS. FP8 and FP4: 
 whitepapers, twice and four times FP16). Sparse ones take half (same place)."""
 
 
+LANES_OF_A_LINE = 1.6
+"""Atomics on the words of one 128-byte line of global memory in the time of one on a single word,
+a core clock. 2^21 blocks of 32 threads add 512 words each to the same 512 words, 16 lines, in 22.6
+to 25.6 ms on GTX 1650, RTX 2060, 3060, 3060 Ti, 3060 Laptop, 3070 Ti and 3080 (4 to 40 slices of
+L2): 25.6 lanes a clock, where 2^26 on one word tell the clock on the same boards: 1.57 to 1.60 a
+line (R100001/Programming-Massively-Parallel-Processors, histogram with shared bins). Nothing is
+published of more lines than these."""
+
+
 FROM_REGISTERS: Mapping[str, float] = {"9": 1 / 0.629}
 """Time of a multiply-add by mma or wmma, whose factors come from registers, over that of the peak
 rate, by major compute capability, else 1. Hopper reaches its peak by wgmma alone, and 62.9 % of it
@@ -49,7 +58,8 @@ class Beside:
     ``tensor_fmas``: multiply-adds of the matrix units, as FP16 ones of the same time.
     ``atomic_passes``: passes of atomics over their lanes that meet at one address, each a
     load/store pass more. ``hottest_operations``: atomics on the word of global memory that most
-    of them hit; they go one after the other.
+    of them hit, which go one after the other, or as many as take the time of those on a line
+    (``LANES_OF_A_LINE``).
     ``tensor_int8_fmas``: the part of ``tensor_fmas`` that is done on integers, as 8-bit ones.
     ``waiting``: dependent chains of a warp, for each machine instruction and each load that it
     executes. ``l1_cycles_per_sector`` of global loads; without it L1 delivers sectors at its full
@@ -90,7 +100,10 @@ def beside(extras: Extras) -> Beside:
         for use in extras.atomics.uses
         if use.passes is not None and not _aggregated(use)
     )
-    hottest = extras.atomics.hottest_operations or 0.0
+    hottest = max(
+        extras.atomics.hottest_operations or 0.0,
+        (extras.atomics.line_operations or 0.0) / LANES_OF_A_LINE,
+    )
     in_global = [use for use in extras.atomics.uses if use.space == "global"]
     if in_global and all(map(_aggregated, in_global)):
         hottest = min(hottest, extras.atomics.hottest_requests or 0.0)

@@ -135,6 +135,15 @@ def test_hot_words_are_kept_where_there_are_too_many(monkeypatch: pytest.MonkeyP
     assert facts.hottest_operations == pytest.approx(5000 * 9, rel=0.05)
 
 
+def test_words_of_a_line_add_up() -> None:
+    # Thread t adds to word t % 32: each word takes a 32nd, their line takes all.
+    body = """
+        and.b32 %r8, %r2, 31; mul.wide.u32 %rd5, %r8, 4; add.u64 %rd6, %rd1, %rd5;
+        red.global.add.u32 [%rd6], 1;"""
+    facts = atomics(body)
+    assert (facts.hottest_operations, facts.line_operations) == (WARPS, THREADS)
+
+
 def test_no_atomics_no_contention() -> None:
     assert atomics("st.global.u32 [%rd3], %r5;") == Atomics((), 0, 0)
 

@@ -146,6 +146,29 @@ def test_random_reads_tell_from_how_many_they_draw() -> None:
     assert stream.distinct_sectors == pytest.approx(2048, rel=0.35)
 
 
+@pytest.mark.parametrize("blocks", [6_000, 8_000, 10_000, 12_000, 24_000, 48_000])
+def test_records_read_at_random_are_as_many_as_lie_there(blocks: int) -> None:
+    """Each block reads 1,032 of the 2,064 bytes of two records of 7,874, wherever a hash leads:
+    260,000 sectors whether or not sampled blocks met (before: 30,000 and 485,000)."""
+    hashed = """
+        mul.lo.u32 %r8, %r3, 0x9E3779B1; shr.u32 %r9, %r8, 15; xor.b32 %r8, %r8, %r9;
+        mul.lo.u32 %r8, %r8, 0x85EBCA77; shr.u32 %r9, %r8, 13; xor.b32 %r8, %r8, %r9;
+        mul.lo.u32 %r8, %r8, 0xC2B2AE3D; shr.u32 %r9, %r8, 16; xor.b32 %r8, %r8, %r9;"""
+    read = """
+        mul.wide.u32 %rd4, %r10, 2064; add.u64 %rd5, %rd1, %rd4; mul.wide.u32 %rd4, %r2, 4;
+        add.u64 %rd5, %rd5, %rd4; ld.global.u32 %r9, [%rd5+1032]; ld.global.u32 %r9, [%rd5+1036];
+        """
+    again = "add.u32 %r3, %r3, 900001;"
+    body = f"{hashed} rem.u32 %r10, %r8, 7874;{read}{again}{hashed} rem.u32 %r10, %r8, 7874;{read}"
+    stream = stream_of(body + "ret;", grid=blocks, block=256)
+    touched = 2 * 33 * blocks
+    there = 7874 * 33
+    expected = there * (1 - np.exp(-touched / there))
+    assert stream.distinct_sectors == pytest.approx(expected, rel=0.45)
+    if blocks > 10_000:
+        assert stream.sharing.population == pytest.approx(there, rel=0.2)
+
+
 def test_blocks_narrower_than_a_line_share_it_by_fours() -> None:
     # Eight threads read a sector: 1,000 blocks read 250 lines, whichever pairs are sampled.
     stream = stream_of("ld.global.u32 %r8, [%rd3]; ret;", grid=1000, block=8)

@@ -217,6 +217,20 @@ def test_atomics_on_one_word_go_one_after_the_other() -> None:
     assert beside(extras) == Beside()
 
 
+@pytest.mark.parametrize(
+    ("gpu", "measured_ms"),
+    [("geforce-rtx-2060", 23.97), ("geforce-rtx-3060", 22.99), ("geforce-rtx-3080", 22.61)],
+)
+def test_atomics_on_many_words_wait_for_their_lines(gpu: str, measured_ms: float) -> None:
+    """2^21 blocks add 512 words each to 512 words (LANES_OF_A_LINE has the source): 1.2 ms by the
+    busiest word alone."""
+    use = AtomicUse("k", 0, 1, None, "red.add.u32", "global", 2**25, 2**30, 2**25, 2**21, 2**21)
+    more = beside(Extras((), Atomics((use,), 2.0**21, 2.0**21, 2.0**26)))
+    profile = load_gpu(gpu)
+    found = resource_seconds(activity(), profile, default_clocks(profile), more=more)["atomics"]
+    assert found * 1e3 == pytest.approx(measured_ms, rel=0.1)
+
+
 def test_a_request_of_global_memory_takes_l1_and_its_lanes_once() -> None:
     """On an A40 a load of 4 bytes a lane takes two cycles, whatever its stride up to 7 (Ernst,
     gpu-benches, gpu-strides): its load/store unit has 16 lanes; on an A100 one."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import WORD_BYTES
-from wattcast.features.activity.memory import l1_bytes
+from wattcast.features.activity.memory import local_levels
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.cuda import PtxasReport, measure_resources
@@ -81,20 +81,16 @@ def with_spills(
     """The activity with what ``report`` spills, executed so many ``times`` by every thread.
 
     A spilled word of a warp's lanes lies in four adjacent sectors (CUDA C++ Programming Guide,
-    local memory). Stacks of the threads resident are held by L1, or by L2, or in part by neither;
-    stores pass L1. On 1,500 configurations with counters, those without loops have the sectors
-    exactly (``python -m studies counters``). ``shared_bytes`` are those of a block.
+    local memory). ``shared_bytes`` are those of a block.
     """
     warps = float(launch.blocks * launch.warps_per_block)
     sectors_per_byte = WARP_SIZE / SECTOR_BYTES
     loads = times * warps * report.spill_load_bytes * sectors_per_byte
     stores = times * warps * report.spill_store_bytes * sectors_per_byte
-    resident = min(activity.resident_blocks_per_sm, -(-launch.blocks // gpu.sm_count))
-    on_sm = resident * launch.threads_per_block * report.stack_bytes
-    held = l1_bytes(gpu, resident, shared_bytes)
-    on_gpu = on_sm * min(gpu.sm_count, launch.blocks)
-    missed = 1.0 if on_sm > held else 0.0
-    beyond = max(0.0, 1.0 - gpu.l2_bytes / on_gpu) if on_gpu else 0.0
+    moved = local_levels(
+        loads, stores, report.stack_bytes, gpu, launch, activity.resident_blocks_per_sm,
+        shared_bytes,
+    )  # fmt: skip
     requests = (loads + stores) / (WARP_SIZE * WORD_BYTES // SECTOR_BYTES)
     waits = loads / (WARP_SIZE * WORD_BYTES // SECTOR_BYTES) / warps
     return replace(
@@ -104,7 +100,7 @@ def with_spills(
         load_requests_per_warp=activity.load_requests_per_warp + waits,
         lsu_requests=activity.lsu_requests + requests,
         local_sectors=activity.local_sectors + loads + stores,
-        l2_sectors=activity.l2_sectors + stores + missed * loads,
-        dram_read_sectors=activity.dram_read_sectors + beyond * missed * loads,
-        dram_write_sectors=activity.dram_write_sectors + (stores if beyond else 0.0),
+        l2_sectors=activity.l2_sectors + moved.l2_sectors,
+        dram_read_sectors=activity.dram_read_sectors + moved.dram_read_sectors,
+        dram_write_sectors=activity.dram_write_sectors + moved.dram_write_sectors,
     )

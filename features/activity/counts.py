@@ -10,16 +10,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.activity.memory import memory_levels
+from wattcast.features.activity.memory import local_levels, memory_levels
 from wattcast.features.attached import attached
 from wattcast.features.counts import Counts, Traffic
+from wattcast.features.dataflow import closure, flow, writers_of
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.machine_code import MachineCode, Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.occupancy import Occupancy
-from wattcast.features.ptx.ir import Body, Module
+from wattcast.features.ptx.ir import Address, Body, Module, Register
 from wattcast.features.wide_loads import joined_loads
 
 Floats = npt.NDArray[np.float64]
@@ -165,6 +166,11 @@ def measure_activity(
     warps = launch.blocks * launch.warps_per_block
     read_only = total.read_only / max(traffic.load_sectors + total.texture_sectors, 1.0)
     levels = memory_levels(traffic, gpu, launch, resident, shared_bytes_per_block, read_only)
+    moved = local_levels(
+        total.local_sectors - total.local_stores, total.local_stores,
+        total.stack_bytes if total.indexed else 0, gpu, launch, resident.resident_blocks_per_sm,
+        shared_bytes_per_block,
+    )  # fmt: skip
     per_warp = total.sass / warps
     loads = total.loads / warps
     imbalance = -(-launch.blocks // gpu.sm_count) * gpu.sm_count / launch.blocks
@@ -211,9 +217,9 @@ def measure_activity(
         shared_transactions=total.shared_transactions,
         constant_transactions=total.constants,
         texture_requests=total.textures,
-        l2_sectors=levels.l2_sectors,
-        dram_read_sectors=levels.dram_read_sectors,
-        dram_write_sectors=levels.dram_write_sectors,
+        l2_sectors=levels.l2_sectors + moved.l2_sectors,
+        dram_read_sectors=levels.dram_read_sectors + moved.dram_read_sectors,
+        dram_write_sectors=levels.dram_write_sectors + moved.dram_write_sectors,
         latency_cycles=latency,
         footprint_bytes=levels.footprint_bytes,
     )
@@ -228,7 +234,8 @@ class _Totals:
         self.load_requests = self.store_requests = self.local_sectors = 0.0
         self.shared_requests = self.shared_transactions = 0.0
         self.constants = self.textures = self.longer = 0.0
-        self.read_only = self.texture_sectors = 0.0
+        self.read_only = self.texture_sectors = self.local_stores = 0.0
+        self.stack_bytes, self.indexed = 0, False
         self.pipes = Pipes()
 
     def add(self, body: Body, counts: Counts, *, before_7: bool) -> None:
@@ -253,6 +260,8 @@ class _Totals:
         if executed.size:
             sums = np.add.accumulate(pipes)[-1]
             self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
+        self.stack_bytes += facts.stack_bytes
+        self.indexed |= facts.indexed
         if facts.memory:
             at = facts.memory_positions
             local = counts.local_sectors
@@ -275,12 +284,15 @@ class _Totals:
         loads = (facts.category in ("load", "copy") and not stores) or facts.entry == "atom"
         if facts.category == "atomic":
             self.atomics += max(requests, shared)
-        if facts.space == "local":
+        if facts.space == "local" or local:
+            self.indexed |= facts.space != "local"
             words = max(1, facts.bytes_per_lane // WORD_BYTES)
             # Who has not looked takes every lane to use the same variable, as spills do: its
             # words of 32 lanes lie side by side.
             whole = requests * words * (WARP_SIZE * WORD_BYTES // SECTOR_BYTES)
-            self.local_sectors += whole if local is None else local
+            moved = whole if local is None else local
+            self.local_sectors += moved
+            self.local_stores += moved if facts.category == "store" else 0.0
         elif requests:
             if loads:
                 self.load_requests += requests
@@ -317,6 +329,8 @@ class _BodyFacts(NamedTuple):
     barriers: Integers
     memory: tuple[OpcodeFacts, ...]
     memory_positions: Integers
+    stack_bytes: int
+    indexed: bool
 
 
 @attached
@@ -344,6 +358,30 @@ def _facts_of(body: Body) -> _BodyFacts:
         where("barrier", ("bar", "barrier")),
         tuple(facts[number] for number in memory),
         np.array(memory, dtype=np.intp),
+        sum(variable.bytes for variable in body.variables if variable.space == "local"),
+        _indexed(body),
+    )
+
+
+def _indexed(body: Body) -> bool:
+    """Whether an address in local memory is computed: ptxas keeps arrays in registers of which
+    every index is a constant."""
+    writers, read = writers_of(body), flow(body).reads
+    found = closure(
+        {
+            operand.base.name
+            for one in body.instructions if one.base in ("ld", "st") and ".local" in one.opcode
+            for operand in one.operands
+            if isinstance(operand, Address) and isinstance(operand.base, Register)
+        },
+        lambda name: (source for at in writers.get(name, ()) for source in read[at]),
+    )  # fmt: skip
+    return any(
+        len(writers.get(name, ())) > 1
+        or body.instructions[at].base not in ("mov", "cvta", "add", "or")
+        or len(read[at]) > 1
+        for name in found
+        for at in writers.get(name, ())
     )
 
 

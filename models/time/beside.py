@@ -245,7 +245,7 @@ def waiting_seconds(
         + LATENCY_PER_WAVE
     )
     loads = waiting.loads * activity.load_requests_per_warp
-    asked = max(activity.global_load_sectors, 1.0)
+    asked = max(activity.global_load_sectors + activity.local_sectors, 1.0)
     past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
     past_l2 = min(past_l1, activity.dram_read_sectors / asked)
     near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
@@ -397,7 +397,7 @@ def _coalesced(activity: Activity, sectors: float) -> Activity:
     before = activity.global_load_sectors + activity.global_store_sectors
     share = min(1.0, sectors / before) if before else 1.0
     dram = activity.dram_read_sectors + activity.dram_write_sectors
-    past_l2 = min(1.0, share * before / dram) if dram else 1.0
+    past_l2 = min(1.0, (share * before + activity.local_sectors) / dram) if dram else 1.0
     return replace(
         activity,
         global_load_sectors=share * activity.global_load_sectors,

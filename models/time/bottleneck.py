@@ -21,7 +21,7 @@ from wattcast.features.activity.waiting import NO_COPIES
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
 from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
@@ -311,6 +311,10 @@ def l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> 
     """
     each = SECTOR_BYTES / (gpu.l1_bytes_per_clock or L1_BYTES_PER_CLOCK)
     stored = activity.global_store_sectors * each
+    # A request of local memory takes its pass (``_load_store_passes``), and longer where its lanes
+    # go to more sectors than the four of one word.
+    local = activity.local_sectors - SECTORS_PER_LINE * _other_requests(activity)
+    stored += max(0.0, local) * each
     if not _unified(gpu):
         return activity.global_load_sectors * each + stored
     request = WARP_SIZE / gpu.lsu_lanes
@@ -327,11 +331,16 @@ def _load_store_passes(activity: Activity, gpu: GpuProfile, feed_passes: float) 
     conflicts = max(0.0, activity.shared_transactions - activity.shared_requests - feed_passes)
     if not _unified(gpu):
         return activity.lsu_requests + conflicts
-    in_global = activity.global_load_requests + activity.global_store_requests
-    others = max(0.0, activity.lsu_requests - in_global - activity.shared_requests)
+    others = _other_requests(activity)
     handed = activity.shared_requests * WARP_SIZE / gpu.lsu_lanes
     width = gpu.capability.shared_bytes_per_clock / SHARED_BYTES_PER_LANE / WARP_SIZE
     return others + max(activity.shared_requests + conflicts, handed * width)
+
+
+def _other_requests(activity: Activity) -> float:
+    """Requests of the load/store unit that are neither of global nor of shared memory."""
+    in_global = activity.global_load_requests + activity.global_store_requests
+    return max(0.0, activity.lsu_requests - in_global - activity.shared_requests)
 
 
 def _constant_passes(gpu: GpuProfile, more: Beside) -> float:

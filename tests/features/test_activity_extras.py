@@ -157,3 +157,23 @@ def test_spills_are_sectors_of_local_memory(mode: Any) -> None:
         mov.u64 %rd5, stack; st.local.u64 [%rd5], %rd1; ld.local.u32 %r8, [%rd5+4];"""
     analysis = analysed(body, mode, declarations=".local .align 8 .b8 stack[8];")
     assert analysis.activity.local_sectors == 400 * (8 + 4)
+
+
+def test_arrays_indexed_by_data_pass_the_caches_that_do_not_hold_them() -> None:
+    """Eight blocks of 256 threads fill 512 KB of an SM's 128 KB of L1 with arrays of 64 words. Of a
+    constant index ptxas keeps them in registers."""
+    body = """
+        mov.u64 %rd5, stack; and.b32 %r8, %r5, 63; mul.wide.u32 %rd6, %r8, 4;
+        add.u64 %rd7, %rd5, %rd6; st.local.u32 [INDEX], %r8; ld.local.u32 %r9, [INDEX];"""
+    depot = ".local .align 4 .b8 stack[256];"
+    gpu = load_gpu("tesla-v100")
+    for index, l1, l2 in (("%rd7", 0.75, 1.0), ("%rd5+8", 0.0, 0.0)):
+        ptx = kernel(body.replace("INDEX", index) + "ret;", declarations=depot)
+        launch = Launch.of(8000, 256, 0, {"n": 1})
+        done = analyse(read_module(ptx), None, launch, gpu, registers_per_thread=32).activity
+        each = 32 if l2 else 4
+        assert done.local_sectors == 8000 * 8 * 2 * each
+        assert done.l2_sectors == pytest.approx(8000 * 8 * each * (l2 + l1))
+        beyond = 1 - gpu.l2_bytes / (80 * 8 * 256 * 256)
+        assert done.dram_read_sectors == pytest.approx(8000 * 8 * each * l1 * beyond)
+        assert done.dram_write_sectors == pytest.approx(8000 * 8 * each * l2 * beyond)

@@ -26,6 +26,7 @@ from wattcast.features.activity import (
     measure_mix,
 )
 from wattcast.features.activity.cases import Floats
+from wattcast.features.activity.counts import indexed_arrays
 from wattcast.features.activity.operations import (
     Least,
     Operations,
@@ -175,6 +176,8 @@ class KernelAnalysis:
         if not self.runs.all_known:
             return False
         body = self.function.body
+        if indexed_arrays(body):  # what lanes have in common of them, an execution alone knows
+            return False
         if machine_code(body).divisions.size and any(
             one.opcode.startswith("ld.const") for one in body.instructions
         ):

@@ -359,11 +359,11 @@ def _facts_of(body: Body) -> _BodyFacts:
         tuple(facts[number] for number in memory),
         np.array(memory, dtype=np.intp),
         sum(variable.bytes for variable in body.variables if variable.space == "local"),
-        _indexed(body),
+        indexed_arrays(body),
     )
 
 
-def _indexed(body: Body) -> bool:
+def indexed_arrays(body: Body) -> bool:
     """Whether an address in local memory is computed: ptxas keeps arrays in registers of which
     every index is a constant."""
     writers, read = writers_of(body), flow(body).reads

@@ -345,6 +345,10 @@ def lifted(value: Value, inner: Context, outer: Context) -> Value:
     return Val(pick(value.base), value.low, value.high, terms, value.origin)
 
 
+BUFFERS_APART, _OR = 1 << 40, " or "
+"""Bytes between the buffers of two pointers of which one is chosen."""
+
+
 def choose(args: list[Value], layout: Layout) -> Value:
     """The second where the first is true, else the third."""
     chooser, yes, no = args
@@ -362,11 +366,17 @@ def choose(args: list[Value], layout: Layout) -> Value:
                 return value if isinstance(value, Missing) else Missing("a condition chosen", 0)
             return no if rest is not None else yes
     a, b = as_val(yes), as_val(no)  # type: ignore[arg-type]
-    if a.origin != b.origin:
-        return Missing("one of two addresses that are not known", 0)
+    origin = a.origin
+    if origin != b.origin:
+        if origin is None or b.origin is None:
+            return Missing("one of two addresses that are not known", 0)
+        # Two buffers: far apart, and aligned alike. What lies between them stays unknown.
+        apart = BUFFERS_APART * (1 + origin.count(_OR))
+        origin += _OR + b.origin
+        b = Val(b.base + apart, b.low + apart, b.high + apart, b.terms)
     terms: dict[int, Array | Number] = {}
     for loop in {**a.terms, **b.terms}:
         terms[loop] = np.where(chooser.base, a.terms.get(loop, 0), b.terms.get(loop, 0))
     low, high = least(a.low, b.low), most(a.high, b.high)
     base = np.where(chooser.base, a.base, b.base)
-    return Val(base, low, high, terms, a.origin)
+    return Val(base, low, high, terms, origin)

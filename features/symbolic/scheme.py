@@ -93,7 +93,7 @@ def counted_from(accesses: list[list[Access]], phis: Mapping[Node, Phi]) -> set[
     for access in (a for some in accesses for a in some if a.address.bits == 64):
         if access.space not in ("global", "generic"):
             continue
-        candidates: set[str] = set()
+        candidates: set[frozenset[str]] = set()
         waiting = [access.address]
         seen: set[Node] = set()
         while waiting and len(seen) < LONGEST_SUM:
@@ -102,7 +102,9 @@ def counted_from(accesses: list[list[Access]], phis: Mapping[Node, Phi]) -> set[
                 continue
             seen.add(node)
             if node.op == "param":
-                candidates.add(node.value[0])
+                candidates.add(frozenset({node.value[0]}))
+            elif node.op == "select" and all(arg.op == "param" for arg in node.args[1:]):
+                candidates.add(frozenset(arg.value[0] for arg in node.args[1:]))
             elif node.op in ("add", "join", "exit"):
                 waiting.extend(node.args)
             elif node.op in ("sub", "select"):
@@ -110,7 +112,7 @@ def counted_from(accesses: list[list[Access]], phis: Mapping[Node, Phi]) -> set[
             elif node.op == "phi":
                 waiting.append(phis[node].start)
         if len(candidates) == 1:
-            found |= candidates
+            found |= candidates.pop()
     return found
 
 

@@ -168,6 +168,19 @@ def test_a_pointer_hint_is_an_aligned_pointer() -> None:
     assert per_request(result, access) == 4
 
 
+@pytest.mark.parametrize(("lane", "sectors"), [(1024, 4), (32, 4), (16, 4), (12, 5)])
+def test_a_choice_of_two_buffers_by_place_is_read_like_one(lane: int, sectors: int) -> None:
+    """``t < n ? a : b`` (before: 32 sectors, one a lane)."""
+    pick = f"""
+        ld.param.u64 %rd4, [b]; setp.lt.u32 %p1, %r2, {lane}; selp.b64 %rd5, %rd1, %rd4, %p1;
+        add.u64 %rd6, %rd5, %rd2; ld.global.u32 %r9, [%rd6]; ret;"""
+    module = read_module(kernel(pick).replace(".param .u32 n)", ".param .u32 n, .param .u64 b)"))
+    result = analyse_symbolically(module, module.kernel("k"), Launch.of(1, 32, 0, {}))
+    (access,) = result.accesses
+    assert access.affine
+    assert per_request(result, access) == sectors
+
+
 @pytest.mark.parametrize(("words", "degree"), [(1, 1), (2, 2), (32, 32), (33, 1)])
 def test_bank_conflicts(words: int, degree: int) -> None:
     body = f"mul.lo.u32 %r8, %r2, {4 * words}; st.shared.u32 [%r8], 1; ret;"

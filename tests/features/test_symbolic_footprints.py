@@ -22,6 +22,7 @@ WITHIN = 1.3
 NO_SUM = {
     "geometric": "a remainder of what a loop doubles",
     "texture2d": "texels are counted where they are fetched",
+    "local_array": "an array in local memory, which symbols take all lanes to index alike",
     "constant_filter": "a window clamped at the edges, in a main loop and a remainder",
 }
 """Addresses that are known, but not as sums of multiples."""

@@ -236,7 +236,7 @@ class _Footprints:
                 continue
             each = float(unique[number]) / self.busy
             sharing, of_lines = measure_sharing(
-                keys, partly, pairs, launch, each, float(lines[number])
+                keys, partly, pairs, launch, each, float(lines[number]), self.busy
             )
             seen = distinct(keys & _SECTOR_MASK)
             beyond = self.beyond(number)

@@ -103,12 +103,12 @@ class Listed(NamedTuple):
 
 def measure_sharing(
     keys: Integers, partly: Sequence[Listed], pairs: Pairs, launch: Launch,
-    each_sectors: float, each_lines: float,
+    each_sectors: float, each_lines: float, busy: float,
 ) -> tuple[Sharing, Sharing]:  # fmt: skip
     """Sharing of sectors and of lines, from sorted distinct footprint keys of one buffer.
 
     ``partly`` tells of which sectors not all are among the keys. ``each_sectors`` and
-    ``each_lines`` are a block's distinct ones on average.
+    ``each_lines`` are a block's distinct ones on average, of ``busy`` blocks of the launch.
     """
     count = pairs.row.shape[0]
     drifts = _drifts(keys, pairs.places, launch)
@@ -138,10 +138,10 @@ def measure_sharing(
     starts = np.flatnonzero(changes(line))
     lines = np.maximum.reduceat(touched, starts, axis=0)
     return (
-        _sharing(touched, weights, pairs, launch, each_sectors, (dense, span), of_sectors),
+        _sharing(touched, weights, pairs, launch, each_sectors, busy, (dense, span), of_sectors),
         _sharing(
             lines, np.maximum.reduceat(weights, starts), pairs, launch, each_lines,
-            (dense / SECTORS_PER_LINE, span / SECTORS_PER_LINE), of_lines,
+            busy, (dense / SECTORS_PER_LINE, span / SECTORS_PER_LINE), of_lines,
         ),
     )  # fmt: skip
 
@@ -307,7 +307,7 @@ def _shared(long: float, step: float, far: float) -> _Drifted:
 
 
 def _sharing(
-    touched: Table, weights: Table, pairs: Pairs, launch: Launch, each: float,
+    touched: Table, weights: Table, pairs: Pairs, launch: Launch, each: float, busy: float,
     stretch: tuple[float, float], drifted: Sequence[_Drifted],
 ) -> Sharing:  # fmt: skip
     """``stretch`` is that of ``_stretch``; ``drifted``: what is known along x and y of blocks that
@@ -363,7 +363,7 @@ def _sharing(
     )
     if users < FEWEST_FOR_CHANCE or population != float("inf"):
         return found
-    whole = each * (1.0 - everyone) * found.copies(patch(launch.blocks, 1, launch.grid))
+    whole = each * (1.0 - everyone) * found.copies(patch(busy, 1, launch.grid))
     return replace(found, population=_crowded(whole, span * (1.0 - everyone)))
 
 

@@ -275,17 +275,12 @@ class KernelAnalysis:
         return tuple(cases)
 
     def _activity(self, registers: int, resident: Occupancy, factors: Floats | None) -> Activity:
+        counts = self.counts
         found = measure_activity(
-            self.module,
-            self.counts.functions(factors),
-            self.counts.traffic(factors),
-            self.launch,
-            self.gpu,
-            resident,
-            registers,
-            self.shared_bytes_per_block,
+            self.module, counts.functions(factors), counts.traffic(factors), self.launch, self.gpu,
+            resident, registers, self.shared_bytes_per_block,
             waves(self.gpu, self.launch, resident),
-        )
+        )  # fmt: skip
         if self.spilled is None:
             return found
         ran = self.counts.functions(factors)[self.function.name].warp_executions

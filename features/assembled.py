@@ -87,7 +87,7 @@ def with_spills(
     sectors_per_byte = WARP_SIZE / SECTOR_BYTES
     loads = times * warps * report.spill_load_bytes * sectors_per_byte
     stores = times * warps * report.spill_store_bytes * sectors_per_byte
-    moved = local_levels(
+    l2_sectors, read, written = local_levels(
         loads, stores, report.stack_bytes, gpu, launch, activity.resident_blocks_per_sm,
         shared_bytes,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def with_spills(
         load_requests_per_warp=activity.load_requests_per_warp + waits,
         lsu_requests=activity.lsu_requests + requests,
         local_sectors=activity.local_sectors + loads + stores,
-        l2_sectors=activity.l2_sectors + moved.l2_sectors,
-        dram_read_sectors=activity.dram_read_sectors + moved.dram_read_sectors,
-        dram_write_sectors=activity.dram_write_sectors + moved.dram_write_sectors,
+        l2_sectors=activity.l2_sectors + l2_sectors,
+        dram_read_sectors=activity.dram_read_sectors + read,
+        dram_write_sectors=activity.dram_write_sectors + written,
     )

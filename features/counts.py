@@ -21,6 +21,13 @@ KNOWN: Flags = np.ones(1, dtype=np.bool_)
 """One for all instructions: none is in doubt."""
 
 
+COUNTED = (
+    "warp_executions", "active_lanes", "requests", "sectors", "shared_requests",
+    "shared_transactions", "constant_transactions", "l1_millicycles",
+)  # fmt: skip
+"""What every analysis counts."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Counts:
     """Counts of one function's instructions.
@@ -56,19 +63,9 @@ class Counts:
 
     def times(self, factors: Floats) -> Counts:
         """Counts of instructions that run more often, or less."""
-        local = self.local_sectors
-        return Counts(
-            self.function,
-            self.warp_executions * factors,
-            self.active_lanes * factors,
-            self.requests * factors,
-            self.sectors * factors,
-            self.shared_requests * factors,
-            self.shared_transactions * factors,
-            self.constant_transactions * factors,
-            self.l1_millicycles * factors,
-            None if local is None else local * factors,
-        )
+        counted = {name: getattr(self, name) for name in (*COUNTED, "local_sectors")}
+        known = {name: value * factors for name, value in counted.items() if value is not None}
+        return Counts(self.function, **known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,16 +147,10 @@ class LineActivity:
 
 
 def measure_activity(
-    module: Module,
-    functions: Mapping[str, Counts],
-    traffic: Traffic,
-    launch: Launch,
-    gpu: GpuProfile,
-    resident: Occupancy,
-    registers_per_thread: int,
-    shared_bytes_per_block: int,
+    module: Module, functions: Mapping[str, Counts], traffic: Traffic, launch: Launch,
+    gpu: GpuProfile, resident: Occupancy, registers_per_thread: int, shared_bytes_per_block: int,
     waves: float,
-) -> Activity:
+) -> Activity:  # fmt: skip
     """Sum what the analysis counted; ``functions`` maps names to counts by position."""
     total = _Totals()
     for name, counts in functions.items():
@@ -166,7 +160,7 @@ def measure_activity(
     warps = launch.blocks * launch.warps_per_block
     read_only = total.read_only / max(traffic.load_sectors + total.texture_sectors, 1.0)
     levels = memory_levels(traffic, gpu, launch, resident, shared_bytes_per_block, read_only)
-    moved = local_levels(
+    l2_sectors, read, written = local_levels(
         total.local_sectors - total.local_stores, total.local_stores,
         total.stack_bytes if total.indexed else 0, gpu, launch, resident.resident_blocks_per_sm,
         shared_bytes_per_block,
@@ -217,9 +211,9 @@ def measure_activity(
         shared_transactions=total.shared_transactions,
         constant_transactions=total.constants,
         texture_requests=total.textures,
-        l2_sectors=levels.l2_sectors + moved.l2_sectors,
-        dram_read_sectors=levels.dram_read_sectors + moved.dram_read_sectors,
-        dram_write_sectors=levels.dram_write_sectors + moved.dram_write_sectors,
+        l2_sectors=levels.l2_sectors + l2_sectors,
+        dram_read_sectors=levels.dram_read_sectors + read,
+        dram_write_sectors=levels.dram_write_sectors + written,
         latency_cycles=latency,
         footprint_bytes=levels.footprint_bytes,
     )

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf
-from typing import NamedTuple
 
 from wattcast.features.counts import Traffic
 from wattcast.features.gpus import GpuProfile
@@ -143,19 +142,12 @@ def memory_levels(
     return MemoryLevels(at_l2, reads, writes, footprint)
 
 
-class Moved(NamedTuple):
-    """Sectors of local memory that reach L2 and DRAM."""
-
-    l2_sectors: float
-    dram_read_sectors: float
-    dram_write_sectors: float
-
-
 def local_levels(
     loads: float, stores: float, stack_bytes: float, gpu: GpuProfile, launch: Launch,
     resident_blocks: float, shared_bytes: int,
-) -> Moved:  # fmt: skip
-    """Of ``loads`` and ``stores``, sectors of local memory, those that pass L1 and L2.
+) -> tuple[float, float, float]:  # fmt: skip
+    """Of ``loads`` and ``stores``, sectors of local memory, those that reach L2, are read
+    from DRAM and written there.
 
     Each thread comes back to its ``stack_bytes``, and the next block's to those of the last. What
     of the stacks of the threads resident L1 does not hold is loaded from L2, what L2 does not hold
@@ -166,10 +158,10 @@ def local_levels(
     resident = min(resident_blocks, ceil(launch.blocks / gpu.sm_count))
     on_sm = resident * launch.threads_per_block * stack_bytes
     if not on_sm:
-        return Moved(0.0, 0.0, 0.0)
+        return 0.0, 0.0, 0.0
     missed = loads * max(0.0, 1.0 - l1_bytes(gpu, resident, shared_bytes) / on_sm)
     beyond = max(0.0, 1.0 - gpu.l2_bytes / (on_sm * min(gpu.sm_count, launch.blocks)))
-    return Moved(stores + missed, beyond * missed, beyond * stores)
+    return stores + missed, beyond * missed, beyond * stores
 
 
 def _left(size: float, gpu: GpuProfile, busy_sms: float) -> float:

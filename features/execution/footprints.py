@@ -248,23 +248,14 @@ class _Footprints:
             )  # fmt: skip
             streams.append(
                 Stream(
-                    name=name,
-                    kept_load_sectors=float(kept[number]),
-                    direct_load_sectors=float(direct[number]),
-                    store_sectors=float(stored[number]),
-                    atomic_sectors=float(atomics[number]),
-                    unique_kept_sectors=float(unique_kept[number]),
-                    unique_load_sectors=float(unique_loads[number]),
-                    unique_read_sectors=float(unique_loads[number] * table.read_first[number]),
-                    unique_store_sectors=float(unique_stores[number]),
-                    distinct_sectors=distinct_sectors,
-                    distinct_lines=distinct_lines,
-                    sharing=sharing,
-                    line_sharing=of_lines,
-                    kept=table.kept[number],
-                    all=table.all[number],
+                    name, float(kept[number]), float(direct[number]), float(stored[number]),
+                    float(atomics[number]), float(unique_kept[number]),
+                    float(unique_loads[number]),
+                    float(unique_loads[number] * table.read_first[number]),
+                    float(unique_stores[number]), distinct_sectors, distinct_lines, sharing,
+                    of_lines, table.kept[number], table.all[number],
                 )
-            )
+            )  # fmt: skip
         return tuple(streams)
 
     def beyond(self, number: int) -> int:

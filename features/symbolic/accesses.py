@@ -12,9 +12,9 @@ import numpy.typing as npt
 from wattcast.features.isa import TILES, tile_lines
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import (
+    LINE_BYTES,
     SECTOR_BYTES,
     SECTOR_SHIFT,
-    SECTORS_PER_LINE,
     bank_conflicts,
     distinct_per_row,
     l1_millicycles,
@@ -48,8 +48,6 @@ WORD_SHIFT = 2
 """Constant memory serves a warp one 4-byte word at a time (CUDA C++ Programming Guide, compute
 capability 5.x: constant memory)."""
 
-
-LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
 MOST_KINDS = 8
 """Kinds of warps looked at one by one: more are looked at all together, in as much time."""

@@ -19,7 +19,7 @@ from wattcast.features.attached import attached
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
-from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
+from wattcast.features.memory import LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.reuse import ReuseCurve, Sharing, Stream, patch
 from wattcast.features.symbolic.analyse import Arguments
@@ -33,7 +33,6 @@ from wattcast.features.values import Node
 
 _MOVES = {"load", "copy", "store", "atomic"}
 _TOLD = {"global", "generic", "shared", "param", "const"}
-LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 NEAR, COALESCED, NEGLIGIBLE, EDGES = 512.0, 8.0, 0.01, 0.1
 """Where no cache matters: requests of a block within which data are touched again, by requests for
 so many sectors; the share touched later or by far blocks; the share that the next block touches."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from types import MappingProxyType
@@ -60,14 +60,13 @@ class Beside:
     load/store pass more. ``hottest_operations``: atomics on the word of global memory that most
     of them hit, which go one after the other, or as many as take the time of those on a line
     (``LANES_OF_A_LINE``).
-    ``tensor_int8_fmas``: the part of ``tensor_fmas`` that is done on integers, as 8-bit ones.
     ``waiting``: dependent chains of a warp, for each machine instruction and each load that it
     executes. ``l1_cycles_per_sector`` of global loads; without it L1 delivers sectors at its full
-    rate. ``register_reads`` of FP32 multiply-adds, by warps. ``register_fmas``: of
-    ``tensor_fmas``, those of mma and wmma, whose factors come from registers. ``feed_passes``:
+    rate. ``register_reads`` of FP32 multiply-adds, by warps. ``feed_passes``:
     passes of shared memory that asynchronous products take; ``copies``: waits of a block for
     asynchronous copies. ``tensor_by_kind``: kinds of factors, multiply-adds and those of them from
-    registers, sparse ones as half; with it each kind runs at the rate that the GPU has for it.
+    registers (mma and wmma), sparse ones as half; each kind runs at the rate that the GPU has for
+    it.
     ``busy_blocks`` do more than leave, where that is known. ``constant_passes`` and
     ``constant_requests``: words and loads from constant memory at addresses that change.
     """
@@ -75,11 +74,9 @@ class Beside:
     tensor_fmas: float = 0.0
     atomic_passes: float = 0.0
     hottest_operations: float = 0.0
-    tensor_int8_fmas: float = 0.0
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
     register_reads: float = 0.0
-    register_fmas: float = 0.0
     feed_passes: float = 0.0
     copies: Copies = NO_COPIES
     tensor_by_kind: tuple[tuple[TensorKind, float, float], ...] = ()
@@ -93,8 +90,8 @@ NOTHING_BESIDE = Beside()
 
 def beside(extras: Extras) -> Beside:
     """The extras of an analysis; what it does not know counts as no conflict."""
-    tensor = _as_f16(extras.tensor)
-    integer = _as_f16(work for work in extras.tensor if work.kind in ("s8", "s4", "b1"))
+    tensor = sum(TENSOR_COST[work.kind] * _dense(work) for work in extras.tensor)
+    held = {(work.kind, work.sparse): _dense(work) for work in extras.from_registers}
     passes = sum(
         max(0.0, use.passes - use.requests)
         for use in extras.atomics.uses
@@ -107,45 +104,19 @@ def beside(extras: Extras) -> Beside:
     in_global = [use for use in extras.atomics.uses if use.space == "global"]
     if in_global and all(map(_aggregated, in_global)):
         hottest = min(hottest, extras.atomics.hottest_requests or 0.0)
-    return Beside(
-        tensor,
-        passes,
-        hottest,
-        integer / TENSOR_COST["s8"],
-        extras.waiting,
-        extras.l1_cycles_per_sector,
-        extras.register_reads,
-        _as_f16(extras.from_registers),
-        extras.feed_passes,
-        extras.copies,
-        tuple(
-            (
-                work.kind,
-                _dense(work),
-                _dense(
-                    *(
-                        other
-                        for other in extras.from_registers
-                        if (other.kind, other.sparse) == (work.kind, work.sparse)
-                    )
-                ),
-            )
-            for work in extras.tensor
-        ),
-        extras.busy_blocks,
-        extras.constant_passes,
-        extras.constant_requests,
+    kinds = tuple(
+        (work.kind, _dense(work), held.get((work.kind, work.sparse), 0.0)) for work in extras.tensor
     )
+    return Beside(
+        tensor, passes, hottest, extras.waiting, extras.l1_cycles_per_sector,
+        extras.register_reads, extras.feed_passes, extras.copies, kinds, extras.busy_blocks,
+        extras.constant_passes, extras.constant_requests,
+    )  # fmt: skip
 
 
-def _dense(*done: TensorWork) -> float:
+def _dense(work: TensorWork) -> float:
     """Multiply-adds, sparse ones as half."""
-    return sum(work.multiply_adds * (0.5 if work.sparse else 1.0) for work in done)
-
-
-def _as_f16(done: Iterable[TensorWork]) -> float:
-    """Multiply-adds as FP16 ones of the same time."""
-    return sum(TENSOR_COST[work.kind] * _dense(work) for work in done)
+    return work.multiply_adds * (0.5 if work.sparse else 1.0)
 
 
 def _aggregated(use: AtomicUse) -> bool:
@@ -164,16 +135,10 @@ def tensor_cycles(more: Beside, gpu: GpuProfile) -> float:
     sm = gpu.capability
     if not sm.tensor_fma_per_clock:
         return 0.0
-    if more.tensor_by_kind:
-        slower = FROM_REGISTERS.get(major(gpu), 1.0) - 1.0
-        return sum(
-            (done + slower * held) / tensor_rate(sm, kind)
-            for kind, done, held in more.tensor_by_kind
-        )
-    integer = more.tensor_int8_fmas if sm.tensor_int8_fma_per_clock else 0.0
-    others = more.tensor_fmas - TENSOR_COST["s8"] * integer
-    others += more.register_fmas * (FROM_REGISTERS.get(major(gpu), 1.0) - 1.0)
-    return others / sm.tensor_fma_per_clock + integer / max(1, sm.tensor_int8_fma_per_clock)
+    slower = FROM_REGISTERS.get(major(gpu), 1.0) - 1.0
+    return sum(
+        (done + slower * held) / tensor_rate(sm, kind) for kind, done, held in more.tensor_by_kind
+    )
 
 
 _TENSOR_ROWS: Mapping[TensorKind, str] = {

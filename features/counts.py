@@ -6,7 +6,7 @@ Totals of the whole launch. Arrays are ``float64[instructions]`` by position in 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -145,14 +145,9 @@ class AtomicUse:
 
     def times(self, factor: float) -> AtomicUse:
         """The use of an instruction that runs more often, or less."""
-        return replace(
-            self,
-            requests=self.requests * factor,
-            operations=self.operations * factor,
-            passes=_times(self.passes, factor),
-            hottest_operations=_times(self.hottest_operations, factor),
-            hottest_requests=_times(self.hottest_requests, factor),
-        )
+        names = ("requests", "operations", "passes", "hottest_operations", "hottest_requests")
+        times: dict[str, Any] = {name: _times(getattr(self, name), factor) for name in names}
+        return replace(self, **times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +173,5 @@ class Atomics:
         before = sum(use.operations for use in self.uses if use.space == "global")
         after = sum(use.operations for use in uses if use.space == "global")
         ratio = after / before if before else 1.0
-        return Atomics(
-            uses,
-            _times(self.hottest_operations, ratio),
-            _times(self.hottest_requests, ratio),
-            _times(self.line_operations, ratio),
-        )
+        tops = self.hottest_operations, self.hottest_requests, self.line_operations
+        return Atomics(uses, *(_times(each, ratio) for each in tops))

@@ -50,8 +50,9 @@ their own the mean is over .8 in one of 28,000 cases, exp(-n R^2); a record that
 a sector, three sectors long, has .83)."""
 WORDS_PER_SECTOR, LONGEST_RECORD_WORDS = 8, 2048
 """4-byte words, in which the sizes of records are looked for."""
-MOST_STEPS = 60
-"""Of an iteration that comes nearer by half in each where blocks touch twice of what there is."""
+CROWDED, MOST_STEPS = 1.1, 60
+"""How much more than there is blocks touch together for sure, and steps of an iteration that comes
+nearer by a tenth in each there, by more where it is more."""
 FEWEST_FOR_CHANCE = 6
 """Blocks below which sharing with some by chance cannot be told from sharing with all."""
 
@@ -371,7 +372,7 @@ def _crowded(whole: float, span: float) -> float:
     """Of how many units blocks draw that touch ``whole`` ones, where there are but ``span``: of so
     many that all of these are touched, although no two sampled blocks met. Infinite where all
     find room side by side."""
-    if whole <= span:
+    if whole <= CROWDED * span:
         return float("inf")
     each = whole / span  # draws of a unit, whose share 1 - exp(-each) is drawn at all
     for _ in range(MOST_STEPS):

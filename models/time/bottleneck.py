@@ -427,15 +427,11 @@ class BottleneckTimeModel:
             parts={**resources, "launch": start},
             regime=regime(resources, start),
             bound=bound_by(
-                resources,
-                start,
-                activity,
-                more,
-                lambda: analysis.least,
+                resources, start, activity, more, lambda: analysis.least,
                 lambda did, beside: resource_seconds(did, gpu, pair, more=beside),
             ),
             diagnostics=analysis.activity_diagnostics,
-        )
+        )  # fmt: skip
 
 
 # --- how much of a predicted time each resource accounts for ----------------------------------
@@ -476,19 +472,15 @@ def resource_shares(
     of_sm = _shared(sm, total, constants.overlap_norm) if sm else 0.0
     queued = sum(inside.get(name, 0.0) for name in QUEUED)
     norm = _sm_norm(resources, constants)
+
+    def of(name: str, part: float) -> float:
+        if name in QUEUED:
+            return part / queued * _shared(queued, sm, norm)
+        return _shared(part, sm, norm)
+
     shares = {
         **{name: _shared(part, total, constants.overlap_norm) for name, part in beside_sm.items()},
-        **{
-            name: of_sm
-            * (
-                part / queued * _shared(queued, sm, norm)
-                if name in QUEUED
-                else _shared(part, sm, norm)
-            )
-            / sm
-            for name, part in inside.items()
-            if part
-        },
+        **{name: of_sm * of(name, part) / sm for name, part in inside.items() if part},
     }
     return {name: part for name, part in shares.items() if part}
 

@@ -60,6 +60,21 @@ AXES: Mapping[str, tuple[str, ...]] = {
 }
 """Values of a call between whose measured ones answers are interpolated."""
 
+GROWS: Mapping[str, str] = {
+    "gemm": "rows", "prefill": "new", "decode": "cached", "moe": "tokens", "quantize": "rows",
+    "gdn": "new", "mamba2": "new",
+}  # fmt: skip
+"""What a call's tokens are counted by: along it, times never fall."""
+
+RISING_STEPS = 16
+"""Lower sweep values that a time is held against; sweeps of all operators but products have at most
+27. Products on boards of their own (74 values) are not: their trees, fitted to times that rise,
+fall by over 2 % in less than one of a hundred steps (``tests/models/test_operators.py``)."""
+LEAST_SHARE = 1 / 16
+REGULAR = ("prefill", "decode", "quantize")
+"""Operators whose ratio to the roofline varies little along the tokens: a lower sweep value whose
+roofline and launch are below ``LEAST_SHARE`` of the call's time is not asked."""
+
 VOLTAGE = VoltageCurve(floor=0.75, slope=1.0)
 """Core voltage over the relative clock where nothing was measured: the pooled physical model's
 (``models/artifacts/pooled``)."""
@@ -268,6 +283,13 @@ def corners(call: Columns, axes: Sequence[str], knots: Mapping[str, Sequence[flo
     return Corners(found, weights[keep], of, inside)
 
 
+def _log_base(vectors: NDArray[np.float32]) -> Floats:
+    """Logarithm of what times are set against, of vectors of the schema."""
+    at = FEATURE_NAMES.index("roofline_seconds")
+    roofline = np.exp2(vectors[:, at].astype(np.float64)) * 1e-6
+    return np.asarray(np.log(roofline + LAUNCH_SECONDS), dtype=np.float64)
+
+
 class OperatorModel:
     """The model of one artifact."""
 
@@ -321,25 +343,52 @@ class OperatorModel:
         roofline = np.maximum(compute, memory)
         size = len(roofline)
 
-        def told(trees: Trees | None, vectors: NDArray[np.float32], near: Corners) -> Floats:
-            if trees is None:
-                return np.full(size, np.nan)
-            weighted = near.weights * trees.score(vectors)
+        def mean(scores: Floats, near: Corners) -> Floats:
+            weighted = near.weights * scores
             return np.asarray(np.bincount(near.of, weighted, minlength=size), dtype=np.float64)
 
-        time = told(self.trees(operator, "time"), near, around)
+        trees = self.trees(operator, "time")
+        assert trees is not None
+        if operator == "gemm" and not self.pooled:  # what the roofline knows, at the call itself
+            time = mean(trees.score(near), around) + np.log(roofline + LAUNCH_SECONDS)
+        else:
+            time = mean(self._rising(operator, trees, around, near, board), around)
         least = np.maximum(compute, np.maximum(exact.bytes - board.l2_bytes, 0) / board.bandwidth)
-        seconds = np.maximum(np.exp(time) * (roofline + LAUNCH_SECONDS), least)
+        seconds = np.maximum(np.exp(time), least)
         # Trees of power tell the logarithm of the share of the limit.
         other = power_from or self
         if power_from is not None:
             around = other.corners(operator, call)
             near, _ = features(operator, around.call, board)
         limit = other.limit_watts(board)
-        watts = np.minimum(np.exp(told(other.trees(operator, "power"), near, around)), 1.0) * limit
+        power = other.trees(operator, "power")
+        shares = np.full(size, np.nan) if power is None else mean(power.score(near), around)
+        watts = np.minimum(np.exp(shares), 1.0) * limit
         steady = other._sustained(operator, compute / seconds, memory / seconds, limit)
         return Told(seconds, watts, steady, around.inside, exact, roofline,
                     vectors)  # fmt: skip
+
+    def _rising(
+        self, operator: str, trees: Trees, around: Corners, near: NDArray[np.float32], board: Board
+    ) -> Floats:
+        """Logarithms of the seconds of neighbours, none less than those of sweep values with fewer
+        tokens, all else equal."""
+        axis = GROWS[operator]
+        told = trees.score(near) + _log_base(near)
+        known = np.asarray(self.card.operators[operator].knots[axis])
+        below = np.searchsorted(known, around.call[axis])[:, None] - 1 - np.arange(RISING_STEPS)
+        of, step = np.nonzero(below >= 0)
+        if not len(of):
+            return told
+        lower = {name: values[of] for name, values in around.call.items()}
+        lower[axis] = known[below[of, step]]
+        vectors, _ = features(operator, lower, board)
+        base = _log_base(vectors)
+        if operator in REGULAR:
+            able = base > told[of] + np.log(LEAST_SHARE)
+            of, vectors, base = of[able], vectors[able], base[able]
+        np.maximum.at(told, of, trees.score(vectors) + base)
+        return told
 
     def _sustained(self, operator: str, compute: Floats, memory: Floats, limit: float) -> Floats:
         """Watts while calls follow each other without a pause, of shares of both peaks; NaN where

@@ -41,6 +41,7 @@ from wattcast.features.operators import (
 from wattcast.models.cards import SchemaReference, Source, sha256_of
 from wattcast.models.operators import (
     AXES,
+    GROWS,
     LAUNCH_SECONDS,
     POOLED,
     Fitted,
@@ -77,12 +78,6 @@ WIDENING = 1.5
 """Width beyond the sweep over that inside, in logarithms: the convention of models/intervals.py."""
 
 FRAMEWORKS = ("vllm", "trtllm")
-
-GROWS = MappingProxyType({
-    "gemm": "rows", "prefill": "new", "decode": "cached", "moe": "tokens", "quantize": "rows",
-    "gdn": "new", "mamba2": "new",
-})  # fmt: skip
-"""What a call's tokens are counted by: along it, times are fitted as never falling."""
 
 HYPERPARAMETERS: Mapping[str, bool | int | float | str] = MappingProxyType({
     "n_estimators": 240, "max_depth": 7, "learning_rate": 0.1, "min_child_weight": 5,

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from wattcast.app.python.asked import crew as _crew
-from wattcast.app.python.asked import predictor as _predictor
+from wattcast.app.python.predictors import crew as _crew
+from wattcast.app.python.predictors import predictor as _predictor
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, MissingExtraError, WattcastError
 from wattcast.models.search import GAIN

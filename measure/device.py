@@ -154,5 +154,5 @@ class Sensor(Protocol):
     def read(self) -> Reading:
         """Look. Raises GpuLostError."""
 
-    def told(self) -> tuple[str, ...]:
+    def events(self) -> tuple[str, ...]:
         """What befell the sensors since the last call, a sentence each."""

@@ -157,7 +157,7 @@ class NvmlSensor:
             None if reasons is None else int(reasons),
         )
 
-    def told(self) -> tuple[str, ...]:
+    def events(self) -> tuple[str, ...]:
         """Wraps and restarts of the energy counter since the last call."""
         told, self._told = tuple(self._told), []
         return told
@@ -307,7 +307,7 @@ class NvmlSensor:
             return None
 
     @contextmanager
-    def held(
+    def locked(
         self,
         core_mhz: float | None = None,
         memory_mhz: float | None = None,

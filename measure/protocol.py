@@ -9,7 +9,7 @@
 
 Batches overlap: the next is enqueued while one runs, so that the GPU never waits for the host. Time
 is that between GPU events. What the sensor does not resolve is named and has no number.
-Clocks and limits are never touched here (``nvml.NvmlSensor.held``).
+Clocks and limits are never touched here (``nvml.NvmlSensor.locked``).
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class _Measurement:
             self.reasons.append("sensor_period")
         if reasons:
             self.notes.append(f"held back: {', '.join(reasons)}")
-        self.notes += self.sensor.told()
+        self.notes += self.sensor.events()
         return records.Result(
             time_seconds=seconds,
             time_ci_seconds=sensors.half_width(each) if each else None,

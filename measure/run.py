@@ -124,7 +124,7 @@ class Machine:
 @dataclass(frozen=True)
 class Request:
     """What to measure. ``only`` are starts of ids; ``held`` clocks in MHz and the power limit in
-    watts by the names of ``NvmlSensor.held``, ``None`` for what stays as it is. Nothing is begun
+    watts by the names of ``NvmlSensor.locked``, ``None`` for what stays as it is. Nothing is begun
     after ``most_seconds``."""
 
     applications: bool = False
@@ -167,7 +167,7 @@ class Campaign:
             f"at least {self.seconds / 60:.0f} minutes"
         )
         with (
-            self.sensor.held(**self.request.held),
+            self.sensor.locked(**self.request.held),
             closing(Recorder(path, self._session())) as recorder,
         ):
             return self._measured(recorder, progress)

@@ -23,7 +23,7 @@ from wattcast.features.held import analysis_bytes
 from wattcast.models.operators import Operators
 from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.predictor.parts.drift import DriftWatch
-from wattcast.predictor.parts.kept import Kept, Memory
+from wattcast.predictor.parts.memory import Kept, Memory
 from wattcast.predictor.parts.modules import RINGS, ModuleCache
 from wattcast.predictor.parts.power_models import PowerModels
 from wattcast.predictor.parts.sources import Sources

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from wattcast.app import problems
-from wattcast.app.api.route import asked, json_response
+from wattcast.app.api.route import json_response, query
 from wattcast.app.services import Services, services_of
 from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
@@ -64,7 +64,7 @@ async def list_predictions(
     before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
 ) -> Response:
     """One page of the predictions of all callers."""
-    found = await asked(request, lambda of: latest(of.database.engine, limit=limit, before=before))
+    found = await query(request, lambda of: latest(of.database.engine, limit=limit, before=before))
     return json_response([_short(past) for past in found])
 
 

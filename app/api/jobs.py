@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import asked, json_response
+from wattcast.app.api.route import json_response, query
 from wattcast.app.services import services_of
 from wattcast.app.services.retrain.messages import JobAnswer
 from wattcast.app.store.jobs import ENDED, Job, JobEvent, JobStore
@@ -39,7 +39,7 @@ async def list_jobs(
     request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> Response:
     """The latest jobs, in any state. Their results are without `held_out`."""
-    found = await asked(request, lambda of: of.database.jobs.latest(limit))
+    found = await query(request, lambda of: of.database.jobs.latest(limit))
     return json_response([_listed(job) for job in found])
 
 
@@ -120,7 +120,7 @@ def _listed(job: Job) -> dict[str, Any]:
 async def _job(
     request: Request, job_id: UUID, ask: Callable[[JobStore, UUID], Job | None] = JobStore.get
 ) -> Job:
-    found = await asked(request, lambda of: ask(of.database.jobs, job_id))
+    found = await query(request, lambda of: ask(of.database.jobs, job_id))
     if found is None:
         raise ServiceError("unknown-job", f"no job {job_id}")
     return found
@@ -130,11 +130,11 @@ async def _follow(request: Request) -> None:
     """Serve what the registry holds now: who hears that a job is done may count on its effects."""
     champions = services_of(request).champions
     if champions is not None:
-        await asked(request, lambda _: champions.refresh())
+        await query(request, lambda _: champions.refresh())
 
 
 async def _events(request: Request, job_id: UUID, after: int) -> list[JobEvent]:
-    return await asked(request, lambda of: of.database.jobs.events(job_id, after))
+    return await query(request, lambda of: of.database.jobs.events(job_id, after))
 
 
 async def _stream(request: Request, job_id: UUID, after: int) -> AsyncIterator[bytes]:

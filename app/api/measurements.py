@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import asked, json_response
+from wattcast.app.api.route import json_response, query
 from wattcast.app.services import services_of
 from wattcast.app.services.measurements.export import export
 from wattcast.app.services.measurements.rows import Label
@@ -114,7 +114,7 @@ async def post_measurements(
     again, in any format, are the same batch. docs/measurements.md lists all columns."""
     services = services_of(request)
     options = UploadOptions(gpu, board, schema_id)
-    with database.asked(problems.NOT_STORED):
+    with database.store_errors(problems.NOT_STORED):
         batch, is_new = await services.uploads.run(
             services.reader.store, file.file, options, actor_of(request)
         )
@@ -155,7 +155,7 @@ async def list_measurements(
     before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
 ) -> Response:
     """One page of batches without their rejections."""
-    found = await asked(
+    found = await query(
         request,
         lambda of: of.database.measurements.latest(limit=limit, before=before),
         problems.NOT_STORED,
@@ -206,7 +206,7 @@ async def delete_batch(request: Request, batch_id: UUID) -> Response:
     """Deletes the rows for good; that it was done, and by whom, stays in the audit log. Models
     that were trained on them stay as they are."""
     actor = actor_of(request)
-    gone = await asked(
+    gone = await query(
         request, lambda of: of.database.measurements.delete(batch_id, actor), problems.NOT_STORED
     )
     if not gone:
@@ -215,7 +215,7 @@ async def delete_batch(request: Request, batch_id: UUID) -> Response:
 
 
 async def _batch(request: Request, batch_id: UUID) -> Batch:
-    found = await asked(
+    found = await query(
         request, lambda of: of.database.measurements.get(batch_id), problems.NOT_STORED
     )
     if found is None:

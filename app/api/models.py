@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.catalog import ObservedCoverage
-from wattcast.app.api.route import asked, json_response
+from wattcast.app.api.route import json_response, query
 from wattcast.app.services.models import registry as service
 from wattcast.predictor.messages import ModelReference
 
@@ -102,7 +102,7 @@ class RollbackRequest(BaseModel):
 )
 async def get_registry(request: Request, gpu: GpuName, target: Target) -> Response:
     """Every retrained version is kept, with the gate's verdict on it."""
-    found = await asked(request, lambda of: service.registry_of(of, gpu, target))
+    found = await query(request, lambda of: service.registry_of(of, gpu, target))
     return json_response(found)
 
 
@@ -118,7 +118,7 @@ async def post_promote(
     """Any version, whatever the gate said. All replicas serve it within two seconds."""
     actor = actor_of(request)
     which = body.family, body.schema_id, body.source, body.version
-    made = await asked(
+    made = await query(
         request, lambda of: service.promote(of, gpu, target, which, body.board, actor, body.why)
     )
     return json_response(made)
@@ -135,7 +135,7 @@ async def post_rollback(
 ) -> Response:
     """Undoes the last promotion. Answers are again what they were before it, bit for bit."""
     actor = actor_of(request)
-    made = await asked(
+    made = await query(
         request, lambda of: service.rollback(of, gpu, target, body.board, actor, body.why)
     )
     return json_response(made)

@@ -87,9 +87,9 @@ async def post_retrain(
     except ValidationError as error:
         return problems.from_validation(error.errors(include_url=False))
     if asked.dry_run:
-        with database.asked("the database does not answer"):
+        with database.store_errors("the database does not answer"):
             return json_response(await run_in_threadpool(plan, services, asked))
-    with database.asked("the database does not answer; nothing was queued"):
+    with database.store_errors("the database does not answer; nothing was queued"):
         job, is_new = await run_in_threadpool(submit, services, asked, actor, idempotency_key)
     answer = json_response(job_answer(job), 202 if is_new else 200)
     answer.headers["Location"] = f"/jobs/{job.id}"
@@ -116,6 +116,6 @@ async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRe
     )
     board = TypeAdapter(Label).validate_python(asked.board) if asked.board else None
     options = UploadOptions(asked.gpu, board, asked.schema_id)
-    with database.asked(problems.NOT_STORED):
+    with database.store_errors(problems.NOT_STORED):
         batch, _ = await services.uploads.run(services.reader.store, file.file, options, actor)
     return asked.model_copy(update={"batches": [*asked.batches[:-1], batch.id]})

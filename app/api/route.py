@@ -83,13 +83,13 @@ class JsonRoute(APIRoute):
         return handle
 
 
-async def asked(
+async def query(
     request: Request,
     ask: Callable[[Services], T],
     otherwise: str = "the database does not answer",
 ) -> T:
     """What ``ask`` finds in the database, in a thread. Raises StoreError with ``otherwise``."""
-    with database.asked(otherwise):
+    with database.store_errors(otherwise):
         return await run_in_threadpool(ask, services_of(request))
 
 

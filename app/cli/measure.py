@@ -124,8 +124,8 @@ def onboard(
         gpu: Profile to start from, if the device name matches none.
     """
     try:
+        from wattcast.measure.onboard.run import json_data
         from wattcast.measure.onboard.run import onboard as run
-        from wattcast.measure.onboard.run import told
         from wattcast.measure.run import Request
     except ImportError as error:  # before hours of measuring rather than after
         fail(
@@ -141,7 +141,7 @@ def onboard(
         _measured(path, device, request)
     made = run(path, home, gpu, progress)
     if as_json:
-        print(json.dumps({**told(made), "files": [str(one) for one in made.files]}, indent=2))
+        print(json.dumps({**json_data(made), "files": [str(one) for one in made.files]}, indent=2))
         return
     print(f"{made.gpu.name} is now known as {made.gpu.id}")
     if (validation := made.validation) is not None:

@@ -108,7 +108,7 @@ class Here:
         settings = self._settings
         try:
             workload, held = self._workload(parameters)
-            with sensor.held(**held):
+            with sensor.locked(**held):
                 if not self._behaved:
                     self._traits = behaviour(
                         runner, sensor, self._traits, clock, workload, settings

@@ -17,7 +17,7 @@ from wattcast.app.cli.measure import DeviceIndex
 from wattcast.app.cli.output import console, line, predictor, show
 from wattcast.app.cli.progress import advance
 from wattcast.app.cli.rank import Divisors, problem_of, tuning_file
-from wattcast.app.python.asked import crew
+from wattcast.app.python.predictors import crew
 from wattcast.app.settings import Settings
 from wattcast.models.estimate import quantity
 

@@ -33,9 +33,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from wattcast.app.python.asked import predictor as _predictor
-from wattcast.app.python.asked import takes as _takes
-from wattcast.app.python.choices import estimate, gpus, rank_triton
+from wattcast.app.python.choices import estimate as estimate
+from wattcast.app.python.choices import gpus as gpus
+from wattcast.app.python.choices import rank_triton as rank_triton
+from wattcast.app.python.predictors import predictor as _predictor
+from wattcast.app.python.predictors import takes as _takes
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import parts
@@ -66,28 +68,6 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
     from wattcast.predictor.messages.language_model import LanguageModelAnswer
     from wattcast.predictor.messages.sweep import SweepAnswer
     from wattcast.predictor.triton import Grid
-
-__all__ = [
-    "advise",
-    "analyze",
-    "application",
-    "compare",
-    "dvfs",
-    "estimate",
-    "explain",
-    "fusion",
-    "gpus",
-    "hotspots",
-    "language_model",
-    "operator",
-    "operators",
-    "predict",
-    "predict_many",
-    "rank_triton",
-    "sweep",
-    "vector",
-]
-
 
 Request = TypeVar("Request", bound=Message)
 

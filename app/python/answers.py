@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr
 
-from wattcast.app.python.asked import predictor
+from wattcast.app.python.predictors import predictor
 from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import reports
 from wattcast.predictor.messages.advise import AdviceAnswer

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from wattcast.app.python.asked import predictor as _predictor
+from wattcast.app.python.predictors import predictor as _predictor
 
 if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
     from wattcast.app.python.answers import GpuList

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattcast.app.python.answers import Prediction
-from wattcast.app.python.asked import predictor
+from wattcast.app.python.predictors import predictor
 from wattcast.predictor import rank, triton
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.rank import RankAnswer

@@ -15,7 +15,7 @@ from wattcast.app.services.analyses import AnalysisPool
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import ServiceError
 from wattcast.predictor import Predictor
-from wattcast.predictor.parts.kept import Memory
+from wattcast.predictor.parts.memory import Memory
 from wattcast.predictor.parts.sources import isolation
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Services(Predictor):
         loaded, or the service is saturated.
         """
         from wattcast.app.store import HEAD
-        from wattcast.app.store.database import StoreError, asked, revision
+        from wattcast.app.store.database import StoreError, revision, store_errors
 
         found: dict[str, str] = {}
         if self.store is not None:
@@ -129,7 +129,7 @@ class Services(Predictor):
                 raise StoreError("predictions are not being written; see the log")
             found["database"] = "ok"
         if self.data is not None:
-            with asked():
+            with store_errors():
                 current = revision(self.data.engine)
             if current != HEAD:
                 raise StoreError(f"the database is at migration {current}, not at {HEAD}")

@@ -168,7 +168,7 @@ class AnalysisPool:
                 with giving_up(clock=clock):
                     return work(*args, **kwargs)
             except Exception as error:
-                # What was made so far goes now: the collector would hold everyone up (kept.py).
+                # What was made so far goes now: the collector would hold everyone up (memory.py).
                 clear_frames(error.__traceback__)
                 raise
 

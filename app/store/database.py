@@ -36,7 +36,7 @@ class StoreError(ServiceError):
 
 
 @contextlib.contextmanager
-def asked(otherwise: str = "the database does not answer") -> Iterator[None]:
+def store_errors(otherwise: str = "the database does not answer") -> Iterator[None]:
     """What is inside asks the database: raises StoreError, saying ``otherwise``, where it fails."""
     try:
         yield

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
 
 from wattcast.app.store.audit import record
-from wattcast.app.store.database import asked as asked_database
+from wattcast.app.store.database import store_errors
 from wattcast.app.store.tables import API_KEYS, read
 
 Scope = Literal["read", "write", "train"]
@@ -138,7 +138,7 @@ class KeyRing:
             if self._read_at > asked:
                 return
             began = time.monotonic()
-            with asked_database("the database of API keys does not answer"):
+            with store_errors("the database of API keys does not answer"):
                 self._keys = self._store.hashes()
             self._read_at = began
 

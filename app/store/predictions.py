@@ -27,10 +27,10 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, Statement
 
 from wattcast.app.logs import log
 from wattcast.app.problems import NOT_STORED
-from wattcast.app.store.database import StoreError, asked
+from wattcast.app.store.database import StoreError, store_errors
 from wattcast.app.store.postgres import DATABASE_SECONDS
 from wattcast.app.store.tables import PREDICTIONS, PTX, page, read
-from wattcast.predictor.parts.kept import Kept, Memory
+from wattcast.predictor.parts.memory import Kept, Memory
 from wattcast.predictor.parts.stored import PredictionRecord
 
 _RETRY_SECONDS = 0.5
@@ -191,7 +191,7 @@ class PredictionStore:
             return found
         columns = PREDICTIONS.c
         query = sa.select(*columns).where(columns.id == prediction_id)
-        with asked("the database cannot be read"), self._engine.connect() as connection:
+        with store_errors("the database cannot be read"), self._engine.connect() as connection:
             row = connection.execute(query).one_or_none()
         if row is None:
             return None
@@ -211,7 +211,7 @@ class PredictionStore:
 
     def check(self) -> None:
         """Ask the database for a sign of life. Raises StoreError."""
-        with asked(), self._engine.connect() as connection:
+        with store_errors(), self._engine.connect() as connection:
             connection.execute(sa.select(1))
 
     def flush(self, timeout_seconds: float = _CLOSE_SECONDS) -> bool:

@@ -278,7 +278,7 @@ class Validation:
             )
         return found
 
-    def told(self) -> dict[str, Any]:
+    def json_data(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "on_applications": self.on_applications,

@@ -108,11 +108,11 @@ def onboard(
     report = work / "report.md"
     report.write_text(markdown(made, recording), "utf-8")
     figures = work / "report.json"
-    figures.write_text(json.dumps(told(made), indent=1) + "\n", "utf-8")
+    figures.write_text(json.dumps(json_data(made), indent=1) + "\n", "utf-8")
     return replace(made, files=(*files, report, figures))
 
 
-def told(made: Onboarded) -> dict[str, Any]:
+def json_data(made: Onboarded) -> dict[str, Any]:
     """Everything found, as JSON."""
     validation = made.validation
     return {
@@ -130,7 +130,7 @@ def told(made: Onboarded) -> dict[str, Any]:
             },
             "residual_percent": made.power.residual_percent,
         },
-        "validation": None if validation is None else validation.told(),
+        "validation": None if validation is None else validation.json_data(),
         "notes": list(made.notes),
     }
 

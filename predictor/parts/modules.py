@@ -13,7 +13,7 @@ from wattcast.features.errors import PtxError, ServiceError
 from wattcast.features.held import module_bytes
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
-from wattcast.predictor.parts.kept import Kept, Memory, Place
+from wattcast.predictor.parts.memory import Kept, Memory, Place
 
 _MOST_NAMES = 1000
 """Kinds of prediction remembered for one module: a kernel answers to any spacing of its name."""

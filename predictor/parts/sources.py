@@ -16,7 +16,7 @@ from wattcast.features.cuda.isolation import NotIsolatedError, in_force
 from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.predictor.parts.cuda_names import KernelNames, kernel_names
-from wattcast.predictor.parts.kept import ENTRY_BYTES, Kept, Memory
+from wattcast.predictor.parts.memory import ENTRY_BYTES, Kept, Memory
 from wattcast.predictor.parts.modules import KnownModule, ModuleCache
 
 if TYPE_CHECKING:

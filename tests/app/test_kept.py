@@ -16,7 +16,7 @@ from wattcast.app.settings import Settings
 from wattcast.features.ptx.ir import Module
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.kept import ENTRY_BYTES, Memory
+from wattcast.predictor.parts.memory import ENTRY_BYTES, Memory
 from wattcast.predictor.predict import predict
 
 

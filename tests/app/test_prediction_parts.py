@@ -16,7 +16,7 @@ from wattcast.features.ptx import read_module
 from wattcast.features.schemas import list_schemas
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.kept import ENTRY_BYTES, Memory
+from wattcast.predictor.parts.memory import ENTRY_BYTES, Memory
 from wattcast.predictor.parts.modules import ModuleCache
 from wattcast.predictor.parts.watts import with_registers
 

@@ -33,7 +33,7 @@ from wattcast.app.store.jobs import JobStore
 from wattcast.app.store.keys import KeyStore
 from wattcast.app.store.predictions import PredictionStore, latest
 from wattcast.app.store.tables import METADATA, PREDICTIONS, PTX
-from wattcast.predictor.parts.kept import Memory
+from wattcast.predictor.parts.memory import Memory
 from wattcast.predictor.parts.stored import PredictionRecord
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -155,7 +155,7 @@ def _run(command: str) -> tuple[int, list[str]]:
 @contextlib.contextmanager
 def _own_predictor() -> Iterator[None]:
     """Finds no other one's services, and leaves none behind."""
-    from wattcast.app.python.asked import predictor
+    from wattcast.app.python.predictors import predictor
 
     predictor.cache_clear()
     try:

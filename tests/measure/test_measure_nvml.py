@@ -136,9 +136,9 @@ def test_a_counter_that_starts_anew_is_not_believed_any_more() -> None:
     assert sensor.read().energy_joules == 0
     gpu.faults.counter_start_millijoules = 1000
     assert sensor.read().energy_joules is None
-    (told,) = sensor.told()
+    (told,) = sensor.events()
     assert told.startswith("the energy counter fell from 100000 to 1 J")
-    assert sensor.told() == ()
+    assert sensor.events() == ()
     assert sensor.read().power_watts is not None
 
 
@@ -205,7 +205,7 @@ def test_clocks_and_limit_are_held_and_set_back_even_after_an_error() -> None:
     seen = []
 
     def interrupted() -> None:
-        with sensor.held(1000.0, 800.0, 200.0):
+        with sensor.locked(1000.0, 800.0, 200.0):
             seen.append((gpu.core_mhz, gpu.memory_mhz, gpu.limit_watts))
             raise KeyboardInterrupt
 
@@ -220,7 +220,7 @@ def test_clocks_that_may_not_be_held_are_set_back_and_told() -> None:
     sensor = Nvml(SimulatedNvml(gpu)).sensor(gpu)
     with (
         pytest.raises(MeasureError, match="power limit cannot be held: no permission"),
-        sensor.held(core_mhz=1000.0, power_limit_watts=200.0),
+        sensor.locked(core_mhz=1000.0, power_limit_watts=200.0),
     ):
         pytest.fail("not reached")
     assert gpu.core_mhz == 1380.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from tests.app.conftest import settings_at
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
-from wattcast.features.errors import ClockError, ConstraintError
 from wattcast.features.gpus import load_gpu
 from wattcast.predictor.dvfs import dvfs
 from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
@@ -115,26 +113,6 @@ def test_power_never_falls_when_the_core_of_a_core_bound_kernel_runs_faster(
             assert point["power"]["watts"] >= idle
 
 
-def test_the_pareto_set_holds_the_best_points(client: httpx.Client, vector_add: str) -> None:
-    answer = ask(client, vector_add)
-    front = [(pair["core_mhz"], pair["memory_mhz"]) for pair in answer["pareto"]]
-    assert front == [
-        (point["core_mhz"], point["memory_mhz"])
-        for point in sorted(
-            (point for point in answer["points"] if point["pareto"]),
-            key=lambda point: point["time"]["seconds"],
-        )
-    ]
-    for name in ("min_energy", "min_edp", "max_performance"):
-        best = answer["best"][name]
-        assert (best["core_mhz"], best["memory_mhz"]) in front
-    least = min(point["energy"]["joules"] for point in answer["points"])
-    best = answer["best"]["min_energy"]
-    assert at(answer, best["core_mhz"], best["memory_mhz"])["energy"]["joules"] == least
-    saved = at(answer, best["core_mhz"], best["memory_mhz"])["energy_saved_percent"]
-    assert best["energy_saved_percent"] == pytest.approx(saved)
-
-
 def test_constraints_choose_among_feasible_pairs(client: httpx.Client, vector_add: str) -> None:
     free = ask(client, vector_add)
     bound = ask(client, vector_add, constraints={"max_slowdown": 1.05})
@@ -155,35 +133,6 @@ def test_constraints_nobody_can_keep_are_an_error(client: httpx.Client, vector_a
     answer = client.post("/dvfs", json={**body, "constraints": {"deadline_seconds": 1e-9}})
     found = problem(answer, 422, "constraints")
     assert "deadline_seconds 1e-09 (the least of any point is" in found["detail"]
-
-
-def test_without_clocks_the_default_pair_stands_alone(
-    client: httpx.Client, vector_add: str
-) -> None:
-    answer = ask(client, vector_add, gpu="tesla-v100", clocks=None)
-    assert pairs(answer) == [(1380, 877)]
-
-
-def test_order_and_repetition_of_clocks_change_nothing(
-    client: httpx.Client, vector_add: str
-) -> None:
-    wanted = [
-        {"core_mhz": core, "memory_mhz": memory}
-        for core in (595, 975, 1164)
-        for memory in (810, 3505)
-    ]
-    first = ask(client, vector_add, clocks=wanted)
-    shuffled = [*wanted, *wanted[:3]]
-    random.Random(7).shuffle(shuffled)
-    assert ask(client, vector_add, clocks=shuffled) == first
-
-
-def test_ranges_are_crossed(client: httpx.Client, vector_add: str) -> None:
-    clocks = {"core": [600, 1000, 200], "memory": [3300, 3500, 100]}
-    answer = ask(client, vector_add, clocks=clocks)
-    assert pairs(answer) == [(c, m) for c in (600, 800, 1000) for m in (3300, 3400, 3500)]
-    core_only = ask(client, vector_add, clocks={"core": [600, 1000, 200]})
-    assert pairs(core_only) == [(c, TITAN_X.memory_mhz) for c in (600, 800, 1000)]
 
 
 def test_a_pair_beside_the_grid_is_extrapolated_and_one_far_off_refused(
@@ -267,11 +216,6 @@ def test_a_boosted_model_is_scaled_to_other_clocks(client: httpx.Client, vector_
     assert "power_scaled" in {warning["code"] for warning in slow["warnings"]}
 
 
-def test_clocks_of_a_prediction_are_checked(client: httpx.Client, vector_add: str) -> None:
-    body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH, "clocks": {"core_mhz": 99}}
-    assert problem(client.post("/predict", json=body), 422, "clocks")["field"] == "core_mhz"
-
-
 # --- any kernel, any clocks --------------------------------------------------------------
 
 
@@ -324,19 +268,6 @@ def test_invariants_hold_for_any_kernel(
         )
         if lower:
             assert 1 - 1e-9 <= scale["time"] <= bound * (1 + 1e-9)
-
-
-def test_errors_of_the_service_are_the_domain_s(services: Services, vector_add: str) -> None:
-    def request(**changes: Any) -> DvfsRequest:
-        body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH, **changes}
-        return DvfsRequest.model_validate(body)
-
-    with pytest.raises(ClockError):
-        dvfs(services, request(clocks={"core": [1000, 900, 10]}))
-    with pytest.raises(ClockError):
-        dvfs(services, request(reference={"core_mhz": 5000}))
-    with pytest.raises(ConstraintError):
-        dvfs(services, request(constraints={"max_power_watts": 1.0}))
 
 
 # --- command line ------------------------------------------------------------------------

@@ -63,18 +63,6 @@ def test_every_part_says_what_it_means_and_its_energy(
         assert ("programmer can change it" in part["meaning"]) == part["changeable"]
 
 
-def test_a_physical_answer_names_the_components_in_watts_and_joules(
-    client: httpx.Client,
-) -> None:
-    prediction = predicted(client, MATMUL, launch=MATMUL_LAUNCH, model="physical")
-    found = explain(client, prediction).json()
-    named = {part["feature"] for part in found["contributions"]}
-    assert {"dram", "l2", "shared", "fp32", "fp64", "int", "tensor", "control", "sfu"} <= named
-    idle = found["base_watts"] * prediction["time"]["seconds"]
-    joules = idle + sum(part["joules"] for part in found["contributions"])
-    assert joules == pytest.approx(prediction["energy"]["joules"])
-
-
 def test_shares_at_other_clocks_sum_to_the_power_there(
     client: httpx.Client, vector_add: str
 ) -> None:
@@ -132,15 +120,6 @@ def test_what_binds_sums_to_the_time_too(client: httpx.Client, vector_add: str) 
     others = predicted(client, vector_add, time_model="roofline")
     found = explain(client, others, target="time").json()
     assert {part["binding_seconds"] for part in found["contributions"]} == {None}
-
-
-def test_known_launches_are_a_part_of_the_time(client: httpx.Client, vector_add: str) -> None:
-    known = [{"launch": {"grid": [2048], "block": [256]}, "time_seconds": 5e-5}]
-    prediction = predicted(client, vector_add, known=known)
-    found = explain(client, prediction, target="time").json()
-    parts = {part["feature"]: part["seconds"] for part in found["contributions"]}
-    assert parts["known"] > 0
-    assert sum(parts.values()) == pytest.approx(prediction["time"]["seconds"])
 
 
 # --- formats -----------------------------------------------------------------------------

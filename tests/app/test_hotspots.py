@@ -152,16 +152,6 @@ def test_source_lines_are_ranked_where_the_ptx_tells_them(
     assert plain["source_lines"]["rows"] == []
 
 
-def test_each_gpu_of_a_request_has_hotspots_of_its_own(
-    client: httpx.Client, vector_add: str
-) -> None:
-    body = {"ptx": vector_add, "gpus": ["tesla-v100", "gtx-980"], "launch": LAUNCH}
-    answers = client.post("/predict", json=body).json()["predictions"]
-    found = [hotspots(client, answer) for answer in answers]
-    assert [each["gpu"] for each in found] == ["tesla-v100", "gtx-980"]
-    assert [each["joules"] for each in found] == [each["energy"]["joules"] for each in answers]
-
-
 def test_what_another_model_predicted_is_shared_out_and_says_so(
     client: httpx.Client, vector_add: str
 ) -> None:

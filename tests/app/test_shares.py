@@ -362,24 +362,6 @@ def test_work_that_fails_leaves_nothing_to_the_garbage_collector() -> None:
         pool.close()
 
 
-def test_requests_take_turns_by_caller(
-    client: httpx.Client, vector_add: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    callers, enter = [], Turns.enter
-
-    def noted(self: Turns, caller: str) -> bool:
-        callers.append(caller)
-        return enter(self, caller)
-
-    monkeypatch.setattr(Turns, "enter", noted)
-    new = vector_add.replace("vector_add", "vector_add_of_turns")
-    with other(client) as second:
-        predicted(second, new, times=1)
-    assert f"address:{OTHER}" in callers
-    predicted(client, new.replace("turns", "more_turns"), times=1)
-    assert f"address:{GREEDY}" in callers
-
-
 def test_a_turn_that_comes_as_its_caller_hangs_up_goes_to_the_next() -> None:
     async def played() -> None:
         turns = Turns(1, 0)

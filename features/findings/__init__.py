@@ -1,5 +1,6 @@
 """What a launch does that it need not do: findings, each with the activity of a mended launch.
 
+patterns    what an expert sees at once: products without register tiles, counters in global memory
 tiles       data that the threads of a block read again and again
 rules       accesses that do not coalesce, bank conflicts, local memory, spills, split warps
 arithmetic  double precision between floats, divisions, what loops repeat
@@ -22,7 +23,8 @@ from wattcast.features.findings.arithmetic import (
     fp64_between_fp32,
     invariant_loads,
 )
-from wattcast.features.findings.finding import Evidence, Finding, Place
+from wattcast.features.findings.finding import Code, Evidence, Finding, Place
+from wattcast.features.findings.patterns import global_atomics, register_tiling
 from wattcast.features.findings.reductions import reductions
 from wattcast.features.findings.rules import (
     bank_conflicts,
@@ -35,10 +37,11 @@ from wattcast.features.findings.tensor import shallow_pipeline, small_tile, wide
 from wattcast.features.findings.tiles import reread_tiles
 from wattcast.features.findings.vectors import narrow_accesses
 
-__all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
+__all__ = ["Code", "Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
 _DETECTORS = (
-    reread_tiles, uncoalesced, bank_conflicts, local_memory, register_spills, fp64_between_fp32,
+    register_tiling, global_atomics, reread_tiles, uncoalesced, bank_conflicts, local_memory,
+    register_spills, fp64_between_fp32,
     constant_division, expensive_in_loops, invariant_loads, reductions, divergent_branches,
     narrow_accesses, shallow_pipeline, small_tile, wide_sums,
 )  # fmt: skip

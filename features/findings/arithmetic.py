@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.dataflow import definitions, reads, writes
-from wattcast.features.findings.finding import Difference, Evidence, Finding, place
+from wattcast.features.findings.finding import Difference, Evidence, Finding, inside_of, place
 from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, operands_of
 from wattcast.features.isa import classify, kind_of
 from wattcast.features.loops import Loop
@@ -348,7 +348,7 @@ def expensive_in_loops(evidence: Evidence) -> Iterator[Finding]:
     for loop in analysis.loops.loops:
         changed = _changed(analysis, loop)
         repeated: dict[str, list[Instruction]] = {}
-        for one in _inside(analysis, loop):
+        for one in inside_of(analysis, loop.own_blocks):
             facts = classify(one.opcode)
             if facts.entry not in EXPENSIVE or not events.warp_executions[one.position]:
                 continue
@@ -363,12 +363,6 @@ def expensive_in_loops(evidence: Evidence) -> Iterator[Finding]:
                     repeated.setdefault(f"{integer} {name}", []).append(one)
         for members in repeated.values():
             yield _repeated(evidence, loop, members, changed)
-
-
-def _inside(analysis: KernelAnalysis, loop: Loop) -> list[Instruction]:
-    """Instructions of a loop that are in none of its inner loops."""
-    blocks = [analysis.cfg.blocks[block] for block in sorted(loop.own_blocks)]
-    return [one for block in blocks for one in analysis.cfg.instructions(block)]
 
 
 def _changed(analysis: KernelAnalysis, loop: Loop) -> set[str]:
@@ -439,7 +433,7 @@ def invariant_loads(evidence: Evidence) -> Iterator[Finding]:
         changed, trips = _changed(analysis, loop), _trips(analysis, loop)
         found = [
             one
-            for one in _inside(analysis, loop)
+            for one in inside_of(analysis, loop.own_blocks)
             if classify(one.opcode).category == "load"
             and classify(one.opcode).space == "global"
             and _SHARED_VALUE.isdisjoint(one.modifiers)

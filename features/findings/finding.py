@@ -20,7 +20,7 @@ Code = Literal[
     "uncoalesced_access", "bank_conflicts", "local_memory", "fp64_between_fp32",
     "division_in_loop", "invariant_in_loop", "divergent_branch", "shallow_pipeline", "small_tile",
     "wide_sums", "reread_tiles", "narrow_accesses", "constant_division", "shared_reduction",
-    "register_spills",
+    "register_spills", "register_tiling", "thread_per_row", "global_atomics",
 ]  # fmt: skip
 
 PIPE_FIELDS: Mapping[str, str] = {
@@ -89,6 +89,12 @@ def place(function: Function, one: Instruction) -> Place:
     """Where an instruction stands."""
     source = one.location.line if one.location else None
     return Place(function.name, one.position, one.line, source, one.opcode)
+
+
+def inside_of(analysis: KernelAnalysis, blocks: Iterable[int]) -> list[Instruction]:
+    """The instructions of some blocks (a loop's), in text order."""
+    cfg = analysis.cfg
+    return [one for block in sorted(blocks) for one in cfg.instructions(cfg.blocks[block])]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.dataflow import computed_from, definitions, reads, writes
 from wattcast.features.findings.arithmetic import divisor_of
-from wattcast.features.findings.finding import Evidence, Finding, place
+from wattcast.features.findings.finding import Evidence, Finding, inside_of, place
 from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, operands_of
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
@@ -61,7 +61,7 @@ def trees(evidence: Evidence) -> Iterator[_Tree]:
     made = definitions(analysis.function.body.instructions)
     events = evidence.events[analysis.function.name]
     for loop in analysis.loops.loops:
-        inside = _inside(analysis, loop)
+        inside = inside_of(analysis, loop.blocks)
         facts = [classify(one.opcode) for one in inside]
         shared = [one for one, of in zip(inside, facts, strict=True) if of.space == "shared"]
         loads = [one for one in shared if classify(one.opcode).category == "load"]
@@ -98,7 +98,9 @@ def _read_by_many(analysis: KernelAnalysis, events: InstructionEvents) -> bool:
     """Whether several lanes each read their own word of shared memory outside of loops: more than
     the one sum is wanted."""
     made, thread = definitions(analysis.function.body.instructions), Special("%tid.x")
-    members = {one.position for loop in analysis.loops.loops for one in _inside(analysis, loop)}
+    members = {
+        one.position for loop in analysis.loops.loops for one in inside_of(analysis, loop.blocks)
+    }
     for one in analysis.function.body.instructions:
         facts, at = classify(one.opcode), one.position
         if facts.space != "shared" or facts.category != "load" or at in members:
@@ -110,11 +112,6 @@ def _read_by_many(analysis: KernelAnalysis, events: InstructionEvents) -> bool:
             if any(thread in one.operands for name in sources for one in made.get(name, ())):
                 return True
     return False
-
-
-def _inside(analysis: KernelAnalysis, loop: Loop) -> list[Instruction]:
-    blocks = [analysis.cfg.blocks[block] for block in sorted(loop.blocks)]
-    return [one for block in blocks for one in analysis.cfg.instructions(block)]
 
 
 def _chosen_by(
@@ -169,7 +166,7 @@ def _spread(
     change.replace(compares, [f"setp.{test}.u32 {flag}, {index.name}, {left};"])
     branches = [
         one
-        for one in _inside(analysis, tree.loop)
+        for one in inside_of(analysis, tree.loop.blocks)
         if one.base == "bra" and one.predicate is not None and one.predicate in writes(compares)
     ]
     events = evidence.events[function.name]
@@ -193,7 +190,7 @@ def _shuffled(evidence: Evidence, tree: _Tree) -> Finding:
     analysis = evidence.analysis
     function, cfg = analysis.function, analysis.cfg
     change = Rewriting(analysis.module, function)
-    inside = _inside(analysis, tree.loop)
+    inside = inside_of(analysis, tree.loop.blocks)
     header = cfg.blocks[tree.loop.header]
     after = {
         follower

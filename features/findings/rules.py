@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
 from wattcast.features.activity.counts import WORD_BYTES
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.cfg import BasicBlock, post_dominators
-from wattcast.features.dataflow import closure
+from wattcast.features.dataflow import closure, computed_from, definitions
 from wattcast.features.deciding import deciding
 from wattcast.features.errors import AnalysisError
-from wattcast.features.findings.finding import Difference, Evidence, Finding, Place, place
+from wattcast.features.findings.finding import (
+    Code,
+    Difference,
+    Evidence,
+    Finding,
+    Place,
+    inside_of,
+    place,
+)  # fmt: skip
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
@@ -139,6 +147,14 @@ def _several(told: list[str]) -> str:
     return ". ".join(told[:MOST_TOLD]) + (f". {more} more like these" if more > 0 else "")
 
 
+_CURES: Mapping[Code, str] = {
+    "uncoalesced_access": "let neighbouring threads access neighbouring elements: change the "
+    "layout or which index is threadIdx.x, or go through shared memory",
+    "thread_per_row": "let a warp walk each row together, its lanes side by side, and add up with "
+    "__shfl_down_sync",
+}
+
+
 def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
     """Global accesses that touch more sectors than their lanes' bytes fill.
 
@@ -147,8 +163,8 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
     no more than before: what caches made of a stride is not counted twice. Where loaded numbers
     say which element (a gather), no layout puts neighbours side by side.
     """
-    told: list[str] = []
-    alike = _Alike()
+    found: dict[Code | None, tuple[list[str], _Alike]] = {c: ([], _Alike()) for c in _CURES}
+    gathers = _Alike()
     for function, events in evidence.functions():
         for one in function.body.instructions:
             facts, at = classify(one.opcode), one.position
@@ -157,12 +173,12 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
             if not sectors or facts.category not in ("load", "store") or not facts.bytes_per_lane:
                 continue
             lanes = float(events.active_lanes[at]) / executed
-            width = max(
-                facts.bytes_per_lane, WORD_BYTES
-            )  # a byte may be all that is used of a word
+            width = max(facts.bytes_per_lane, WORD_BYTES)  # of a word a byte may be used
             least = max(1.0, ceil(lanes * width / SECTOR_BYTES)) * executed
-            if sectors <= WORTH_TELLING * least or _gathers(evidence, function, one):
+            code = _cure(evidence, function, one)
+            if sectors <= WORTH_TELLING * least:
                 continue
+            told, alike = found.get(code, ([], gathers))
             told.append(
                 f"{one.opcode} touches {sectors / executed:.1f} sectors of {SECTOR_BYTES} bytes a "
                 f"warp; its lanes' data fill {least / executed:.0f}"
@@ -173,24 +189,36 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
             add(f"global_{kind}_sectors", least - sectors)
             add("l2_sectors", min(0.0, least - float(events.l2_sectors[at])))
             add(f"dram_{way}_sectors", min(0.0, least - float(events.dram_sectors[at])))
-    if told:
-        yield Finding(
-            "uncoalesced_access",
-            tuple(alike.places),
-            _several(list(dict.fromkeys(told))),
-            "let neighbouring threads access neighbouring elements: change the layout or which "
-            "index is threadIdx.x, or go through shared memory",
-            alike.difference.applied(evidence.activity),
-        )
+    for code, (told, alike) in found.items():
+        if told and code is not None:
+            if code == "thread_per_row":  # a row may also gather from near places
+                for name, amount in gathers.difference.fields.items():
+                    alike.difference.add(name, amount)
+            mended = alike.difference.applied(evidence.activity)
+            detail = _several(list(dict.fromkeys(told)))
+            yield Finding(code, tuple(alike.places), detail, _CURES[code], mended)
 
 
-def _gathers(evidence: Evidence, function: Function, one: Instruction) -> bool:
-    """Whether an access goes where loaded numbers say."""
-    if function is not evidence.analysis.function:
-        return False
+def _cure(evidence: Evidence, function: Function, one: Instruction) -> Code | None:
+    """What puts the data of neighbours side by side: nothing for a gather; where loaded numbers say
+    between which elements a loop walks, that a warp walks together."""
+    analysis = evidence.analysis
+    if function is not analysis.function:
+        return "uncoalesced_access"
+    known = deciding(function)
     bases = (each.base for each in one.operands if isinstance(each, Address))
     names = [base.name for base in bases if isinstance(base, Register)]
-    return deciding(function).of(*names).loaded
+    if not known.of(*names).loaded:
+        return "uncoalesced_access"
+    at = analysis.loops.innermost[analysis.cfg.block_of[one.position]]
+    if at < 0 or not known.loops[at].data:
+        return None
+    made = definitions(inside_of(analysis, analysis.loops.loops[at].blocks))
+    behind = computed_from(names, made)
+    gathers = any(
+        classify(each.opcode).category == "load" for name in behind for each in made.get(name, ())
+    )
+    return None if gathers else "thread_per_row"
 
 
 def bank_conflicts(evidence: Evidence) -> Iterator[Finding]:

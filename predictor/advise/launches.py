@@ -35,7 +35,7 @@ def others(adviser: Adviser) -> Iterator[Advice]:
     grid = _grid(adviser)
     # A grid too small is no matter of the block's shape.
     shape = grid or _shape(adviser)
-    for other in (shape, _registers(adviser), _shared_memory(adviser), _clocks(adviser)):
+    for other in (shape, _registers(adviser), _clocks(adviser)):
         if other is not None:
             yield adviser.advice(other, other.outcome, [], [], other.request)
 
@@ -167,32 +167,6 @@ def _registers(adviser: Adviser) -> Otherwise | None:
                 found[1],
             )
     return None
-
-
-def _shared_memory(adviser: Adviser) -> Otherwise | None:
-    """As little shared memory as lets one more block in."""
-    analysis = adviser.analysis
-    resident = analysis.occupancy
-    if resident.limiter != "shared_memory" or resident.resident_blocks_per_sm < 1:
-        return None
-    facts = adviser.gpu.capability
-    unit = facts.shared_allocation_unit
-    wanted = resident.resident_blocks_per_sm + 1
-    room = adviser.gpu.shared_bytes_per_sm // wanted // unit * unit
-    room -= facts.reserved_shared_bytes_per_block + analysis.launch.dynamic_shared_bytes
-    if room < 0 or not analysis.static_shared_bytes:
-        return None
-    found = adviser.asked_again(static_shared_bytes=room)
-    if found is None:
-        return None
-    return Otherwise(
-        "occupancy_limiter",
-        f"{analysis.shared_bytes_per_block} bytes of shared memory a block let "
-        f"{resident.resident_warps_per_sm} of {adviser.gpu.max_warps_per_sm} warps reside",
-        f"make its arrays {room} bytes at most, by smaller tiles or types: {wanted} blocks fit",
-        {"static_shared_bytes": room},
-        found[1],
-    )
 
 
 def _clocks(adviser: Adviser) -> Otherwise | None:

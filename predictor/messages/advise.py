@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from wattcast.features.findings import Code
 from wattcast.models.estimate import quantity
 from wattcast.predictor import reports
 from wattcast.predictor.messages import (
@@ -65,26 +66,7 @@ class Advised(Answer):
     """One thing to change, whatever it saves."""
 
     code: Literal[
-        "uncoalesced_access",
-        "bank_conflicts",
-        "local_memory",
-        "fp64_between_fp32",
-        "division_in_loop",
-        "invariant_in_loop",
-        "divergent_branch",
-        "shallow_pipeline",
-        "small_tile",
-        "wide_sums",
-        "reread_tiles",
-        "narrow_accesses",
-        "constant_division",
-        "shared_reduction",
-        "small_grid",
-        "register_spills",
-        "occupancy_limiter",
-        "tail_effect",
-        "launch_shape",
-        "lower_clocks",
+        Code, "small_grid", "occupancy_limiter", "tail_effect", "launch_shape", "lower_clocks"
     ]
     detail: str = Field(description="What was found, with the numbers of this launch.")
     remedy: str = Field(description="What to change.")

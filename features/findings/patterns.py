@@ -31,11 +31,12 @@ takes an atomic of each memory, and clearing it a store."""
 def register_tiling(evidence: Evidence) -> Iterator[Finding]:
     """Products whose multiply-adds each take both factors from shared memory.
 
-    With a square of results in each thread a word that is read serves ``TILE`` of them.
+    With a square of results in each thread a word that is read serves ``TILE`` of them, and so does
+    what the loop does besides.
     """
     analysis = evidence.analysis
     function = analysis.function
-    ran = evidence.events[function.name].warp_executions
+    events = evidence.events[function.name]
     counts = analysis.counts.functions(analysis.counts.factors())[function.name]
     requests, passes = shared_use(function.body, counts)
     for loop in analysis.loops.loops:
@@ -46,11 +47,16 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
         if loop.children or not fused or len(words) < len(fused):
             continue
         difference, less = Difference(), 1 - 1 / TILE
-        for one in loads:
+        for one in inside:  # for each multiply-add, all else is done less often
             at = one.position
-            difference.fewer(function.body, one, less * float(ran[at]))
-            for name, many in (("shared_requests", requests), ("lsu_requests", requests),
-                               ("shared_transactions", passes)):  # fmt: skip
+            if one.base == "fma":
+                continue
+            difference.fewer(function.body, one, less * float(events.warp_executions[at]))
+            for name, many in (
+                ("shared_requests", requests), ("lsu_requests", requests),
+                ("shared_transactions", passes), ("l2_sectors", events.l2_sectors),
+                ("global_load_sectors", events.global_sectors),
+            ):  # fmt: skip
                 difference.add(name, -less * float(many[at]))
         yield Finding(
             "register_tiling",

@@ -59,6 +59,32 @@ def test_the_textbook_advice_comes_first_and_keeps_its_promise(
     assert found.promised[1] < found.before[1]
 
 
+@pytest.mark.parametrize("gpu", ["tesla-v100", "a100-sxm4-40gb", "h100-sxm5", "rtx-4090"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a thread per row",
+        "FP32 product without register tiles",
+        "histogram in global memory",
+    ],
+)
+def test_what_an_expert_would_change_comes_first_and_saves_no_more_than_is_told(
+    services: Services, name: str, gpu: str
+) -> None:
+    found = judge(services, pair(name), gpu)
+    assert found.first == found.pair.code
+    assert found.promise == "at_most"
+    assert found.holds
+    assert found.after[1] < found.before[1]
+
+
+def test_counters_too_many_for_shared_memory_stay_where_they_are(services: Services) -> None:
+    launch = dict(pair("histogram in global memory").launch)
+    many = {"values": "uniform", "low": 0, "high": 1 << 20}
+    launch["arguments"] = {**launch["arguments"], "0": many}
+    assert "global_atomics" not in codes(services, asked("histogram_global", **launch))
+
+
 def test_a_lower_bound_promises_no_more_than_the_change_brings(services: Services) -> None:
     found = judge(services, pair("reduction without shuffles"), "tesla-v100")
     assert found.promise == "at_least"
@@ -72,6 +98,7 @@ def test_the_study_prints_promise_beside_change(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "| bank conflicts | tesla-v100 | bank_conflicts, at_most |" in out
     assert "2 of 2 told first" in out
+    assert "2 with a saving of the right size" in out
 
 
 # --- the pairs are what they say -----------------------------------------------------------------
@@ -103,6 +130,7 @@ SMALL: dict[str, tuple[Any, ...]] = {
     "FP64 constant": ((2,), (64,), [100, 100], 100),
     "modulo indexing": ((2,), (64,), [64, 128], 64, 5),
 }
+"""Of what both kernels of a pair are launched alike."""
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
@@ -120,6 +148,8 @@ def test_the_other_changed_kernels_compute_the_same() -> None:
     assert (rows == columns).all()
     few, many = (outputs("grid_stride", (each,), (32,), [500, 500], 500) for each in (1, 5))
     assert (few == many).all()
+    wide = outputs("matmul_registers", (1, 1), (256,), [4096, 4096, 4096], 64)
+    assert (outputs("matmul_tiled_32", (2, 2), (32, 32), [4096, 4096, 4096], 64) == wide).all()
     divided = outputs("flip_divided", (4,), (250,), [1000, 1000], 1000)
     assert (divided == outputs("flip_constant", (4,), (250,), [1000, 1000])).all()
 
@@ -185,6 +215,12 @@ def test_outcomes_keep_to_the_power_limit(services: Services) -> None:
     ("kernel", "launch", "code"),
     [
         ("matmul_tiled", pair("naive matmul").launch, "reread_tiles"),
+        (
+            "matmul_registers",
+            {**pair("naive matmul").launch, "grid": [16, 16], "block": [256]},
+            "register_tiling",
+        ),
+        ("reduce_sequential", pair("divergent reduction").launch, "register_tiling"),
         # A block of one row shares nothing that a tile would bring.
         ("matmul_naive", {**pair("naive matmul").launch, "block": [256, 1]}, "reread_tiles"),
         ("copy_by_rows", pair("uncoalesced copy").launch, "reread_tiles"),

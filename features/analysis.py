@@ -430,27 +430,14 @@ def analyse(
     function = kernel if isinstance(kernel, Function) else module.kernel(kernel)
     check_directives(module, function, launch)
     static = statics(module, function)
-    diagnostics = list(static.diagnostics)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
-    counted = assembled(module, function, gpu) if ptxas else None
-    spilled = None
-    if registers_per_thread is not None:
-        registers = _exactly(registers_per_thread, "given")
-    elif counted is not None:
-        registers = _exactly(counted.registers_per_thread, "ptxas")
-        if (warning := spill_warning(function, counted)) is not None:
-            diagnostics.append(warning)
-            spilled = counted
-    else:
-        registers = _launchable(gpu, launch, static.registers(gpu))
-        diagnostics.append(
-            Diagnostic(
-                "registers_estimated",
-                f"registers per thread are estimated from liveness: "
-                f"{registers.registers_per_thread}, between {registers.low} and {registers.high}",
-                function.line,
-            )
-        )
+    asks = ptxas and registers_per_thread is None
+    counted = assembled(module, function, gpu) if asks else None
+    spills = spill_warning(function, counted) if counted is not None else None
+    registers = _registers(static, launch, gpu, registers_per_thread, counted)
+    warnings = [spills] if spills is not None else []
+    if registers.how not in ("given", "ptxas"):
+        warnings.append(_estimated(registers, function.line))
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
@@ -472,15 +459,32 @@ def analyse(
         static_shared_bytes=shared,
         occupancy=resident,
         waves=waves(gpu, launch, resident),
-        diagnostics=(*diagnostics, *assumptions),
+        diagnostics=(*static.diagnostics, *warnings, *assumptions),
         mode=analysis,
         runs=runs,
-        spilled=spilled,
+        spilled=counted if spills is not None else None,
     )
 
 
-def _exactly(registers: int, how: Literal["given", "ptxas"]) -> RegisterEstimate:
-    return RegisterEstimate(registers, registers, registers, how)
+def _registers(
+    static: KernelStatics, launch: Launch, gpu: GpuProfile, given: int | None,
+    counted: PtxasReport | None,
+) -> RegisterEstimate:  # fmt: skip
+    """Registers per thread: given, as ptxas counted them, or estimated."""
+    if given is not None:
+        return RegisterEstimate(given, given, given, "given")
+    if counted is not None:
+        number = counted.registers_per_thread
+        return RegisterEstimate(number, number, number, "ptxas")
+    return _launchable(gpu, launch, static.registers(gpu))
+
+
+def _estimated(registers: RegisterEstimate, line: int) -> Diagnostic:
+    detail = (
+        f"registers per thread are estimated from liveness: {registers.registers_per_thread}, "
+        f"between {registers.low} and {registers.high}"
+    )
+    return Diagnostic("registers_estimated", detail, line)
 
 
 def _launchable(gpu: GpuProfile, launch: Launch, estimate: RegisterEstimate) -> RegisterEstimate:

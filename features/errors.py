@@ -25,6 +25,9 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+NO_TEXT = "not UTF-8 text: give PTX or source; `cuobjdump --dump-ptx` takes PTX out of a program"
+"""Of a file that cannot be PTX or CUDA source."""
+
 
 class WattcastError(Exception):
     """Base of every error whose message is meant for the user.

@@ -7,9 +7,10 @@ examples of their help. Errors are one line on stderr, with the exit statuses of
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -26,6 +27,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_CLICKS: Any = typer.BadParameter.__mro__[2]
+"""``ClickException`` of the click that typer brings along, which has no public name."""
+
 _COLLECT_AFTER = 200_000
 """New objects before garbage is looked for (CPython: 700). A start makes some 100 000, none of them
 garbage, and looking takes a tenth of its time. The service sets its own (``server.py``)."""
@@ -37,7 +41,16 @@ def main() -> NoReturn:
     # To look for plug-ins of pydantic, all packages that are installed are searched.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        app(prog_name="wattcast")
+        status = app(prog_name="wattcast", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else Exit.DONE)
+    except typer.BadParameter as error:
+        about = getattr(error.param, "help", None) or ""
+        _fail(f"{error.format_message()} {about}", Exit.BAD_INPUT)
+    except _CLICKS as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        sys.exit(Exit.NO_ANSWER)
     except WattcastError as error:
         _fail(str(error), status_of(getattr(error, "kind", error.slug)))
     except ModuleNotFoundError as error:
@@ -49,11 +62,13 @@ def main() -> NoReturn:
         sys.exit(Exit.NO_ANSWER)
     except ValueError as error:
         _fail(_one_line(error), Exit.BAD_INPUT)
-    sys.exit(Exit.DONE)
 
 
 def _fail(message: str, status: Exit) -> NoReturn:
-    print(f"wattcast: {' '.join(message.split())}", file=sys.stderr)
+    told = " ".join(message.split())
+    if "--json" in sys.argv:
+        told = json.dumps({"detail": told, "status": status.value})
+    print(told if told.startswith("{") else f"wattcast: {told}", file=sys.stderr)
     sys.exit(status)
 
 

@@ -139,7 +139,7 @@ def _bytes(file: Path) -> bytes:
 
 def _read(file: Path) -> str:
     from wattcast.features.cuda import CompileError
-    from wattcast.features.errors import PtxError
+    from wattcast.features.errors import NO_TEXT, PtxError
 
     data = _bytes(file)
     try:
@@ -148,9 +148,9 @@ def _read(file: Path) -> str:
         before = data[: error.start]
         line = before.count(b"\n") + 1
         if file.suffix in CUDA_SUFFIXES:
-            raise CompileError(f"line {line}: not UTF-8 text", line=line) from error
+            raise CompileError(f"line {line}: {NO_TEXT}", line=line) from error
         column = error.start - before.rfind(b"\n")
-        raise PtxError("not UTF-8 text", line=line, column=column) from error
+        raise PtxError(NO_TEXT, line=line, column=column) from error
 
 
 def clock_request(

@@ -22,7 +22,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from wattcast.features.errors import DataError, LaunchError
+from wattcast.features.errors import NO_TEXT, DataError, LaunchError
 from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.triton import Grid, TritonKernel, compiled
 
@@ -226,11 +226,13 @@ def _from_file(path: Path) -> Source:
 
 
 def _decoded(data: bytes, name: str) -> str:
+    if not data.strip():
+        raise DataError(f"{name} is empty: give PTX or CUDA source")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}: line {line} is not UTF-8 text") from error
+        raise DataError(f"{name}: line {line} is {NO_TEXT}") from error
 
 
 def _of_kind(text: str) -> Source:

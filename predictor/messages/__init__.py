@@ -601,12 +601,21 @@ class KernelParameter(Answer):
     type: str = Field(description="Its PTX type, e.g. `u64`.")
 
 
+_FIXES = {
+    ("missing", "('grid',)"): "Field required: the number of blocks (not of threads), as 4096 or "
+    "[64, 64]",
+    ("string_too_short", "('ptx',)"): "the code is empty: give PTX or CUDA source",
+    ("string_too_short", "('cuda',)"): "the code is empty: give PTX or CUDA source",
+}
+"""What to do, by type and place of an error, where pydantic's words do not say it."""
+
+
 def field_problems(errors: Sequence[Any]) -> list[dict[str, str]]:
     """Pydantic's errors as paths and messages; the input itself is not echoed."""
     return [
         {
             "path": ".".join(str(part) for part in error["loc"] if part not in ("body", "query")),
-            "message": str(error["msg"]),
+            "message": _FIXES.get((error["type"], str(error["loc"][-1:])), str(error["msg"])),
         }
         for error in errors[:100]
     ]

@@ -354,12 +354,43 @@ def warnings(
             for instruction in analysis.function.body.instructions
             if instruction.location is not None
         }
-    listed += _each_once((analysis.diagnostics, *groups), lines)
+    doubts = _doubts(analysis, source.cuda is None)
+    listed += _each_once((doubts, analysis.diagnostics, *groups), lines)
+    told = zip(
+        analysis.function.parameters, c_names(analysis.function, source.kernels), strict=True
+    )
+    if names := {parameter.name: name for parameter, name in told if name is not None}:
+        listed = [
+            each.model_copy(
+                update={"detail": _WORD.sub(lambda word: names.get(word[0], word[0]), each.detail)}
+            )
+            for each in listed
+        ]
     if len(listed) > MOST_WARNINGS:
         left_out = len(listed) - MOST_WARNINGS
         more = Diagnostic("more_warnings", f"{left_out} more warnings are not listed")
         listed = [*listed[:MOST_WARNINGS], _warning(more, None, None)]
     return listed
+
+
+def _doubts(analysis: KernelAnalysis, is_ptx: bool) -> Iterator[Diagnostic]:
+    """What looks like a mistake: PTX of a later generation, a block of one axis."""
+    target = re.match(r"sm_(\d+)", analysis.module.target or "")
+    own = analysis.gpu.compute_capability.replace(".", "")
+    if is_ptx and target is not None and int(target[1]) // 10 > int(own) // 10:
+        yield Diagnostic(
+            "newer_target",
+            f"the PTX is for {target[0]}, which {analysis.gpu.id} (sm_{own}) cannot run: "
+            f"compile it for sm_{own}, or name a board that can",
+        )
+    (_, *rest), grid = analysis.launch.block, analysis.launch.grid
+    text = analysis.module.text
+    if rest == [1, 1] and grid[1] > 1 and "%tid.y" in text and "%tid.z" not in text:
+        yield Diagnostic(
+            "flat_block",
+            "the code reads threadIdx.y, but the block has threads along x alone: give both, "
+            "as 16x16",
+        )
 
 
 def plain_warnings(*groups: Iterable[Diagnostic]) -> list[messages.WarningLine]:
@@ -402,6 +433,7 @@ def _each_once(
     return listed
 
 
+_WORD = re.compile(r"[\w$]+")
 _ARGUMENT = ("argument_assumed", "argument_missing")
 _NOT_GIVEN = re.compile(r"argument (\S+) is not given")
 _PARTICULAR = re.compile(r"[$%]?[\w.$]*\d[\w.$]*")

@@ -1,6 +1,6 @@
 // Small figures inside table cells: a bar says at a glance what the number beside it says exactly.
 
-import { el, svg } from "./dom.js";
+import { el, quantity, svg } from "./dom.js";
 import { savesOfTable } from "./save.js";
 
 const share = (value) => `${Math.max(0, Math.min(100, 100 * value)).toFixed(2)}%`;
@@ -61,6 +61,17 @@ export function barTable(caption, titles, rows) {
       titles.map((title) => el("th", { scope: "col", role: "columnheader", class: title === "Figure" ? "pic" : null }, title)))),
     el("tbody", { role: "rowgroup" }, rows));
   return el("div", {}, made, savesOfTable(made, caption));
+}
+
+/** Such a table of differences by component, {name: amount}, on both sides of nothing; those of `least` or more. */
+export function differences(caption, changes, unit, least) {
+  const rows = Object.entries(changes).filter(([, change]) => Math.abs(change) > least);
+  if (!rows.length) return null;
+  const values = rows.map(([, change]) => change);
+  const at = linear(Math.min(0, ...values), Math.max(0, ...values));
+  return barTable(caption, ["Component", "Figure", "Difference"],
+    rows.map(([name, change]) => barRow(null, el("th", { scope: "row", role: "rowheader" }, name),
+      [bar(at(0), at(change), change > 0 ? "up" : "down"), quantity(change, unit, { sign: true })])));
 }
 
 /** A row of such a table; `kind` is its class. */

@@ -1,9 +1,9 @@
 // A kernel at every pair of clocks: energy map, Pareto curve, best pairs.
 
 import { post } from "./api.js";
-import { announce, byId, colour, joules, plain, say, seconds, show, table, unitFor, watts } from "./dom.js";
+import { announce, asking, byId, colour, joules, plain, seconds, show, table, unitFor, watts } from "./dom.js";
 import * as kernel from "./kernel.js";
-import { HEAT, draw, load } from "./plot.js";
+import { HEAT, draw, energyAgainstTime, load } from "./plot.js";
 import { OBJECTIVES, saved } from "./sweep.js";
 import { whenOpened } from "./tabs.js";
 
@@ -27,24 +27,15 @@ function constrained() {
   return Object.keys(constraints).length ? { constraints } : {};
 }
 
-async function compute(event) {
-  event.preventDefault();
-  say(byId("clocks-error"), "");
-  byId("clocks-busy").textContent = "computing";
+const compute = asking("clocks", async () => {
   load().catch(() => {});
-  try {
-    found = await post("/dvfs", clocksRequest());
-    byId("clocks-result").hidden = false;
-    draw(byId("clocks-map"), map);
-    draw(byId("clocks-pareto"), curve);
-    showTables();
-    announce(`${found.points.length} pairs of clocks computed`);
-  } catch (error) {
-    say(byId("clocks-error"), error.message);
-  } finally {
-    byId("clocks-busy").textContent = "";
-  }
-}
+  found = await post("/dvfs", clocksRequest());
+  byId("clocks-result").hidden = false;
+  draw(byId("clocks-map"), map);
+  draw(byId("clocks-pareto"), curve);
+  showTables();
+  announce(`${found.points.length} pairs of clocks computed`);
+});
 
 const told = (point) => `${plain(point.runs_at_core_mhz, 4)} MHz core, ${plain(point.memory_mhz, 4)} MHz memory<br>`
   + `${joules(point.energy.joules)}, ${seconds(point.time.seconds)}, ${watts(point.power.watts)}`;
@@ -100,13 +91,8 @@ function map() {
 
 function curve() {
   const chosen = found.points.filter((point) => point.pareto).sort((a, b) => a.time.seconds - b.time.seconds);
-  const [joule, energyUnit] = unitFor(found.points.map((point) => point.energy.joules), "J");
-  const [second, timeUnit] = unitFor(found.points.map((point) => point.time.seconds), "s");
-  const line = (points) => ({
-    x: points.map((point) => point.time.seconds / second),
-    y: points.map((point) => point.energy.joules / joule),
-    text: points.map(told), hovertemplate: "%{text}<extra></extra>", type: "scatter",
-  });
+  const { at, axes } = energyAgainstTime(found.points);
+  const line = (points) => ({ ...at(points), text: points.map(told), hovertemplate: "%{text}<extra></extra>" });
   const isFeasible = (point) => point.feasible;
   const others = found.points.filter((point) => !isFeasible(point));
   return {
@@ -120,30 +106,30 @@ function curve() {
         line: { color: colour("bar-up"), width: 2 },
         marker: { color: colour("bar-up"), size: 9, symbol: "star" } },
     ],
-    layout: {
-      xaxis: { title: { text: `Time, ${timeUnit}` }, type: "log", nticks: 8 },
-      yaxis: { title: { text: `Energy, ${energyUnit}` } },
-    },
+    layout: axes({ type: "log", nticks: 8 }),
   };
 }
 
+const PAIR = [
+  { title: "Core", num: true, of: (one) => `${plain(one.core_mhz, 4)} MHz` },
+  { title: "Memory", num: true, of: (one) => `${plain(one.memory_mhz, 4)} MHz` },
+];
+
+const bestTable = (caption, pair, best) => table(caption, [
+  { title: "Objective", head: true, of: ([name]) => OBJECTIVES[name] ?? name },
+  ...pair.map((column) => ({ ...column, of: ([, one]) => column.of(one) })),
+  { title: "Energy", num: true, of: ([, one]) => saved(one.energy_saved_percent) },
+  { title: "Time", num: true, of: ([, one]) => saved(-one.time_penalty_percent) },
+], Object.entries(best));
+
 function showTables() {
-  const pair = [
-    { title: "Core", num: true, of: (one) => `${plain(one.core_mhz, 4)} MHz` },
-    { title: "Memory", num: true, of: (one) => `${plain(one.memory_mhz, 4)} MHz` },
-    { title: "Limit", num: true, of: (one) => `${plain(one.power_limit_watts, 4)} W` },
-  ];
+  const pair = [...PAIR, { title: "Limit", num: true, of: (one) => `${plain(one.power_limit_watts, 4)} W` }];
   const { reference, assumptions } = found;
   byId("clocks-note").textContent = `Power: ${found.model.family}, version ${found.model.version}. Voltage curve: ${assumptions.voltage_curve}. Time: ${assumptions.time_model}.`
     + (assumptions.one_memory_clock ? " Only the core clock of this GPU can be chosen." : "")
     + (assumptions.trip_counts_guessed ? " Trip counts are assumed." : "");
-  show(byId("clocks-best"), table(`Against ${plain(reference.core_mhz, 4)} and ${plain(reference.memory_mhz, 4)} MHz: `
-    + `${joules(reference.energy.joules)}, ${seconds(reference.time.seconds)}`, [
-    { title: "Objective", head: true, of: ([name]) => OBJECTIVES[name] ?? name },
-    ...pair.map((column) => ({ ...column, of: ([, one]) => column.of(one) })),
-    { title: "Energy", num: true, of: ([, one]) => saved(one.energy_saved_percent) },
-    { title: "Time", num: true, of: ([, one]) => saved(-one.time_penalty_percent) },
-  ], Object.entries(found.best)));
+  show(byId("clocks-best"), bestTable(`Against ${plain(reference.core_mhz, 4)} and ${plain(reference.memory_mhz, 4)} MHz: `
+    + `${joules(reference.energy.joules)}, ${seconds(reference.time.seconds)}`, pair, found.best));
   show(byId("clocks-table"), table("By core and memory clock", [
     ...pair,
     { title: "Runs at", num: true, of: (one) => `${plain(one.runs_at_core_mhz, 4)} MHz` },
@@ -155,24 +141,15 @@ function showTables() {
   ], found.points, { chosen: (one) => one.pareto }));
 }
 
-async function scale(event) {
-  event.preventDefault();
-  say(byId("counted-error"), "");
-  byId("counted-busy").textContent = "computing";
+const scale = asking("counted", async () => {
   const counters = { profile: byId("counted-profile").value };
   if (byId("counted-kernel").value.trim()) counters.kernel = byId("counted-kernel").value.trim();
   const [core, memory] = byId("counted-clocks").value.split("/").map((text) => Number(text.trim()) || null);
   if (core) counters.clocks = { core_mhz: core, memory_mhz: memory ?? null };
   if (number("counted-time") !== null) counters.time_seconds = number("counted-time") / 1e3;
   if (number("counted-power") !== null) counters.power_watts = number("counted-power");
-  try {
-    showScaled(await post("/dvfs", { gpu: kernel.gpu(), counters, ...constrained() }));
-  } catch (error) {
-    say(byId("counted-error"), error.message);
-  } finally {
-    byId("counted-busy").textContent = "";
-  }
-}
+  showScaled(await post("/dvfs", { gpu: kernel.gpu(), counters, ...constrained() }));
+});
 
 function showScaled(answer) {
   byId("counted-result").hidden = false;
@@ -180,21 +157,12 @@ function showScaled(answer) {
   byId("counted-note").textContent = `${answer.kernel ?? "The kernel"} against ${plain(at.core_mhz, 4)} and `
     + `${plain(at.memory_mhz, 4)} MHz, by ${answer.model.campaign}. `
     + answer.warnings.map((each) => `${each.detail}.`).join(" ");
-  const pair = [
-    { title: "Core", num: true, of: (one) => `${plain(one.core_mhz, 4)} MHz` },
-    { title: "Memory", num: true, of: (one) => `${plain(one.memory_mhz, 4)} MHz` },
-  ];
   const factor = (name) => (one) => (one.scale[name] === null ? "" : `${plain(one.scale[name])}`);
   const ends = (name) => (one) => (one.scale[name] === null ? ""
     : `${plain(one.scale[`${name}_low`])} to ${plain(one.scale[`${name}_high`])}`);
-  show(byId("counted-best"), table("Best clocks", [
-    { title: "Objective", head: true, of: ([name]) => OBJECTIVES[name] ?? name },
-    ...pair.map((column) => ({ ...column, of: ([, one]) => column.of(one) })),
-    { title: "Energy", num: true, of: ([, one]) => saved(one.energy_saved_percent) },
-    { title: "Time", num: true, of: ([, one]) => saved(-one.time_penalty_percent) },
-  ], Object.entries(answer.best)));
+  show(byId("counted-best"), bestTable("Best clocks", PAIR, answer.best));
   show(byId("counted-table"), table("By core and memory clock", [
-    ...pair,
+    ...PAIR,
     { title: "Time ×", num: true, of: factor("time") }, { title: "Interval", num: true, of: ends("time") },
     { title: "Power ×", num: true, of: factor("power") }, { title: "Interval", num: true, of: ends("power") },
     { title: "Energy ×", num: true, of: factor("energy") },

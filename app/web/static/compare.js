@@ -2,10 +2,10 @@
 
 import { post } from "./api.js";
 import { interval, logarithmic } from "./charts.js";
-import { announce, byId, colour, el, joules, say, seconds, show, table, unitFor, watts } from "./dom.js";
+import { announce, asking, byId, colour, el, joules, seconds, show, table, watts } from "./dom.js";
 import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
-import { draw } from "./plot.js";
+import { draw, energyAgainstTime } from "./plot.js";
 import { whenOpened } from "./tabs.js";
 
 const PARTS = { energy: ["Energy", "joules", joules], time: ["Time", "seconds", seconds], power: ["Power", "watts", watts] };
@@ -13,45 +13,31 @@ const PARTS = { energy: ["Energy", "joules", joules], time: ["Time", "seconds", 
 /** {gpu, energy, time, power, why} of each board; `why` it is not ranked, if it is not. */
 let found = [];
 
-async function compare(event) {
-  event?.preventDefault();
-  say(byId("compare-error"), "");
-  byId("compare-busy").textContent = "computing";
-  try {
-    const gpus = chosenGpus(byId("compare-gpus"));
-    if (!gpus.length) throw new Error("Choose GPUs first.");
-    const { gpu: _, details: __, ptx, cuda, ...asked } = kernel.predictRequest();
-    const code = ptx === undefined ? { cuda } : { ptx };
-    const { comparisons, apart } = await post("/compare", { model: "auto", ...asked, old: code, new: code, gpus });
-    const why = new Map(apart.map((one) => [one.gpu, one.why]));
-    found = comparisons.map((one) => ({ gpu: one.gpu, ...one.new, why: why.get(one.gpu) }));
-    byId("compare-result").hidden = false;
-    draw(byId("compare-figure"), figure);
-    showTable();
-    announce(`${found.length} GPUs compared`);
-  } catch (error) {
-    say(byId("compare-error"), error.message);
-  } finally {
-    byId("compare-busy").textContent = "";
-  }
-}
+const compare = asking("compare", async () => {
+  const gpus = chosenGpus(byId("compare-gpus"));
+  if (!gpus.length) throw new Error("Choose GPUs first.");
+  const { gpu: _, details: __, ptx, cuda, ...asked } = kernel.predictRequest();
+  const code = ptx === undefined ? { cuda } : { ptx };
+  const { comparisons, apart } = await post("/compare", { model: "auto", ...asked, old: code, new: code, gpus });
+  const why = new Map(apart.map((one) => [one.gpu, one.why]));
+  found = comparisons.map((one) => ({ gpu: one.gpu, ...one.new, why: why.get(one.gpu) }));
+  byId("compare-result").hidden = false;
+  draw(byId("compare-figure"), figure);
+  showTable();
+  announce(`${found.length} GPUs compared`);
+});
 
 /** Energy against time, a mark for each board. */
 function figure() {
-  const [joule, energy] = unitFor(found.map((one) => one.energy.joules), "J");
-  const [second, time] = unitFor(found.map((one) => one.time.seconds), "s");
+  const { at, axes } = energyAgainstTime(found);
   return {
     title: "Energy against time by board; the table says the same",
     data: [{
-      type: "scatter", mode: "markers+text", textposition: "top center", cliponaxis: false,
-      x: found.map((one) => one.time.seconds / second), y: found.map((one) => one.energy.joules / joule),
+      ...at(found), mode: "markers+text", textposition: "top center", cliponaxis: false,
       text: found.map((one) => one.gpu), hoverinfo: "text",
       marker: { size: 10, color: found.map((one) => colour(one.why ? "control" : "bar")) },
     }],
-    layout: {
-      xaxis: { type: "log", nticks: 8, title: { text: `Time, ${time}` } },
-      yaxis: { type: "log", nticks: 8, title: { text: `Energy, ${energy}` } },
-    },
+    layout: axes({ type: "log", nticks: 8 }, { type: "log", nticks: 8 }),
   };
 }
 

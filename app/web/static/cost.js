@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { card, estimate, warningsBox } from "./cards.js";
 import { bar } from "./charts.js";
-import { announce, byId, dimensions, el, joules, percent, plain, quantity, say, seconds, show, table } from "./dom.js";
+import { announce, asking, byId, dimensions, el, joules, percent, plain, quantity, say, seconds, show, table } from "./dom.js";
 import * as kernel from "./kernel.js";
 import { openPrediction } from "./predict.js";
 import { kernelsIn } from "./source.js";
@@ -77,21 +77,12 @@ function shared() {
   return { kernels };
 }
 
-async function compute(event) {
-  event.preventDefault();
-  say(byId("cost-error"), "");
-  byId("cost-busy").textContent = "computing";
-  try {
-    const found = await post("/cost", costRequest());
-    byId("cost-result").hidden = false;
-    showResult(found);
-    announce(`Computed: ${joules(found.energy.joules)}`);
-  } catch (error) {
-    say(byId("cost-error"), error.message);
-  } finally {
-    byId("cost-busy").textContent = "";
-  }
-}
+const compute = asking("cost", async () => {
+  const found = await post("/cost", costRequest());
+  byId("cost-result").hidden = false;
+  showResult(found);
+  announce(`Computed: ${joules(found.energy.joules)}`);
+});
 
 const duration = (value) => (value >= 3600 ? `${plain(value / 3600)} h`
   : value >= 60 ? `${plain(value / 60)} min` : seconds(value));

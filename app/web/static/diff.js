@@ -3,8 +3,8 @@
 import { post } from "./api.js";
 import { SourceBox } from "./box.js";
 import { warningsBox } from "./cards.js";
-import { bar, barRow, barTable, linear } from "./charts.js";
-import { announce, byId, copyField, el, joules, plain, quantity, say, seconds, show, table, watts } from "./dom.js";
+import { differences } from "./charts.js";
+import { announce, asking, byId, copyField, el, joules, plain, seconds, show, table, watts } from "./dom.js";
 import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
 
@@ -40,21 +40,12 @@ function limits() {
   return given;
 }
 
-async function compare(event) {
-  event.preventDefault();
-  say(byId("diff-error"), "");
-  byId("diff-busy").textContent = "computing";
-  try {
-    const asked = compareRequest();
-    const found = await post("/compare", asked);
-    byId("diff-result").hidden = false;
-    showResult(found, asked.limits);
-  } catch (error) {
-    say(byId("diff-error"), error.message);
-  } finally {
-    byId("diff-busy").textContent = "";
-  }
-}
+const compare = asking("diff", async () => {
+  const asked = compareRequest();
+  const found = await post("/compare", asked);
+  byId("diff-result").hidden = false;
+  showResult(found, asked.limits);
+});
 
 function showResult(found, given) {
   const broken = found.comparisons.filter((one) => one.exceeded.length).length;
@@ -93,7 +84,7 @@ function comparison(one, given, isOpen) {
       { title: "Old", of: ([name, as]) => told(one.old[name], as) },
       { title: "New", of: ([name, as]) => told(one.new[name], as) },
     ], Object.entries(QUANTITIES)),
-    componentChanges(one));
+    differences("Energy by component, new less old", one.components ?? {}, "J", NOTHING * one.old.energy.joules));
 }
 
 const told = (part, [, unit, format]) => [el("b", {}, format(part[unit])),
@@ -104,18 +95,6 @@ function limit(name, one, given) {
   const isBroken = one.exceeded.includes(name);
   return [signed(given[name]),
     el("span", { class: isBroken ? "verdict bad-text" : "verdict good" }, isBroken ? "beyond" : "within")];
-}
-
-/** Joules by component, new less old, beside or on both sides of nothing. */
-function componentChanges(one) {
-  const rows = Object.entries(one.components ?? {})
-    .filter(([, change]) => Math.abs(change) > NOTHING * one.old.energy.joules);
-  if (!rows.length) return null;
-  const changes = rows.map(([, change]) => change);
-  const at = linear(Math.min(0, ...changes), Math.max(0, ...changes));
-  return barTable("Energy by component, new less old", ["Component", "Figure", "Difference"],
-    rows.map(([name, change]) => barRow(null, el("th", { scope: "row", role: "rowheader" }, name),
-      [bar(at(0), at(change), change > 0 ? "up" : "down"), quantity(change, "J", { sign: true })])));
 }
 
 /** Put two versions of the code into the form, to be compared. */

@@ -47,6 +47,20 @@ export function say(element, text) {
   if (text && document.activeElement?.id !== "editor") element.scrollIntoView({ block: "nearest" });
 }
 
+/** What a form's button does by `act`, told beside it: in the elements `name`-busy and `name`-error. */
+export const asking = (name, act) => async (event) => {
+  event?.preventDefault();
+  say(byId(`${name}-error`), "");
+  byId(`${name}-busy`).textContent = "computing";
+  try {
+    await act();
+  } catch (error) {
+    say(byId(`${name}-error`), error.message);
+  } finally {
+    byId(`${name}-busy`).textContent = "";
+  }
+};
+
 /** Tell those who cannot see it what has happened. */
 export function announce(text) {
   byId("status").textContent = text;

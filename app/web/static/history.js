@@ -1,8 +1,8 @@
 // Predictions answered before, a page at a time; two of them side by side.
 
 import { get } from "./api.js";
-import { bar, barRow, barTable, interval, linear } from "./charts.js";
-import { announce, byId, dimensions, el, joules, plain, quantity, say, seconds, show, table, watts, when } from "./dom.js";
+import { differences, interval, linear } from "./charts.js";
+import { announce, byId, dimensions, el, joules, plain, say, seconds, show, table, watts, when } from "./dom.js";
 import { openPrediction } from "./predict.js";
 import { whenOpened } from "./tabs.js";
 
@@ -139,15 +139,9 @@ function componentChanges(entries) {
   const [before, after] = entries.map(({ answer }) => answer.components);
   if (!before || !after) return null;
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];
-  const rows = names.map((name) => [name, (after[name] ?? 0) - (before[name] ?? 0)])
-    .filter(([, value]) => Math.abs(value) > 1e-3)
+  const changes = names.map((name) => [name, (after[name] ?? 0) - (before[name] ?? 0)])
     .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
-  if (!rows.length) return null;
-  const values = rows.map(([, value]) => value);
-  const at = linear(Math.min(0, ...values), Math.max(0, ...values));
-  return barTable("Power by component, later less earlier", ["Component", "Figure", "Difference"],
-    rows.map(([name, value]) => barRow(null, el("th", { scope: "row", role: "rowheader" }, name),
-      [bar(at(0), at(value), value > 0 ? "up" : "down"), quantity(value, "W", { sign: true })])));
+  return differences("Power by component, later less earlier", Object.fromEntries(changes), "W", 1e-3);
 }
 
 export function start() {

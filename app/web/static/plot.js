@@ -1,6 +1,6 @@
 // Plotly, loaded when the first figure is drawn, under a policy that forbids inline styles.
 
-import { colour, el } from "./dom.js";
+import { colour, el, unitFor } from "./dom.js";
 import { savesOfPlot } from "./save.js";
 
 /** Styles that plotly and maplibre in it would write into the page; ours are in parts.css. */
@@ -81,6 +81,18 @@ function themed(layout) {
     ...layout,
     xaxis: axis(layout.xaxis),
     yaxis: axis(layout.yaxis),
+  };
+}
+
+/** Energy against time: `at(points)` places some of `all`, `axes(x, y)` is the layout, each axis with more if given. */
+export function energyAgainstTime(all) {
+  const [joule, energy] = unitFor(all.map((point) => point.energy.joules), "J");
+  const [second, time] = unitFor(all.map((point) => point.time.seconds), "s");
+  return {
+    at: (points) => ({
+      type: "scatter", x: points.map((point) => point.time.seconds / second), y: points.map((point) => point.energy.joules / joule),
+    }),
+    axes: (x, y) => ({ xaxis: { title: { text: `Time, ${time}` }, ...x }, yaxis: { title: { text: `Energy, ${energy}` }, ...y } }),
   };
 }
 

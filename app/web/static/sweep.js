@@ -1,10 +1,10 @@
 // A kernel at many launch shapes: heat map, time against energy, best shapes, all of them.
 
 import { post } from "./api.js";
-import { announce, byId, colour, dimensions, el, joules, parseDimensions, percent, plain, say, seconds, show, table, unitFor, watts } from "./dom.js";
+import { announce, asking, byId, colour, dimensions, el, joules, parseDimensions, percent, plain, say, seconds, show, table, unitFor, watts } from "./dom.js";
 import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
-import { HEAT, draw, load } from "./plot.js";
+import { HEAT, draw, energyAgainstTime, load } from "./plot.js";
 import { whenOpened } from "./tabs.js";
 
 const MEASURES = {
@@ -58,26 +58,17 @@ function sweepRequest() {
   return body;
 }
 
-async function sweep(event) {
-  event.preventDefault();
-  say(byId("sweep-error"), "");
-  byId("sweep-busy").textContent = "computing";
+const sweep = asking("sweep", async () => {
   load().catch(() => {});
-  try {
-    found = await post("/sweep", sweepRequest());
-    byId("sweep-result").hidden = false;
-    const doubt = found.warnings.find((one) => ["block_size_in_code", "variants_not_compared"].includes(one.code));
-    say(byId("sweep-doubt"), doubt ? `${doubt.detail}.` : "");
-    showMap();
-    showFront();
-    showTables();
-    announce(`${found.points.length} shapes computed`);
-  } catch (error) {
-    say(byId("sweep-error"), error.message);
-  } finally {
-    byId("sweep-busy").textContent = "";
-  }
-}
+  found = await post("/sweep", sweepRequest());
+  byId("sweep-result").hidden = false;
+  const doubt = found.warnings.find((one) => ["block_size_in_code", "variants_not_compared"].includes(one.code));
+  say(byId("sweep-doubt"), doubt ? `${doubt.detail}.` : "");
+  showMap();
+  showFront();
+  showTables();
+  announce(`${found.points.length} shapes computed`);
+});
 
 /** Columns and rows of the map: blocks, by whatever else was varied. What each is named, and the
  *  numbers that it is sorted by. */
@@ -187,12 +178,7 @@ function showMap() {
 /** Every shape by time and energy, and the Pareto set as a line. */
 function showFront() {
   const { points, pareto, reference } = found;
-  const [bySecond, time] = unitFor(points.map((point) => point.time.seconds), "s");
-  const [byJoule, energy] = unitFor(points.map((point) => point.energy.joules), "J");
-  const at = (some) => ({
-    x: some.map((point) => point.time.seconds / bySecond),
-    y: some.map((point) => point.energy.joules / byJoule),
-  });
+  const { at, axes: titled } = energyAgainstTime(points);
   const isIt = (one) => (point) => ["gpu", "grid", "block", "registers_per_thread"]
     .every((name) => `${point[name]}` === `${one[name]}`) && macrosOf(point) === macrosOf(one);
   const front = pareto.map((one) => points.find(isIt(one))).filter(Boolean);
@@ -205,18 +191,15 @@ function showFront() {
     return {
       title: "Time and energy of every shape; the table of all shapes says the same",
       data: [
-        { type: "scatter", mode: "markers", name: "shapes", ...at(points), text: points.map(told),
+        { mode: "markers", name: "shapes", ...at(points), text: points.map(told),
           hovertemplate: "%{text}<extra></extra>", marker: { size: 8, color: colour("muted") } },
-        { type: "scatter", mode: "lines+markers", name: "Pareto set", ...at(front), hoverinfo: "skip",
+        { mode: "lines+markers", name: "Pareto set", ...at(front), hoverinfo: "skip",
           line: { color: colour("accent"), shape: "hv", width: 1.5 },
           marker: { symbol: "star", size: 13, color: colour("accent") } },
-        { type: "scatter", mode: "markers", name: "as launched", ...at([reference]), hoverinfo: "skip",
+        { mode: "markers", name: "as launched", ...at([reference]), hoverinfo: "skip",
           marker: { symbol: "circle-open", size: 17, color: colour("text"), line: { width: 2 } } },
       ],
-      layout: {
-        xaxis: { title: { text: `Time, ${time}` }, range: range(all.x) },
-        yaxis: { title: { text: `Energy, ${energy}` }, range: range(all.y) },
-      },
+      layout: titled({ range: range(all.x) }, { range: range(all.y) }),
     };
   });
 }

@@ -291,7 +291,8 @@ def _answer(
     inside = bool(told.inside[row])
     seconds, watts = float(told.seconds[row]), float(told.watts[row])
     sustained = float(told.sustained_watts[row])
-    flops, size = float(told.quantities.flops[row]), float(told.quantities.bytes[row])
+    moved, weights = told.quantities.moved_bytes, told.quantities.weight_bytes
+    flops, size = float(told.quantities.flops[row]), float(moved[row] + weights[row])
     roofline = float(told.roofline[row])
     math_bits = int(values_of(one.operator)["math_bits"])
     peak = board.tensor[16 if math_bits >= 16 else 8 if math_bits >= 8 else 4]

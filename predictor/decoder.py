@@ -251,7 +251,7 @@ class Decoder:
             "name": "attention", "phase": "decode" if new == 1 else "prefill", "batch": batch,
             "new_tokens": new, "cached_tokens": cached, "heads": heads, "kv_heads": kv_heads,
             "head_size": size, "window": window, "causal": True,
-            "dtype": dtype if dtype != "nvfp4" else "bfloat16", "kv_dtype": kv_dtype,
+            "dtype": "fp8" if dtype == "fp8" else "bfloat16", "kv_dtype": kv_dtype,
         }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import wattcast
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
 from wattcast.features.errors import LaunchError, ModelConfigError
-from wattcast.predictor.language_model import _weights
+from wattcast.models.estimate import Basis
+from wattcast.predictor.language_model import SHARED, _ends, _Sum, _weights
 from wattcast.predictor.messages.language_model import LanguageModelAnswer
 
 FILE = Path(__file__).parents[1] / "fixtures" / "language_models.toml"
@@ -59,6 +61,23 @@ def test_few_answered_steps_stand_for_all() -> None:
         total[1] += point.joules * 7
     assert few.time.seconds == pytest.approx(total[0], rel=0.01)
     assert few.energy.joules == pytest.approx(total[1], rel=0.01)
+
+
+def test_half_widths_are_joined_as_worked_out_by_hand() -> None:
+    def part(kind: str, role: str, joules: float, basis: Basis = "unseen_kernel") -> _Sum:
+        width = (0.8, 1.3)
+        return _Sum("decode", role, kind, kind, 1, 1.0, joules, width, width, width, basis)
+
+    shared = SHARED[False]
+    apart = [part("gemm", "up", 100.0), part("decode", "attention", 100.0)]
+    low, high = _ends(apart, "joules", "energy_width")
+    assert 200 - low == pytest.approx(sqrt(shared * 40**2 + (1 - shared) * 2 * 20**2))
+    assert high - 200 == pytest.approx(sqrt(shared * 60**2 + (1 - shared) * 2 * 30**2))
+    alike = [part("gemm", "up", 100.0), part("gemm", "up", 100.0)]
+    assert _ends(alike, "joules", "energy_width") == pytest.approx((160.0, 260.0))
+    guess = [*apart[:1], part("decode", "attention", 100.0, "uncalibrated")]
+    assert SHARED[True] > shared
+    assert _ends(guess, "joules", "energy_width")[1] > high
 
 
 @given(st.integers(1, 5000), st.integers(1, 3000), st.integers(1, 12))
@@ -112,6 +131,19 @@ def test_a_training_step_is_forward_backward_and_optimizer() -> None:
     assert answer.tokens == 4 * 2048
 
 
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_block", "nvfp4"])
+def test_every_format_of_products_is_answered(dtype: str) -> None:
+    """Attention has no blocks with scales: it stays in 16 bits beside such products."""
+    for config in (LLAMA, CONFIGS["qwen3-30b-a3b"]):
+        few, plain = ask(config, gpu="b200", dtype=dtype), ask(config, gpu="b200")
+        assert few.model.weight_bytes < 0.6 * plain.model.weight_bytes
+        attention = [
+            {row.phase: row.joules for row in answer.operators if row.role == "attention"}
+            for answer in (few, plain)
+        ]
+        assert (attention[0] == attention[1]) == (dtype != "fp8")
+
+
 def test_overheads_are_added_where_they_are_given() -> None:
     plain, more = ask(), ask(overhead_share=0.25)
     assert more.energy.joules == pytest.approx(1.25 * plain.energy.joules)
@@ -149,7 +181,7 @@ NAMES = sorted({name for config in CONFIGS.values() for name in config} | {
     options=st.fixed_dictionaries({
         "batch": st.sampled_from([1, 8, 4096]), "prompt": st.sampled_from([1, 512, 2**20]),
         "generate": st.sampled_from([0, 1, 2, 64, 2**20]), "train": st.booleans(),
-        "dtype": st.sampled_from(["bfloat16", "nvfp4"]), "batches": st.just([1, 64]),
+        "dtype": st.sampled_from(["bfloat16", "fp8_block"]), "batches": st.just([1, 64]),
         "tensor_parallel": st.sampled_from([1, 3, 64]),
     }),
 )  # fmt: skip

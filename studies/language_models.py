@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from studies.fitting.operators import (
-    GROWS,
     Rows,
     fit,
     inputs_of,
@@ -38,7 +37,7 @@ from studies.fitting.operators import (
 from studies.traces.trace_totals import MIXES, Pool, held, least_share, mixes
 from wattcast.app.settings import Settings
 from wattcast.features.operators import Columns, Floats
-from wattcast.models.operators import Quantity
+from wattcast.models.operators import GROWS, Quantity
 from wattcast.predictor import Predictor
 from wattcast.predictor.decoder import Part, decoder_of
 from wattcast.predictor.language_model import checked_operator, operator_calls

@@ -28,7 +28,6 @@ NOT_QUICK = (
     "tests/features/test_cuda.py",
     "tests/features/test_execution_counts_only.py",
     "tests/features/test_hostile_ptx.py",
-    "tests/features/test_runs.py::test_mutated_ptx_is_analysed_or_refused",
     "tests/features/test_symbolic_footprints.py::test_traffic_worked_out_is_that_executed",
     "tests/features/test_symbolic_together.py::test_fixtures",
     "tests/models/test_boosted.py",

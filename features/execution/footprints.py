@@ -235,11 +235,11 @@ class _Footprints:
             if not keys.size:
                 continue
             each = float(unique[number]) / self.busy
+            beyond = self.beyond(number)
             sharing, of_lines = measure_sharing(
-                keys, partly, pairs, launch, each, float(lines[number]), self.busy
+                keys, partly, pairs, launch, each, float(lines[number]), self.busy, beyond
             )
             seen = distinct(keys & _SECTOR_MASK)
-            beyond = self.beyond(number)
             larger = self.larger(keys)
             distinct_sectors = self.of_launch(seen, sharing, each, beyond, larger)
             distinct_lines = self.of_launch(

@@ -104,12 +104,13 @@ class Listed(NamedTuple):
 
 def measure_sharing(
     keys: Integers, partly: Sequence[Listed], pairs: Pairs, launch: Launch,
-    each_sectors: float, each_lines: float, busy: float,
+    each_sectors: float, each_lines: float, busy: float, beyond: float,
 ) -> tuple[Sharing, Sharing]:  # fmt: skip
     """Sharing of sectors and of lines, from sorted distinct footprint keys of one buffer.
 
     ``partly`` tells of which sectors not all are among the keys. ``each_sectors`` and
-    ``each_lines`` are a block's distinct ones on average, of ``busy`` blocks of the launch.
+    ``each_lines`` are a block's distinct ones on average, of ``busy`` blocks of the launch. Where
+    the budget ended, there is room for ``beyond`` sectors, whatever was listed.
     """
     count = pairs.row.shape[0]
     drifts = _drifts(keys, pairs.places, launch)
@@ -135,6 +136,7 @@ def measure_sharing(
         at = np.minimum(np.searchsorted(listed.sectors, units), listed.sectors.size - 1)
         weights[listed.sectors[at] == units] = listed.factor
     dense, span = _stretch(everything, count, float(weights.mean()))
+    span = max(span, beyond)
     line = units >> SECTORS_PER_LINE_SHIFT
     starts = np.flatnonzero(changes(line))
     lines = np.maximum.reduceat(touched, starts, axis=0)

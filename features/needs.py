@@ -20,7 +20,8 @@ class Need:
     """An argument that was not given and matters. ``argument`` is its name in the PTX.
 
     ``decides`` names the place, ``effect`` what it does to the answer, ``assumed`` what stands in
-    for it: a value, or (``assumes`` is ``trips``) the trips of the loops it decides.
+    for it: a value, or (``assumes`` is ``trips``) the trips of the loops it decides. Of a pointer
+    ``by_data`` says that what it points to decides.
     """
 
     argument: str
@@ -29,6 +30,7 @@ class Need:
     effect: str
     assumed: float
     assumes: str
+    by_data: bool = False
 
 
 def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> tuple[Need, ...]:
@@ -54,7 +56,7 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
         elif on_data:
             need = Need(name, position, f"{_loops(on_data)}, by the data it points to",
                         "trips follow from the data: describe them, or give the loop's trips",
-                        on_data[0].source_count or on_data[0].count, "trips")  # fmt: skip
+                        on_data[0].source_count or on_data[0].count, "trips", True)  # fmt: skip
             found.append(((1, 0), need))
         elif given is None and not parameter.is_pointer and parameter.type[:1] in "sub":
             place = _place_of(function, known, name)

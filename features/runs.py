@@ -293,10 +293,14 @@ class Runs:
             return tuple(better), (failed,)
         ran = executed_trips(executed, self.function, cfg, forest)
         for index, trip in enumerate(better):
-            if trip.how != "assumed" or trip.loop not in ran or self._missing(trip.loop):
+            if trip.how != "assumed" or self._missing(trip.loop):
                 continue
             if trip.loop in self._execution[1]:
                 continue
+            if trip.loop not in ran:
+                if self.made_up(trip.loop) or not executed.sampling.completed:
+                    continue
+                ran[trip.loop] = 0.0  # nobody enters it, as a rest of an unrolled loop
             how: How = "assumed" if self.made_up(trip.loop) else "executed"
             if how == "executed" and deciding(self.function).loops[trip.loop].loaded:
                 how = "given"  # by what the launch tells of the data

@@ -98,9 +98,9 @@ def request_of(
     """
     given = {name: value for name, value in options.items() if value is not None}
     launch = {name: given.pop(name) for name in LaunchRequest.model_fields if name in given}
-    arguments = {name: _argument(value) for name, value in launch.pop("arguments", {}).items()}
+    arguments = {str(name): _argument(value) for name, value in launch.pop("arguments", {}).items()}
     if block is not None:
-        launch["block"] = block if isinstance(block, int) else list(block)
+        launch["block"] = _dimensions(block)
     kernels = sources(code, given.pop("cuda", None))
     triton = kernels[0].triton if kernels else None
     if triton is not None:
@@ -109,10 +109,9 @@ def request_of(
     else:
         if callable(grid):
             raise LaunchError("only a Triton kernel tells what a grid function asks", field="grid")
-        size = grid if isinstance(grid, int) else list(grid)
         body = {
             **{each.member: each.text for each in kernels},
-            "launch": {"grid": size, "arguments": arguments, **launch},
+            "launch": {"grid": _dimensions(grid), "arguments": arguments, **launch},
         }
         if kernels and kernels[0].kernel is not None:
             body["kernel"] = kernels[0].kernel
@@ -121,6 +120,11 @@ def request_of(
     if isinstance(given.get("loops"), int | float):
         given["loops"] = {"default": given["loops"]}
     return {**body, **given}
+
+
+def _dimensions(size: Any) -> Any:
+    """A grid or block as requests hold it; numbers may be NumPy's."""
+    return [_argument(each) for each in size] if hasattr(size, "__len__") else _argument(size)
 
 
 def _argument(value: Any) -> Any:

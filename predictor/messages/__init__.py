@@ -188,6 +188,9 @@ class Reported(Answer):
         ``notebook``)."""
         return reports.frame(self.rows())
 
+    def __str__(self) -> str:
+        return reports.text(self.report())
+
     def show(self) -> None:
         """Print it, as the command line does."""
         print(reports.text(self.report()))
@@ -570,12 +573,19 @@ class Need(Answer):
     assumes: Literal["trips", "value"] = Field(
         description="Whether `assumed` is the trips of the loops it decides, or its value."
     )
+    by_data: bool = Field(False, description="The data that it points to decide: describe them.")
 
     def __str__(self) -> str:
         what = "trips" if self.assumes == "trips" else "as its value"
+        at = f"--arg {self.position}"
+        option = f"{at}=..."
+        if self.by_data:
+            option = (
+                f"{at}:values=sorted,low=0,high=LAST (offsets) or {at}:low=0,high=MOST (lengths)"
+            )
         return (
             f"give {self.argument} (argument {self.position}): it decides the {self.decides}; "
-            f"{self.effect}. Assumed: {self.assumed:,.10g} {what}. Pass --arg {self.position}=..."
+            f"{self.effect}. Assumed: {self.assumed:,.10g} {what}. Pass {option}"
         )
 
 

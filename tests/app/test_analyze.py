@@ -394,3 +394,4 @@ def test_what_else_may_decide(
     needs = client.post("/analyze", json=body).json()["needs"]
     assert needs[0]["argument"] == argument
     assert decides in needs[0]["decides"]
+    assert needs[0]["by_data"] == ("by the data" in decides)

@@ -224,3 +224,22 @@ def test_help_lists_predict_first_and_each_command_on_one_whole_line(run: Run) -
         assert re.fullmatch(r"  [\w-]+ +[A-Z].*\w\.", line), line
     for status in map(int, Exit):
         assert re.search(rf"^  {status} ", out, re.M)
+
+
+def test_the_option_that_a_note_prints_for_data_is_the_one_that_helps(run: Run) -> None:
+    """Offsets of a CSR: ``--arg 1=...`` was told, which is refused for a pointer."""
+    ptx = Path(__file__).parents[1] / "fixtures" / "ptx" / "effort" / "kernels.ptx"
+    command = (
+        "predict", str(ptx), "--kernel", "csr_rows", "--grid", "1024", "--block", "256",
+        "--gpu", "v100", "--arg", "5=262144",
+    )  # fmt: skip
+    out, err = run(*command)
+    told = " ".join((out + err).split())
+    option, _, after = told.partition("Pass --arg ")[2].partition("LAST (offsets)")
+    assert option == "1:values=sorted,low=0,high="
+    assert after
+    assert "trust: guess" in told
+    out, err = run(*command, "--arg", f"{option}8388608")
+    told = " ".join((out + err).split())
+    assert "give csr_rows_param_1" not in told
+    assert "trust: measured board" in told

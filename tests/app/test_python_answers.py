@@ -175,6 +175,8 @@ def test_hotspots_and_advice_are_those_of_the_answer(answer: Any) -> None:
     assert advice.to_frame().equals(same.to_frame())
     for one in advice.advice:
         assert one.remedy in shown(advice)
+    assert all(one.remedy in " ".join(str(advice).split()) for one in advice.advice)
+    assert "Advice(" not in str(advice)
 
 
 def test_an_answer_from_measured_work_has_no_code_to_ask_about() -> None:

@@ -57,6 +57,10 @@ def test_arrays_tell_their_elements_and_numbers_of_numpy_are_numbers() -> None:
     expected = joules(DEMO, arguments={**hints, "3": count})
     assert joules(DEMO, arguments={**arrays, "3": np.int64(count)}) == expected
     assert joules(DEMO, arguments={**hints, "3": 1}) != expected
+    by_place = {int(at): hint for at, hint in hints.items()}
+    assert joules(DEMO, arguments={**by_place, 3: count}) == expected
+    grid, block = np.int64(LAUNCH["grid"]), np.array([LAUNCH["block"], 1])
+    assert joules(DEMO, arguments={**hints, "3": count}, grid=grid, block=block) == expected
 
 
 def test_one_line_of_ptx_is_text() -> None:

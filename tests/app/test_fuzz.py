@@ -274,6 +274,7 @@ OURS = {
         *("predictor/hotspots.py", "predictor/explain/__init__.py", "predictor/advise/__init__.py"),
         *("predictor/parts/stored.py", "predictor/predict.py", "predictor/history.py"),
     ],
+    "texts that the trace's reader has made": ["predictor/traces/powers.py"],
     "what our own processes say to each other": [
         *("app/services/measurements/extraction.py", "app/services/measurements/__main__.py"),
         *("app/services/measurements/readers.py", "features/cuda/jail.py"),

@@ -151,7 +151,8 @@ def test_a_database_that_does_not_answer_is_an_error_only_for_who_needs_it(
 ) -> None:
     monkeypatch.setenv("WATTCAST_DATABASE_URL", "postgresql://anna:secret@127.0.0.1:1/none")
     _, err = run("predict", file, *LAUNCH, status=1)
-    assert err.startswith("wattcast: cannot ask postgresql://anna:***@127.0.0.1:1/none")
+    told = json.loads(err)["detail"]  # with --json
+    assert told.startswith("cannot ask postgresql://anna:***@127.0.0.1:1/none")
     assert "WATTCAST_REGISTRY=off" in err
     assert err.count("\n") == 1
     run("predict", file, *LAUNCH, "--no-registry")
@@ -159,7 +160,7 @@ def test_a_database_that_does_not_answer_is_an_error_only_for_who_needs_it(
     run("gpus")
     monkeypatch.setenv("WATTCAST_DATABASE_URL", "no url")
     _, err = run("predict", file, *LAUNCH, status=1)
-    assert err == "wattcast: WATTCAST_DATABASE_URL is not an SQLAlchemy URL\n"
+    assert json.loads(err)["detail"] == "WATTCAST_DATABASE_URL is not an SQLAlchemy URL"
 
 
 def test_a_champion_whose_artifact_is_gone_is_an_error(run: Run, file: str, tmp_path: Path) -> None:
@@ -172,5 +173,5 @@ def test_a_champion_whose_artifact_is_gone_is_an_error(run: Run, file: str, tmp_
     with pytest.raises(ModelError):
         in_python(file)
     _, err = run("predict", file, *LAUNCH, status=1)
-    assert err.startswith("wattcast: ")
+    assert json.loads(err)["detail"].startswith("no xgboost power model")
     assert err.count("\n") == 1

@@ -190,7 +190,7 @@ def test_a_kernel_that_breaks_the_context_is_not_blamed_on_those_after_it(
     books = books_with_graphs()
     runner = CudaRunner(module=books)
     sensor = SimpleNamespace(
-        read=lambda: Reading(0.0), told=lambda: (), held=nullcontext, traits=SensorTraits()
+        read=lambda: Reading(0.0), events=lambda: (), locked=nullcontext, traits=SensorTraits()
     )
     path = tmp_path / "recording.jsonl"
     probe = Probe(kind="launch", target="launch", operations=1)

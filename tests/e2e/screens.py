@@ -249,6 +249,14 @@ def set_up(page: Watched, width: int, scheme: str) -> None:
     page.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
 
 
+ON_A_PIXEL = """one => {
+  one.style.cssText = "position: relative; top: 0";
+  const top = one.getBoundingClientRect().top + scrollY;
+  one.style.top = `${Math.ceil(top) - top}px`;
+}"""
+"""Moves a view to where a pixel begins: text is drawn otherwise between two."""
+
+
 def steady(page: Watched, view: str) -> Image.Image:
     """The whole page, or of a view that unfolds in its place that alone, half as large, once it no
     longer changes."""
@@ -258,6 +266,7 @@ def steady(page: Watched, view: str) -> Image.Image:
     tab.evaluate("document.activeElement?.blur(); scrollTo(0, 0); document.fonts.ready")
     for _ in range(_MOST_LOOKS):
         tab.wait_for_timeout(_STEADY_MILLISECONDS)
+        folded.evaluate_all(f"all => all.forEach({ON_A_PIXEL})")
         now = shot(animations="disabled", caret="hide")
         if now == before:
             break

@@ -163,7 +163,8 @@ def _known(
     registers = None
     if cubin is not None and (beyond or find_ptxas() is None):
         registers = cubin_registers(cubin)
-    return TritonKernel(ptx, {**told, **constants}, {**shown, **options}, positions, registers)
+    parameters = {**shown, **options, **shown}  # a constant may bear the name of an option
+    return TritonKernel(ptx, {**told, **constants}, parameters, positions, registers)
 
 
 def cubin_registers(cubin: bytes) -> int | None:
@@ -212,7 +213,7 @@ def compile_configurations(
     major, minor = gpu.compute_capability.split(".")
     target = targets.GPUTarget("cuda", int(major) * 10 + int(minor), WARP_SIZE)
     for each in configurations:
-        options, chosen = _configuration(each)
+        options, chosen = _configuration(each, kernel)
         types, given, attributes = _specialised(
             kernel, signature, {**constants, **chosen}, arguments
         )
@@ -225,13 +226,16 @@ def compile_configurations(
             yield compiled(made)
 
 
-def _configuration(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options and constants of a ``triton.Config`` or a mapping."""
+def _configuration(given: Any, kernel: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options and constants of a ``triton.Config`` or a mapping. An option is both where the kernel
+    has a parameter of its name, as in a launch of Triton."""
+    own = {each.name for each in kernel.params}
     told = given
     if not isinstance(given, Mapping):
         told = {**{name: getattr(given, name, None) for name in OPTIONS}, **given.kwargs}
     options = {name: told[name] for name in OPTIONS if told.get(name) is not None}
-    return options, {name: value for name, value in told.items() if name not in OPTIONS}
+    chosen = {k: v for k, v in told.items() if k not in OPTIONS or (k in own and v is not None)}
+    return options, chosen
 
 
 _Attributes = dict[tuple[int], list[list[str | int]]]
@@ -334,13 +338,13 @@ def launched(
         inner = inner.fn
     named, options = _bound(inner, arguments, keywords)
     for each in configurations:
-        chosen_options, chosen = _configuration(each)
+        chosen_options, chosen = _configuration(each, inner)
         known = {**named, **chosen}
         for values in heuristics:
             known |= {name: rule(known) for name, rule in values.items()}
         types, constants, numbers = _typed(inner, known)
-        given = {**options, **chosen_options, **constants}
-        for one in compile_configurations(inner, gpu, [given], types, {}, numbers):
+        given = {**options, **chosen_options}
+        for one in compile_configurations(inner, gpu, [given], types, constants, numbers):
             shown = {**chosen, **options, **chosen_options}
             if isinstance(one, tuple):
                 configuration = Configuration(shown, None, None)

@@ -34,6 +34,9 @@ EXTRAS = {
 }
 """Extras a user may want, and what each is for."""
 
+LOOKED_INTO_WITH = {"database": "serve", "data": "train"}
+"""Parts that an extra alone can look into."""
+
 State = Literal["ok", "missing", "broken"]
 _COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
 
@@ -67,6 +70,9 @@ def _safe(part: Callable[[], Iterator[Check]]) -> list[Check]:
     try:
         return list(part())
     except (WattcastError, OSError, ValueError, ImportError) as error:
+        if isinstance(error, ModuleNotFoundError) and name in LOOKED_INTO_WITH:
+            told = f"cannot be looked into without {error.name} (predictions do without)"
+            return [Check(name, "missing", told, install(LOOKED_INTO_WITH[name]))]
         return [Check(name, "broken", " ".join(str(error).split()))]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.app.conftest import settings_at
+from wattcast.app.store.database import open_database
 
 HEAVY = ("xgboost", "catboost", "shap", "lime", "sklearn", "pandas", "onnx", "matplotlib")
 
@@ -69,6 +73,25 @@ def test_the_core_answers_without_extras(command: str, tmp_path: Path) -> None:
     done = core(command, "app/demo/vector_add.ptx", *LAUNCH, home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "vector_add" in done.stdout or "grid_size" in done.stdout
+
+
+def test_the_core_calls_nothing_broken_that_an_extra_brings(tmp_path: Path) -> None:
+    """A service ran in this home and promoted something; then only the core was installed."""
+    started = open_database(settings_at(tmp_path).sqlalchemy_url)
+    with started.begin() as changing:
+        changing.exec_driver_sql("UPDATE registry SET generation = 1")
+    done = core("doctor", "--json", home=tmp_path)
+    assert done.returncode == 0, done.stdout
+    found = {check["name"]: check for check in json.loads(done.stdout)}
+    assert not [name for name, check in found.items() if check["state"] == "broken"]
+    assert "[train]'" in found["data"]["fix"]
+    assert "[serve]'" in found["database"]["fix"]
+    done = core("predict", "app/demo/vector_add.ptx", *LAUNCH, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "promoted there are left out" in line
+    assert "pip install 'wattcast[serve]'" in line
+    assert "power" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,29 @@ def test_an_autotuned_kernel_answers_with_the_fastest_configuration(made: list[A
     assert "BLOCK_M=128" in ranking._repr_html_()
 
 
+def test_an_option_is_a_constant_too_where_the_kernel_has_one_of_its_name(made: list[Any]) -> None:
+    """As Triton's tutorial on softmax has ``num_stages: tl.constexpr``: by keyword it is the option
+    of the compiler too, by place it is the kernel's alone, and a configuration tells both."""
+    own = gemm()
+    own.params.insert(6, _Parameter(name="num_stages", is_constexpr=True))
+    kernel = wattcast.estimate(gpu="a100", registry=False)(own)
+    tiles = {"BLOCK_M": 128, "BLOCK_N": 128}
+    kernel[programs](*ARGUMENTS, **tiles, num_warps=4, num_stages=2)
+    kernel[programs](*ARGUMENTS, 2, **tiles, num_warps=4)
+    tuned = SimpleNamespace(
+        fn=own, configs=[SimpleNamespace(kwargs=tiles, num_warps=4, num_stages=2)]
+    )
+    wattcast.estimate(gpu="a100", registry=False)(tuned)[programs](*ARGUMENTS)
+    wattcast.rank_triton(
+        own, gpu="a100", grid=256, configs=[{**tiles, "num_stages": 2}], registry=False,
+        signature=dict.fromkeys("abc", "*fp16"), arguments=dict(zip("mnk", [SIDE] * 3, strict=True)),
+    )  # fmt: skip
+    assert [constants["num_stages"] for _, constants, *_ in made] == [2, 2, 2, 2]
+    assert [options.get("num_stages") for *_, options in made] == [2, None, 2, 2]
+    with pytest.raises(DataError, match="num_stages is a constant of the kernel that nobody gives"):
+        kernel[programs](*ARGUMENTS, **tiles)
+
+
 @pytest.mark.parametrize(
     ("arguments", "keywords", "kind", "message"),
     [
@@ -159,3 +182,9 @@ def test_triton_itself_compiles_a_launch() -> None:
     assert answer.time is not None
     least = 2 * 4 * rows * columns / 2.039e12  # read and written once (A100 data sheet)
     assert least < answer.time.seconds < 3 * least
+    own = wattcast.estimate(gpu="a100", registry=False)(kernels.softmax_rows)
+    staged = own[(864,)](data, data, rows, columns, BLOCK=1024, num_stages=4, num_warps=8)
+    assert staged.time is not None
+    assert staged.configuration is not None
+    assert staged.configuration["num_stages"] == 4
+    assert least < staged.time.seconds < 3 * least

@@ -6,6 +6,7 @@ prediction, and nothing is written to it. Only the models that are asked for are
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,12 @@ Model = TypeVar("Model")
 
 POLL_SECONDS = 0.5
 """How often one process asks the registry, as a service does (``champions``)."""
+
+_UNREAD = (
+    "%s: models promoted there are left out, reading them needs SQLAlchemy: "
+    "pip install 'wattcast[serve]', or WATTCAST_REGISTRY=off to leave them out for good"
+)
+"""What to say of a service's database where the extra that reads it is not installed."""
 
 MOST_OPENED = 8
 """Opened models kept of each target; each takes a few MB."""
@@ -115,6 +122,7 @@ class _Registry:
         self._champions: dict[Place, Version] = {}
         self._coverage: Mapping[power_models.Watched, Observed] = {}
         self._looked = float("-inf")
+        self._told = False
         self._lock = threading.Lock()
 
     def champions(self, target: str) -> dict[tuple[str, str], Version]:
@@ -145,11 +153,18 @@ class _Registry:
             return
         if file is not None and self._reading is None and _never_changed(file):
             return
-        from sqlalchemy.exc import SQLAlchemyError
+        try:
+            from sqlalchemy.exc import SQLAlchemyError
 
-        from wattcast.app.store.database import Reading, cannot_read
-        from wattcast.app.store.registry import RegistryStore
-
+            from wattcast.app.store.database import Reading, cannot_read
+            from wattcast.app.store.registry import RegistryStore
+        except ModuleNotFoundError:
+            if file is None:
+                raise
+            if not self._told:
+                logging.getLogger(__name__).warning(_UNREAD, file)
+            self._told = True
+            return
         url = self._settings.sqlalchemy_url
         if self._reading is None:
             self._reading = Reading(url)

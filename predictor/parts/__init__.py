@@ -391,6 +391,30 @@ def _doubts(analysis: KernelAnalysis, is_ptx: bool) -> Iterator[Diagnostic]:
             "the code reads threadIdx.y, but the block has threads along x alone: give both, "
             "as 16x16",
         )
+    for value in analysis.launch.arguments.values():
+        count = getattr(value, "elements", value)
+        if isinstance(count, int) and count <= grid[0] < count + analysis.launch.block[0]:
+            with suppress(WattcastError):
+                yield from _grid_in_threads(analysis, count)
+            return
+
+
+IN_BLOCKS = 4
+"""Stores by all threads of a block below which a grid as large as the data counts threads: where
+each element is stored but once, one block in so many threads stores (a judgement)."""
+
+
+def _grid_in_threads(analysis: KernelAnalysis, count: int) -> Iterator[Diagnostic]:
+    """A grid of as many blocks as there are elements, though each thread takes one."""
+    launch, activity = analysis.launch, analysis.activity
+    stores = activity.global_store_requests + activity.atomic_requests
+    if 0 < stores * launch.threads_per_block <= IN_BLOCKS * launch.blocks * launch.warps_per_block:
+        yield Diagnostic(
+            "grid_in_threads",
+            f"a grid counts blocks: {launch.blocks:,} of {launch.threads_per_block} threads are "
+            f"{launch.threads:,} threads, most of which do nothing: for {count:,} elements give "
+            f"{-(-count // launch.block[0])} blocks along x",
+        )
 
 
 def plain_warnings(*groups: Iterable[Diagnostic]) -> list[messages.WarningLine]:

@@ -187,4 +187,4 @@ def test_triton_itself_compiles_a_launch() -> None:
     assert staged.time is not None
     assert staged.configuration is not None
     assert staged.configuration["num_stages"] == 4
-    assert least < staged.time.seconds < 3 * least
+    assert least / 2 < staged.time.seconds < 2 * least  # the data fit in L2

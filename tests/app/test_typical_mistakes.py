@@ -43,6 +43,11 @@ WARNED: dict[str, tuple[dict[str, Any], str]] = {
         {"ptx": None, "cuda": TRANSPOSE, "launch": {"grid": [64, 64], "block": 256}},
         "flat_block: the code reads threadIdx.y, but the block has threads along x alone",
     ),
+    "grid in threads": (
+        {"launch": {"grid": 1 << 20, "block": 256, "arguments": {"3": 1 << 20}}},
+        "grid_in_threads: a grid counts blocks: 1,048,576 of 256 threads are 268,435,456 threads, "
+        "most of which do nothing: for 1,048,576 elements give 4096 blocks along x",
+    ),
 }
 """What cannot be refused, since somebody may mean it."""
 
@@ -113,4 +118,31 @@ def test_it_is_answered_with_a_warning(client: httpx.Client, mistake: str, tmp_p
 def test_a_board_that_can_run_the_code_is_not_warned_of(client: httpx.Client) -> None:
     body = request({"gpu": "h100-sxm5", "launch": {**LAUNCH, "arguments": {"3": 1 << 20}}})
     codes = {each["code"] for each in client.post("/predict", json=body).json()["warnings"]}
-    assert not codes & {"newer_target", "flat_block"}
+    assert not codes & {"newer_target", "flat_block", "grid_in_threads"}
+
+
+ROWS = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry rows(.param .u64 out, .param .u32 n)
+{
+    .reg .b32 %r<4>; .reg .b64 %rd<4>; .reg .pred %p<2>;
+    ld.param.u64 %rd1, [out]; cvta.to.global.u64 %rd1, %rd1;
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x;
+    setp.ne.s32 %p1, %r2, 0;
+    @%p1 bra DONE;
+    mul.wide.s32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r2;
+DONE:
+    ret;
+}
+"""
+
+
+def test_a_block_for_each_row_is_no_grid_in_threads(client: httpx.Client) -> None:
+    """One thread of each block stores, as after a reduction."""
+    launch = {"grid": 4096, "block": 256, "arguments": {"n": 4096, "out": {"elements": 4096}}}
+    answer = client.post("/predict", json=request({"ptx": ROWS, "launch": launch}))
+    assert answer.status_code == 200
+    assert "grid_in_threads" not in {each["code"] for each in answer.json()["warnings"]}

@@ -130,7 +130,7 @@ def test_an_option_is_a_constant_too_where_the_kernel_has_one_of_its_name(made: 
     wattcast.estimate(gpu="a100", registry=False)(tuned)[programs](*ARGUMENTS)
     wattcast.rank_triton(
         own, gpu="a100", grid=256, configs=[{**tiles, "num_stages": 2}], registry=False,
-        signature=dict.fromkeys("abc", "*fp16"), arguments=dict(zip("mnk", [SIDE] * 3, strict=True)),
+        signature=dict.fromkeys("abc", "*fp16"), arguments=dict.fromkeys("mnk", SIDE),
     )  # fmt: skip
     assert [constants["num_stages"] for _, constants, *_ in made] == [2, 2, 2, 2]
     assert [options.get("num_stages") for *_, options in made] == [2, None, 2, 2]

@@ -24,7 +24,8 @@ class UnitActivities(NamedTuple):
 
     ``issue``: warp instructions of all schedulers; ``fma`` holds integer multiplication too;
     ``tensor``: the matrix units' dense FP16 rate; ``sfu``: special functions; ``load_store``:
-    shared memory and load/store passes; ``dram``: bandwidth of device memory.
+    shared memory and load/store passes; ``dram``: bandwidth of device memory. ``sms``: SMs that
+    have a block at all, of all SMs.
     """
 
     issue: float
@@ -38,6 +39,16 @@ class UnitActivities(NamedTuple):
     l2: float
     texture: float
     dram: float
+    sms: float
+
+
+AT_REST = UnitActivities(**{**dict.fromkeys(UnitActivities._fields, 0.0), "sms": 1.0})
+"""Every SM has a block, and none of them does anything."""
+
+
+def sms_at_work(blocks: float, gpu: GpuProfile) -> float:
+    """Share of the SMs that get one of a launch's ``blocks``: they are dealt out one an SM."""
+    return min(1.0, blocks / gpu.sm_count)
 
 
 class LoadStorePasses(NamedTuple):
@@ -92,6 +103,7 @@ def unit_activities(
         l2=share(activity.l2_sectors, L2_SECTORS_PER_CLOCK_OF_SM),
         texture=pipe(activity.texture_requests, sm.texture_lanes),
         dram=min(1.0, dram_bytes(activity, constants) / (bandwidth * time_seconds)),
+        sms=sms_at_work(activity.blocks / max(1.0, activity.kernel_launches), gpu),
     )
 
 
@@ -123,6 +135,7 @@ def work_activities(
         l2=share(work.dram_bytes / SECTOR_BYTES, L2_SECTORS_PER_CLOCK_OF_SM),
         texture=0.0,
         dram=min(1.0, work.dram_bytes / (bandwidth * time_seconds)),
+        sms=sms_at_work(work.launch.blocks, gpu),
     )
 
 

@@ -1,12 +1,15 @@
 """Power as physics has it: idle, plus energy per event times events per second.
 
-    P = P_idle + (P_limit - P_idle) (c_0 + c_m f_m + c_1 V^2 f + V^2 f sum_j w_j a_j
+    P = P_idle + (P_limit - P_idle) (c_m f_m + (c_0 + c_1 V^2 f) s + V^2 f sum_j w_j a_j
                                      + w_dram a_dram f_m + w_dram_core a_dram V^2 f)
     V = max(V_floor, 1 - k (1 - f))
 
-f and f_m are clocks over the reference pair's, V the core voltage over that at the reference, a_j
-the units' activities (``models.power.activities``). All weights are >= 0, so a busier unit or a
-higher core clock at the same activities never draws less. One set of weights per GPU, fitted by
+s is the share of the SMs that have a block: of nine boards, idle or with launches on few SMs, each
+says that what is left without any is idle power and the memory's clock (``python -m studies
+physical``). f and f_m are clocks over the reference pair's, V the core voltage over that at the
+reference, a_j the units' activities (``models.power.activities``). All weights are >= 0, so a
+busier unit, more SMs at work or a higher core clock never draw less at otherwise the same
+activities. One set of weights per GPU, fitted by
 ``studies/fitting/physical/fit.py``; the pooled set serves GPUs nobody measured. docs/physical.md.
 """
 
@@ -173,9 +176,9 @@ def regressors(
     memory = clocks.memory_mhz / reference.memory_mhz
     units = (*CORE_UNITS, *SHARED_WEIGHTS)
     return {
-        "base": 1.0,
+        "base": activities.sms,
         "memory_clock": memory,
-        "clock": switching,
+        "clock": switching * activities.sms,
         **{name: switching * getattr(activities, name) for name in units},
         "dram": activities.dram * memory,
         "dram_core": activities.dram * switching,
@@ -405,8 +408,8 @@ class PhysicalPowerModel:
         self.typical_voltage = self.pooled or bool(self.card.hyperparameters.get("pooled_voltage"))
         facts = {fact.name: fact for fact in self.card.features}
         self._highest: Mapping[str, float] = {
-            name: facts[name].maximum for name in UnitActivities._fields
-        }
+            name: facts[name].maximum if name in facts else 1.0 for name in UnitActivities._fields
+        }  # a card made before ``sms`` was told names none: its rows filled their GPUs
         self._clocks = {
             name: (facts[name].minimum, facts[name].maximum) for name in CLOCKS if name in facts
         }

@@ -23,7 +23,7 @@ from wattcast.features.effort import checkpoint
 from wattcast.features.errors import GivenUpError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.estimate import Basis, Estimate, between, weaker
-from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import STANDING, predicted_power
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest, Trust
@@ -104,8 +104,7 @@ class BoardPowers:
         self.notes: list[Diagnostic] = list(notes)
         self.tried = tried(gpu, self.clocks)
         physical = predictor.power.physical(gpu, request.board or "")
-        nothing = UnitActivities(*(0.0 for _ in UnitActivities._fields))
-        still = predicted_power(physical.parameters, nothing, self.clocks)
+        still = predicted_power(physical.parameters, AT_REST, self.clocks)
         self.estimated = physical.pooled
         self.limit_watts = board_limit(physical.card, gpu)
         self.idle_watts = min(still.components["idle"], self.limit_watts)

@@ -25,7 +25,7 @@ from wattcast.app.settings import Settings
 from wattcast.features.gpus import GpuProfile, list_gpus
 from wattcast.measure import recording
 from wattcast.models.clocks import default_clocks
-from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import PhysicalPowerModel, predicted_power
 from wattcast.predictor.catalog import schema_details, schema_summaries
 
@@ -158,9 +158,8 @@ def _tensor_bound(gpu: GpuProfile, model: PhysicalPowerModel) -> str:
     rate = gpu.capability.tensor_fma_per_clock
     if not rate:
         return "-"
-    nothing = dict.fromkeys(UnitActivities._fields, 0.0)
     issue = rate / MMA_FMAS / gpu.warp_schedulers
-    busy = UnitActivities(**{**nothing, "tensor": 1.0, "issue": issue})
+    busy = AT_REST._replace(tensor=1.0, issue=issue)
     watts = predicted_power(model.parameters, busy, default_clocks(gpu)).watts
     told = f"{watts:.0f}" if watts < gpu.tdp_watts else f"{gpu.tdp_watts:g}, at its limit"
     return f"{told}; {TENSOR_MEASURED.get(gpu.id, 'a guess')}"

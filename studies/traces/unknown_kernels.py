@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import predicted_power
 from wattcast.predictor.parts.power_models import PowerModels
 from wattcast.predictor.parts.time_and_power import board_limit
@@ -106,8 +106,7 @@ class Known(NamedTuple):
 def known(models: PowerModels, gpu: GpuProfile, pair: ClockPair) -> Known:
     """As ``predictor/traces/powers.py`` has it."""
     physical = models.physical(gpu)
-    nothing = UnitActivities(*(0.0 for _ in UnitActivities._fields))
-    still = predicted_power(physical.parameters, nothing, pair)
+    still = predicted_power(physical.parameters, AT_REST, pair)
     _, high = physical.card.intervals.unseen_kernel.around(np.array([still.watts]))
     width = log(float(high[0]) / still.watts) if physical.pooled else 0.0
     most = board_limit(physical.card, gpu)

@@ -13,7 +13,7 @@ from wattcast.features.gpus import GpuProfile, gpu_ids, load_gpu
 from wattcast.measure.catalogue import micro
 from wattcast.measure.workload import Board, Buffer, Workload
 from wattcast.models.clocks import default_clocks
-from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import predicted_power
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
@@ -81,8 +81,7 @@ def holds(gpu: GpuProfile, predictor: Predictor) -> None:
     """Small launches draw what the board at rest does, peak loops much more but not too much; who
     answers does not extrapolate by trees, unless these err less on what they never saw."""
     model = predictor.power.physical(gpu)
-    nothing = UnitActivities(*[0.0] * len(UnitActivities._fields))
-    rest = predicted_power(model.parameters, nothing, default_clocks(gpu)).watts
+    rest = predicted_power(model.parameters, AT_REST, default_clocks(gpu)).watts
     assert rest >= model.parameters.idle_watts
     most = board_limit(model.card, gpu)
     for name in (*SMALL, *UNITS, *PEAKS):

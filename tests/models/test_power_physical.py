@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from wattcast.features.activity import Activity
 from wattcast.features.gpus import gpu_ids, load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.power.activities import UnitActivities, unit_activities
+from wattcast.models.power.activities import AT_REST, UnitActivities, unit_activities
 from wattcast.models.power.physical import (
     COMPONENTS,
     PARAMETERS_NAME,
@@ -22,6 +22,7 @@ from wattcast.models.power.physical import (
     PhysicalParameters,
     PhysicalPowerModel,
     VoltageCurve,
+    WorkAtTime,
     conversion,
     parameters_for,
     predicted_power,
@@ -31,7 +32,7 @@ from wattcast.models.time.beside import Beside
 
 V100 = load_gpu("tesla-v100")
 REFERENCE = ClockPair(1000.0, 800.0)
-NOTHING = UnitActivities(*[0.0] * len(UnitActivities._fields))
+NOTHING = AT_REST
 
 
 def parameters(**weights: float) -> PhysicalParameters:
@@ -199,6 +200,25 @@ def test_matrix_units_draw_less_of_zeros_and_nothing_else_does() -> None:
     assert min(parts.values()) >= 0
     other = NOTHING._replace(fma=0.5, dram=0.2)
     assert model.of_activities(other, at, zeros=True) == model.of_activities(other, at)
+
+
+@pytest.mark.parametrize("gpu_id", ["tesla-v100", "gtx-1080-ti", "tesla-p100", "h100-sxm5"])
+def test_one_block_is_not_charged_for_the_sms_without_any(gpu_id: str) -> None:
+    gpu = load_gpu(gpu_id)
+    stored = "pooled" if gpu_id == "h100-sxm5" else gpu_id
+    model = PhysicalPowerModel(ArtifactStore().find(stored, "power", "physical", "activity1"), gpu)
+    at = model.parameters.reference
+    told = []
+    for blocks in (1, gpu.sm_count // 2, gpu.sm_count, 10 * gpu.sm_count):
+        counts = dict.fromkeys(Activity.__dataclass_fields__, 0.0)
+        launch = Activity(**{**counts, "kernel_launches": 1.0, "blocks": float(blocks)})
+        told.append(model.predict(WorkAtTime(launch, 1e-3), at).estimate.value)
+    assert told == sorted(told)
+    assert told[2] == told[3]  # each SM has one
+    clock = predicted_power(model.parameters, NOTHING, at).components["clock"]
+    assert told[2] - told[0] >= (1 - 1 / gpu.sm_count) * clock
+    idle = predicted_power(model.parameters, NOTHING._replace(sms=0.0), at).watts
+    assert told[0] == pytest.approx(idle, rel=0.05)
 
 
 def test_a_family_answers_for_its_compute_capability() -> None:

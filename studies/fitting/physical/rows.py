@@ -143,11 +143,11 @@ class GpuRows:
         memory = self.clocks_mhz[:, 1] / self.reference.memory_mhz
         volts = np.maximum(voltage.floor, 1.0 - voltage.slope * (1.0 - core))
         switching = volts**2 * core
-        dram = self.activities[:, UNITS.index("dram")]
+        dram, sms = (self.activities[:, UNITS.index(name)] for name in ("dram", "sms"))
         columns = {
-            "base": np.ones_like(core),
+            "base": sms,
             "memory_clock": memory,
-            "clock": switching,
+            "clock": switching * sms,
             **{name: switching * self.activities[:, UNITS.index(name)] for name in CORE_UNITS},
             "dram": dram * memory,
             "dram_core": dram * switching,
@@ -478,6 +478,7 @@ def scaling(table: GpuRows, values: Floats) -> Floats:
 
 
 def _stacked(busy: Mapping[str, Floats], rows: int) -> Floats:
+    busy = {"sms": np.ones(rows), **busy}  # all these programs fill their GPUs
     columns: Sequence[Floats] = [busy.get(name, np.zeros(rows)) for name in UNITS]
     return np.clip(np.column_stack(columns), 0.0, 1.0)
 

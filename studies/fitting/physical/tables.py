@@ -13,8 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from studies.card_tables import table
+from studies.data.frequency import read_frequency
+from studies.data.tables import read_clean
 from studies.fitting.physical.artifacts import priors, served_costs, watts_of
 from studies.fitting.physical.fit import (
     Averaged,
@@ -27,10 +30,19 @@ from studies.fitting.physical.fit import (
 )
 from studies.fitting.physical.rows import Floats, GpuRows, all_rows
 from wattcast.features.errors import WattcastError
-from wattcast.models.clocks import ClockPair
-from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import PhysicalParameters
+from wattcast.features.gpus import load_gpu
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.power.activities import AT_REST, UnitActivities
+from wattcast.models.power.physical import (
+    PARAMETERS_NAME,
+    POOLED,
+    PhysicalParameters,
+    parameters_for,
+    predicted_power,
+)
 from wattcast.models.power.recalibration import design, refitted
+from wattcast.models.store import ArtifactStore
+from wattcast.training.data.datasets import data_root
 
 Line = list[str]
 
@@ -70,6 +82,9 @@ def report() -> str:
         ("Fitted on counted activities alone, read on", ["GPU", "counted %", "PTX %"], costs),
         ("GPU and program left out, and recalibrated by measured launches (median of those)",
          ["GPU", *shots], transfer_lines(fits, choice)),
+        ("Launches on few SMs, and boards without work whose clocks are held: error of the floor",
+         ["GPU", "rows", "SMs at work", "all charged %", "as served %", "share by the others",
+          "with it %"], few_sms_lines()),
     ]  # fmt: skip
     return "\n".join(f"{title}\n\n{table(heads, lines)}" for title, heads, lines in parts)
 
@@ -84,6 +99,80 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+# --- The floor of a board of which few SMs work ------------------------------------------------
+
+
+FEW = 0.25
+"""Share of the SMs up to which a launch's own work is neglected beside what its board draws."""
+
+THESIS = {"tesla-k20": "K20", "tesla-m60": "M60", "tesla-v100": "V100"}
+HELD = {
+    "gtx-titan-x": "lisboa_gtx_titan_x",
+    "titan-xp": "lisboa_titan_xp",
+    "tesla-k40c": "lisboa_tesla_k40c",
+    "titan-v": "lisboa_titan_v",
+}
+ENERGAIZER = {
+    "a100-sxm4-80gb": "A100-SXM4-80GB limit 400 W",
+    "a100-pcie-40gb": "A100-PCIE-40GB limit 250 W",
+}
+SHARES = np.linspace(0.0, 1.0, 21)
+
+
+def few_sms(gpu_id: str) -> list[tuple[float, ClockPair, float]]:
+    """SMs at work, clocks and watts: kernels of the thesis on few SMs (medians), idle boards at
+    each pair of held clocks. Raises DataError.
+    """
+    gpu = load_gpu(gpu_id)
+    if gpu_id in THESIS:
+        frame = read_clean(THESIS[gpu_id])
+        at_work = frame["grid_size"].astype(float) / gpu.sm_count
+        idle = frame["flag"].fillna("").str.contains("idle")
+        few = frame.assign(sms=at_work)[(at_work <= FEW) & ~idle].groupby("kernel_id")
+        rows = few[["sms", "power_w"]].median().to_numpy(float)
+        return [(float(sms), default_clocks(gpu), float(watts)) for sms, watts in rows]
+    if gpu_id in HELD:
+        held = read_frequency(HELD[gpu_id]).frame.dropna(subset=["idle_watts"])
+        pairs = held.groupby(["core_mhz", "memory_mhz"])["idle_watts"].median().reset_index()
+        return [(0.0, ClockPair(c, m), w) for c, m, w in pairs.to_numpy(float)]
+    table = pd.read_csv(data_root() / "modern" / "idle_power_voltage.csv")
+    own = table.loc[table["board"] == ENERGAIZER[gpu_id], ["core_mhz", "idle_power_watts"]]
+    return [(0.0, ClockPair(c, gpu.memory_mhz), float(w)) for c, w in own.to_numpy(float)]
+
+
+def few_sms_lines() -> list[Line]:
+    """By board the error of the floor: as if all SMs worked, as served, and with that share of what
+    ``base`` and ``clock`` draw going with the SMs at work by which the OTHER boards come out best.
+    """
+    errors: dict[str, tuple[Floats, int, float]] = {}
+    lines, store = [], ArtifactStore()
+    for gpu_id in (*THESIS, *HELD, *ENERGAIZER):
+        cards = [(card.target, card.family) for card in store.list(gpu_id)]
+        served = gpu_id if ("power", "physical") in cards else POOLED
+        own = store.find(served, "power", "physical", "activity1")
+        stored = PhysicalParameters.model_validate_json(own.read(PARAMETERS_NAME))
+        known = parameters_for(load_gpu(gpu_id), stored) if served == POOLED else stored
+        rows = few_sms(gpu_id)
+        all_, none = (
+            np.array(
+                [predicted_power(known, AT_REST._replace(sms=s), at).watts for _, at, _ in rows]
+            )
+            for s in (1.0, 0.0)
+        )
+        sms, watts = (np.array([row[k] for row in rows]) for k in (0, 2))
+        told = all_ - SHARES[:, np.newaxis] * (1.0 - sms) * (all_ - none)
+        wrong = 100 * np.abs(told / watts - 1).mean(axis=1)
+        errors[gpu_id] = wrong, len(rows), float(sms.mean())
+    for gpu_id, (found, count, mean_sms) in errors.items():
+        others = np.mean([each[0] for name, each in errors.items() if name != gpu_id], axis=0)
+        best = int(others.argmin())
+        lines.append(
+            [gpu_id, str(count), f"{mean_sms:.2f}", f"{found[0]:.1f}", f"{found[-1]:.1f}",
+             f"{SHARES[best]:.2f}", f"{found[best]:.1f}"]
+        )  # fmt: skip
+    return lines
 
 
 # --- What a few measured launches are worth to the pooled physical model on --------------------

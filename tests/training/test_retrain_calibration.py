@@ -74,7 +74,9 @@ def activities(seed: int = 0) -> np.ndarray:
     generator = np.random.default_rng(seed)
     used = [name in ("issue", "fma", "alu", "load_store", "l2", "dram") for name in COLUMNS[:-2]]
     kernels = generator.uniform(0.02, 0.7, (KERNELS, len(used))) * used
-    return kernels[GROUPS] * generator.uniform(0.8, 1.2, (len(GROUPS), 1))
+    found = kernels[GROUPS] * generator.uniform(0.8, 1.2, (len(GROUPS), 1))
+    found[:, COLUMNS.index("sms")] = 1.0
+    return found
 
 
 def watts_of(parameters: PhysicalParameters, units: np.ndarray) -> np.ndarray:

@@ -57,7 +57,7 @@ docs: $(STAMP)  ## the documentation site, into site/
 lock:  ## renew the lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --extra serve --extra explain --extra train --extra dev --extra postgres --extra dask \
-	  pyproject.toml -o requirements.lock
+	  --extra mcp pyproject.toml -o requirements.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate requirements-cuda.in -o requirements-cuda.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -54,6 +54,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "Installation and service": {
         "doctor": "doctor",
         "serve": "serve",
+        "mcp": "serve",
         "worker": "models",
         "settings": "serve",
         "keys": "keys",

@@ -1,4 +1,4 @@
-"""``wattcast serve`` and ``wattcast settings``: the service, and how it is set."""
+"""``wattcast serve``, ``mcp`` and ``settings``: the service, tools for agents, how both are set."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from wattcast.app.cli.inputs import expected
 from wattcast.app.cli.output import console, line, render, rows
 from wattcast.app.settings import Settings
 
@@ -37,6 +38,24 @@ def serve(
         line(console(), f"wattcast serves on {url} (API documentation: {url}/docs)")
 
     run(settings, ready)
+
+
+def mcp(http: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None) -> None:
+    """Serve tools to agents by the Model Context Protocol, on standard input and output.
+
+    Args:
+        http: Serve streamable HTTP at /mcp instead, as on 127.0.0.1:8765.
+    """
+    if http is None:
+        from wattcast.app.agents import serve_stdio
+
+        serve_stdio(Settings())
+        return
+    from wattcast.app.agents import serve_http
+
+    host, _, port = http.rpartition(":")
+    with expected("--http", http, "HOST:PORT, as in 127.0.0.1:8765"):
+        serve_http(Settings(host=host.strip("[]") or "127.0.0.1", port=int(port)))
 
 
 def settings() -> None:

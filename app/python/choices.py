@@ -13,6 +13,7 @@ from wattcast.app.python.predictors import predictor as _predictor
 if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
     from wattcast.app.python.answers import GpuList
     from wattcast.app.python.launched import Estimated
+    from wattcast.predictor import Predictor
     from wattcast.predictor.messages.rank import RankAnswer
     from wattcast.predictor.triton import Grid
 
@@ -24,17 +25,22 @@ def gpus(search: str = "", *, registry: bool = True) -> GpuList:
     case.
     """
     from wattcast.app.python.answers import GpuList
+
+    return GpuList(found_gpus(_predictor(registry), search))
+
+
+def found_gpus(predictor: Predictor, search: str) -> list[dict[str, Any]]:
+    """The same as plain data."""
     from wattcast.predictor import catalog
 
-    opened = _predictor(registry)
-    found = catalog.gpu_summaries(opened.gpus, opened.power.cards())
+    found = catalog.gpu_summaries(predictor.gpus, predictor.power.cards())
     words = search.lower().split()
 
     def holds(one: Mapping[str, Any]) -> bool:
         told = " ".join([one["id"], one["name"], one["architecture"], *one["aliases"]]).lower()
         return all(word in told for word in words)
 
-    return GpuList(one for one in found if holds(one))
+    return [one for one in found if holds(one)]
 
 
 def rank_triton(

@@ -7,8 +7,24 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
 from wattcast.predictor.messages import Answer, Reported
+from wattcast.predictor.messages.compare import ComparedCode
+
+MOST_VARIANTS = 256
+
+
+class RankRequest(shared.Message):
+    """Variants of a kernel, each with its code and launch, on one GPU."""
+
+    variants: list[ComparedCode] = Field(min_length=1, max_length=MOST_VARIANTS)
+    gpu: shared.Name = Field(description="GPU id or alias.")
+    by: Literal["energy", "time"] = Field("energy", description="What is ranked by.")
+    clocks: shared.Clocks | None = None
+    power_limit_watts: shared.PowerLimit = None
+    model: shared.ModelChoice = "physical"
+    board: shared.Board = None
 
 
 class RankedConfiguration(Answer):
@@ -23,6 +39,10 @@ class RankedConfiguration(Answer):
     joules: float
     seconds: float
     watts: float
+    joules_low: float | None = Field(None, description="Of the interval of the energy.")
+    joules_high: float | None = None
+    seconds_low: float | None = Field(None, description="Of the interval of the time.")
+    seconds_high: float | None = None
     measured_seconds: float | None
     measured_joules: float | None
     valid: bool = Field(description="It ran and computed the right result, as far as is known.")

@@ -82,6 +82,7 @@ ELSEWHERE = {
     "gpus add": "a GPU, or a dump",
     "data fetch": "the network",
     "serve": "runs until it is interrupted (tests/e2e/test_serve.py)",
+    "mcp": "runs until it is interrupted (tests/app/test_agents.py)",
     "worker": "runs until it is interrupted (tests/e2e)",
     "calibrate": "training data (tests/app/test_cli_calibrate.py)",
     "data check": "training data (tests/app/test_cli_data.py)",

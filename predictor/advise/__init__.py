@@ -1,6 +1,7 @@
 """What to change about a launch, and what each change would gain.
 
 adviser.py     a launch, and what becomes of it with a finding mended
+patches.py     the user's own lines with a change made, as diffs
 launches.py    the same code with another launch, other registers, other clocks
 snippets.toml  each finding's lines of CUDA C++, before and after
 
@@ -23,6 +24,7 @@ from wattcast.features.memory import SECTOR_BYTES
 from wattcast.predictor import parts
 from wattcast.predictor.advise.adviser import Adviser, Outcome, gain
 from wattcast.predictor.advise.launches import others
+from wattcast.predictor.advise.patches import patches
 from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
@@ -51,8 +53,11 @@ def advice(predictor: Predictor, prediction_id: UUID) -> AdviceAnswer:
 
 
 @parts.within_asked_seconds
-def advise(predictor: Predictor, request: PredictRequest) -> AdviceAnswer:
+def advise(
+    predictor: Predictor, request: PredictRequest, *, patch: str | None = None
+) -> AdviceAnswer:
     """The same for a request with one GPU; its ``model`` and ``time_model`` do not matter.
+    ``patch`` asks for changes of the CUDA source as diffs, and names its file.
     Raises what ``predict`` raises, and AnalysisError."""
     assert request.gpu is not None
     gpu = predictor.gpus.load(request.gpu)
@@ -74,6 +79,7 @@ def advise(predictor: Predictor, request: PredictRequest) -> AdviceAnswer:
         advice=kept[:MOST_ADVICE],
         unpriced=unpriced[:MOST_ADVICE],
         needs=parts.needs(source, analysis) if unpriced or analysis.trips_assumed else [],
+        patches=None if patch is None else patches(adviser, patch),
         warnings=parts.warnings(
             source,
             analysis,

@@ -231,12 +231,16 @@ class Adviser:
             }
         )
         try:
-            source = self._predictor.sources.read(asked, self.gpu)
-            analysis = parts.analysed(self._predictor, asked, source, self.gpu, ptxas=True)
-            outcome = self.outcome(analysis.activity, more=beside(analysis.extras))
+            analysis, outcome = self.anew(asked)
             return analysis.activity, outcome
         except WattcastError:
             return None
+
+    def anew(self, asked: PredictRequest) -> tuple[KernelAnalysis, Outcome]:
+        """A launch of other code. Raises what ``predict`` raises."""
+        source = self._predictor.sources.read(asked, self.gpu)
+        analysis = parts.analysed(self._predictor, asked, source, self.gpu, ptxas=True)
+        return analysis, self.outcome(analysis.activity, more=beside(analysis.extras))
 
     def _by_position(self, grid: int | None) -> LaunchRequest:
         """The launch with its arguments by position, as PTX has no C names, and with so many

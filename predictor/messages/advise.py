@@ -114,6 +114,16 @@ class Advice(Advised):
     )
 
 
+class Patch(Answer):
+    """One change to the user's own lines, and what its prediction saves."""
+
+    code: Literal["bank_conflicts", "restrict", "unroll"]
+    remedy: str
+    diff: str = Field(description="A unified diff, as `patch -p1` takes it.")
+    after: Outcome
+    gain: Gain
+
+
 class Fusion(Answer):
     """Elementwise passes worth fusing with the product of matrices before them."""
 
@@ -147,6 +157,9 @@ class AdviceAnswer(Reported):
     needs: list[Need] = Field(
         default_factory=list, description="What to give first, where anything is `unpriced`."
     )
+    patches: list[Patch] | None = Field(
+        default=None, description="Changes to the source as diffs, where they were asked for."
+    )
     warnings: list[WarningLine]
 
     def report(self) -> reports.Report:
@@ -171,6 +184,12 @@ class AdviceAnswer(Reported):
                 reports.Line(f"{reports.words(each.code)}: {saved}{bound}", "bold"),
                 *each.lines(),
             ]
+        for patch in self.patches or ():
+            saved = f"{reports.percent(-patch.gain.energy_percent)} energy, "
+            saved += f"{reports.percent(-patch.gain.time_percent)} time"
+            blocks += [reports.Line(""), reports.Code(f"{patch.remedy}: {saved}", patch.diff)]
+        if self.patches == []:
+            blocks.append(reports.Line("no change of these lines saves a noticeable amount"))
         return [*blocks, reports.Warnings(self.warnings)]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:

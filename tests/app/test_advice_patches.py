@@ -1,0 +1,148 @@
+"""Patches of advice: the user's own lines, which compile, compute the same and cost as told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.app.conftest import Run
+from tests.reference.machine import run as reference
+from wattcast.app.cli.exits import Exit
+from wattcast.features.cuda import compile_cuda, toolchain
+
+pytestmark = pytest.mark.skipif(
+    toolchain.find_nvrtc() is None, reason="the extra cuda is not installed"
+)
+
+TURN = """\
+#define TILE 32
+extern "C" __global__ void turn(const float* in, float* out, int n)
+{
+    __shared__ float tile[TILE][TILE];
+    int x = blockIdx.x * TILE + threadIdx.x, y = blockIdx.y * TILE + threadIdx.y;
+    for (int j = 0; j < TILE; j += 8)
+        tile[threadIdx.y + j][threadIdx.x] = in[(y + j) * n + x];
+    __syncthreads();
+    x = blockIdx.y * TILE + threadIdx.x;
+    y = blockIdx.x * TILE + threadIdx.y;
+    for (int j = 0; j < TILE; j += 8)
+        out[(y + j) * n + x] = tile[threadIdx.x][threadIdx.y + j];
+}
+"""
+BLUR = """\
+extern "C" __global__ void blur(const float* in, float* out, const float *weights, int n, int taps)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n - taps) return;
+    for (int k = 0; k < taps; ++k) {
+        out[i] += in[i + k] * weights[k];
+    }
+}
+"""
+TURNING = ("--gpu", "v100", "--grid", "64x64", "--block", "32x8", "--arg", "n=2048")
+BLURRING = ("--gpu", "a100", "--grid", "4096", "--block", "256", "--arg", "n=1048576")
+BLURRING = (*BLURRING, "--arg", "taps=64", "--arg", "in:elements=1048576")
+
+
+def numbers(count: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(count).random(count, dtype=np.float32)
+
+
+SMALL: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "turn": (
+        (2, 2), (32, 8),
+        {"in": numbers(4096), "out": np.zeros(4096, np.float32), "n": np.int32(64)},
+    ),
+    "blur": (
+        (2,), (64,),
+        {"in": numbers(128), "out": numbers(256)[128:], "weights": numbers(21),
+         "n": np.int32(128), "taps": np.int32(21)},
+    ),
+}  # fmt: skip
+
+
+def computed(text: str, kernel: str) -> np.ndarray[Any, Any]:
+    grid, block, arguments = SMALL[kernel]
+    ptx = compile_cuda(text, (7, 0)).ptx
+    found: np.ndarray[Any, Any] = reference(ptx, kernel, grid, block, arguments).memory["out"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "kernel", "launch", "codes"),
+    [
+        (TURN, "turn", TURNING, {"bank_conflicts"}),
+        (BLUR, "blur", BLURRING, {"restrict", "unroll"}),
+    ],
+)
+def test_a_patch_applies_compiles_computes_the_same_and_costs_what_it_says(
+    run: Run, tmp_path: Path, text: str, kernel: str, launch: tuple[str, ...], codes: set[str]
+) -> None:
+    file = tmp_path / "own.cu"
+    file.write_text(text, "utf-8")
+    told = json.loads(run("advise", str(file), *launch, "--patch", "--json")[0])
+    assert {each["code"] for each in told["patches"]} == codes
+    before = computed(text, kernel)
+    for number, each in enumerate(told["patches"]):
+        copy = tmp_path / str(number)
+        copy.mkdir()
+        shutil.copy(file, copy)
+        subprocess.run(["patch", "-p1", "-s"], input=each["diff"], text=True, cwd=copy, check=True)
+        changed = (copy / "own.cu").read_text("utf-8")
+        assert changed != text
+        np.testing.assert_array_equal(computed(changed, kernel), before)
+        again = json.loads(run("advise", str(copy / "own.cu"), *launch, "--json")[0])
+        assert again["before"] == pytest.approx(each["after"], rel=1e-9)
+        assert again["patches"] is None
+        assert each["gain"]["energy_percent"] >= 2
+    out, _ = run("advise", str(file), *launch, "--patch")
+    assert "+++ b/own.cu" in out
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "float* row = tile[threadIdx.x]; out[1] = row[1];",
+        "out[1] = *(&tile[0][0] + 33);",
+        "out[1] = sizeof(tile);",
+        "out[1] = reinterpret_cast<float4*>(out)[1].x;",
+    ],
+)
+def test_an_array_whose_rows_others_know_stays_as_it_is(run: Run, tmp_path: Path, use: str) -> None:
+    file = tmp_path / "own.cu"
+    file.write_text(TURN.replace("__syncthreads();", f"__syncthreads(); {use}"), "utf-8")
+    told = json.loads(run("advise", str(file), *TURNING, "--patch", "--json")[0])
+    assert "bank_conflicts" not in {each["code"] for each in told["patches"]}
+
+
+def test_the_array_of_another_kernel_of_the_file_is_not_taken_for_its_own(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.cu"
+    file.write_text(TURN.replace("turn", "other") + TURN.replace("#define TILE 32\n", ""), "utf-8")
+    told = json.loads(
+        run("advise", str(file), *TURNING, "--kernel", "turn", "--patch", "--json")[0]
+    )
+    (each,) = told["patches"]
+    assert "@@ -13,7 +13,7 @@" in each["diff"]  # its own lines are the later ones
+
+
+def test_lines_are_changed_of_source_alone(run: Run) -> None:
+    words = ("app/demo/vector_add.ptx", "--gpu", "v100", "--grid", "64", "--block", "256")
+    _, err = run("advise", *words, "--patch", status=Exit.BAD_INPUT)
+    assert "give a .cu file" in err
+
+
+def test_a_loop_whose_trips_are_a_guess_gets_no_patch(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "own.cu"
+    text = BLUR.replace("k < taps", "k < (int)weights[k]")
+    file.write_text(text, "utf-8")
+    told = json.loads(run("advise", str(file), *BLURRING, "--patch", "--json")[0])
+    assert told["needs"]
+    assert told["patches"] == []

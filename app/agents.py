@@ -71,7 +71,7 @@ def _predict(predictor: Predictor, request: PredictRequest) -> Any:
     if not isinstance(answer, PredictAnswers):
         return answer
     names = ("gpu", "time", "energy", "power", "bound", "trust")
-    told = [{name: getattr(each, name) for name in names} for each in answer.predictions]
+    told = [parts.members(each, *names) for each in answer.predictions]
     return {"predictions": told, "apart": answer.apart}
 
 
@@ -96,13 +96,8 @@ def _line(predictor: Predictor, request: LineRequest) -> dict[str, Any]:
     return {kind: asked, "launch": launch, "advice": advice, **beside}
 
 
-def _speed(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
-    answer = predict_one(predictor, request.model_copy(update={"details": True}))
-    if answer.speed_of_light is None:
-        raise ServiceError("no-explanation", "no time model answers for this launch")
-    units = [unit for unit in answer.speed_of_light.units if unit.share]
-    told = parts.members(answer, "bound", "time", "occupancy", "needs", "warnings")
-    return {**told, "units": units, "roofline": answer.speed_of_light.roofline}
+def _speed(predictor: Predictor, request: PredictRequest) -> Any:
+    return predict_one(predictor, request.model_copy(update={"details": True}))
 
 
 def _gpus(predictor: Predictor, request: GpusRequest) -> dict[str, Any]:
@@ -210,10 +205,9 @@ def _told(value: Any, name: str = "") -> Any:
     if isinstance(value, shared.KernelName):
         return plain(value.demangled)
     if isinstance(value, shared.Power | shared.Time | shared.Energy):
-        first = next(each for each in ("watts", "seconds", "joules") if hasattr(value, each))
-        return _told(
-            {"value": getattr(value, first), **parts.members(value, "low", "high", "basis")}
-        )
+        told = parts.members(value, "low", "high", "basis")
+        unit = next(each for each in ("watts", "seconds", "joules") if hasattr(value, each))
+        return _told({"value": getattr(value, unit), **told})
     if isinstance(value, shared.ModelReference | UUID):
         return None
     if isinstance(value, shared.Answer):
@@ -292,14 +286,9 @@ def server(settings: Settings, *, files: bool) -> Server[Any]:
     async def tell(*_: Any) -> mcp.ListToolsResult:
         return mcp.ListToolsResult(tools=tools)
 
-    version = installed_version()
-    return Server(
-        "wattcast",
-        version=version,
-        instructions=TOLD["about"],
-        on_list_tools=tell,
-        on_call_tool=call,
-    )
+    made: Server[Any] = Server("wattcast", on_list_tools=tell, on_call_tool=call)
+    made.version, made.instructions = installed_version(), TOLD["about"]
+    return made
 
 
 def serve_stdio(settings: Settings) -> None:
@@ -326,10 +315,8 @@ def serve_http(settings: Settings) -> None:
         why = "these tools ask for no API key: listen on 127.0.0.1 behind a proxy that does"
         raise ServiceError("validation", f"--http {host}: {why}, or set WATTCAST_API_KEYS=off")
     listening = listen(host, settings.port)
-    own = "127.0.0.1" if is_loopback(host) else host  # where it is, other names are refused
-    most = settings.max_body_bytes
-    made = server(settings, files=False).streamable_http_app(
-        stateless_http=True, json_response=True, max_request_body_size=most, host=own
-    )
+    own: dict[str, Any] = {"host": "127.0.0.1" if is_loopback(host) else host}  # whose names hold
+    own |= {"stateless_http": True, "max_request_body_size": settings.max_body_bytes}
+    made = server(settings, files=False).streamable_http_app(json_response=True, **own)
     print(f"wattcast serves tools on {url_of(listening)}/mcp", file=sys.stderr, flush=True)
     uvicorn.Server(uvicorn.Config(made, log_level="warning")).run(sockets=[listening])

@@ -7,20 +7,13 @@ no macros any more, they choose the launch alone. Blocks are the parameters ``bl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from wattcast.features.cuda import CompileError
-from wattcast.features.errors import (
-    AnalysisError,
-    DataError,
-    LaunchError,
-    PtxError,
-    TooComplexError,
-    WattcastError,
-)
+from wattcast.features.errors import DataError, KernelError, LaunchError, PtxError, TooComplexError
 from wattcast.models.preselection import preselection
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.messages.rank import (
@@ -106,20 +99,11 @@ def rank(
 def rank_variants(predictor: Predictor, request: RankRequest) -> RankAnswer:
     """Variants of a kernel's code and launch by what is predicted; ``variant`` is the place in the
     request, from 0. One that cannot be read is refused. Raises as ``ranked`` does, and GpuError."""
-    gpu = predictor.gpus.load(request.gpu)
     board = request.model_dump(exclude={"variants", "by"})
-
-    def asked() -> Iterator[tuple[Configuration, Mapping[str, Any] | CompileError]]:
-        for at, variant in enumerate(request.variants):
-            place = Configuration({"variant": at}, None, None)
-            try:
-                predictor.sources.read(variant, gpu).known.module.kernel(variant.kernel)
-            except WattcastError as error:
-                yield place, CompileError(str(error))
-            else:
-                yield place, {**variant.model_dump(exclude_unset=True), **board}
-
-    return ranked(predictor, asked(), request.by)
+    places = (Configuration({"variant": at}, None, None) for at in range(len(request.variants)))
+    each = ({**one.model_dump(exclude_unset=True), **board} for one in request.variants)
+    asked = zip(places, each, strict=True)
+    return ranked(predictor, asked, request.by)
 
 
 def ranked(
@@ -142,7 +126,7 @@ def ranked(
             if isinstance(request, CompileError):
                 raise request
             answer = _predicted(predictor, request)
-        except (CompileError, PtxError, LaunchError, AnalysisError, TooComplexError) as error:
+        except (CompileError, KernelError, LaunchError, PtxError, TooComplexError) as error:
             parameters = dict(configuration.parameters)
             refused.append(RefusedConfiguration(configuration=parameters, reason=error.detail))
             continue

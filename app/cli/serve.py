@@ -46,16 +46,13 @@ def mcp(http: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None) -
     Args:
         http: Serve streamable HTTP at /mcp instead, as on 127.0.0.1:8765.
     """
+    from wattcast.app.agents import serve_http, serve_stdio
+
     if http is None:
-        from wattcast.app.agents import serve_stdio
-
-        serve_stdio(Settings())
-        return
-    from wattcast.app.agents import serve_http
-
+        return serve_stdio(Settings())
     host, _, port = http.rpartition(":")
     with expected("--http", http, "HOST:PORT, as in 127.0.0.1:8765"):
-        serve_http(Settings(host=host.strip("[]") or "127.0.0.1", port=int(port)))
+        return serve_http(Settings(host=host.strip("[]") or "127.0.0.1", port=int(port)))
 
 
 def settings() -> None:

@@ -42,9 +42,7 @@ MOST_OPENED = 8
 """Opened models kept of each target; each takes a few MB."""
 
 
-def standalone_predictor(
-    settings: Settings, *, registry: bool = True, own: bool = True
-) -> Predictor:
+def standalone_predictor(settings: Settings, registry: bool = True, own: bool = True) -> Predictor:
     """A predictor without a service, which keeps nothing. ``registry``: promoted models answer,
     where there is a database that names any, unless ``settings`` say otherwise. ``own``: source is
     the caller's, and compiled even where no isolation is in force."""

@@ -320,11 +320,16 @@ class ScaleWidth(CardPart):
 
 
 class ScalingIntervals(CardPart):
-    """Widths at a nominal ``level``, from kernels left out; ``None`` where nothing was scored."""
+    """Widths at a nominal ``level``, from kernels left out; ``None`` where nothing was scored.
+
+    ``energy_one_in_ten``: what measured energy scales over predicted ones exceed in one kernel of
+    ten; it decides whether clocks are proposed (``models/choice.py``).
+    """
 
     level: float = Field(gt=0, lt=1)
     time: ScaleWidth | None
     power: ScaleWidth | None
+    energy_one_in_ten: float | None = Field(default=None, ge=1)
 
 
 class ScalingCard(Card):

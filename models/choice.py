@@ -103,6 +103,15 @@ def best_points(
     return {name: min(feasible, key=cost) for name, cost in OBJECTIVES.items()}
 
 
+def outweighs(energy_scale: float, one_in_ten: float) -> bool:
+    """Whether what a point is expected to save exceeds what the model's error can cost there.
+
+    ``energy_scale``: predicted energy over the reference's. ``one_in_ten``: factor by which
+    measured energy scales exceed predicted ones of one kernel in ten that the model never saw.
+    """
+    return 1 - energy_scale > max(energy_scale * one_in_ten - 1, 0.0)
+
+
 def _infeasible(
     points: Sequence[Point[K]], reference_seconds: float, constraints: Constraints
 ) -> ConstraintError:

@@ -26,8 +26,9 @@ from wattcast.models.papers.scaling.known import exponent
 from wattcast.models.papers.scaling.physical import Scale, ScalingParameters, time_bounds
 from wattcast.models.papers.scaling.use import CounterKind
 from wattcast.predictor import parts
-from wattcast.predictor.dvfs import wanted_pairs
+from wattcast.predictor.dvfs import best_pair, proposal, wanted_pairs
 from wattcast.predictor.messages import counted as messages
+from wattcast.predictor.messages.dvfs import BestPair
 from wattcast.predictor.profiles import read_profile
 
 if TYPE_CHECKING:
@@ -110,14 +111,13 @@ def dvfs_from_counters(
         ],
         pareto=[parts.clocks(point.key) for point in front],
         best={
-            name: messages.CountedBest(
-                **point.key._asdict(),
-                time_penalty_percent=100 * (point.time_seconds / base.time_seconds - 1),
-                energy_saved_percent=100 * (1 - point.energy_joules / base.energy_joules),
-            )
+            name: BestPair(**best_pair(point, base))
             for name, point in best.items()
             if measured or name == "max_performance"
         },
+        proposal=proposal(best["min_energy"], base, model.one_in_ten, constraints)
+        if measured
+        else None,
         warnings=parts.plain_warnings(_notes(model, pairs, following)),
     )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.choice import Constraints, Point, best_points, pareto
+from wattcast.models.choice import Constraints, Point, best_points, outweighs, pareto
 from wattcast.models.clocks import (
     ClockPair,
     CodeModel,
@@ -25,6 +26,7 @@ from wattcast.models.clocks import (
     supported_pairs,
 )
 from wattcast.models.energy import energy
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING
 from wattcast.predictor import parts
 from wattcast.predictor.messages import CODE_MODELS, Clocks
 from wattcast.predictor.messages.dvfs import (
@@ -37,6 +39,7 @@ from wattcast.predictor.messages.dvfs import (
     DvfsRequest,
     OperatingLimit,
     OperatingPoint,
+    Proposal,
     Reference,
     Scale,
 )
@@ -126,7 +129,15 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
         reference=Reference(**base.point.key._asdict(), **base.absolute()),
         points=[_point(each, base, front, constraints, gpu) for each in found],
         pareto=[OperatingLimit(**point.key._asdict()) for point in front],
-        best=Best(**{name: _best(point, base.point) for name, point in best.items()}),
+        best=Best(
+            **{name: BestPoint(**best_pair(point, base.point)) for name, point in best.items()}
+        ),
+        proposal=proposal(
+            best["min_energy"],
+            base.point,
+            _one_in_ten(predictor, gpu) if code is None else code.one_in_ten,
+            constraints,
+        ),
         assumptions=Assumptions(
             trip_counts_guessed=analysis.trips_assumed,
             activity=analysis.activity_how,
@@ -145,6 +156,28 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
             _later(base, found),
         ),
     )
+
+
+ONE_IN_TEN = MappingProxyType(
+    {
+        "gtx-1080-ti": 1.051,
+        "gtx-980": 1.176,
+        "gtx-titan-x": 1.188,
+        "tesla-p100": 1.129,
+        "tesla-v100": 1.197,
+    }
+)
+ANY_BOARD = 1.145
+"""What measured energy scales exceed of one kernel in ten, asked as users ask and left out of the
+power model: thirteen public programs on each board, fourteen applications on the Titan X; and of
+all five boards (``python -m studies applications --code``, docs/frequency.md)."""
+
+
+def _one_in_ten(predictor: Predictor, gpu: GpuProfile) -> float:
+    """Wider, as intervals are, on boards without a power model of their own."""
+    factor = ONE_IN_TEN.get(gpu.id, ANY_BOARD)
+    wider = EXTRAPOLATED_WIDENING if predictor.power.physical(gpu).typical_voltage else 1.0
+    return float(factor**wider)
 
 
 @lru_cache(maxsize=32)
@@ -236,11 +269,44 @@ def _point(
     )
 
 
-def _best(point: Point[Operating], reference: Point[Operating]) -> BestPoint:
-    return BestPoint(
+def best_pair(point: Point[Any], reference: Point[Any]) -> dict[str, Any]:
+    """Members of the message of a best point, of operating points or clock pairs."""
+    return dict(
         **point.key._asdict(),
         time_penalty_percent=100 * (point.time_seconds / reference.time_seconds - 1),
         energy_saved_percent=100 * (1 - point.energy_joules / reference.energy_joules),
+    )
+
+
+def proposal(
+    best: Point[Any], reference: Point[Any], one_in_ten: float, constraints: Constraints
+) -> Proposal:
+    """Whether to run at the point of least energy (``models.choice.outweighs``), and why.
+
+    A reference that breaks the constraints is never stayed at.
+    """
+    scale = best.energy_joules / reference.energy_joules
+    saved, cost = 100 * (1 - scale), 100 * (scale * one_in_ten - 1)
+    kept = not constraints.violated(reference, reference.time_seconds)
+    stay = kept and not outweighs(scale, one_in_ten)
+    there, here = (
+        f"{pair.core_mhz:g}/{pair.memory_mhz:g} MHz"
+        + (f" under {pair.power_limit_watts:g} W" if isinstance(pair, Operating) else "")
+        for pair in (best.key, reference.key)
+    )
+    if best.key == reference.key or (stay and saved <= 0):
+        why = f"stay at {here}: nothing else is expected to save energy"
+    else:
+        risk = f"costs over {cost:.1f} % more" if cost > 0 else f"saves below {-cost:.1f} %"
+        told = f"is expected to save {saved:.1f} % energy, but one kernel in ten {risk}"
+        why = f"stay at {here}: {there} {told}" if stay else f"{there} {told}"
+        why += "" if kept else f"; {here} breaks the constraints"
+    return Proposal(
+        **(reference if stay else best).key._asdict(),
+        stay=stay or best.key == reference.key,
+        energy_saved_percent=saved,
+        cost_percent=cost,
+        why=why,
     )
 
 

@@ -33,8 +33,7 @@ from studies.data.launches import launches_path, read_launches
 from studies.end_to_end import RESULTS as SERVED
 from studies.fitting.physical.fit import Fits, cached_choice, leave_program_out
 from studies.fitting.physical.rows import all_rows, served_programs
-from studies.fitting.scaling.artifacts import scale_errors
-from studies.fitting.scaling.scores import run_studies
+from studies.fitting.scaling.scores import run_studies, scale_errors
 from studies.fitting.trees.holds import pooled_model, predicted
 from studies.fitting.trees.tables import SOURCES
 from studies.fitting.work.folds import MODEL, WorkTable, leave_out

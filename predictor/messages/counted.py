@@ -135,13 +135,6 @@ class CountedPoint(shared.ClocksAnswer):
     extrapolated: bool = Field(description="Outside the clocks the model was fitted on.")
 
 
-class CountedBest(shared.ClocksAnswer):
-    """The feasible point best by one objective."""
-
-    time_penalty_percent: float
-    energy_saved_percent: float
-
-
 class CountedModel(shared.Answer):
     """The frequency model that answered."""
 
@@ -163,9 +156,10 @@ class CountedAnswer(shared.Reported):
     reference: shared.ClocksAnswer
     points: list[CountedPoint]
     pareto: list[shared.ClocksAnswer] = Field(description="The fastest first; empty without power.")
-    best: dict[str, CountedBest] = Field(
+    best: dict[str, dvfs.BestPair] = Field(
         description="By objective, as with code; `max_performance` alone without power."
     )
+    proposal: dvfs.Proposal | None = Field(description="Null without power.")
     warnings: list[shared.WarningLine]
 
     def report(self) -> reports.Report:
@@ -189,6 +183,7 @@ class CountedAnswer(shared.Reported):
                 )
                 for name, best in self.best.items()
             ),
+            *([reports.Line(f"proposal: {self.proposal.why}")] if self.proposal else []),
             reports.Warnings(self.warnings),
         ]
 

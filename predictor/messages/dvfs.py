@@ -128,11 +128,31 @@ class Reference(OperatingLimit):
     energy: shared.Energy
 
 
-class BestPoint(OperatingLimit):
+class BestPair(shared.ClocksAnswer):
     """The feasible point best by one objective, beside the reference."""
 
     time_penalty_percent: float
     energy_saved_percent: float
+
+
+class BestPoint(BestPair, OperatingLimit):
+    """The same with its power limit."""
+
+
+class Proposal(shared.ClocksAnswer):
+    """What to run at: the point of least energy, where what it is expected to save exceeds what the
+    model's error can cost there; else the reference."""
+
+    power_limit_watts: float | None = None
+    stay: bool = Field(description="No point is proposed: stay at the reference.")
+    energy_saved_percent: float = Field(
+        description="Expected at the point of least energy, proposed or not."
+    )
+    cost_percent: float = Field(
+        description="What that point costs more than the reference in one kernel of ten that the "
+        "model never saw; below 0 it saves there too."
+    )
+    why: str = Field(description="The same for people.")
 
 
 class Best(shared.Answer):
@@ -171,6 +191,7 @@ class DvfsAnswer(shared.Reported):
     points: list[OperatingPoint]
     pareto: list[OperatingLimit] = Field(description="The Pareto set, the fastest first.")
     best: Best
+    proposal: Proposal
     assumptions: Assumptions
     warnings: list[shared.WarningLine]
 
@@ -197,6 +218,7 @@ class DvfsAnswer(shared.Reported):
             ),
             reports.Table(columns, self.points, most=MOST_PAIRS),
             *map(reports.Line, best),
+            reports.Line(f"proposal: {self.proposal.why}"),
             reports.Warnings(self.warnings),
         ]
 

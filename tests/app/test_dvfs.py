@@ -298,3 +298,24 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
     wrong = run(tmp_path, "--gpu", "v100", "--clocks", "fast")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "expected CORE/MEMORY" in wrong.stderr
+
+
+def test_a_proposal_names_what_it_saves_and_risks(client: httpx.Client) -> None:
+    v100 = {"gpu": "tesla-v100", "launch": MATMUL_LAUNCH}
+    answer = ask(client, MATMUL, **v100)
+    told, best = answer["proposal"], answer["best"]["min_energy"]
+    assert told["stay"] is False
+    assert told["core_mhz"] == best["core_mhz"] < answer["reference"]["core_mhz"]
+    assert told["energy_saved_percent"] == best["energy_saved_percent"] > told["cost_percent"]
+    tight = ask(client, MATMUL, **v100, constraints={"max_slowdown": 1.0})["proposal"]
+    assert tight["stay"] is True
+    assert (tight["core_mhz"], tight["memory_mhz"]) == (1380, 877)
+    assert tight["why"].startswith("stay at 1380/877 MHz")
+
+
+def test_a_reference_that_breaks_the_constraints_is_not_stayed_at(client: httpx.Client) -> None:
+    v100 = {"gpu": "tesla-v100", "launch": MATMUL_LAUNCH}
+    cap = 0.97 * ask(client, MATMUL, **v100)["reference"]["power"]["watts"]
+    told = ask(client, MATMUL, **v100, constraints={"max_power_watts": cap})["proposal"]
+    assert told["stay"] is False
+    assert "breaks the constraints" in told["why"]

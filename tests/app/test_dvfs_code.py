@@ -96,3 +96,12 @@ def test_the_command_takes_them(tmp_path: Path) -> None:
     answer = json.loads(told.stdout)
     assert answer["model"]["family"] == "sequence"
     assert len(answer["points"]) == 32
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_that_read_code_alone_are_not_trusted_with_a_choice(
+    client: httpx.Client, vector_add: str, model: str
+) -> None:
+    told = ask(client, vector_add, model=model)["proposal"]
+    assert told["stay"] is True
+    assert told["cost_percent"] > 20

@@ -276,3 +276,26 @@ def test_the_command_reads_what_profilers_print(
     values.write_text(json.dumps(FIELDS), "utf-8")
     printed, _ = run("counters", str(values), "--gpu", "v100", "--json")
     assert json.loads(printed)["model"]["counters"] == "dcgm"
+
+
+def test_a_pair_is_proposed_only_where_its_saving_outweighs_the_error(client: httpx.Client) -> None:
+    factor = served(scaling_store(), "tesla-v100", "wang_dcgm_tesla_v100").one_in_ten
+    seen = set()
+    for slowdown in (1.0, 1.03, 1.1, 1.5):
+        answer = ask(client, "v100", FIELDS, constraints={"max_slowdown": slowdown})
+        told, best = answer["proposal"], answer["best"]["min_energy"]
+        scale = 1 - best["energy_saved_percent"] / 100
+        assert told["energy_saved_percent"] == pytest.approx(best["energy_saved_percent"])
+        assert told["cost_percent"] == pytest.approx(100 * (scale * factor - 1))
+        assert told["stay"] == (1 - scale <= max(scale * factor - 1, 0))
+        pair = answer["reference"] if told["stay"] else best
+        assert (told["core_mhz"], told["memory_mhz"]) == (pair["core_mhz"], pair["memory_mhz"])
+        assert told["why"].startswith("stay at 1380/877 MHz") == told["stay"]
+        seen.add(told["stay"])
+    assert seen == {True, False}
+
+
+def test_no_pair_is_proposed_where_nobody_measured_power(client: httpx.Client) -> None:
+    [card] = [one for one in CAMPAIGNS if one.gpu == "titan-x-pascal"]
+    answer = ask(client, card.gpu, values_of(card))
+    assert answer["proposal"] is None

@@ -17,6 +17,7 @@ from studies.fitting.scaling.scores import (
     MICRO_CAMPAIGNS,
     STUDIES,
     Scored,
+    careful_factors,
     choice_scores,
     hypervolume,
     pareto_rows,
@@ -321,3 +322,25 @@ def test_one_known_point_moves_the_curve_and_none_does_not() -> None:
     assert exponent([(0.5, 0.6)] * 1000) == pytest.approx(1.2, rel=1e-2)
     assert exponent([(0.5, -5.0)]) == 0.0  # never turns a curve round
     assert exponent([(0.0, 0.0)], trust=0.0) == 1.0
+
+
+def test_a_careful_choice_stays_where_the_error_can_cost_more_by_hand() -> None:
+    # Kernel 0: 10 % expected of a pair that costs 20 % more. Kernel 1: 40 % expected and got.
+    time, kernels = np.ones(4), np.array([0, 0, 1, 1])
+    told, power = np.array([1.0, 0.9, 1.0, 0.6]), np.array([1.0, 1.2, 1.0, 0.6])
+    bold = choice_scores((time, told), (time, power), kernels)
+    assert bold.largest_loss_percent == pytest.approx(20)
+    careful = choice_scores((time, told), (time, power), kernels, np.full(4, 1.3))
+    assert careful.saved_percent == pytest.approx((0 + 40) / 2)
+    assert careful.largest_loss_percent == pytest.approx(0)
+    # 0.9 x 1.2 - 1 = 8 % at risk is less than the 10 % expected.
+    risky = choice_scores((time, told), (time, power), kernels, np.full(4, 1.2))
+    assert risky.largest_loss_percent == pytest.approx(20)
+
+
+def test_a_programs_own_errors_do_not_decide_its_proposal() -> None:
+    names = np.repeat(["a", "b", "c"], 4)
+    errors = np.where(names == "a", 0.5, 0.01)
+    factors = careful_factors(errors, names, names, names)
+    assert factors[names == "a"] == pytest.approx(np.exp(0.01))
+    assert (factors[names != "a"] > 1.3).all()

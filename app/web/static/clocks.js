@@ -127,7 +127,7 @@ function showTables() {
   const { reference, assumptions } = found;
   byId("clocks-note").textContent = `Power: ${found.model.family}, version ${found.model.version}. Voltage curve: ${assumptions.voltage_curve}. Time: ${assumptions.time_model}.`
     + (assumptions.one_memory_clock ? " Only the core clock of this GPU can be chosen." : "")
-    + (assumptions.trip_counts_guessed ? " Trip counts are assumed." : "");
+    + (assumptions.trip_counts_guessed ? " Trip counts are assumed." : "") + ` Proposal: ${found.proposal.why}.`;
   show(byId("clocks-best"), bestTable(`Against ${plain(reference.core_mhz, 4)} and ${plain(reference.memory_mhz, 4)} MHz: `
     + `${joules(reference.energy.joules)}, ${seconds(reference.time.seconds)}`, pair, found.best));
   show(byId("clocks-table"), table("By core and memory clock", [
@@ -155,7 +155,7 @@ function showScaled(answer) {
   byId("counted-result").hidden = false;
   const at = answer.reference;
   byId("counted-note").textContent = `${answer.kernel ?? "The kernel"} against ${plain(at.core_mhz, 4)} and `
-    + `${plain(at.memory_mhz, 4)} MHz, by ${answer.model.campaign}. `
+    + `${plain(at.memory_mhz, 4)} MHz, by ${answer.model.campaign}. ${answer.proposal ? `Proposal: ${answer.proposal.why}. ` : ""}`
     + answer.warnings.map((each) => `${each.detail}.`).join(" ");
   const factor = (name) => (one) => (one.scale[name] === null ? "" : `${plain(one.scale[name])}`);
   const ends = (name) => (one) => (one.scale[name] === null ? ""

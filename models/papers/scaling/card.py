@@ -109,6 +109,10 @@ def scaling_store(roots: Sequence[Path] = (PACKAGED_ARTIFACTS,)) -> ArtifactStor
     return ArtifactStore(roots, kind=ScalingCard, hash_of_schema=schema_hash)
 
 
+UNSCORED_ONE_IN_TEN = 1.2
+"""The largest of the cards that have it (``python -m studies clocks``): V100 by nvprof."""
+
+
 @dataclass(frozen=True, eq=False)
 class Served:
     """A campaign's models as they answer: the physical one, and trees where they correct it.
@@ -126,6 +130,12 @@ class Served:
         at = self.corrected.index(quantity) + 1 if quantity in self.corrected else 0
         intervals = self.cards[at].intervals
         return intervals.time if quantity == "time" else intervals.power
+
+    @property
+    def one_in_ten(self) -> float:
+        """What energy scales exceed in one kernel of ten; as on the worst board where nobody
+        measured both times and powers."""
+        return self.cards[-1].intervals.energy_one_in_ten or UNSCORED_ONE_IN_TEN
 
     @property
     def counted_units(self) -> tuple[str, ...]:

@@ -282,6 +282,13 @@ class ServedCode(NamedTuple):
     scaling: CodeScaling
     card: ScalingCard
 
+    @property
+    def one_in_ten(self) -> float:
+        """Factor over energy scales: both widths of the card as of independent errors, wider than
+        one kernel in ten. What these models choose costs energy (docs/frequency.md)."""
+        both = [self.card.intervals.time, self.card.intervals.power]
+        return float(np.exp(np.hypot(*(np.log(width.high_factor) for width in both if width))))
+
     def scaled(self, estimate: Estimate, quantity: Quantity, factor: float) -> Estimate:
         """An estimate at the reference taken to a pair whose scale is ``factor``, its interval
         wider by what the card says of scales."""

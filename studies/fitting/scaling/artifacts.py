@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from studies.data.frequency import SEQUENCES, FrequencyTable, read_frequency
 from studies.fitting.scaling.protocols import (
@@ -22,7 +21,13 @@ from studies.fitting.scaling.protocols import (
     log_ratios,
 )
 from studies.fitting.scaling.rows import TITAN_X, Floats, ScalingRows, scaling_rows
-from studies.fitting.scaling.scores import Progress, ScaleScores, Scored
+from studies.fitting.scaling.scores import (
+    Progress,
+    ScaleScores,
+    Scored,
+    one_in_ten,
+    scale_errors,
+)
 from studies.fitting.scaling.trees import (
     CANDIDATES,
     FittedTrees,
@@ -344,7 +349,17 @@ def _intervals(scored: Sequence[Scored], model: str) -> ScalingIntervals:
                       one.predictions.rows) for one in scored]),
         power=_width([(one.predictions.power.get(model), one.predictions.rows.power_scale,
                        one.predictions.rows) for one in scored]),
+        energy_one_in_ten=_one_in_ten(scored, model),
     )  # fmt: skip
+
+
+def _one_in_ten(scored: Sequence[Scored], model: str) -> float | None:
+    """What energy scales of kernels left out exceed in one of ten; ``None`` where none are."""
+    found = [errors for one in scored if (errors := one.energy_errors(model)) is not None]
+    if not found:
+        return None
+    ratios, kernels = (np.concatenate(each) for each in zip(*found, strict=True))
+    return round(one_in_ten(ratios, kernels), 6)
 
 
 def _width(parts: Iterable[tuple[Floats | None, Floats, ScalingRows]]) -> ScaleWidth | None:
@@ -355,15 +370,3 @@ def _width(parts: Iterable[tuple[Floats | None, Floats, ScalingRows]]) -> ScaleW
     ratios, kernels = (np.concatenate(each) for each in zip(*found, strict=True))
     low, high = conformal_factors(ratios, kernels, INTERVAL_LEVEL, symmetric=True)
     return ScaleWidth(low_factor=round(low, 6), high_factor=round(high, 6))
-
-
-def scale_errors(
-    predicted: Floats | None, measured: Floats, rows: ScalingRows
-) -> tuple[Floats, NDArray[np.str_]] | None:
-    """ln(measured / predicted) away from the reference, and the kernels; ``None`` without any."""
-    if predicted is None or not np.isfinite(predicted).all():
-        return None
-    told = ~rows.is_reference & np.isfinite(measured)
-    if not told.any():
-        return None
-    return np.log(measured / predicted)[told], rows.kernel[told].astype(str)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from studies.card_tables import table
 from studies.fitting.scaling.protocols import (
@@ -17,7 +18,9 @@ from studies.fitting.scaling.protocols import (
 )
 from studies.fitting.scaling.rows import TITAN_X, Bools, Floats, Integers, ScalingRows, scaling_rows
 from wattcast.models.cards import ScalingProtocol
+from wattcast.models.choice import outweighs
 from wattcast.models.clocks import ClockPair
+from wattcast.models.intervals import conformal_factors
 from wattcast.models.papers.scaling.known import TRUST_IN_THE_MODEL, exponent
 from wattcast.models.papers.scaling.physical import time_bounds
 
@@ -44,11 +47,13 @@ class ChoiceScores:
 
     ``hypervolume_ratio``: what the pairs predicted to be Pareto-optimal dominate in speed-up and
     energy, as measured, over what the truly optimal ones do (mean over kernels, at most 1).
+    ``largest_loss_percent``: what the worst choice costs; below 0 where every one saves.
     """
 
     saved_percent: float
     oracle_percent: float
     hypervolume_ratio: float
+    largest_loss_percent: float
 
     @property
     def oracle_share_percent(self) -> float:
@@ -71,11 +76,16 @@ def scale_scores(predicted: Floats, measured: Floats, is_reference: Bools) -> Sc
 
 
 def choice_scores(
-    predicted: tuple[Floats, Floats], measured: tuple[Floats, Floats], kernel: Integers
+    predicted: tuple[Floats, Floats],
+    measured: tuple[Floats, Floats],
+    kernel: Integers,
+    careful: Floats | None = None,
 ) -> ChoiceScores:
     """Scores of choosing by (time, power) scales ``[n]``; ``kernel`` numbers each row's kernel.
 
-    Of pairs with equal predicted energy the faster one is chosen, then the first.
+    Of pairs with equal predicted energy the faster one is chosen, then the first. With ``careful``,
+    ``[n]``, the reference is left only where the saving outweighs that factor
+    (``models.choice.outweighs``): what is served.
     """
     saved, best, ratios = [], [], []
     energy = measured[0] * measured[1]
@@ -84,7 +94,8 @@ def choice_scores(
         told_time, told_power = predicted[0][rows], predicted[1][rows]
         told = told_time * told_power
         chosen = np.lexsort((told_time, told))[0]
-        saved.append(1 - energy[rows][chosen])
+        stays = careful is not None and not outweighs(told[chosen], careful[rows[0]])
+        saved.append(0.0 if stays else 1 - energy[rows][chosen])
         best.append(1 - energy[rows].min())
         speed = 1 / measured[0][rows]
         worst = float(energy[rows].max())
@@ -95,7 +106,36 @@ def choice_scores(
         saved_percent=float(np.mean(saved) * 100),
         oracle_percent=float(np.mean(best) * 100),
         hypervolume_ratio=float(np.mean(ratios)),
+        largest_loss_percent=float(-np.min(saved) * 100),
     )
+
+
+def one_in_ten(errors: Floats, kernels: NDArray[np.str_]) -> float:
+    """Factor that ``exp(errors)`` exceeds in one kernel of ten: the upper end of four in five."""
+    return conformal_factors(errors, kernels, 0.8, symmetric=True)[1]
+
+
+def scale_errors(
+    predicted: Floats | None, measured: Floats, rows: ScalingRows
+) -> tuple[Floats, NDArray[np.str_]] | None:
+    """ln(measured / predicted) away from the reference, and the kernels; ``None`` without any."""
+    if predicted is None or not np.isfinite(predicted).all():
+        return None
+    told = ~rows.is_reference & np.isfinite(measured)
+    if not told.any():
+        return None
+    return np.log(measured / predicted)[told], rows.kernel[told].astype(str)
+
+
+def careful_factors(
+    errors: Floats, kernels: NDArray[np.str_], groups: NDArray[np.str_], asked: NDArray[np.str_]
+) -> Floats:
+    """For each program of ``asked`` what ``one_in_ten`` says of all programs but that, ``[n]``."""
+    found = {
+        group: one_in_ten(errors[groups != group], kernels[groups != group])
+        for group in np.unique(asked)
+    }
+    return np.array([found[group] for group in asked])
 
 
 def pareto_rows(speed: Floats, energy: Floats) -> Integers:
@@ -197,12 +237,23 @@ class Scored:
         rows = self.predictions.rows
         return self._errors(both[0] * both[1], rows.time_scale * rows.power_scale)
 
-    def choice(self, model: str) -> ChoiceScores | None:
-        """What choosing clocks by predicted energy saves, if time and power are there."""
+    def choice(self, model: str, *, careful: bool = False) -> ChoiceScores | None:
+        """What choosing clocks by predicted energy saves, if time and power are there; ``careful``
+        as served, the errors of the other programs known."""
         both, rows = self._both(model), self.predictions.rows
         if both is None:
             return None
-        return choice_scores(both, (rows.time_scale, rows.power_scale), rows.kernel)
+        factors, found = None, self.energy_errors(model)
+        if careful and found is not None:
+            factors = careful_factors(*found, rows.groups[~rows.is_reference], rows.groups)
+        return choice_scores(both, (rows.time_scale, rows.power_scale), rows.kernel, factors)
+
+    def energy_errors(self, model: str) -> tuple[Floats, NDArray[np.str_]] | None:
+        """As ``scale_errors``, of energy."""
+        both, rows = self._both(model), self.predictions.rows
+        if both is None:
+            return None
+        return scale_errors(both[0] * both[1], rows.time_scale * rows.power_scale, rows)
 
     def _both(self, model: str) -> tuple[Floats, Floats] | None:
         time, power = self.predictions.time.get(model), self.predictions.power.get(model)
@@ -245,12 +296,13 @@ def choice_table(scored: Iterable[Scored]) -> str:
     """Energy saved at the pair of least predicted energy, its share of the oracle's, and Pareto
     hypervolume."""
     titles = ["campaign, reference", "protocol", "kernels", "model"]
-    titles += ["saved", "oracle", "share", "hypervolume"]
+    titles += ["saved", "oracle", "share", "largest loss", "as proposed: share", "largest loss"]
+    titles += ["hypervolume"]
     lines = []
     for one in scored:
         for model in one.models:
-            choice = one.choice(model)
-            if choice is None:
+            choice, served = one.choice(model), one.choice(model, careful=True)
+            if choice is None or served is None:
                 continue
             lines.append(
                 [
@@ -259,6 +311,9 @@ def choice_table(scored: Iterable[Scored]) -> str:
                     f"{choice.saved_percent:.1f} %",
                     f"{choice.oracle_percent:.1f} %",
                     f"{choice.oracle_share_percent:.0f} %",
+                    f"{choice.largest_loss_percent:.1f} %",
+                    f"{served.oracle_share_percent:.0f} %",
+                    f"{served.largest_loss_percent:.1f} %",
                     f"{choice.hypervolume_ratio:.3f}",
                 ]
             )

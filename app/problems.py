@@ -19,7 +19,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic_core import to_json
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
@@ -34,7 +34,7 @@ from wattcast.features.errors import (
     ServiceError,
     WattcastError,
 )
-from wattcast.predictor.messages import KernelParameter, field_problems
+from wattcast.predictor.messages import Described, KernelParameter, field_problems
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -74,21 +74,21 @@ NOT_STORED = "the database does not answer; nothing was stored"
 _IN_PATH = {GpuError: "unknown-gpu", SchemaError: "unknown-schema", ModelError: "unknown-model"}
 
 
-class FieldProblem(BaseModel):
+class FieldProblem(Described):
     """One defect of a request: where (``launch.block.0``) and what."""
 
     path: str
     message: str
 
 
-class CompilerProblem(BaseModel):
+class CompilerProblem(Described):
     """One error of the compiler: where in the CUDA source and what."""
 
     line: int
     message: str
 
 
-class Problem(BaseModel):
+class Problem(Described):
     """Problem details (RFC 9457); members beyond these depend on ``type``."""
 
     model_config = ConfigDict(
@@ -106,19 +106,26 @@ class Problem(BaseModel):
         },
     )
 
-    type: str = Field(description="Path that describes this kind of problem.")
+    type: str
+    """Path that describes this kind of problem."""
     title: str
     status: int
-    detail: str = Field(description="What is wrong with this request, for people.")
-    request_id: str | None = Field(None, description="Also in the X-Request-ID header and the log.")
-    line: int | None = Field(None, description="Line in the PTX or CUDA source, from 1.")
-    column: int | None = Field(None, description="Column in the PTX, from 1.")
-    field: str | None = Field(None, description="Part of the launch or request that is wrong.")
-    known: list[str] | None = Field(None, description="What could have been named instead.")
-    parameters: list[KernelParameter] | None = Field(None, description="What the kernel takes.")
-    errors: list[FieldProblem | CompilerProblem] | None = Field(
-        None, description="Each defect of the request or of the CUDA source."
-    )
+    detail: str
+    """What is wrong with this request, for people."""
+    request_id: str | None = None
+    """Also in the X-Request-ID header and the log."""
+    line: int | None = None
+    """Line in the PTX or CUDA source, from 1."""
+    column: int | None = None
+    """Column in the PTX, from 1."""
+    field: str | None = None
+    """Part of the launch or request that is wrong."""
+    known: list[str] | None = None
+    """What could have been named instead."""
+    parameters: list[KernelParameter] | None = None
+    """What the kernel takes."""
+    errors: list[FieldProblem | CompilerProblem] | None = None
+    """Each defect of the request or of the CUDA source."""
 
 
 def response(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from wattcast.app import problems
 from wattcast.app.api.route import json_response
@@ -15,13 +15,14 @@ from wattcast.models.cards import ModelCard, ScalingCard
 from wattcast.models.operators import OperatorCard
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor import catalog
+from wattcast.predictor.messages import Described
 
 router = APIRouter(tags=["catalogue"])
 
 GpuName = Annotated[str, Path(max_length=64, examples=["tesla-v100"])]
 
 
-class GpuSummary(BaseModel):
+class GpuSummary(Described):
     """One GPU: what it is and what can be predicted for it."""
 
     id: str
@@ -32,8 +33,10 @@ class GpuSummary(BaseModel):
     sm_count: int
     core_mhz: float
     memory_mhz: float
-    power_models: list[str] = Field(description="Families; empty: power is answered null.")
-    schemas: list[str] = Field(description="Feature schemas that have a table for this GPU.")
+    power_models: list[str]
+    """Families; empty: power is answered null."""
+    schemas: list[str]
+    """Feature schemas that have a table for this GPU."""
 
 
 class GpuDetails(GpuSummary):
@@ -42,7 +45,7 @@ class GpuDetails(GpuSummary):
     profile: dict[str, Any]
 
 
-class _Schema(BaseModel):
+class _Schema(Described):
     id: str
     version: int | str
     title: str
@@ -58,7 +61,7 @@ class SchemaSummary(_Schema):
     fields: int
 
 
-class SchemaField(BaseModel):
+class SchemaField(Described):
     """One field of a schema, in order."""
 
     name: str
@@ -76,18 +79,24 @@ class SchemaDetails(_Schema):
     fields: list[SchemaField]
 
 
-class ObservedCoverage(BaseModel):
+class ObservedCoverage(Described):
     """What a model's intervals held of measurements that came in after its answers."""
 
-    board: str = Field(description="As uploads label it; empty: no label.")
-    model: str = Field(description="The card's path, or a time model's family.")
-    kernels: int = Field(description="Kernels measured after they were predicted.")
-    inside: int = Field(description="Of these, those whose first measured launch was inside.")
-    promised: float = Field(description="The least level that was promised.")
-    widened: float = Field(description="How many times as wide answers are since; 1: no alarm.")
+    board: str
+    """As uploads label it; empty: no label."""
+    model: str
+    """The card's path, or a time model's family."""
+    kernels: int
+    """Kernels measured after they were predicted."""
+    inside: int
+    """Of these, those whose first measured launch was inside."""
+    promised: float
+    """The least level that was promised."""
+    widened: float
+    """How many times as wide answers are since; 1: no alarm."""
 
 
-class ModelSummary(BaseModel):
+class ModelSummary(Described):
     """One model; ``card`` is the path of its card."""
 
     family: str
@@ -102,12 +111,10 @@ class ModelSummary(BaseModel):
     training_rows: int
     training_kernels: int
     unseen_kernel_mae_watts: float | None
-    unseen_kernel_mape_percent: float | None = Field(
-        description="If nothing was promoted, the model with the smallest one answers."
-    )
-    unseen_kernel_time_median_ape_percent: float | None = Field(
-        description="Of a correction of times; power models have none."
-    )
+    unseen_kernel_mape_percent: float | None
+    """If nothing was promoted, the model with the smallest one answers."""
+    unseen_kernel_time_median_ape_percent: float | None
+    """Of a correction of times; power models have none."""
     observed: list[ObservedCoverage]
 
 

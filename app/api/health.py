@@ -5,16 +5,16 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
-from pydantic import BaseModel, Field
 
 from wattcast.app import metrics, problems
 from wattcast.app.api.route import json_response
 from wattcast.app.services import services_of
+from wattcast.predictor.messages import Described
 
 router = APIRouter(tags=["service"])
 
 
-class Health(BaseModel):
+class Health(Described):
     """State of the service: ``ok`` or what is wrong."""
 
     status: str
@@ -24,14 +24,13 @@ class Health(BaseModel):
 class Readiness(Health):
     """What was looked at, and what was found."""
 
-    checks: dict[str, str] = Field(
-        description="`database`, `migrations`, `artifacts`, `promoted`, `analyses`, "
-        "`uploads`: `ok`, or what is weak but no obstacle. `compilers`: what keeps them from the "
-        "machine's files: `namespaces`, or none."
-    )
+    checks: dict[str, str]
+    """`database`, `migrations`, `artifacts`, `promoted`, `analyses`, `uploads`: `ok`, or what is
+    weak but no obstacle. `compilers`: what keeps them from the machine's files: `namespaces`, or
+    none."""
 
 
-class ProblemKind(BaseModel):
+class ProblemKind(Described):
     """A kind of problem: what a ``type`` of ``/problems/{slug}`` stands for."""
 
     type: str

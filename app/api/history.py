@@ -8,7 +8,6 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from wattcast.app import problems
@@ -16,6 +15,7 @@ from wattcast.app.api.route import json_response, query
 from wattcast.app.services import Services, services_of
 from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
+from wattcast.predictor.messages import Described
 from wattcast.predictor.messages.operators import OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
@@ -23,19 +23,18 @@ from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
 router = APIRouter(tags=["prediction"])
 
 
-class PastPrediction(BaseModel):
+class PastPrediction(Described):
     """An earlier prediction, in short."""
 
     id: UUID
     created: str
     gpu: str
-    kernel: str | None = Field(
-        description="Demangled, or an operator's name; null for measured work."
-    )
-    grid: list[int] | None = Field(description="Blocks; null for measured work.")
-    block: list[int] | None = Field(
-        description="Threads per block; null for measured work, and where the kernel fixes it."
-    )
+    kernel: str | None
+    """Demangled, or an operator's name; null for measured work."""
+    grid: list[int] | None
+    """Blocks; null for measured work."""
+    block: list[int] | None
+    """Threads per block; null for measured work, and where the kernel fixes it."""
     core_mhz: float | None
     memory_mhz: float | None
     watts: float | None
@@ -43,13 +42,13 @@ class PastPrediction(BaseModel):
     joules: float | None
 
 
-class Asked(BaseModel):
+class Asked(Described):
     """What a prediction answered."""
 
-    compiled: bool = Field(description="Whether it came as CUDA; `request` holds the PTX of it.")
-    request: PredictRequest | OperatorRequest = Field(
-        description="For `POST /predict`, for one GPU."
-    )
+    compiled: bool
+    """Whether it came as CUDA; `request` holds the PTX of it."""
+    request: PredictRequest | OperatorRequest
+    """For `POST /predict`, for one GPU."""
 
 
 @router.get(

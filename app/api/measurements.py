@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import StringConstraints
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
@@ -20,6 +20,7 @@ from wattcast.app.store import database
 from wattcast.app.store.measurements import Batch
 from wattcast.app.store.tables import plain
 from wattcast.features.errors import ServiceError
+from wattcast.predictor.messages import Described
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 
@@ -55,23 +56,28 @@ READING = (
 """Problems of a call that brings a table of measurements."""
 
 
-class RejectedRow(BaseModel):
+class RejectedRow(Described):
     """Why a row was not taken."""
 
-    row: int = Field(description="From 1, without the header of a CSV.")
-    column: str | None = Field(description="Null if the row as a whole is wrong.")
+    row: int
+    """From 1, without the header of a CSV."""
+    column: str | None
+    """Null if the row as a whole is wrong."""
     reason: str
 
 
-class BatchSummary(BaseModel):
+class BatchSummary(Described):
     """A batch of measurements."""
 
     id: UUID
     created: str
     uploaded_by: str
-    form: str = Field(description="`ptx` or `features`.")
-    schemas: dict[str, str] = Field(description="Hash of each schema's definition, by its id.")
-    content_sha256: str = Field(description="Hash of the accepted rows.")
+    form: str
+    """`ptx` or `features`."""
+    schemas: dict[str, str]
+    """Hash of each schema's definition, by its id."""
+    content_sha256: str
+    """Hash of the accepted rows."""
     accepted: int
     rejected: int
 
@@ -79,18 +85,18 @@ class BatchSummary(BaseModel):
 class BatchAnswer(BatchSummary):
     """A batch with its rejected rows."""
 
-    rejections: list[RejectedRow] = Field(
-        description="The first of the rejected rows, and of rows that were accepted although their "
-        "values are odd: their reason begins with `taken, but`."
-    )
+    rejections: list[RejectedRow]
+    """The first of the rejected rows, and of rows that were accepted although their values are odd:
+    their reason begins with `taken, but`."""
 
 
-class CheckAnswer(BaseModel):
+class CheckAnswer(Described):
     """What would become of an upload."""
 
     accepted: int
     rejected: int
-    rejections: list[RejectedRow] = Field(description="The first of the rejected rows.")
+    rejections: list[RejectedRow]
+    """The first of the rejected rows."""
 
 
 @router.post(

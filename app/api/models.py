@@ -13,7 +13,7 @@ from wattcast.app.api.access import actor_of
 from wattcast.app.api.catalog import ObservedCoverage
 from wattcast.app.api.route import json_response, query
 from wattcast.app.services.models import registry as service
-from wattcast.predictor.messages import ModelReference
+from wattcast.predictor.messages import Described, ModelReference
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -21,7 +21,7 @@ GpuName = Annotated[str, Path(max_length=64, examples=["tesla-k20"])]
 Target = Annotated[str, Path(max_length=32, examples=["power"])]
 
 
-class VersionAnswer(BaseModel):
+class VersionAnswer(Described):
     """A registered version of a model; never changed."""
 
     family: str
@@ -29,23 +29,29 @@ class VersionAnswer(BaseModel):
     source: str
     version: int
     board: str
-    origin: str = Field(description="`packaged` or `retrained`.")
+    origin: str
+    """`packaged` or `retrained`."""
     created: str
-    card: str = Field(description="Path of its card.")
-    job: str | None = Field(description="The job that made it.")
-    promoted: bool | None = Field(description="Verdict of the gate; null if it did not run.")
-    reasons: list[str] = Field(description="Why it was not promoted.")
+    card: str
+    """Path of its card."""
+    job: str | None
+    """The job that made it."""
+    promoted: bool | None
+    """Verdict of the gate; null if it did not run."""
+    reasons: list[str]
+    """Why it was not promoted."""
 
 
-class PlaceAnswer(BaseModel):
+class PlaceAnswer(Described):
     """Who serves for a board, and who stands by."""
 
     board: str
-    champion: VersionAnswer | None = Field(description="Null: the packaged default.")
+    champion: VersionAnswer | None
+    """Null: the packaged default."""
     candidate: VersionAnswer | None
 
 
-class PromotionAnswer(BaseModel):
+class PromotionAnswer(Described):
     """A promotion that was made."""
 
     at: str
@@ -55,20 +61,19 @@ class PromotionAnswer(BaseModel):
     why: str
 
 
-class RegistryAnswer(BaseModel):
+class RegistryAnswer(Described):
     """The registry of one GPU and target."""
 
     gpu: str
     target: str
-    default: ModelReference | None = Field(
-        description="The packaged model that answers where no version was promoted; null for times."
-    )
-    generation: int = Field(description="Increases with every change of any champion.")
+    default: ModelReference | None
+    """The packaged model that answers where no version was promoted; null for times."""
+    generation: int
+    """Increases with every change of any champion."""
     places: list[PlaceAnswer]
     versions: list[VersionAnswer]
-    promotions: list[PromotionAnswer] = Field(
-        description="Newest first, including those undone since."
-    )
+    promotions: list[PromotionAnswer]
+    """Newest first, including those undone since."""
     observed: list[ObservedCoverage]
 
 

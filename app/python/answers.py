@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 class Prediction(PredictAnswer):
     """Watts, seconds and joules of one launch on one GPU."""
 
-    configuration: dict[str, Any] | None = Field(
-        default=None, exclude=True, description="Constants and options of a Triton kernel."
-    )
+    configuration: dict[str, Any] | None = Field(default=None, exclude=True)
+    """Constants and options of a Triton kernel."""
     _request: Any = PrivateAttr(None)
     _registry: bool = PrivateAttr(True)
     _file: str | None = PrivateAttr(None)

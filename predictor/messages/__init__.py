@@ -5,10 +5,13 @@ takes the one and returns the other, and HTTP, command line and Python are deriv
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
@@ -120,10 +123,38 @@ def examples(request: str) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": _examples()[request]})
 
 
-class Message(BaseModel):
+@cache
+def _descriptions(module: str) -> dict[tuple[str, str], str]:
+    """Docstrings below fields, by class and field. A module is read once: pydantic's own
+    ``use_attribute_docstrings`` reads it for every class, in five times the time."""
+    classes = ast.parse(Path(str(sys.modules[module].__file__)).read_bytes()).body
+    return {
+        (each.name, field.target.id): " ".join(str(text.value.value).split())
+        for each in classes
+        if isinstance(each, ast.ClassDef)
+        for field, text in pairwise(each.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }  # fmt: skip
+
+
+class Described(BaseModel):
+    """A shape of JSON. The docstring below a field is its description in the API, in the help
+    of the command line and in Python."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name, field in cls.model_fields.items():
+            told = _descriptions(cls.__module__).get((cls.__name__, name))
+            field.description = told or field.description
+
+
+class Message(Described):
     """A request or a part of one: what it does not name is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -142,14 +173,14 @@ class Message(BaseModel):
         return schema
 
 
-class Answer(BaseModel):
+class Answer(Described):
     """An answer of a use case, or a part of one.
 
     Members that the use case does not give are left out of the JSON; in Python they have their
     defaults.
     """
 
-    model_config = ConfigDict(frozen=True, defer_build=True, validate_by_name=True)
+    model_config = ConfigDict(frozen=True, validate_by_name=True)
 
     def json_bytes(self) -> bytes:
         """As HTTP answers it; NaN and infinities, which JSON lacks, become ``null``."""
@@ -204,15 +235,12 @@ class Reported(Answer):
 class PointerArgument(Message):
     """What a pointer argument points to."""
 
-    elements: Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)] | None = Field(
-        None, description="Elements of the buffer. Default: the number of threads."
-    )
-    values: Literal["uniform", "zeros", "sorted", "index", "near"] = Field(
-        "uniform",
-        description="Pseudo-random in [low, high), zeros, ascending, whole numbers below "
-        "`elements`, or whole numbers below `high`, each within `low` of its own place (places "
-        "repeat every `high`): neighbours in a mesh.",
-    )
+    elements: Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)] | None = None
+    """Elements of the buffer. Default: the number of threads."""
+    values: Literal["uniform", "zeros", "sorted", "index", "near"] = "uniform"
+    """Pseudo-random in [low, high), zeros, ascending, whole numbers below `elements`, or whole
+    numbers below `high`, each within `low` of its own place (places repeat every `high`):
+    neighbours in a mesh."""
     low: FiniteNumber = 0.0
     high: FiniteNumber = 1.0
 
@@ -238,22 +266,16 @@ Arguments = Annotated[
 class LaunchRequest(Message):
     """How the kernel is started; missing dimensions are 1."""
 
-    grid: Dimension | Dimensions = Field(
-        description="Blocks, 1 to 3 dimensions.", examples=[[4096]]
-    )
-    block: Dimension | Dimensions | None = Field(
-        None,
-        description="Threads per block, 1 to 3 dimensions; may be left out where the kernel fixes "
-        "it (`.reqntid`).",
-        examples=[[256]],
-    )
+    grid: Dimension | Dimensions = Field(examples=[[4096]])
+    """Blocks, 1 to 3 dimensions."""
+    block: Dimension | Dimensions | None = Field(None, examples=[[256]])
+    """Threads per block, 1 to 3 dimensions; may be left out where the kernel fixes it (`.reqntid`).
+    """
     dynamic_shared_bytes: SharedBytes = 0
     arguments: Arguments = Field(default_factory=dict)
-    l2: L2State = Field(
-        "warm",
-        description="What L2 holds when the launch starts: `warm`, what an equal launch left, as "
-        "where launches are repeated; `cold`, nothing, as where a benchmark flushes it.",
-    )
+    l2: L2State = "warm"
+    """What L2 holds when the launch starts: `warm`, what an equal launch left, as where launches
+    are repeated; `cold`, nothing, as where a benchmark flushes it."""
 
     def launch(self) -> Launch:
         """The launch. Raises LaunchError for an impossible dimension."""
@@ -275,65 +297,34 @@ class KernelCode(Message):
     Exactly one of its ``sources`` is given.
     """
 
-    ptx: str | None = Field(None, min_length=1, description="PTX text; or give `cuda`.")
-    cuda: str | None = Field(
-        None,
-        min_length=1,
-        description="CUDA C++ source, compiled for the GPU's compute capability; or give `ptx`.",
-    )
-    headers: dict[HeaderName, str] = Field(
-        default_factory=dict,
-        max_length=64,
-        description="Files that `cuda` includes, by the name it includes them by.",
-    )
+    ptx: str | None = Field(None, min_length=1)
+    """PTX text; or give `cuda`."""
+    cuda: str | None = Field(None, min_length=1)
+    """CUDA C++ source, compiled for the GPU's compute capability; or give `ptx`."""
+    headers: dict[HeaderName, str] = Field(default_factory=dict, max_length=64)
+    """Files that `cuda` includes, by the name it includes them by."""
     compiler_options: list[Annotated[str, StringConstraints(max_length=256)]] = Field(
-        default_factory=list,
-        max_length=64,
-        description="For `cuda`: -D NAME=VALUE, -std=, --use_fast_math, --fmad=, --ftz=, "
-        "--prec-div=, --prec-sqrt=, --maxrregcount=.",
+        default_factory=list, max_length=64
     )
-    kernel: str | None = Field(
-        None,
-        min_length=1,
-        max_length=65_536,
-        description="Mangled or demangled name; needed if there are several kernels. Of CUDA "
-        "source also an instance of a template: `gemm<32, float>`.",
-    )
-    loops: dict[str, TripCount] = Field(
-        default_factory=dict,
-        max_length=4096,
-        description="Executions of loop bodies by label, source line or `default`.",
-    )
-    registers_per_thread: int | None = Field(
-        None,
-        strict=True,
-        ge=1,
-        le=255,
-        description="Registers per thread, as the compiler reports them. Default: estimated.",
-    )
-    static_shared_bytes: int | None = Field(
-        None,
-        strict=True,
-        ge=0,
-        le=2**31 - 1,
-        description="Static shared memory per block, in bytes. Default: from the PTX.",
-    )
-    analysis: Mode = Field(
-        "auto",
-        description="How trip counts and activity are found out. `symbolic` runs the "
-        "kernel only where it calls functions, `executed` runs sampled blocks; `auto` does so only "
-        "for what it needs.",
-    )
-    analysis_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None,
-        description="Longest the request may take; beyond, it is given up (503). It never changes "
-        "an answer.",
-    )
-    analysis_effort: Annotated[int, Field(strict=True, gt=0)] | None = Field(
-        None,
-        description="Budget of the executed analysis in instructions times lanes; what is beyond "
-        "is extrapolated, counted in `coverage` and part of the interval.",
-    )
+    """For `cuda`: -D NAME=VALUE, -std=, --use_fast_math, --fmad=, --ftz=, --prec-div=,
+    --prec-sqrt=, --maxrregcount=."""
+    kernel: str | None = Field(None, min_length=1, max_length=65_536)
+    """Mangled or demangled name; needed if there are several kernels. Of CUDA source also an
+    instance of a template: `gemm<32, float>`."""
+    loops: dict[str, TripCount] = Field(default_factory=dict, max_length=4096)
+    """Executions of loop bodies by label, source line or `default`."""
+    registers_per_thread: int | None = Field(None, strict=True, ge=1, le=255)
+    """Registers per thread, as the compiler reports them. Default: estimated."""
+    static_shared_bytes: int | None = Field(None, strict=True, ge=0, le=2**31 - 1)
+    """Static shared memory per block, in bytes. Default: from the PTX."""
+    analysis: Mode = "auto"
+    """How trip counts and activity are found out. `symbolic` runs the kernel only where it calls
+    functions, `executed` runs sampled blocks; `auto` does so only for what it needs."""
+    analysis_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Longest the request may take; beyond, it is given up (503). It never changes an answer."""
+    analysis_effort: Annotated[int, Field(strict=True, gt=0)] | None = None
+    """Budget of the executed analysis in instructions times lanes; what is beyond is extrapolated,
+    counted in `coverage` and part of the interval."""
 
     @model_validator(mode="after")
     def _one_kind_of_source(self) -> Self:
@@ -358,7 +349,8 @@ class Clocks(Message):
     """A core and a memory clock; one that is not given is the GPU's default."""
 
     core_mhz: Megahertz | None = None
-    memory_mhz: Megahertz | None = Field(None, description="As NVML reports it.")
+    memory_mhz: Megahertz | None = None
+    """As NVML reports it."""
 
     def pair(self, gpu: GpuProfile) -> ClockPair:
         """The pair, completed by the GPU's default clocks."""
@@ -370,19 +362,13 @@ class KnownRequest(Message):
     """A measured launch of the same kernel on the same GPU."""
 
     launch: LaunchRequest
-    time_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None,
-        description="Between 100 ns and a day. Corrects the predicted time; give it, "
-        "`power_watts` or both.",
-    )
-    power_watts: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None,
-        description="Mean power of the board while it ran, at most 1.5 times its limit; corrects "
-        "the predicted power.",
-    )
-    clocks: Clocks | None = Field(
-        None, description="Clocks it was measured at. Default: the request's."
-    )
+    time_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Between 100 ns and a day. Corrects the predicted time; give it, `power_watts` or both."""
+    power_watts: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Mean power of the board while it ran, at most 1.5 times its limit; corrects the predicted
+    power."""
+    clocks: Clocks | None = None
+    """Clocks it was measured at. Default: the request's."""
 
     @model_validator(mode="after")
     def _measured(self) -> KnownRequest:
@@ -394,11 +380,9 @@ class KnownRequest(Message):
 class TimingChoice(Message):
     """By which model time is told."""
 
-    time_model: TimeModelChoice = Field(
-        "auto",
-        description="Time model: `auto` is `bottleneck`, corrected where measurements of the GPU "
-        "were promoted; a model that is named answers as it is.",
-    )
+    time_model: TimeModelChoice = "auto"
+    """Time model: `auto` is `bottleneck`, corrected where measurements of the GPU were promoted; a
+    model that is named answers as it is."""
 
 
 class GpuOrGpus(Message):
@@ -431,15 +415,17 @@ class _Joules(Answer):
 class Interval(Answer):
     """How sure an answer is of a quantity."""
 
-    low: float = Field(description="Lower end of the interval.")
-    high: float = Field(description="Upper end of the interval.")
-    level: float = Field(description="Nominal coverage of [low, high], 0 to 1.")
-    basis: Basis = Field(description="Basis of the interval.")
-    widened: float = Field(
-        default=1.0,
-        description="How many times as wide, in logarithms, as calibrated: measurements said that "
-        "it had to be. Left out where it is 1.",
-    )
+    low: float
+    """Lower end of the interval."""
+    high: float
+    """Upper end of the interval."""
+    level: float
+    """Nominal coverage of [low, high], 0 to 1."""
+    basis: Basis
+    """Basis of the interval."""
+    widened: float = 1.0
+    """How many times as wide, in logarithms, as calibrated: measurements said that it had to be.
+    Left out where it is 1."""
 
 
 class Power(Interval, _Watts):
@@ -464,31 +450,29 @@ class KernelName(Answer):
 class Compiled(Answer):
     """How the PTX came about, where the request brought CUDA source."""
 
-    compiler: str = Field(description="`nvrtc`, or `nvcc` for a file with host code.")
-    target: int = Field(description="Compute capability compiled for; 70 is 7.0.")
-    source_sha256: str = Field(description="SHA-256 of the CUDA source, UTF-8.")
+    compiler: str
+    """`nvrtc`, or `nvcc` for a file with host code."""
+    target: int
+    """Compute capability compiled for; 70 is 7.0."""
+    source_sha256: str
+    """SHA-256 of the CUDA source, UTF-8."""
 
 
 class TimeModel(Answer):
     """How the time came about."""
 
     family: str
-    regime: Literal["compute", "memory", "latency", "launch"] | None = Field(
-        description="What limits the launch; null if the model has no regimes."
-    )
-    bound: str | None = Field(
-        None,
-        description="The same in words (DRAM bandwidth, shared-memory bank conflicts); null if the "
-        "model does not tell.",
-    )
-    parts: dict[str, float] = Field(
-        description="Seconds of the model's own terms: bounds of which the largest counts "
-        "(bottleneck, roofline, volkov), or summands (the others). `launch` comes on top, and so "
-        "do `calibration` and `known`, what measurements correct."
-    )
-    model: ModelReference | None = Field(
-        None, description="The correction by launches measured on the GPU or board, if one serves."
-    )
+    regime: Literal["compute", "memory", "latency", "launch"] | None
+    """What limits the launch; null if the model has no regimes."""
+    bound: str | None = None
+    """The same in words (DRAM bandwidth, shared-memory bank conflicts); null if the model does not
+    tell."""
+    parts: dict[str, float]
+    """Seconds of the model's own terms: bounds of which the largest counts (bottleneck, roofline,
+    volkov), or summands (the others). `launch` comes on top, and so do `calibration` and `known`,
+    what measurements correct."""
+    model: ModelReference | None = None
+    """The correction by launches measured on the GPU or board, if one serves."""
 
 
 class ClocksAnswer(Answer):
@@ -543,11 +527,14 @@ class Registers(Answer):
 class LoopTrips(Answer):
     """Executions of one loop's body and how they are known."""
 
-    loop: str | None = Field(description="Label of the loop's header block.")
+    loop: str | None
+    """Label of the loop's header block."""
     trips: float
     how: str
-    line: int = Field(description="Line in the PTX.")
-    source_line: int | None = Field(description="Line in the CUDA source, if the PTX has it.")
+    line: int
+    """Line in the PTX."""
+    source_line: int | None
+    """Line in the CUDA source, if the PTX has it."""
 
 
 class WarningLine(Answer):
@@ -557,23 +544,30 @@ class WarningLine(Answer):
 
     code: str
     detail: str
-    line: int | None = Field(None, description="Line in the PTX.")
+    line: int | None = None
+    """Line in the PTX."""
     column: int | None = None
-    source_line: int | None = Field(None, description="Line in the CUDA source of the request.")
+    source_line: int | None = None
+    """Line in the CUDA source of the request."""
 
 
 class Need(Answer):
     """An argument that was not given and decides the answer: give it first."""
 
-    argument: str = Field(description="Its C name where known, else its name in the PTX.")
-    position: int = Field(description="Among the kernel's parameters, from 0.")
-    decides: str = Field(description="Loop, guard or address, with its line.")
-    effect: str = Field(description="What it does to the answer.")
-    assumed: float = Field(description="What stands in for it.")
-    assumes: Literal["trips", "value"] = Field(
-        description="Whether `assumed` is the trips of the loops it decides, or its value."
-    )
-    by_data: bool = Field(False, description="The data that it points to decide: describe them.")
+    argument: str
+    """Its C name where known, else its name in the PTX."""
+    position: int
+    """Among the kernel's parameters, from 0."""
+    decides: str
+    """Loop, guard or address, with its line."""
+    effect: str
+    """What it does to the answer."""
+    assumed: float
+    """What stands in for it."""
+    assumes: Literal["trips", "value"]
+    """Whether `assumed` is the trips of the loops it decides, or its value."""
+    by_data: bool = False
+    """The data that it points to decide: describe them."""
 
     def __str__(self) -> str:
         what = "trips" if self.assumes == "trips" else "as its value"
@@ -592,14 +586,17 @@ class Need(Answer):
 class Coverage(Answer):
     """How the launch's work (executed warp instructions) is known; shares that sum to 1."""
 
-    executed: float = Field(description="Carried out by the executed analysis.")
-    extrapolated: float = Field(description="Taken from other blocks or iterations.")
-    worked_out: float = Field(description="Exact, from the text, the launch and its arguments.")
-    assumed: float = Field(description="Rests on trip counts or branches that nobody knows.")
-    error: float = Field(
-        description="Relative half width of a 90 % interval for what is extrapolated; it widens "
-        "the intervals of time, power and energy."
-    )
+    executed: float
+    """Carried out by the executed analysis."""
+    extrapolated: float
+    """Taken from other blocks or iterations."""
+    worked_out: float
+    """Exact, from the text, the launch and its arguments."""
+    assumed: float
+    """Rests on trip counts or branches that nobody knows."""
+    error: float
+    """Relative half width of a 90 % interval for what is extrapolated; it widens the intervals of
+    time, power and energy."""
 
 
 class KernelParameter(Answer):
@@ -607,8 +604,10 @@ class KernelParameter(Answer):
 
     position: int
     ptx_name: str
-    c_name: str | None = Field(None, description="Null if the CUDA source does not show it.")
-    type: str = Field(description="Its PTX type, e.g. `u64`.")
+    c_name: str | None = None
+    """Null if the CUDA source does not show it."""
+    type: str
+    """Its PTX type, e.g. `u64`."""
 
 
 _FIXES = {

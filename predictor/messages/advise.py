@@ -44,10 +44,12 @@ class AdvicePlace(Answer):
     """Where in the code."""
 
     function: str
-    line: int = Field(description="Line in the PTX.")
+    line: int
+    """Line in the PTX."""
     source_line: int | None
     opcode: str
-    text: str = Field(description="The PTX line.")
+    text: str
+    """The PTX line."""
 
     def __str__(self) -> str:
         source = "" if self.source_line is None else f" (source line {self.source_line})"
@@ -68,15 +70,15 @@ class Advised(Answer):
     code: Literal[
         Code, "small_grid", "occupancy_limiter", "tail_effect", "launch_shape", "lower_clocks"
     ]
-    detail: str = Field(description="What was found, with the numbers of this launch.")
-    remedy: str = Field(description="What to change.")
+    detail: str
+    """What was found, with the numbers of this launch."""
+    remedy: str
+    """What to change."""
     places: list[AdvicePlace]
-    snippet_before: str | None = Field(
-        default=None, description="A few lines of CUDA C++ in the form that was found."
-    )
-    snippet_after: str | None = Field(
-        default=None, description="The same lines with the change made."
-    )
+    snippet_before: str | None = None
+    """A few lines of CUDA C++ in the form that was found."""
+    snippet_after: str | None = None
+    """The same lines with the change made."""
 
     def lines(self) -> Iterator[reports.Block]:
         """What a report shows below its first line."""
@@ -91,27 +93,19 @@ class Advised(Answer):
 class Advice(Advised):
     """One thing to change. ``gain`` is the difference of two predictions of the same models."""
 
-    activity: list[ChangedQuantity] = Field(
-        description="What the remedy changes in the launch's activity; empty if it changes the "
-        "request."
-    )
-    request: dict[str, Any] | None = Field(
-        description="Members to change in the request of POST /predict; null where the code alone "
-        "is changed."
-    )
-    changed_ptx: str | None = Field(
-        default=None,
-        description="The module with the change made in its PTX, where the gain was predicted from "
-        "that. It counts what the changed kernel does; it need not compute the same results.",
-    )
+    activity: list[ChangedQuantity]
+    """What the remedy changes in the launch's activity; empty if it changes the request."""
+    request: dict[str, Any] | None
+    """Members to change in the request of POST /predict; null where the code alone is changed."""
+    changed_ptx: str | None = None
+    """The module with the change made in its PTX, where the gain was predicted from that. It counts
+    what the changed kernel does; it need not compute the same results."""
     after: Outcome
     gain: Gain
-    promise: Literal["estimate", "at_least", "at_most"] = Field(
-        default="estimate",
-        description="`estimate`: the prediction of the changed kernel or launch. `at_least` where "
-        "part of what the change saves is not predicted, `at_most` where the change is not made in "
-        "the code: what it costs elsewhere is not counted.",
-    )
+    promise: Literal["estimate", "at_least", "at_most"] = "estimate"
+    """`estimate`: the prediction of the changed kernel or launch. `at_least` where part of what the
+    change saves is not predicted, `at_most` where the change is not made in the code: what it costs
+    elsewhere is not counted."""
 
 
 class Patch(Answer):
@@ -119,7 +113,8 @@ class Patch(Answer):
 
     code: Literal["bank_conflicts", "restrict", "unroll"]
     remedy: str
-    diff: str = Field(description="A unified diff, as `patch -p1` takes it.")
+    diff: str
+    """A unified diff, as `patch -p1` takes it."""
     after: Outcome
     gain: Gain
 
@@ -128,8 +123,10 @@ class Fusion(Answer):
     """Elementwise passes worth fusing with the product of matrices before them."""
 
     code: Literal["unfused_passes"]
-    kernels: list[str] = Field(description="The product, then the passes, in order.")
-    bytes: float = Field(description="Of device memory, neither written nor read any more.")
+    kernels: list[str]
+    """The product, then the passes, in order."""
+    bytes: float
+    """Of device memory, neither written nor read any more."""
     detail: str
     remedy: str
     before: Outcome
@@ -145,21 +142,18 @@ class AdviceAnswer(Reported):
     gpu: str
     kernel: KernelName
     clocks: ClocksAnswer
-    model: ModelReference = Field(description="The power model of both predictions.")
+    model: ModelReference
+    """The power model of both predictions."""
     time_model: Literal["bottleneck"]
     before: Outcome
     advice: list[Advice]
-    unpriced: list[Advised] = Field(
-        default_factory=list,
-        description="What may be worth changing, but rests on a loop whose trips are a guess or on "
-        "data that nobody described: give what `needs` names, and it gets its number.",
-    )
-    needs: list[Need] = Field(
-        default_factory=list, description="What to give first, where anything is `unpriced`."
-    )
-    patches: list[Patch] | None = Field(
-        default=None, description="Changes to the source as diffs, where they were asked for."
-    )
+    unpriced: list[Advised] = Field(default_factory=list)
+    """What may be worth changing, but rests on a loop whose trips are a guess or on data that
+    nobody described: give what `needs` names, and it gets its number."""
+    needs: list[Need] = Field(default_factory=list)
+    """What to give first, where anything is `unpriced`."""
+    patches: list[Patch] | None = None
+    """Changes to the source as diffs, where they were asked for."""
     warnings: list[WarningLine]
 
     def report(self) -> reports.Report:

@@ -18,15 +18,15 @@ class AnalyzeRequest(shared.KernelRequest):
 
     model_config = shared.examples("AnalyzeRequest")
 
-    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
 
 
 class AnalyzedArgument(shared.KernelParameter):
     """A parameter of the kernel and what the request says of it."""
 
-    given: int | float | dict[str, int | float | str | None] | None = Field(
-        None, description="Null if not given; the warnings say what was assumed."
-    )
+    given: int | float | dict[str, int | float | str | None] | None = None
+    """Null if not given; the warnings say what was assumed."""
 
     def __str__(self) -> str:
         given = "not given"
@@ -42,20 +42,25 @@ class AnalyzedArgument(shared.KernelParameter):
 class AnalyzedLaunch(shared.Answer):
     """The launch, and what follows from it."""
 
-    grid: list[int] = Field(description="Blocks along x, y, z.")
-    block: list[int] = Field(description="Threads of a block along x, y, z.")
+    grid: list[int]
+    """Blocks along x, y, z."""
+    block: list[int]
+    """Threads of a block along x, y, z."""
     blocks: int
     threads: int
     warps_per_block: int
-    dynamic_shared_bytes: int = Field(description="Per block.")
-    static_shared_bytes: int = Field(description="Per block.")
+    dynamic_shared_bytes: int
+    """Per block."""
+    static_shared_bytes: int
+    """Per block."""
     arguments: list[AnalyzedArgument]
 
 
 class AnalyzedOccupancy(shared.Occupancy):
     """Occupancy with every limit, and the rounds in which the grid passes through the GPU."""
 
-    limits: dict[str, int] = Field(description="Blocks per SM that each limiter alone allows.")
+    limits: dict[str, int]
+    """Blocks per SM that each limiter alone allows."""
     waves: float
 
 
@@ -65,40 +70,47 @@ class ObservedTrips(shared.Answer):
     mean: float
     lowest: int
     highest: int
-    entries: float = Field(
-        description="Times that a thread enters the loop, over the whole launch."
-    )
-    extrapolated: bool = Field(description="Iterations that repeat or were cut off.")
+    entries: float
+    """Times that a thread enters the loop, over the whole launch."""
+    extrapolated: bool
+    """Iterations that repeat or were cut off."""
 
 
 class AnalyzedLoop(shared.LoopTrips):
     """One natural loop."""
 
-    depth: int = Field(description="1 for an outermost loop.")
-    observed: ObservedTrips | None = Field(None, description="Null if the loop was not executed.")
+    depth: int
+    """1 for an outermost loop."""
+    observed: ObservedTrips | None = None
+    """Null if the loop was not executed."""
 
 
 class AnalyzedAccess(shared.Answer):
     """One memory instruction: how its warps reach memory."""
 
     function: str
-    position: int = Field(description="Index of the instruction in its function.")
-    line: int = Field(description="Line in the PTX.")
-    source_line: int | None = Field(None, description="Line in the CUDA source, if the PTX has it.")
+    position: int
+    """Index of the instruction in its function."""
+    line: int
+    """Line in the PTX."""
+    source_line: int | None = None
+    """Line in the CUDA source, if the PTX has it."""
     opcode: str
     space: str
     is_load: bool
     is_store: bool
-    requests: float = Field(description="Warp requests of the whole launch.")
-    sectors_per_request: float | None = Field(
-        None, description="32-byte sectors; null: not global."
-    )
-    transactions_per_request: float | None = Field(
-        None, description="Shared memory passes, 1 is free of bank conflicts; null: not shared."
-    )
-    stride_bytes: int | None = Field(None, description="Between neighbouring lanes; null: not one.")
-    affine: bool | None = Field(None, description="Whether the address is known exactly.")
-    address: str | None = Field(None, description="The address, for people.")
+    requests: float
+    """Warp requests of the whole launch."""
+    sectors_per_request: float | None = None
+    """32-byte sectors; null: not global."""
+    transactions_per_request: float | None = None
+    """Shared memory passes, 1 is free of bank conflicts; null: not shared."""
+    stride_bytes: int | None = None
+    """Between neighbouring lanes; null: not one."""
+    affine: bool | None = None
+    """Whether the address is known exactly."""
+    address: str | None = None
+    """The address, for people."""
 
 
 class Quantity(shared.Answer):
@@ -113,10 +125,12 @@ class Quantity(shared.Answer):
 class AnalyzedLine(shared.Answer):
     """What one source line executes (a PTX line where there is no line information)."""
 
-    file: str | None = Field(None, description="Null: the line is one of the PTX.")
+    file: str | None = None
+    """Null: the line is one of the PTX."""
     line: int
     warp_instructions_ptx: float
-    warp_instructions_sass: float = Field(description="After expansion to machine code.")
+    warp_instructions_sass: float
+    """After expansion to machine code."""
     active_lane_fraction: float
     global_requests: float
     global_sectors: float
@@ -129,10 +143,13 @@ class AnalyzedBlock(shared.Answer):
 
     block: int
     label: str | None = None
-    line: int = Field(description="PTX line of its first instruction.")
+    line: int
+    """PTX line of its first instruction."""
     instructions: int
-    longest_chain: int = Field(description="Instructions on the longest path of dependences.")
-    ilp: float = Field(description="Instructions over the longest chain; 1: nothing is parallel.")
+    longest_chain: int
+    """Instructions on the longest path of dependences."""
+    ilp: float
+    """Instructions over the longest chain; 1: nothing is parallel."""
 
 
 class Sampling(shared.Answer):
@@ -140,9 +157,12 @@ class Sampling(shared.Answer):
 
     sampled_blocks: int
     launch_blocks: int
-    relative_standard_error: float = Field(description="Of the launch's warp executions.")
-    completed: bool = Field(description="Every sampled block ran to its end.")
-    effort: int = Field(description="Work executed, in instructions times lanes.")
+    relative_standard_error: float
+    """Of the launch's warp executions."""
+    completed: bool
+    """Every sampled block ran to its end."""
+    effort: int
+    """Work executed, in instructions times lanes."""
 
 
 EXAMPLE: dict[str, Any] = json.loads(
@@ -158,21 +178,27 @@ class AnalyzeAnswer(shared.Reported):
 
     gpu: str
     kernel: shared.KernelName
-    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
+    compiled: shared.Compiled | None = None
+    """Null if the request had PTX."""
     launch: AnalyzedLaunch
-    how: Literal["executed", "symbolic"] = Field(description="Where the activity comes from.")
+    how: Literal["executed", "symbolic"]
+    """Where the activity comes from."""
     occupancy: AnalyzedOccupancy
     registers: shared.Registers
     loops: list[AnalyzedLoop]
-    mix: dict[str, float] = Field(description="Warp instructions by opcode class, largest first.")
-    blocks: list[AnalyzedBlock] = Field(description="Basic blocks in text order.")
+    mix: dict[str, float]
+    """Warp instructions by opcode class, largest first."""
+    blocks: list[AnalyzedBlock]
+    """Basic blocks in text order."""
     accesses: list[AnalyzedAccess]
-    activity: list[Quantity] = Field(description="The quantities of schema `activity1`.")
-    lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")
-    sampling: Sampling | None = Field(None, description="Null if nothing was executed.")
-    needs: list[shared.Need] = Field(
-        default_factory=list, description="Arguments to give first, the most important one first."
-    )
+    activity: list[Quantity]
+    """The quantities of schema `activity1`."""
+    lines: list[AnalyzedLine]
+    """The most machine instructions first."""
+    sampling: Sampling | None = None
+    """Null if nothing was executed."""
+    needs: list[shared.Need] = Field(default_factory=list)
+    """Arguments to give first, the most important one first."""
     coverage: shared.Coverage
     warnings: list[shared.WarningLine]
 

@@ -26,28 +26,24 @@ launch, name and data type alone; ``copy``: no kernel but a copy or memset."""
 class ApplicationRequest(shared.Message):
     """What holds for every launch of a trace."""
 
-    gpu: shared.Name | None = Field(
-        None, description="GPU id or alias. Default: by the name that the trace tells."
-    )
-    gpus: dict[str, shared.Name] = Field(
-        default_factory=dict[str, shared.Name],
-        max_length=64,
-        description="GPU by the number of its device in the trace, where they differ.",
-    )
-    clocks: shared.Clocks | None = Field(
-        None, description="Clocks the boards ran at. Default: the GPU's own; traces tell none."
-    )
+    gpu: shared.Name | None = None
+    """GPU id or alias. Default: by the name that the trace tells."""
+    gpus: dict[str, shared.Name] = Field(default_factory=dict[str, shared.Name], max_length=64)
+    """GPU by the number of its device in the trace, where they differ."""
+    clocks: shared.Clocks | None = None
+    """Clocks the boards ran at. Default: the GPU's own; traces tell none."""
     model: shared.ModelChoice = "auto"
     board: shared.Board = None
-    tariff: Tariff | None = Field(None, description="Without it, the price is null.")
-    grams_co2_per_kwh: Amount | None = Field(None, description="Without it, CO2 is null.")
-    most_slowdown: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = Field(
-        1.05, description="How many times as long the kernels may take at the clock advised."
-    )
-    advice: Annotated[int, Field(strict=True, ge=0, le=20)] = Field(
-        3, description="Kernels with code that get advice, those of the most energy first."
-    )
-    launches: bool = Field(False, description="Adds a row for every launch.")
+    tariff: Tariff | None = None
+    """Without it, the price is null."""
+    grams_co2_per_kwh: Amount | None = None
+    """Without it, CO2 is null."""
+    most_slowdown: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.05
+    """How many times as long the kernels may take at the clock advised."""
+    advice: Annotated[int, Field(strict=True, ge=0, le=20)] = 3
+    """Kernels with code that get advice, those of the most energy first."""
+    launches: bool = False
+    """Adds a row for every launch."""
 
 
 class Covered(shared.Answer):
@@ -55,10 +51,13 @@ class Covered(shared.Answer):
 
     how: How
     launches: int
-    seconds: float = Field(description="Sum over launches.")
-    time_share: float = Field(description="Of all launches' time, 0 to 1.")
+    seconds: float
+    """Sum over launches."""
+    time_share: float
+    """Of all launches' time, 0 to 1."""
     joules: float
-    energy_share: float = Field(description="Of all energy, gaps included.")
+    energy_share: float
+    """Of all energy, gaps included."""
 
 
 class KernelRow(shared.Answer):
@@ -66,22 +65,28 @@ class KernelRow(shared.Answer):
 
     name: str
     device: int
-    how: How = Field(description="Of most of its time.")
-    family: str | None = Field(description="By its name; null with code.")
-    data_type: str | None = Field(description="By its name; null with code or where not told.")
+    how: How
+    """Of most of its time."""
+    family: str | None
+    """By its name; null with code."""
+    data_type: str | None
+    """By its name; null with code or where not told."""
     launches: int
     seconds: float
     joules: float
     low: float
     high: float
-    energy_share: float = Field(description="Of all energy, gaps included.")
-    watts: float = Field(description="Mean over its time, if it ran alone.")
+    energy_share: float
+    """Of all energy, gaps included."""
+    watts: float
+    """Mean over its time, if it ran alone."""
     trust: Trust
-    why: str = Field(description="What the power rests on.")
-    code: str | None = Field(description="File that its code was found in.")
-    advice: list[Advice] = Field(
-        default_factory=list[Advice], description="As `GET /predictions/{id}/advice`."
-    )
+    why: str
+    """What the power rests on."""
+    code: str | None
+    """File that its code was found in."""
+    advice: list[Advice] = Field(default_factory=list[Advice])
+    """As `GET /predictions/{id}/advice`."""
 
 
 class Row(shared.Answer):
@@ -89,7 +94,8 @@ class Row(shared.Answer):
 
     name: str | None
     launches: int
-    seconds: float = Field(description="Sum over launches.")
+    seconds: float
+    """Sum over launches."""
     joules: float
     energy_share: float
 
@@ -113,10 +119,12 @@ class Gaps(shared.Answer):
 class Timeline(shared.Answer):
     """Mean power over stretches of time; they keep the joules."""
 
-    start_seconds: list[float] = Field(description="From the first launch of the trace.")
+    start_seconds: list[float]
+    """From the first launch of the trace."""
     seconds: list[float]
     watts: list[float]
-    busy: list[float] = Field(description="Share of the stretch in which something ran.")
+    busy: list[float]
+    """Share of the stretch in which something ran."""
 
     def picture(self, label: str, top: float, span: float) -> reports.Picture:
         """Watts over time as an SVG, from 0 to ``top`` watts over ``span`` seconds."""
@@ -144,14 +152,20 @@ class DeviceAnswer(shared.Answer):
 
     device: int
     gpu: str
-    name: str = Field(description="As the trace calls it; may be empty.")
+    name: str
+    """As the trace calls it; may be empty."""
     launches: int
-    span_seconds: float = Field(description="From its first launch to the end of its last.")
-    busy_seconds: float = Field(description="In which something ran.")
-    shared_seconds: float = Field(description="In which more than one launch ran.")
-    limited_seconds: float = Field(description="In which several together reached the limit.")
+    span_seconds: float
+    """From its first launch to the end of its last."""
+    busy_seconds: float
+    """In which something ran."""
+    shared_seconds: float
+    """In which more than one launch ran."""
+    limited_seconds: float
+    """In which several together reached the limit."""
     idle_watts: float
-    standing_watts: float = Field(description="With clocks up and nothing to do.")
+    standing_watts: float
+    """With clocks up and nothing to do."""
     limit_watts: float
     mean_watts: float
     energy: shared.Energy
@@ -187,14 +201,16 @@ class MixClock(shared.Answer):
     """The best clock for the kernels that have code, all launched as they were."""
 
     device: int
-    step: str | None = Field(description="Of the launches of one step; null: of all.")
-    covers: float = Field(description="Share of the launches' time that has code.")
+    step: str | None
+    """Of the launches of one step; null: of all."""
+    covers: float
+    """Share of the launches' time that has code."""
     points: list[ClockPoint]
-    best: ClockPoint | None = Field(description="Least energy within the slowdown; null: none.")
-    power_limit_watts: float | None = Field(
-        description="A power limit that leaves the mix about this clock: its highest power "
-        "there; null where the board cannot be set to it."
-    )
+    best: ClockPoint | None
+    """Least energy within the slowdown; null: none."""
+    power_limit_watts: float | None
+    """A power limit that leaves the mix about this clock: its highest power there; null where the
+    board cannot be set to it."""
 
 
 class LaunchColumns(shared.Answer):
@@ -230,7 +246,8 @@ class ChangeSums(shared.Answer):
     """One of two traces as a whole."""
 
     joules: float
-    seconds: float = Field(description="From the first launch to the end of the last.")
+    seconds: float
+    """From the first launch to the end of the last."""
     launches: int
     gap_joules: float
 
@@ -245,7 +262,8 @@ class ChangeRow(shared.Answer):
     new_launches: int
     new_seconds: float
     new_joules: float
-    joules: float = Field(description="New less old.")
+    joules: float
+    """New less old."""
 
 
 class ApplicationChanges(shared.Answer):
@@ -255,7 +273,8 @@ class ApplicationChanges(shared.Answer):
     new: ChangeSums
     joules: float
     seconds: float
-    kernels: list[ChangeRow] = Field(description="By how much their joules changed.")
+    kernels: list[ChangeRow]
+    """By how much their joules changed."""
     operators: list[ChangeRow]
 
     def report(self, most: int) -> reports.Report:
@@ -282,26 +301,30 @@ class ApplicationAnswer(shared.Reported):
 
     source: str
     launches: int
-    untimed: int = Field(description="Launches that the trace gives no time; they are left out.")
+    untimed: int
+    """Launches that the trace gives no time; they are left out."""
     coverage: list[Covered]
     energy: shared.Energy
-    power: shared.Power = Field(description="Mean over all boards' spans, of all boards together.")
-    span_seconds: float = Field(description="From the first launch to the end of the last.")
+    power: shared.Power
+    """Mean over all boards' spans, of all boards together."""
+    span_seconds: float
+    """From the first launch to the end of the last."""
     kwh: float
     price: Price | None
     co2: Carbon | None
     trust: Trust
-    covers: Literal["gpu_boards"] = Field(description="Host, cooling and network are not included.")
+    covers: Literal["gpu_boards"]
+    """Host, cooling and network are not included."""
     devices: list[DeviceAnswer]
-    kernels: list[KernelRow] = Field(description="By energy, the largest first.")
+    kernels: list[KernelRow]
+    """By energy, the largest first."""
     operators: list[Row]
     streams: list[StreamRow]
     steps: list[Row]
     clocks: list[MixClock]
     launch_columns: LaunchColumns | None = None
-    changes: ApplicationChanges | None = Field(
-        None, description="Where an older trace was given as `against`."
-    )
+    changes: ApplicationChanges | None = None
+    """Where an older trace was given as `against`."""
     warnings: list[shared.WarningLine]
 
     def report(self, most: int = 10) -> reports.Report:

@@ -20,16 +20,14 @@ class BatchRequest(shared.TimingChoice, shared.KernelCode):
 
     model_config = shared.examples("BatchRequest")
 
-    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
     launches: Annotated[list[shared.LaunchRequest], Field(min_length=1, max_length=MOST_LAUNCHES)]
-    analysis: Mode = Field(
-        "symbolic",
-        description="How trip counts and activity are found out. `symbolic` takes about a "
-        "millisecond a launch; `auto` and `executed` run sampled blocks of each one.",
-    )
-    clocks: shared.Clocks | None = Field(
-        None, description="Clocks to predict for. Default: the GPU's own."
-    )
+    analysis: Mode = "symbolic"
+    """How trip counts and activity are found out. `symbolic` takes about a millisecond a launch;
+    `auto` and `executed` run sampled blocks of each one."""
+    clocks: shared.Clocks | None = None
+    """Clocks to predict for. Default: the GPU's own."""
     power_limit_watts: shared.PowerLimit = None
     model: shared.ModelChoice = "auto"
     board: shared.Board = None
@@ -38,9 +36,11 @@ class BatchRequest(shared.TimingChoice, shared.KernelCode):
 class LaunchProblem(shared.Answer):
     """Why a launch has no prediction."""
 
-    kind: str = Field(description="Type of the problem, as `GET /problems` lists them.")
+    kind: str
+    """Type of the problem, as `GET /problems` lists them."""
     detail: str
-    field: str | None = Field(description="Part of the launch that is wrong.")
+    field: str | None
+    """Part of the launch that is wrong."""
 
 
 class BatchPrediction(shared.Answer):
@@ -53,30 +53,33 @@ class BatchPrediction(shared.Answer):
     occupancy: float | None = None
     waves: float | None = None
     coverage: shared.Coverage | None = None
-    warnings: list[str] = Field(
-        default_factory=list, description="Codes; the answer explains each once."
-    )
-    problem: LaunchProblem | None = Field(
-        default=None, description="Why this launch cannot be predicted; the others are."
-    )
+    warnings: list[str] = Field(default_factory=list)
+    """Codes; the answer explains each once."""
+    problem: LaunchProblem | None = None
+    """Why this launch cannot be predicted; the others are."""
 
 
 class BatchAnswer(shared.Reported):
     """Answer of ``POST /predict/batch``. Nothing of it is stored."""
 
     gpu: str
-    kernel: shared.KernelName | None = Field(description="Null for operators.")
-    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
+    kernel: shared.KernelName | None
+    """Null for operators."""
+    compiled: shared.Compiled | None = None
+    """Null if the request had PTX."""
     clocks: shared.ClocksAnswer
     model: shared.ModelReference | None
     time_model: str | None
-    analysis: Mode | None = Field(description="Null for operators.")
-    predictions: list[BatchPrediction] = Field(
-        description="One for each launch, in the order of the request."
-    )
-    failed: int = Field(description="How many of them have a problem instead.")
-    needs: list[shared.Need] = Field(description="Arguments that launches lack, each once.")
-    warnings: list[shared.WarningLine] = Field(description="The first of each code.")
+    analysis: Mode | None
+    """Null for operators."""
+    predictions: list[BatchPrediction]
+    """One for each launch, in the order of the request."""
+    failed: int
+    """How many of them have a problem instead."""
+    needs: list[shared.Need]
+    """Arguments that launches lack, each once."""
+    warnings: list[shared.WarningLine]
+    """The first of each code."""
 
     def report(self) -> reports.Report:
         """A row for each launch."""

@@ -42,7 +42,8 @@ class CompareRequest(shared.GpuOrGpus):
 
     old: ComparedCode
     new: ComparedCode
-    gpu: shared.Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
+    gpu: shared.Name | None = None
+    """GPU id or alias; or give `gpus`."""
     gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
     clocks: shared.Clocks | None = None
     power_limit_watts: shared.PowerLimit = None
@@ -92,11 +93,11 @@ class Comparison(shared.Answer):
     old: Measured
     new: Measured
     change: Change
-    components: dict[str, float] | None = Field(
-        description="Joules by component, new less old, the largest difference first; they sum to "
-        "that of the energy. Null where the model does not tell components."
-    )
-    exceeded: list[Limit] = Field(description="Limits that are exceeded.")
+    components: dict[str, float] | None
+    """Joules by component, new less old, the largest difference first; they sum to that of the
+    energy. Null where the model does not tell components."""
+    exceeded: list[Limit]
+    """Limits that are exceeded."""
 
     def broken(self) -> str:
         """The limits that are exceeded, in words."""
@@ -120,14 +121,18 @@ class CompareAnswer(shared.Reported):
     """Answer of ``POST /compare``: kernels in the order of the new code, each on every GPU."""
 
     comparisons: list[Comparison]
-    added: list[shared.KernelName] = Field(description="Kernels of the new code only.")
-    removed: list[shared.KernelName] = Field(description="Kernels of the old code only.")
-    passed: bool = Field(description="No limit is exceeded.")
-    apart: list[Apart] = Field(
-        description="GPUs whose power and energy are not to be ranked with the others', and why."
-    )
-    markdown: str = Field(description="The same as a Markdown table, for a pull request.")
-    warnings: list[shared.WarningLine] = Field(description="Those of the new code.")
+    added: list[shared.KernelName]
+    """Kernels of the new code only."""
+    removed: list[shared.KernelName]
+    """Kernels of the old code only."""
+    passed: bool
+    """No limit is exceeded."""
+    apart: list[Apart]
+    """GPUs whose power and energy are not to be ranked with the others', and why."""
+    markdown: str
+    """The same as a Markdown table, for a pull request."""
+    warnings: list[shared.WarningLine]
+    """Those of the new code."""
 
     def report(self) -> reports.Report:
         """Old and new beside each other, which components changed most, and what was not

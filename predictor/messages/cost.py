@@ -27,9 +27,8 @@ class Tariff(shared.Message):
     """What electricity costs."""
 
     price_per_kwh: Amount
-    currency: Annotated[str, StringConstraints(min_length=1, max_length=16)] = Field(
-        description="As given in the request."
-    )
+    currency: Annotated[str, StringConstraints(min_length=1, max_length=16)]
+    """As given in the request."""
 
 
 class CostRequest(shared.Message):
@@ -39,15 +38,16 @@ class CostRequest(shared.Message):
 
     ptx: str | None = None
     cuda: str | None = None
-    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
     clocks: shared.Clocks | None = None
     model: shared.ModelChoice = "auto"
     board: shared.Board = None
     kernels: Annotated[list[ApplicationKernel], Field(min_length=1, max_length=MOST_KERNELS)]
-    tariff: Tariff | None = Field(None, description="Without it, the price is null.")
-    grams_co2_per_kwh: Amount | None = Field(
-        None, description="Carbon intensity of the grid; without it, CO2 is null."
-    )
+    tariff: Tariff | None = None
+    """Without it, the price is null."""
+    grams_co2_per_kwh: Amount | None = None
+    """Carbon intensity of the grid; without it, CO2 is null."""
 
     @model_validator(mode="before")
     @classmethod
@@ -70,15 +70,21 @@ class CostRequest(shared.Message):
 class KernelCost(shared.Answer):
     """One kernel: of one launch, and of all its launches."""
 
-    prediction_id: UUID = Field(description="For GET /explain and its hotspots.")
+    prediction_id: UUID
+    """For GET /explain and its hotspots."""
     kernel: shared.KernelName
     launches: int
     power: shared.Power
-    time: shared.Time = Field(description="Of one launch.")
-    energy: shared.Energy = Field(description="Of one launch.")
-    seconds: float = Field(description="Of all launches.")
-    joules: float = Field(description="Of all launches.")
-    energy_share: float = Field(description="Of the application's energy, 0 to 1.")
+    time: shared.Time
+    """Of one launch."""
+    energy: shared.Energy
+    """Of one launch."""
+    seconds: float
+    """Of all launches."""
+    joules: float
+    """Of all launches."""
+    energy_share: float
+    """Of the application's energy, 0 to 1."""
 
 
 class Price(shared.Answer):
@@ -102,15 +108,18 @@ class CostAnswer(shared.Reported):
     """Answer of ``POST /cost``."""
 
     gpu: str
-    covers: Literal["gpu_board_while_kernels_run"] = Field(
-        description="Host, transfers, cooling and idle time between launches are not included."
-    )
-    kernels: list[KernelCost] = Field(description="In the order of the request.")
-    time: shared.Time = Field(description="One launch after the other.")
+    covers: Literal["gpu_board_while_kernels_run"]
+    """Host, transfers, cooling and idle time between launches are not included."""
+    kernels: list[KernelCost]
+    """In the order of the request."""
+    time: shared.Time
+    """One launch after the other."""
     energy: shared.Energy
     kwh: float
-    price: Price | None = Field(description="Null without a tariff.")
-    co2: Carbon | None = Field(description="Null without a carbon intensity.")
+    price: Price | None
+    """Null without a tariff."""
+    co2: Carbon | None
+    """Null without a carbon intensity."""
     warnings: list[shared.WarningLine]
 
     def report(self) -> reports.Report:

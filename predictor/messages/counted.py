@@ -16,30 +16,23 @@ class MeasuredCounters(shared.Message):
     """One kernel's hardware counters, taken in one launch at one clock pair."""
 
     values: dict[str, shared.Count] | None = Field(
-        None,
-        description="By name: nvprof's or Nsight Compute's metrics (counts of one launch), DCGM's "
-        "profiling fields or utilisations `sp int dp sfu cf l2 shared dram` (shares, 0 to 1).",
-        examples=[{"DCGM_FI_PROF_PIPE_FP32_ACTIVE": 0.31, "DCGM_FI_PROF_DRAM_ACTIVE": 0.62}],
+        None, examples=[{"DCGM_FI_PROF_PIPE_FP32_ACTIVE": 0.31, "DCGM_FI_PROF_DRAM_ACTIVE": 0.62}]
     )
-    profile: str | None = Field(
-        None,
-        min_length=1,
-        description="Instead: what `ncu --csv`, `nvprof --csv --metrics`, `dcgmi dmon` or "
-        "dcgm-exporter printed.",
-    )
-    kernel: str | None = Field(
-        None, description="Its name or a part of it, where `profile` holds several kernels."
-    )
+    """By name: nvprof's or Nsight Compute's metrics (counts of one launch), DCGM's profiling fields
+    or utilisations `sp int dp sfu cf l2 shared dram` (shares, 0 to 1)."""
+    profile: str | None = Field(None, min_length=1)
+    """Instead: what `ncu --csv`, `nvprof --csv --metrics`, `dcgmi dmon` or dcgm-exporter printed.
+    """
+    kernel: str | None = None
+    """Its name or a part of it, where `profile` holds several kernels."""
     clocks: shared.Clocks = Field(
-        default_factory=lambda: shared.Clocks(core_mhz=None, memory_mhz=None),
-        description="Clocks they were taken at. Default: the GPU's.",
+        default_factory=lambda: shared.Clocks(core_mhz=None, memory_mhz=None)
     )
-    time_seconds: dvfs.Positive | None = Field(
-        None, description="Time of the launch, needed with counts unless `profile` tells it."
-    )
-    power_watts: dvfs.Positive | None = Field(
-        None, description="Measured power of the board there; points then tell watts and joules."
-    )
+    """Clocks they were taken at. Default: the GPU's."""
+    time_seconds: dvfs.Positive | None = None
+    """Time of the launch, needed with counts unless `profile` tells it."""
+    power_watts: dvfs.Positive | None = None
+    """Measured power of the board there; points then tell watts and joules."""
 
     @model_validator(mode="after")
     def _one_form(self) -> MeasuredCounters:
@@ -65,23 +58,18 @@ class KnownPoint(shared.Message):
 class CountedRequest(shared.Message):
     """Body of ``POST /dvfs`` for a kernel that was profiled at one clock pair."""
 
-    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
     counters: MeasuredCounters
-    known: list[KnownPoint] = Field(
-        [],
-        max_length=100,
-        description="Measurements at other pairs. Each quantity needs its value in `counters` too.",
-    )
-    clocks: shared.Clocks | list[shared.Clocks] | dvfs.ClockRange | Literal["grid"] | None = Field(
-        "grid", description="As with code; every pair of the GPU's profile by default."
-    )
-    reference: shared.Clocks | None = Field(
-        None, description="Pair that ratios refer to. Default: the highest of the campaign."
-    )
+    known: list[KnownPoint] = Field([], max_length=100)
+    """Measurements at other pairs. Each quantity needs its value in `counters` too."""
+    clocks: shared.Clocks | list[shared.Clocks] | dvfs.ClockRange | Literal["grid"] | None = "grid"
+    """As with code; every pair of the GPU's profile by default."""
+    reference: shared.Clocks | None = None
+    """Pair that ratios refer to. Default: the highest of the campaign."""
     constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
-    campaign: shared.Name | None = Field(
-        None, description="Model by its `source` in GET /models; chosen by counters and clocks."
-    )
+    campaign: shared.Name | None = None
+    """Model by its `source` in GET /models; chosen by counters and clocks."""
 
     @model_validator(mode="after")
     def _measured_too(self) -> CountedRequest:
@@ -114,25 +102,31 @@ class CountedScale(shared.Answer):
     time: float
     time_low: float
     time_high: float
-    power: float | None = Field(description="Null where nobody measured power.")
+    power: float | None
+    """Null where nobody measured power."""
     power_low: float | None
     power_high: float | None
     energy: float | None
-    level: float = Field(description="Nominal coverage of the intervals, 0 to 1.")
+    level: float
+    """Nominal coverage of the intervals, 0 to 1."""
 
 
 class CountedPoint(shared.ClocksAnswer):
     """The kernel at one clock pair."""
 
     scale: CountedScale
-    speedup: float = Field(description="1 / scale.time.")
+    speedup: float
+    """1 / scale.time."""
     energy_saved_percent: float | None
-    time_seconds: float | None = Field(description="Where `counters` tells the time.")
-    power_watts: float | None = Field(description="Where `counters` tells the power.")
+    time_seconds: float | None
+    """Where `counters` tells the time."""
+    power_watts: float | None
+    """Where `counters` tells the power."""
     energy_joules: float | None
     pareto: bool
     feasible: bool
-    extrapolated: bool = Field(description="Outside the clocks the model was fitted on.")
+    extrapolated: bool
+    """Outside the clocks the model was fitted on."""
 
 
 class CountedModel(shared.Answer):
@@ -141,8 +135,10 @@ class CountedModel(shared.Answer):
     gpu: str
     campaign: str
     counters: Literal["nvprof", "utilisation", "dcgm"]
-    corrected: list[Literal["time", "power"]] = Field(description="Quantities that trees correct.")
-    cards: list[str] = Field(description="Paths of the model cards among the artifacts.")
+    corrected: list[Literal["time", "power"]]
+    """Quantities that trees correct."""
+    cards: list[str]
+    """Paths of the model cards among the artifacts."""
 
 
 class CountedAnswer(shared.Reported):
@@ -152,14 +148,16 @@ class CountedAnswer(shared.Reported):
     kernel: str | None
     model: CountedModel
     counted_at: shared.ClocksAnswer
-    uses: dict[str, float] = Field(description="Share of the time each unit is busy, 0 to 1.")
+    uses: dict[str, float]
+    """Share of the time each unit is busy, 0 to 1."""
     reference: shared.ClocksAnswer
     points: list[CountedPoint]
-    pareto: list[shared.ClocksAnswer] = Field(description="The fastest first; empty without power.")
-    best: dict[str, dvfs.BestPair] = Field(
-        description="By objective, as with code; `max_performance` alone without power."
-    )
-    proposal: dvfs.Proposal | None = Field(description="Null without power.")
+    pareto: list[shared.ClocksAnswer]
+    """The fastest first; empty without power."""
+    best: dict[str, dvfs.BestPair]
+    """By objective, as with code; `max_performance` alone without power."""
+    proposal: dvfs.Proposal | None
+    """Null without power."""
     warnings: list[shared.WarningLine]
 
     def report(self) -> reports.Report:

@@ -27,7 +27,8 @@ class ClockRange(shared.Message):
     """Every core clock of one range with every memory clock of another."""
 
     core: Steps
-    memory: Steps | None = Field(None, description="Default: only the GPU's default clock.")
+    memory: Steps | None = None
+    """Default: only the GPU's default clock."""
 
 
 class ConstraintsRequest(shared.Message):
@@ -46,23 +47,19 @@ class DvfsRequest(shared.KernelTiming):
 
     model_config = shared.examples("DvfsRequest")
 
-    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
-    clocks: shared.Clocks | list[shared.Clocks] | ClockRange | Literal["grid"] | None = Field(
-        None,
-        description="One pair, a list of pairs, a range, or `grid`: every pair the GPU's profile "
-        "lists. The default clocks alone where not given.",
-    )
-    reference: shared.Clocks | None = Field(
-        None, description="Clock pair that ratios refer to. Default: the GPU's highest."
-    )
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
+    clocks: shared.Clocks | list[shared.Clocks] | ClockRange | Literal["grid"] | None = None
+    """One pair, a list of pairs, a range, or `grid`: every pair the GPU's profile lists. The
+    default clocks alone where not given."""
+    reference: shared.Clocks | None = None
+    """Clock pair that ratios refer to. Default: the GPU's highest."""
     power_limit_watts: shared.PowerLimit | Annotated[list[Positive], Field(min_length=1)] = None
     constraints: ConstraintsRequest = ConstraintsRequest()
-    model: shared.ScalingChoice = Field(
-        "physical",
-        description="A power model, or what scales time and power of the reference by the code "
-        "alone: `tokens` (counted work) or `sequence` (an LSTM). Both at the clocks they were "
-        "fitted at, without `power_limit_watts`.",
-    )
+    model: shared.ScalingChoice = "physical"
+    """A power model, or what scales time and power of the reference by the code alone: `tokens`
+    (counted work) or `sequence` (an LSTM). Both at the clocks they were fitted at, without
+    `power_limit_watts`."""
     board: shared.Board = None
 
     def limits(self) -> tuple[float | None, ...]:
@@ -103,18 +100,24 @@ class OperatingLimit(shared.ClocksAnswer):
 class OperatingPoint(OperatingLimit):
     """The kernel at one clock pair, under one power limit."""
 
-    runs_at_core_mhz: float = Field(description="Below `core_mhz` where the power limit binds.")
+    runs_at_core_mhz: float
+    """Below `core_mhz` where the power limit binds."""
     scale: Scale
-    speedup: float = Field(description="1 / scale.time.")
-    energy_saved_percent: float = Field(description="100 (1 - scale.energy).")
+    speedup: float
+    """1 / scale.time."""
+    energy_saved_percent: float
+    """100 (1 - scale.energy)."""
     time: shared.Time
     power: shared.Power
     energy: shared.Energy
     edp_joule_seconds: float
     regime: Literal["compute", "memory", "latency", "launch"] | None
-    pareto: bool = Field(description="No other point is both faster and uses less energy.")
-    feasible: bool = Field(description="It satisfies all constraints.")
-    extrapolated: bool = Field(description="The GPU's profile does not list this pair.")
+    pareto: bool
+    """No other point is both faster and uses less energy."""
+    feasible: bool
+    """It satisfies all constraints."""
+    extrapolated: bool
+    """The GPU's profile does not list this pair."""
 
     def __str__(self) -> str:
         return f"{reports.megahertz(self, unit=False)}, {self.power_limit_watts:g} W"
@@ -144,15 +147,15 @@ class Proposal(shared.ClocksAnswer):
     model's error can cost there; else the reference."""
 
     power_limit_watts: float | None = None
-    stay: bool = Field(description="No point is proposed: stay at the reference.")
-    energy_saved_percent: float = Field(
-        description="Expected at the point of least energy, proposed or not."
-    )
-    cost_percent: float = Field(
-        description="What that point costs more than the reference in one kernel of ten that the "
-        "model never saw; below 0 it saves there too."
-    )
-    why: str = Field(description="The same for people.")
+    stay: bool
+    """No point is proposed: stay at the reference."""
+    energy_saved_percent: float
+    """Expected at the point of least energy, proposed or not."""
+    cost_percent: float
+    """What that point costs more than the reference in one kernel of ten that the model never saw;
+    below 0 it saves there too."""
+    why: str
+    """The same for people."""
 
 
 class Best(shared.Answer):
@@ -173,10 +176,10 @@ class Assumptions(shared.Answer):
     occupancy: shared.Occupancy
     registers: shared.Registers
     trip_counts: list[shared.LoopTrips]
-    voltage_curve: Literal["fitted", "typical"] = Field(
-        description="`fitted` to this GPU's measurements, or `typical` of other GPUs."
-    )
-    one_memory_clock: bool = Field(description="Only the core clock of this GPU can be set.")
+    voltage_curve: Literal["fitted", "typical"]
+    """`fitted` to this GPU's measurements, or `typical` of other GPUs."""
+    one_memory_clock: bool
+    """Only the core clock of this GPU can be set."""
     time_model: str
 
 
@@ -185,11 +188,13 @@ class DvfsAnswer(shared.Reported):
 
     gpu: str
     kernel: shared.KernelName
-    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
+    compiled: shared.Compiled | None = None
+    """Null if the request had PTX."""
     model: shared.ModelReference
     reference: Reference
     points: list[OperatingPoint]
-    pareto: list[OperatingLimit] = Field(description="The Pareto set, the fastest first.")
+    pareto: list[OperatingLimit]
+    """The Pareto set, the fastest first."""
     best: Best
     proposal: Proposal
     assumptions: Assumptions

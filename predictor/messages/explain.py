@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Literal
 from uuid import UUID
 
-from pydantic import Field
-
 from wattcast.predictor.messages import Answer, ModelReference
 from wattcast.predictor.reports import Block, Line
 
@@ -15,25 +13,28 @@ class _Explained(Answer):
     """What a part of an explanation is."""
 
     feature: str
-    value: float | None = Field(description="The feature's value; null is missing.")
-    meaning: str = Field(description="What it is, in one sentence.")
-    changeable: bool = Field(description="Whether the programmer can change it.")
+    value: float | None
+    """The feature's value; null is missing."""
+    meaning: str
+    """What it is, in one sentence."""
+    changeable: bool
+    """Whether the programmer can change it."""
 
 
 class Contribution(_Explained):
     """One feature's share: watts it adds to (or takes from) the base value."""
 
     watts: float
-    joules: float | None = Field(description="Watts over the predicted time; null without one.")
+    joules: float | None
+    """Watts over the predicted time; null without one."""
 
 
 class LocalContribution(Contribution):
     """One feature's weight in the local linear model, for the range ``condition``."""
 
     condition: str
-    spread: float | None = Field(
-        None, description="Standard deviation of the weight over the seeds, in watts."
-    )
+    spread: float | None = None
+    """Standard deviation of the weight over the seeds, in watts."""
 
 
 class ShapExplanation(Answer):
@@ -44,7 +45,8 @@ class ShapExplanation(Answer):
     model: ModelReference
     prediction_watts: float
     base_watts: float
-    contributions: list[Contribution] = Field(description="Largest first.")
+    contributions: list[Contribution]
+    """Largest first."""
 
     def lines(self, most: int = 6) -> list[Block]:
         """The features that move the prediction most, in watts."""
@@ -64,14 +66,13 @@ class LimeStability(Answer):
     """How far other seeds say the same."""
 
     seeds: int
-    top: int = Field(description="Features that count as the strongest.")
-    selection: float = Field(
-        description="Share of the strongest features that two seeds have in common, mean over all "
-        "pairs (variables stability index)."
-    )
-    sign_agreement: float = Field(
-        description="Share of seeds that give a strong feature its usual sign, mean over features."
-    )
+    top: int
+    """Features that count as the strongest."""
+    selection: float
+    """Share of the strongest features that two seeds have in common, mean over all pairs (variables
+    stability index)."""
+    sign_agreement: float
+    """Share of seeds that give a strong feature its usual sign, mean over features."""
 
 
 class LimeExplanation(Answer):
@@ -80,16 +81,18 @@ class LimeExplanation(Answer):
     method: Literal["lime"]
     target: Literal["power"]
     model: ModelReference
-    prediction_watts: float = Field(description="The model's own answer.")
+    prediction_watts: float
+    """The model's own answer."""
     intercept_watts: float
     local_prediction_watts: float
-    r_squared: float = Field(description="How well the local linear model fits.")
+    r_squared: float
+    """How well the local linear model fits."""
     samples: int
     seed: int
-    stability: LimeStability | None = Field(
-        None, description="Null unless several seeds are asked for."
-    )
-    contributions: list[LocalContribution] = Field(description="Largest first.")
+    stability: LimeStability | None = None
+    """Null unless several seeds are asked for."""
+    contributions: list[LocalContribution]
+    """Largest first."""
 
 
 class ShapAnswer(ShapExplanation):
@@ -119,11 +122,9 @@ class TimeContribution(_Explained):
 class TimeShare(TimeContribution):
     """A part's Shapley value."""
 
-    binding_seconds: float | None = Field(
-        description="Seconds that the launch would lose first were this part faster (its value "
-        "times the derivative of the time); these sum to the time too. Null where the model "
-        "tells no derivative."
-    )
+    binding_seconds: float | None
+    """Seconds that the launch would lose first were this part faster (its value times the
+    derivative of the time); these sum to the time too. Null where the model tells no derivative."""
 
 
 class LocalTimeContribution(TimeContribution):
@@ -141,8 +142,10 @@ class TimeShapAnswer(Answer):
     target: Literal["time"]
     model: TimeModelReference
     prediction_seconds: float
-    base_seconds: float = Field(description="0 if there is no work.")
-    contributions: list[TimeShare] = Field(description="Largest first.")
+    base_seconds: float
+    """0 if there is no work."""
+    contributions: list[TimeShare]
+    """Largest first."""
 
 
 class TimeLimeAnswer(Answer):
@@ -159,7 +162,8 @@ class TimeLimeAnswer(Answer):
     samples: int
     seed: int
     stability: LimeStability | None = None
-    contributions: list[LocalTimeContribution] = Field(description="Largest first.")
+    contributions: list[LocalTimeContribution]
+    """Largest first."""
 
 
 Explanation = ShapAnswer | LimeAnswer | TimeShapAnswer | TimeLimeAnswer

@@ -16,10 +16,10 @@ class FeaturesRequest(shared.KernelRequest):
 
     model_config = shared.examples("FeaturesRequest")
 
-    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
-    schema_id: shared.Name = Field(
-        "alavani2023", alias="schema", description="Feature schema; see GET /schemas."
-    )
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
+    schema_id: shared.Name = Field("alavani2023", alias="schema")
+    """Feature schema; see GET /schemas."""
 
 
 class FeatureValue(shared.Answer):
@@ -39,7 +39,8 @@ class FeaturesAnswer(shared.Reported):
     schema_id: str = Field(alias="schema")
     gpu: str
     kernel: shared.KernelName
-    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
+    compiled: shared.Compiled | None = None
+    """Null if the request had PTX."""
     features: list[FeatureValue]
     occupancy: shared.Occupancy
     registers: shared.Registers

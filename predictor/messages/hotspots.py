@@ -28,25 +28,29 @@ class Cost(Answer):
 
     joules: float
     seconds: float
-    energy_share: float = Field(description="0 to 1.")
-    time_share: float = Field(description="0 to 1.")
+    energy_share: float
+    """0 to 1."""
+    time_share: float
+    """0 to 1."""
 
 
 class Hotspot(Cost):
     """One place in the code."""
 
-    rank: int = Field(description="1 costs the most energy.")
-    line: int = Field(description="Line in the PTX, or in the source for `source_lines`.")
-    warp_executions: float = Field(description="Warp instructions executed at this place.")
-    machine_instructions: float = Field(description="The same after expansion to machine code.")
-    active_lane_fraction: float = Field(description="Share of active lanes, 0 to 1.")
-    components: dict[str, float] = Field(
-        description="Joules by component of the GPU, largest first."
-    )
-    unit_cycles: dict[str, float] = Field(
-        default_factory=dict,
-        description="Core cycles that it takes of each unit at its peak, on all SMs alike.",
-    )
+    rank: int
+    """1 costs the most energy."""
+    line: int
+    """Line in the PTX, or in the source for `source_lines`."""
+    warp_executions: float
+    """Warp instructions executed at this place."""
+    machine_instructions: float
+    """The same after expansion to machine code."""
+    active_lane_fraction: float
+    """Share of active lanes, 0 to 1."""
+    components: dict[str, float]
+    """Joules by component of the GPU, largest first."""
+    unit_cycles: dict[str, float] = Field(default_factory=dict)
+    """Core cycles that it takes of each unit at its peak, on all SMs alike."""
 
     @property
     def mostly(self) -> str:
@@ -64,7 +68,8 @@ class BlockHotspot(Hotspot):
     function: str
     block: int
     label: str | None
-    last_line: int = Field(description="Its last line in the PTX.")
+    last_line: int
+    """Its last line in the PTX."""
     source_line: int | None
 
     @property
@@ -89,9 +94,8 @@ class SourceHotspot(Hotspot):
     """A line of the source, as ``.loc`` tells it."""
 
     file: str | None
-    text: str | None = Field(
-        default=None, description="The line, where the reader has its file; left out otherwise."
-    )
+    text: str | None = None
+    """The line, where the reader has its file; left out otherwise."""
 
     @property
     def place(self) -> str:
@@ -135,17 +139,19 @@ class HotspotsAnswer(Reported):
     gpu: str
     kernel: KernelName
     clocks: ClocksAnswer
-    seconds: float = Field(description="Predicted, of the launch.")
-    joules: float = Field(description="Predicted, of the launch.")
-    shares_by: ModelReference = Field(description="The physical model that gives the shares.")
-    cycles: float = Field(description="The same seconds in core cycles.")
-    unit_cycles: dict[str, float] = Field(
-        description="Those of each unit that the instructions take at its peak, on all SMs alike: "
-        "over `cycles` its share in `speed_of_light` of the prediction."
-    )
-    start: Cost = Field(
-        description="Starting the launch and its blocks; belongs to no instruction."
-    )
+    seconds: float
+    """Predicted, of the launch."""
+    joules: float
+    """Predicted, of the launch."""
+    shares_by: ModelReference
+    """The physical model that gives the shares."""
+    cycles: float
+    """The same seconds in core cycles."""
+    unit_cycles: dict[str, float]
+    """Those of each unit that the instructions take at its peak, on all SMs alike: over `cycles`
+    its share in `speed_of_light` of the prediction."""
+    start: Cost
+    """Starting the launch and its blocks; belongs to no instruction."""
     blocks: Blocks
     lines: Lines
     source_lines: SourceLines

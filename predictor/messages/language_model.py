@@ -30,33 +30,33 @@ Phase = Literal["prefill", "decode", "forward", "backward", "optimizer"]
 class LanguageModelRequest(shared.Message):
     """A decoder by its ``config.json``, and what it is asked to do on a GPU."""
 
-    config: dict[str, Any] = Field(
-        max_length=512, description="Fields of a Hugging Face `config.json`; nothing is downloaded."
-    )
-    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
-    batch: Batch = Field(1, description="Sequences at once.")
-    prompt: Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)] = Field(
-        1024, description="Tokens of each prompt; with `train` the length of a sequence."
-    )
-    generate: Tokens = Field(256, description="Tokens generated for each sequence.")
-    dtype: Literal["bfloat16", "fp8", "fp8_block", "nvfp4"] = Field(
-        "bfloat16", description="Of weights and products; `fp8` and the like stay in the weights."
-    )
-    kv_dtype: Literal["bfloat16", "fp8"] = Field("bfloat16", description="Of the cache.")
-    tensor_parallel: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
-        1, description="GPUs that share each product; the answer is for all of them together."
-    )
+    config: dict[str, Any] = Field(max_length=512)
+    """Fields of a Hugging Face `config.json`; nothing is downloaded."""
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
+    batch: Batch = 1
+    """Sequences at once."""
+    prompt: Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)] = 1024
+    """Tokens of each prompt; with `train` the length of a sequence."""
+    generate: Tokens = 256
+    """Tokens generated for each sequence."""
+    dtype: Literal["bfloat16", "fp8", "fp8_block", "nvfp4"] = "bfloat16"
+    """Of weights and products; `fp8` and the like stay in the weights."""
+    kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
+    """Of the cache."""
+    tensor_parallel: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    """GPUs that share each product; the answer is for all of them together."""
     power_limit_watts: shared.PowerLimit = None
-    train: bool = Field(False, description="One training step in the place of an inference.")
-    overhead_share: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = Field(
-        0.0, description="Added to times and energies for what is not in them, as a share."
-    )
-    batches: list[Batch] = Field(
-        default_factory=list[int], max_length=MOST_POINTS, description="A curve over batch sizes."
-    )
+    train: bool = False
+    """One training step in the place of an inference."""
+    overhead_share: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
+    """Added to times and energies for what is not in them, as a share."""
+    batches: list[Batch] = Field(default_factory=list[int], max_length=MOST_POINTS)
+    """A curve over batch sizes."""
     power_limits_watts: list[Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]] = Field(
-        default_factory=list[float], max_length=MOST_POINTS, description="A curve over limits."
+        default_factory=list[float], max_length=MOST_POINTS
     )
+    """A curve over limits."""
 
     @model_validator(mode="before")
     @classmethod
@@ -73,24 +73,30 @@ class LanguageModelRequest(shared.Message):
 class ModelFacts(shared.Answer):
     """What the config says of the model."""
 
-    family: str = Field(description="`model_type`.")
+    family: str
+    """`model_type`."""
     parameters: int
     layers: int
-    weight_bytes: float = Field(description="On each GPU.")
-    cache_bytes: float = Field(description="On each GPU, at the end.")
-    memory_bytes: float | None = Field(description="Of each GPU.")
+    weight_bytes: float
+    """On each GPU."""
+    cache_bytes: float
+    """On each GPU, at the end."""
+    memory_bytes: float | None
+    """Of each GPU."""
 
 
 class OperatorRow(shared.Answer):
     """What one operator takes, over all layers and steps of its phase."""
 
     phase: Phase
-    role: str = Field(description="Its place in the model.")
+    role: str
+    """Its place in the model."""
     operator: str
     launches: int
     seconds: float
     joules: float
-    energy_share: float = Field(description="Of the whole, 0 to 1.")
+    energy_share: float
+    """Of the whole, 0 to 1."""
 
 
 class PhaseAnswer(shared.Answer):
@@ -122,19 +128,22 @@ class CurvePoint(shared.Answer):
     tokens_per_second: float | None
     joules_per_token: float | None
     watts: float | None
-    pareto: bool = Field(description="No other point has both more tokens/s and less J/token.")
+    pareto: bool
+    """No other point has both more tokens/s and less J/token."""
 
 
 class LanguageModelAnswer(shared.Reported):
     """Time and energy of a model's inference or training step, by phase and operator."""
 
     gpu: str
-    gpus: int = Field(description="How many share the work.")
+    gpus: int
+    """How many share the work."""
     model: ModelFacts
     time: Time
     power: Power
     energy: Energy
-    tokens: int = Field(description="Tokens counted: generated ones, or of the training batch.")
+    tokens: int
+    """Tokens counted: generated ones, or of the training batch."""
     tokens_per_second: float
     joules_per_token: float
     phases: list[PhaseAnswer]

@@ -60,13 +60,14 @@ class Gemm(_Operator):
     """C[m, n] = A[m, k] x B[k, n], the output in bfloat16; B is the weights."""
 
     name: Literal["gemm"]
-    m: Extent = Field(description="Rows: tokens.")
-    n: Extent = Field(description="Columns of the result.")
-    k: Extent = Field(description="Length of the sums.")
-    dtype: Format = Field(
-        "bfloat16",
-        description="Of the operands: `fp8_block` has scales for blocks, `nvfp4` for 16 values.",
-    )
+    m: Extent
+    """Rows: tokens."""
+    n: Extent
+    """Columns of the result."""
+    k: Extent
+    """Length of the sums."""
+    dtype: Format = "bfloat16"
+    """Of the operands: `fp8_block` has scales for blocks, `nvfp4` for 16 values."""
 
 
 class BatchedGemm(Gemm):
@@ -81,16 +82,22 @@ class Attention(_Operator):
 
     name: Literal["attention"]
     phase: Literal["prefill", "decode"]
-    batch: Few = Field(1, description="Sequences.")
-    new_tokens: Extent = Field(1, description="Of each sequence; 1 in decode.")
-    cached_tokens: None_ = Field(0, description="Of each sequence, in the cache already.")
+    batch: Few = 1
+    """Sequences."""
+    new_tokens: Extent = 1
+    """Of each sequence; 1 in decode."""
+    cached_tokens: None_ = 0
+    """Of each sequence, in the cache already."""
     heads: Few
-    kv_heads: Few | None = Field(None, description="Default: as many as `heads`.")
+    kv_heads: Few | None = None
+    """Default: as many as `heads`."""
     head_size: Annotated[int, Field(strict=True, ge=8, le=1024)] = 128
-    window: None_ = Field(0, description="Tokens that a query sees at most; 0: all.")
+    window: None_ = 0
+    """Tokens that a query sees at most; 0: all."""
     causal: bool = True
     dtype: CacheFormat = "bfloat16"
-    kv_dtype: CacheFormat = Field("bfloat16", description="Of the cache.")
+    kv_dtype: CacheFormat = "bfloat16"
+    """Of the cache."""
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -106,18 +113,20 @@ class Moe(_Operator):
 
     name: Literal["moe"]
     tokens: Extent
-    hidden: Few = Field(description="Width of the layer.")
-    inner: Few = Field(description="Width inside an expert.")
-    topk: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(description="Experts of a token.")
+    hidden: Few
+    """Width of the layer."""
+    inner: Few
+    """Width inside an expert."""
+    topk: Annotated[int, Field(strict=True, ge=1, le=64)]
+    """Experts of a token."""
     experts: Annotated[int, Field(strict=True, ge=1, le=4096)]
     tensor_parallel: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
     expert_parallel: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
-    distribution: Literal["balanced", "power_law_1.01", "power_law_1.2"] = Field(
-        "power_law_1.01",
-        description="Tokens over experts: evenly, or by a power law of that exponent; the GPU "
-        "answered for is then the fullest one.",
-    )
-    gated: bool = Field(True, description="Three matrices an expert (SwiGLU), else two.")
+    distribution: Literal["balanced", "power_law_1.01", "power_law_1.2"] = "power_law_1.01"
+    """Tokens over experts: evenly, or by a power law of that exponent; the GPU answered for is then
+    the fullest one."""
+    gated: bool = True
+    """Three matrices an expert (SwiGLU), else two."""
     dtype: ExpertFormat = "bfloat16"
 
     @model_validator(mode="after")
@@ -146,13 +155,15 @@ class LinearAttention(_Operator):
     kind: Literal["gdn", "mamba2"] = "gdn"
     stage: Literal["convolution", "recurrence"] = "recurrence"
     batch: Few = 1
-    new_tokens: Extent = Field(1, description="Of each sequence; 1 in generation.")
-    heads: Few = Field(description="Of values.")
-    key_heads: Few = Field(description="Of keys (Mamba 2: groups).")
+    new_tokens: Extent = 1
+    """Of each sequence; 1 in generation."""
+    heads: Few
+    """Of values."""
+    key_heads: Few
+    """Of keys (Mamba 2: groups)."""
     head_size: Annotated[int, Field(strict=True, ge=8, le=1024)] = 128
-    key_size: Annotated[int, Field(strict=True, ge=8, le=1024)] = Field(
-        128, description="Elements of a key (Mamba 2: of the state)."
-    )
+    key_size: Annotated[int, Field(strict=True, ge=8, le=1024)] = 128
+    """Elements of a key (Mamba 2: of the state)."""
 
 
 class Stream(_Operator):
@@ -178,29 +189,26 @@ Operator = Annotated[
 class OperatorOptions(shared.Message):
     """How operators are answered."""
 
-    framework: Literal["vllm", "trtllm"] | None = Field(
-        None,
-        description="Whose kernels. Default: vllm, or trtllm where nothing else was measured.",
-    )
+    framework: Literal["vllm", "trtllm"] | None = None
+    """Whose kernels. Default: vllm, or trtllm where nothing else was measured."""
     power_limit_watts: shared.PowerLimit = None
 
 
 class OnGpus(shared.GpuOrGpus, OperatorOptions):
     """What runs on one GPU or several. Exactly one of ``gpu`` and ``gpus`` is given."""
 
-    gpu: shared.Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
-    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = Field(
-        None, description="Several GPUs; the answer then has one prediction for each."
-    )
+    gpu: shared.Name | None = None
+    """GPU id or alias; see GET /gpus."""
+    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
+    """Several GPUs; the answer then has one prediction for each."""
 
 
 class OperatorRequest(OnGpus):
     """An operator on one GPU or several."""
 
     operator: Operator
-    explain: Literal["shap"] | None = Field(
-        None, description="Adds each feature's share of the power to the answer."
-    )
+    explain: Literal["shap"] | None = None
+    """Adds each feature's share of the power to the answer."""
 
 
 class OperatorBatchRequest(OperatorOptions):
@@ -213,17 +221,16 @@ class OperatorBatchRequest(OperatorOptions):
 class OperatorSweepRequest(OnGpus):
     """An operator with every combination of some of its values, on one GPU or several."""
 
-    operator: Annotated[dict[Member, Value], Field(max_length=32)] = Field(
-        description="As in POST /predict; what `vary` names may be left out."
-    )
+    operator: Annotated[dict[Member, Value], Field(max_length=32)]
+    """As in POST /predict; what `vary` names may be left out."""
     vary: Annotated[
         dict[Member, Annotated[list[Value], Field(min_length=1, max_length=MOST_POINTS)]],
         Field(max_length=16),
     ] = Field(
         default_factory=dict[str, list[int | bool | str]],
-        description="Members of the operator with the values to try: every combination of them.",
         examples=[{"m": [1, 64, 4096], "dtype": ["bfloat16", "fp8"]}],
     )
+    """Members of the operator with the values to try: every combination of them."""
 
 
 class ComparedOperator(shared.Message):
@@ -244,10 +251,13 @@ class OperatorPoint(BatchPrediction):
     """One combination on one GPU; without a prediction where it has a ``problem``."""
 
     gpu: str
-    values: dict[str, int | bool | str] = Field(description="Of the members varied.")
+    values: dict[str, int | bool | str]
+    """Of the members varied."""
     joules_per_flop: float | None = None
-    pareto: bool = Field(False, description="None takes less time and energy a FLOP.")
-    apart: str | None = Field(None, description="Why it is not ranked with other GPUs' points.")
+    pareto: bool = False
+    """None takes less time and energy a FLOP."""
+    apart: str | None = None
+    """Why it is not ranked with other GPUs' points."""
 
     def note(self) -> str:
         """What is special about it."""
@@ -261,13 +271,16 @@ class OperatorSweepAnswer(shared.Reported):
     """Answer of ``POST /sweep`` for an operator. Combinations differ in their work, so they are
     ranked by what a FLOP takes."""
 
-    operator: dict[str, int | bool | str] = Field(description="As asked.")
-    points: list[OperatorPoint] = Field(description="In the order of GPUs and of `vary`.")
-    best: dict[str, int] = Field(
-        description="By objective, as for a kernel but for a FLOP: the place in `points`."
-    )
-    failed: int = Field(description="How many points have a problem.")
-    warnings: list[shared.WarningLine] = Field(description="The first of each code.")
+    operator: dict[str, int | bool | str]
+    """As asked."""
+    points: list[OperatorPoint]
+    """In the order of GPUs and of `vary`."""
+    best: dict[str, int]
+    """By objective, as for a kernel but for a FLOP: the place in `points`."""
+    failed: int
+    """How many points have a problem."""
+    warnings: list[shared.WarningLine]
+    """The first of each code."""
 
     def report(self) -> reports.Report:
         """The points, the thriftiest for a FLOP first, and the best of them."""

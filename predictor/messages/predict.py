@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 class WorkRequest(shared.Message):
     """What a profiler counted of one launch, over all its threads: instead of its PTX."""
 
-    dram_bytes: shared.Count = Field(description="Read and written between L2 and device memory.")
-    int_ops: shared.Count = Field(description="Thread-level integer instructions.")
-    flops_sp: shared.Count = Field(
-        0.0, description="Single precision; a fused multiply-add is two."
-    )
-    flops_dp: shared.Count = Field(0.0, description="Double precision.")
-    runtime: Runtime = Field("unknown", description="How the kernel was compiled, if known.")
+    dram_bytes: shared.Count
+    """Read and written between L2 and device memory."""
+    int_ops: shared.Count
+    """Thread-level integer instructions."""
+    flops_sp: shared.Count = 0.0
+    """Single precision; a fused multiply-add is two."""
+    flops_dp: shared.Count = 0.0
+    """Double precision."""
+    runtime: Runtime = "unknown"
+    """How the kernel was compiled, if known."""
 
 
 _OF_A_KERNEL = (
@@ -58,34 +61,28 @@ class PredictRequest(shared.GpuOrGpus, shared.KernelTiming):
 
     model_config = shared.examples("PredictRequest")
 
-    work: WorkRequest | None = Field(
-        None, description="Measured work of the launch; or give `ptx` or `cuda`."
-    )
+    work: WorkRequest | None = None
+    """Measured work of the launch; or give `ptx` or `cuda`."""
     known: Annotated[list[shared.KnownRequest], Field(max_length=64)] = Field(
-        default_factory=list[shared.KnownRequest],
-        description="Measured launches of this kernel. They correct the predicted time and power, "
-        "and more so the more similar they are.",
+        default_factory=list[shared.KnownRequest]
     )
-    gpu: shared.Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
-    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = Field(
-        None, description="Several GPUs; the answer then has one prediction for each."
-    )
-    clocks: shared.Clocks | None = Field(
-        None, description="Clocks to predict for. Default: the GPU's own."
-    )
+    """Measured launches of this kernel. They correct the predicted time and power, and more so the
+    more similar they are."""
+    gpu: shared.Name | None = None
+    """GPU id or alias; see GET /gpus."""
+    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
+    """Several GPUs; the answer then has one prediction for each."""
+    clocks: shared.Clocks | None = None
+    """Clocks to predict for. Default: the GPU's own."""
     power_limit_watts: shared.PowerLimit = None
-    model: shared.ModelChoice = Field(
-        "auto",
-        description="Power model: `auto` is the promoted one, else the one that, by its card, does "
-        "best on kernels left out of training.",
-    )
+    model: shared.ModelChoice = "auto"
+    """Power model: `auto` is the promoted one, else the one that, by its card, does best on kernels
+    left out of training."""
     board: shared.Board = None
-    explain: Literal["shap"] | None = Field(
-        None, description="Adds each feature's share of the power to the answer."
-    )
-    details: bool = Field(
-        False, description="Adds `speed_of_light`: how near each unit comes to its peak."
-    )
+    explain: Literal["shap"] | None = None
+    """Adds each feature's share of the power to the answer."""
+    details: bool = False
+    """Adds `speed_of_light`: how near each unit comes to its peak."""
 
     @classmethod
     def sources(cls) -> tuple[str, ...]:
@@ -130,27 +127,32 @@ class UnitSpeed(shared.Answer):
     """How near one unit of the GPU comes to its peak."""
 
     unit: Unit
-    name: str = Field(description="What people call it.")
-    share: float = Field(description="Of its slots that are taken, 0 to 1.")
-    achieved: float = Field(
-        description="What it does for the launch a second: bytes that DRAM, L2 and L1 move and "
-        "that lanes ask of shared memory, operations of active lanes (a multiply-add is two), "
-        "warp instructions issued. At most `share` x `peak`."
-    )
-    peak: float = Field(description="What the hardware does at most, at these clocks.")
-    measure: Measure = Field(description="Unit of `achieved` and `peak`.")
+    name: str
+    """What people call it."""
+    share: float
+    """Of its slots that are taken, 0 to 1."""
+    achieved: float
+    """What it does for the launch a second: bytes that DRAM, L2 and L1 move and that lanes ask of
+    shared memory, operations of active lanes (a multiply-add is two), warp instructions issued. At
+    most `share` x `peak`."""
+    peak: float
+    """What the hardware does at most, at these clocks."""
+    measure: Measure
+    """Unit of `achieved` and `peak`."""
 
 
 class RooflinePoint(shared.Answer):
     """A launch under the roof of one precision."""
 
     precision: Unit
-    operations: float = Field(description="A multiply-add is two.")
-    intensity: float | None = Field(
-        description="Operations for each byte of device memory; null if it moves none."
-    )
-    achieved: float = Field(description="Operations a second.")
-    peak: float = Field(description="The flat roof: operations a second at most.")
+    operations: float
+    """A multiply-add is two."""
+    intensity: float | None
+    """Operations for each byte of device memory; null if it moves none."""
+    achieved: float
+    """Operations a second."""
+    peak: float
+    """The flat roof: operations a second at most."""
 
     def under(self, dram_peak: float) -> str:
         """Where it lies, with a device memory of so many bytes a second."""
@@ -181,21 +183,22 @@ class Roofline(shared.Answer):
     """Peaks of arithmetic and of device memory, and where the launch lies under them."""
 
     dram_bytes: float
-    dram_peak: float = Field(description="The slanted roof: bytes a second at most.")
-    points: list[RooflinePoint] = Field(
-        description="By precision; of integer work where there is no floating-point work."
-    )
+    dram_peak: float
+    """The slanted roof: bytes a second at most."""
+    points: list[RooflinePoint]
+    """By precision; of integer work where there is no floating-point work."""
 
 
 class SpeedOfLight(shared.Answer):
     """How near a launch comes to what the hardware can do."""
 
-    bound: str | None = Field(description="`time_model.bound`.")
-    seconds: float = Field(
-        description="What shares refer to: the predicted time. Where measured launches or another "
-        "time model tell less than the counts take at peak rates, what they take."
-    )
-    units: list[UnitSpeed] = Field(description="Units the GPU has, memory first.")
+    bound: str | None
+    """`time_model.bound`."""
+    seconds: float
+    """What shares refer to: the predicted time. Where measured launches or another time model tell
+    less than the counts take at peak rates, what they take."""
+    units: list[UnitSpeed]
+    """Units the GPU has, memory first."""
     roofline: Roofline
 
     def report(self) -> reports.Report:
@@ -223,27 +226,32 @@ class SpeedOfLight(shared.Answer):
 class OperatorFigures(shared.Answer):
     """What an operator does, and how near it comes to the board's peaks."""
 
-    asked: dict[str, Any] = Field(description="The operator as asked, with its defaults.")
-    framework: str = Field(description="Whose kernels were measured.")
-    bound: Literal["compute", "memory"] = Field(description="The longer side of the roofline.")
-    roofline_seconds: float = Field(description="The least it takes at peak rates.")
-    flops: float = Field(description="A multiply-add is two.")
+    asked: dict[str, Any]
+    """The operator as asked, with its defaults."""
+    framework: str
+    """Whose kernels were measured."""
+    bound: Literal["compute", "memory"]
+    """The longer side of the roofline."""
+    roofline_seconds: float
+    """The least it takes at peak rates."""
+    flops: float
+    """A multiply-add is two."""
     flops_per_second: float
-    peak_flops_per_second: float = Field(description="Of the format, as the vendor prints it.")
-    bytes: float = Field(description="Weights or cache, and activations, each moved once.")
-    bytes_per_second: float = Field(
-        description="What device memory has to supply: bytes beyond the L2 cache, over the time; "
-        "a repeated call finds the rest there."
-    )
+    peak_flops_per_second: float
+    """Of the format, as the vendor prints it."""
+    bytes: float
+    """Weights or cache, and activations, each moved once."""
+    bytes_per_second: float
+    """What device memory has to supply: bytes beyond the L2 cache, over the time; a repeated call
+    finds the rest there."""
     peak_bytes_per_second: float
     joules_per_flop: float | None
-    peak_joules_per_flop: float = Field(description="At peak rate and the board's power limit.")
-    sustained_watts: float | None = Field(
-        description="What the board draws when such calls follow each other without a pause: for "
-        "sums of operators. `power` is what NVML read while the call was repeated for at most a "
-        "second, which is less for calls below 0.1 ms and after a pause. Null where no model "
-        "tells it."
-    )
+    peak_joules_per_flop: float
+    """At peak rate and the board's power limit."""
+    sustained_watts: float | None
+    """What the board draws when such calls follow each other without a pause: for sums of
+    operators. `power` is what NVML read while the call was repeated for at most a second, which is
+    less for calls below 0.1 ms and after a pause. Null where no model tells it."""
 
     def lines(self) -> list[reports.Block]:
         """Its rates beside the board's peaks."""
@@ -268,54 +276,52 @@ class OperatorFigures(shared.Answer):
 class PredictAnswer(shared.Reported):
     """Answer of ``POST /predict`` for one GPU."""
 
-    id: UUID = Field(description="For GET /explain and GET /predictions/{id}.")
+    id: UUID
+    """For GET /explain and GET /predictions/{id}."""
     gpu: str
-    kernel: shared.KernelName | None = Field(description="Null for measured work.")
-    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
-    clocks: shared.ClocksAnswer = Field(
-        description="Those the board runs at, under its power limit."
-    )
-    l2: L2State | None = Field(
-        default=None, description="State of L2 at the start of the launch. Null for measured work."
-    )
-    power_limit_watts: float | None = Field(None, description="Null if no model tells the power.")
-    power: shared.Power | None = Field(description="Null if no model can answer; see the warnings.")
-    time: shared.Time | None = Field(description="Null if no time model applies.")
+    kernel: shared.KernelName | None
+    """Null for measured work."""
+    compiled: shared.Compiled | None = None
+    """Null if the request had PTX."""
+    clocks: shared.ClocksAnswer
+    """Those the board runs at, under its power limit."""
+    l2: L2State | None = None
+    """State of L2 at the start of the launch. Null for measured work."""
+    power_limit_watts: float | None = None
+    """Null if no model tells the power."""
+    power: shared.Power | None
+    """Null if no model can answer; see the warnings."""
+    time: shared.Time | None
+    """Null if no time model applies."""
     energy: shared.Energy | None
     model: shared.ModelReference | None
-    components: dict[str, float] | None = Field(
-        None, description="Watts by component of the GPU (physical models); they sum to the power."
-    )
+    components: dict[str, float] | None = None
+    """Watts by component of the GPU (physical models); they sum to the power."""
     time_model: shared.TimeModel | None
-    features: dict[str, float | None] = Field(
-        description="The power model's schema; null: missing."
-    )
-    schema_id: str | None = Field(alias="schema", description="Feature schema of ``features``.")
-    occupancy: shared.Occupancy | None = Field(description="Null for measured work.")
-    waves: float | None = Field(
-        default=None,
-        description="Rounds in which the blocks of the grid pass through the GPU; left out for "
-        "measured work.",
-    )
-    registers: shared.Registers | None = Field(description="Null for measured work.")
+    features: dict[str, float | None]
+    """The power model's schema; null: missing."""
+    schema_id: str | None = Field(alias="schema")
+    """Feature schema of ``features``."""
+    occupancy: shared.Occupancy | None
+    """Null for measured work."""
+    waves: float | None = None
+    """Rounds in which the blocks of the grid pass through the GPU; left out for measured work."""
+    registers: shared.Registers | None
+    """Null for measured work."""
     trip_counts: list[shared.LoopTrips]
-    needs: list[shared.Need] = Field(
-        default_factory=list, description="Arguments to give first, the most important one first."
-    )
-    trust: Trust | None = Field(None, description="Null if no model tells the power.")
-    coverage: shared.Coverage | None = Field(
-        None, description="Null where nothing rests on counts of activity."
-    )
+    needs: list[shared.Need] = Field(default_factory=list)
+    """Arguments to give first, the most important one first."""
+    trust: Trust | None = None
+    """Null if no model tells the power."""
+    coverage: shared.Coverage | None = None
+    """Null where nothing rests on counts of activity."""
     warnings: list[shared.WarningLine]
-    explanation: ShapExplanation | None = Field(
-        default=None, description="Where `explain` was asked for; left out otherwise."
-    )
-    operator: OperatorFigures | None = Field(
-        default=None, description="Of a library operator; left out for a kernel."
-    )
-    speed_of_light: SpeedOfLight | None = Field(
-        default=None, description="Where `details` were asked for; left out otherwise."
-    )
+    explanation: ShapExplanation | None = None
+    """Where `explain` was asked for; left out otherwise."""
+    operator: OperatorFigures | None = None
+    """Of a library operator; left out for a kernel."""
+    speed_of_light: SpeedOfLight | None = None
+    """Where `details` were asked for; left out otherwise."""
 
     @property
     def name(self) -> str:
@@ -397,9 +403,8 @@ class PredictAnswers(shared.Reported):
     """Answer of ``POST /predict`` for several GPUs, in the order asked."""
 
     predictions: list[PredictAnswer]
-    apart: list[Apart] = Field(
-        default_factory=list, description="GPUs that are not to be ranked with the others, and why."
-    )
+    apart: list[Apart] = Field(default_factory=list)
+    """GPUs that are not to be ranked with the others, and why."""
 
     def report(self) -> reports.Report:
         """One after the other."""

@@ -19,8 +19,10 @@ class RankRequest(shared.Message):
     """Variants of a kernel, each with its code and launch, on one GPU."""
 
     variants: list[ComparedCode] = Field(min_length=1, max_length=MOST_VARIANTS)
-    gpu: shared.Name = Field(description="GPU id or alias.")
-    by: Literal["energy", "time"] = Field("energy", description="What is ranked by.")
+    gpu: shared.Name
+    """GPU id or alias."""
+    by: Literal["energy", "time"] = "energy"
+    """What is ranked by."""
     clocks: shared.Clocks | None = None
     power_limit_watts: shared.PowerLimit = None
     model: shared.ModelChoice = "physical"
@@ -30,7 +32,8 @@ class RankRequest(shared.Message):
 class RankedConfiguration(Answer):
     """One configuration with its prediction, and what was measured of it."""
 
-    rank: int = Field(description="1 is predicted best.")
+    rank: int
+    """1 is predicted best."""
     configuration: dict[str, Any]
     grid: Any
     block: Any
@@ -39,14 +42,18 @@ class RankedConfiguration(Answer):
     joules: float
     seconds: float
     watts: float
-    joules_low: float | None = Field(None, description="Of the interval of the energy.")
+    joules_low: float | None = None
+    """Of the interval of the energy."""
     joules_high: float | None = None
-    seconds_low: float | None = Field(None, description="Of the interval of the time.")
+    seconds_low: float | None = None
+    """Of the interval of the time."""
     seconds_high: float | None = None
     measured_seconds: float | None
     measured_joules: float | None
-    valid: bool = Field(description="It ran and computed the right result, as far as is known.")
-    apart: str | None = Field(description="Why it is not ranked with the others; null: it is.")
+    valid: bool
+    """It ran and computed the right result, as far as is known."""
+    apart: str | None
+    """Why it is not ranked with the others; null: it is."""
 
 
 class RefusedConfiguration(Answer):
@@ -77,7 +84,8 @@ class RankAnswer(Reported):
     gpu: str
     configurations: list[RankedConfiguration]
     refused: list[RefusedConfiguration]
-    judged: Judged | None = Field(description="Null unless two that are predicted were measured.")
+    judged: Judged | None
+    """Null unless two that are predicted were measured."""
 
     def report(self, most: int = reports.MOST_ROWS) -> reports.Report:
         """The order, what was refused, and what the order would have saved."""

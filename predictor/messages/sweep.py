@@ -37,50 +37,36 @@ class SweepRequest(shared.GpuOrGpus, shared.KernelTiming):
 
     model_config = shared.examples("SweepRequest")
 
-    gpu: shared.Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
+    gpu: shared.Name | None = None
+    """GPU id or alias; or give `gpus`."""
     gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
-    blocks: Shapes | None = Field(
-        None, description="Blocks to try. Default: common sizes with as many axes as the launch."
-    )
-    grids: Shapes | None = Field(
-        None,
-        description="Grids to try with every block; without them each block gets the smallest "
-        "grid that covers the threads of the launch along every axis.",
-    )
-    grid_stride: bool = Field(
-        False,
-        description="The kernel loops over what its threads do not cover (a grid-stride loop), so "
-        "that a grid with fewer threads does the same work.",
-    )
-    registers: Annotated[list[RegisterCount], Field(min_length=1)] | None = Field(
-        None, description="Registers per thread to try, as `-maxrregcount` sets them."
-    )
-    include_unproven: bool = Field(
-        False,
-        description="Also predict and rank shapes that are not shown to compute what the launch "
-        "computes; without it they are listed in `left_out`.",
-    )
+    blocks: Shapes | None = None
+    """Blocks to try. Default: common sizes with as many axes as the launch."""
+    grids: Shapes | None = None
+    """Grids to try with every block; without them each block gets the smallest grid that covers the
+    threads of the launch along every axis."""
+    grid_stride: bool = False
+    """The kernel loops over what its threads do not cover (a grid-stride loop), so that a grid with
+    fewer threads does the same work."""
+    registers: Annotated[list[RegisterCount], Field(min_length=1)] | None = None
+    """Registers per thread to try, as `-maxrregcount` sets them."""
+    include_unproven: bool = False
+    """Also predict and rank shapes that are not shown to compute what the launch computes; without
+    it they are listed in `left_out`."""
     defines: (
         Annotated[
             dict[Macro, Annotated[list[MacroValue], Field(min_length=1, max_length=64)]],
             Field(min_length=1, max_length=16),
         ]
         | None
-    ) = Field(
-        None,
-        description="Macros of the CUDA source with the values to try: every combination is "
-        "compiled, analysed and predicted once.",
-        examples=[{"TILE": [8, 16, 32], "UNROLL": [1, 4]}],
-    )
-    grid_formula: Formulas | None = Field(
-        None,
-        description="The grid of each variant, from its macros and from arguments that are "
-        "numbers: whole numbers, names, `+ - * / // %`, parentheses, `ceil`, `min`, `max`.",
-        examples=[["ceil(n / TILE)", "ceil(n / TILE)"]],
-    )
-    block_formula: Formulas | None = Field(
-        None, description="The block of each variant, likewise.", examples=[["TILE", "TILE"]]
-    )
+    ) = Field(None, examples=[{"TILE": [8, 16, 32], "UNROLL": [1, 4]}])
+    """Macros of the CUDA source with the values to try: every combination is compiled, analysed and
+    predicted once."""
+    grid_formula: Formulas | None = Field(None, examples=[["ceil(n / TILE)", "ceil(n / TILE)"]])
+    """The grid of each variant, from its macros and from arguments that are numbers: whole numbers,
+    names, `+ - * / // %`, parentheses, `ceil`, `min`, `max`."""
+    block_formula: Formulas | None = Field(None, examples=[["TILE", "TILE"]])
+    """The block of each variant, likewise."""
     clocks: shared.Clocks | None = None
     power_limit_watts: shared.PowerLimit = None
     constraints: ConstraintsRequest = ConstraintsRequest()
@@ -108,12 +94,10 @@ class Shape(shared.Answer):
     gpu: str
     grid: list[int]
     block: list[int]
-    registers_per_thread: int | None = Field(
-        description="As requested by `registers`; null: the kernel's own count."
-    )
-    defines: dict[str, int | str] | None = Field(
-        description="Values of the macros; null: the source as it is."
-    )
+    registers_per_thread: int | None
+    """As requested by `registers`; null: the kernel's own count."""
+    defines: dict[str, int | str] | None
+    """Values of the macros; null: the source as it is."""
 
     def __str__(self) -> str:
         capped = self.registers_per_thread
@@ -137,20 +121,21 @@ class SweepPoint(Shape):
     power: shared.Power
     energy: shared.Energy
     edp_joule_seconds: float
-    energy_saved_percent: float = Field(description="Against the reference.")
-    time_saved_percent: float = Field(description="Against the reference.")
+    energy_saved_percent: float
+    """Against the reference."""
+    time_saved_percent: float
+    """Against the reference."""
     regime: Literal["compute", "memory", "latency", "launch"] | None
-    spills: bool = Field(
-        description="Too few registers: the kernel would spill; the cost is not predicted."
-    )
-    pareto: bool = Field(description="In `pareto` of the answer.")
-    feasible: bool = Field(description="It satisfies all constraints.")
-    apart: str | None = Field(
-        description="Why it is not ranked with the points of other GPUs; null: it is."
-    )
-    unproven: str | None = Field(
-        description="Why it is not shown to compute what the launch computes; null: it is."
-    )
+    spills: bool
+    """Too few registers: the kernel would spill; the cost is not predicted."""
+    pareto: bool
+    """In `pareto` of the answer."""
+    feasible: bool
+    """It satisfies all constraints."""
+    apart: str | None
+    """Why it is not ranked with the points of other GPUs; null: it is."""
+    unproven: str | None
+    """Why it is not shown to compute what the launch computes; null: it is."""
 
     def marks(self) -> str:
         """What is special about it."""
@@ -175,7 +160,8 @@ class LeftOut(Shape):
     """A shape that is not shown to compute what the launch computes, and why."""
 
     reason: str
-    line: int | None = Field(description="Of the PTX, where the reason is at one line.")
+    line: int | None
+    """Of the PTX, where the reason is at one line."""
 
 
 class BestShape(Shape):
@@ -183,10 +169,9 @@ class BestShape(Shape):
 
     energy_saved_percent: float
     time_saved_percent: float
-    no_difference: bool = Field(
-        description="By this objective the model does not tell it from the reference: less than "
-        "`resolution_percent` lies between them, twice that of EDP and three times of ED2P."
-    )
+    no_difference: bool
+    """By this objective the model does not tell it from the reference: less than
+    `resolution_percent` lies between them, twice that of EDP and three times of ED2P."""
 
 
 class BestShapes(shared.Answer):
@@ -214,36 +199,32 @@ class SweepModel(shared.Answer):
     clocks: shared.ClocksAnswer
     model: shared.ModelReference
     time_model: str
-    analysis: Literal["symbolic", "executed"] = Field(
-        description="`auto` works shapes out symbolically where that agrees with executing the "
-        "reference launch, else executes every shape."
-    )
+    analysis: Literal["symbolic", "executed"]
+    """`auto` works shapes out symbolically where that agrees with executing the reference launch,
+    else executes every shape."""
 
 
 class SweepAnswer(shared.Reported):
     """Answer of ``POST /sweep``. Points are in the order of GPUs, blocks, grids, registers."""
 
     kernel: shared.KernelName
-    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
+    compiled: shared.Compiled | None = None
+    """Null if the request had PTX."""
     models: list[SweepModel]
     reference: SweepReference
     points: list[SweepPoint]
     infeasible: list[InfeasibleShape]
-    left_out: list[LeftOut] = Field(
-        description="Shapes that are not shown to compute what the launch computes: not predicted "
-        "(`include_unproven` asks for them)."
-    )
-    pareto: list[Shape] = Field(
-        description="The Pareto set of time and energy, the fastest first. Of points that the "
-        "model does not tell apart, the fastest."
-    )
+    left_out: list[LeftOut]
+    """Shapes that are not shown to compute what the launch computes: not predicted
+    (`include_unproven` asks for them)."""
+    pareto: list[Shape]
+    """The Pareto set of time and energy, the fastest first. Of points that the model does not tell
+    apart, the fastest."""
     best: BestShapes
-    resolution_percent: float = Field(
-        description="Differences of time or energy below this are not told apart by the model."
-    )
-    apart: list[Apart] = Field(
-        description="GPUs with points that are not to be ranked with the others, and why."
-    )
+    resolution_percent: float
+    """Differences of time or energy below this are not told apart by the model."""
+    apart: list[Apart]
+    """GPUs with points that are not to be ranked with the others, and why."""
     warnings: list[shared.WarningLine]
 
     def report(self) -> reports.Report:

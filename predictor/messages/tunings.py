@@ -64,7 +64,8 @@ class MeasuredRow(shared.Message):
     configuration: Parameters
     seconds: Quantity | None = None
     joules: Quantity | None = None
-    failed: bool = Field(False, description="It did not run, or computed something else.")
+    failed: bool = False
+    """It did not run, or computed something else."""
 
     @model_validator(mode="after")
     def _measured(self) -> Self:
@@ -79,79 +80,66 @@ class TuningsRequest(shared.TimingChoice, shared.KernelCode):
 
     model_config = shared.examples("TuningsRequest")
 
-    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
     launch: TuningLaunch = TuningLaunch()
-    clocks: shared.Clocks | None = Field(
-        None, description="Clocks to predict for, where the space does not tune them."
-    )
+    clocks: shared.Clocks | None = None
+    """Clocks to predict for, where the space does not tune them."""
     power_limit_watts: shared.PowerLimit = None
     model: shared.ModelChoice = "physical"
     board: shared.Board = None
     analysis: Mode = "auto"
-    space: str | None = Field(
-        None,
-        min_length=1,
-        description="Text of a file: a space of our own, a T1 definition, T4 results or a cache of "
-        "Kernel Tuner. Measurements in it count. Or give `tune_params`.",
-    )
+    space: str | None = Field(None, min_length=1)
+    """Text of a file: a space of our own, a T1 definition, T4 results or a cache of Kernel Tuner.
+    Measurements in it count. Or give `tune_params`."""
     tune_params: (
         Annotated[
             dict[str, Annotated[list[Value], Field(min_length=1)]],
             Field(min_length=1, max_length=64),
         ]
         | None
-    ) = Field(
-        None,
-        description="Tunable parameters with their values.",
-        examples=[{"block_size_x": [64, 128, 256], "work": [1, 2, 4]}],
-    )
+    ) = Field(None, examples=[{"block_size_x": [64, 128, 256], "work": [1, 2, 4]}])
+    """Tunable parameters with their values."""
     restrictions: Annotated[list[str], Field(max_length=256)] = Field(
-        default_factory=list,
-        description="Expressions that every configuration satisfies, beside `tune_params`.",
-        examples=[["block_size_x * work <= 1024"]],
+        default_factory=list, examples=[["block_size_x * work <= 1024"]]
     )
+    """Expressions that every configuration satisfies, beside `tune_params`."""
     problem_size: (
         Annotated[
             list[Annotated[int, Field(strict=True, ge=1, le=shared.MAX_INTEGER)]],
             Field(min_length=1, max_length=3),
         ]
         | None
-    ) = Field(None, description="Default: as the file tells.")
-    grid_divisors: Divisors | None = Field(
-        None,
-        description="For each axis the parameters (or numbers) by whose product the problem size "
-        "is divided to give the grid. Default: `block_size_x`, `_y` and `_z`.",
-        examples=[[["block_size_x", "work"]]],
-    )
-    objective: Literal["time", "energy", "edp"] = Field("energy", description="Made least.")
-    most_seconds: Quantity | None = Field(None, description="Longest time allowed.")
-    gain: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.005,
-        description="The search is finished where one more measurement is expected to gain less, "
-        "as a share of the best.",
-    )
+    ) = None
+    """Default: as the file tells."""
+    grid_divisors: Divisors | None = Field(None, examples=[[["block_size_x", "work"]]])
+    """For each axis the parameters (or numbers) by whose product the problem size is divided to
+    give the grid. Default: `block_size_x`, `_y` and `_z`."""
+    objective: Literal["time", "energy", "edp"] = "energy"
+    """Made least."""
+    most_seconds: Quantity | None = None
+    """Longest time allowed."""
+    gain: Annotated[float, Field(ge=0, le=1)] = 0.005
+    """The search is finished where one more measurement is expected to gain less, as a share of the
+    best."""
     predicted: Annotated[list[PredictedRow], Field(max_length=MOST_CONFIGURATIONS)] = Field(
-        default_factory=list[PredictedRow], description="`forecasts` of earlier calls."
+        default_factory=list[PredictedRow]
     )
-    predictions: Annotated[int, Field(strict=True, ge=0, le=MOST_PREDICTIONS)] = Field(
-        8,
-        description="How many more configurations to predict: those measured, those proposed, 200 "
-        "spread over the space, then those that can be expected to gain most.",
-    )
+    """`forecasts` of earlier calls."""
+    predictions: Annotated[int, Field(strict=True, ge=0, le=MOST_PREDICTIONS)] = 8
+    """How many more configurations to predict: those measured, those proposed, 200 spread over the
+    space, then those that can be expected to gain most."""
     measured: Annotated[list[MeasuredRow], Field(max_length=MOST_CONFIGURATIONS)] = Field(
-        default_factory=list[MeasuredRow], description="In the order they were measured."
+        default_factory=list[MeasuredRow]
     )
-    results: str | None = Field(
-        None, min_length=1, description="Text of a T4 file, whose measurements count too."
-    )
-    following: Annotated[int, Field(strict=True, ge=1, le=20)] = Field(
-        5, description="How many configurations to propose."
-    )
-    outlook: bool = Field(
-        True,
-        description="Without it, the answer has no `best`, `next` and `columns`: a call that only "
-        "predicts takes less time.",
-    )
+    """In the order they were measured."""
+    results: str | None = Field(None, min_length=1)
+    """Text of a T4 file, whose measurements count too."""
+    following: Annotated[int, Field(strict=True, ge=1, le=20)] = 5
+    """How many configurations to propose."""
+    outlook: bool = True
+    """Without it, the answer has no `best`, `next` and `columns`: a call that only predicts takes
+    less time."""
 
     @model_validator(mode="after")
     def _one_kind_of_space(self) -> Self:
@@ -167,11 +155,16 @@ class Candidate(shared.Answer):
 
     configuration: dict[str, int | float | str | bool]
     predicted: float
-    emulated: bool = Field(description="Not predicted yet: told from those that were.")
-    expected: float = Field(description="Median, by the prediction and all measurements.")
-    low: float = Field(description="Lower end of its 90 % interval.")
-    high: float = Field(description="Upper end of its 90 % interval.")
-    gain: float = Field(description="Expected of measuring it, as a share of the best.")
+    emulated: bool
+    """Not predicted yet: told from those that were."""
+    expected: float
+    """Median, by the prediction and all measurements."""
+    low: float
+    """Lower end of its 90 % interval."""
+    high: float
+    """Upper end of its 90 % interval."""
+    gain: float
+    """Expected of measuring it, as a share of the best."""
     measured: list[float]
 
     def __str__(self) -> str:
@@ -183,21 +176,24 @@ class Stands(shared.Answer):
 
     objective: Literal["time", "energy", "edp"]
     unit: Literal["s", "J", "Js"]
-    configurations: int = Field(description="Of the space, each once.")
+    configurations: int
+    """Of the space, each once."""
     predicted: int
     measured: int
     failed: int
-    best: Candidate | None = Field(description="Of those measured; null: none yet.")
-    next: list[Candidate] = Field(description="To be measured next, the most promising first.")
-    finished: bool = Field(description="One more measurement is not expected to gain enough.")
+    best: Candidate | None
+    """Of those measured; null: none yet."""
+    next: list[Candidate]
+    """To be measured next, the most promising first."""
+    finished: bool
+    """One more measurement is not expected to gain enough."""
 
 
 class Standing(Stands, shared.Reported):
     """Where a search stands, with what was refused."""
 
-    refused: list[dict[str, Any]] = Field(
-        description="Those that cannot be compiled, launched or predicted, and why."
-    )
+    refused: list[dict[str, Any]]
+    """Those that cannot be compiled, launched or predicted, and why."""
 
     def report(self) -> reports.Report:
         """How far the search is, the best so far, and what to measure next."""
@@ -237,28 +233,27 @@ class TuningColumns(shared.Answer):
 
     parameters: dict[str, list[int | float | str | bool]]
     status: list[Status]
-    predicted: Numbers = Field(
-        description="Null where it waits or was refused; where emulated, told from the others."
-    )
+    predicted: Numbers
+    """Null where it waits or was refused; where emulated, told from the others."""
     expected: Numbers
     low: Numbers
     high: Numbers
-    measured: Numbers = Field(description="The median of several.")
+    measured: Numbers
+    """The median of several."""
 
 
 class TuningsAnswer(Stands):
     """Answer of ``POST /tunings``. Nothing of it is stored."""
 
     gpu: str
-    waiting: int = Field(description="Not predicted yet; once ten are, told from those.")
-    enough: bool = Field(
-        description="Predicting more is not expected to change what is measured next."
-    )
-    refused: int = Field(description="Those that cannot be compiled, launched or predicted.")
-    forecasts: list[PredictedRow] = Field(
-        description="Made by this call: add them to `predicted` of the next."
-    )
-    measurements: list[MeasuredRow] = Field(
-        description="Of `results` and `measured`, as `measured` of the next call takes them."
-    )
+    waiting: int
+    """Not predicted yet; once ten are, told from those."""
+    enough: bool
+    """Predicting more is not expected to change what is measured next."""
+    refused: int
+    """Those that cannot be compiled, launched or predicted."""
+    forecasts: list[PredictedRow]
+    """Made by this call: add them to `predicted` of the next."""
+    measurements: list[MeasuredRow]
+    """Of `results` and `measured`, as `measured` of the next call takes them."""
     columns: TuningColumns | None

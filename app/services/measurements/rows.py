@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -29,7 +28,7 @@ from wattcast.app.store.measurements import Measurement
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import AnySchema
-from wattcast.predictor.messages import TripCount
+from wattcast.predictor.messages import Described, TripCount
 from wattcast.predictor.messages.analyze import AnalyzeRequest
 from wattcast.predictor.parts import members
 
@@ -103,26 +102,27 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 Dimensions = Annotated[list[int], BeforeValidator(_dimensions), Field(min_length=1, max_length=3)]
 
 
-class Measured(BaseModel):
+class Measured(Described):
     """The columns of both forms: what was measured, where, and of what."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
-    gpu: Label = Field(description="GPU id or alias.")
-    board: Label | None = Field(None, description="Serial number or label of the very board.")
-    kernel: Text | None = Field(None, description="Its name; for PTX needed if there are several.")
-    kernel_group: Text | None = Field(
-        None, description="What evaluation keeps together; else the kernel's name without types."
-    )
+    gpu: Label
+    """GPU id or alias."""
+    board: Label | None = None
+    """Serial number or label of the very board."""
+    kernel: Text | None = None
+    """Its name; for PTX needed if there are several."""
+    kernel_group: Text | None = None
+    """What evaluation keeps together; else the kernel's name without types."""
     core_mhz: Annotated[Number, Field(gt=0, le=1e5)] | None = None
     memory_mhz: Annotated[Number, Field(gt=0, le=1e5)] | None = None
-    power_watts: Number | None = Field(
-        None, description="Mean power of the board while the kernel ran."
-    )
-    time_seconds: Number | None = Field(None, description="Time of one launch.")
-    repeats: Annotated[Whole, Field(ge=1, le=10**9)] = Field(
-        1, description="Launches that were averaged."
-    )
+    power_watts: Number | None = None
+    """Mean power of the board while the kernel ran."""
+    time_seconds: Number | None = None
+    """Time of one launch."""
+    repeats: Annotated[Whole, Field(ge=1, le=10**9)] = 1
+    """Launches that were averaged."""
 
     @model_validator(mode="after")
     def _something_measured(self) -> Measured:
@@ -140,16 +140,17 @@ class Measured(BaseModel):
 class PtxRow(Measured):
     """A row that names its PTX."""
 
-    ptx: Text = Field(min_length=1, description="Name of the PTX in the zip, or its SHA-256.")
-    grid: Dimensions = Field(description="Blocks: 4096, 64x8 or [64, 8].")
-    block: Dimensions = Field(description="Threads per block.")
+    ptx: Text = Field(min_length=1)
+    """Name of the PTX in the zip, or its SHA-256."""
+    grid: Dimensions
+    """Blocks: 4096, 64x8 or [64, 8]."""
+    block: Dimensions
+    """Threads per block."""
     dynamic_shared_bytes: Whole = 0
-    arguments: Annotated[dict[str, Any], BeforeValidator(_json)] = Field(
-        default_factory=dict, description="As `launch.arguments` of POST /predict; JSON text."
-    )
-    loops: Annotated[dict[str, TripCount], BeforeValidator(_json)] = Field(
-        default_factory=dict, description="As `loops` of POST /predict; JSON text."
-    )
+    arguments: Annotated[dict[str, Any], BeforeValidator(_json)] = Field(default_factory=dict)
+    """As `launch.arguments` of POST /predict; JSON text."""
+    loops: Annotated[dict[str, TripCount], BeforeValidator(_json)] = Field(default_factory=dict)
+    """As `loops` of POST /predict; JSON text."""
     registers_per_thread: Whole | None = None
     static_shared_bytes: Whole | None = None
 

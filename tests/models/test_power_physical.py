@@ -202,6 +202,19 @@ def test_matrix_units_draw_less_of_zeros_and_nothing_else_does() -> None:
     assert model.of_activities(other, at, zeros=True) == model.of_activities(other, at)
 
 
+def test_above_its_rated_clock_a_board_nobody_measured_gets_no_higher_voltage() -> None:
+    pascal = load_gpu("titan-x-pascal")
+    found = parameters_for(pascal, parameters(fma=5.0, clock=0.2))
+    assert found.reference.core_mhz == pascal.max_core_mhz
+    fast = found.reference._replace(core_mhz=1.25 * pascal.max_core_mhz)
+    busy = NOTHING._replace(fma=0.5)
+    rated, more = (predicted_power(found, busy, at) for at in (found.reference, fast))
+    idle = rated.components["idle"]
+    assert more.watts - idle == pytest.approx(1.25 * (rated.watts - idle))
+    curve = VoltageCurve(floor=0.8, slope=0.5, highest=1.05)
+    assert [curve.at(f) for f in (1.2, 1.0, 0.2)] == [1.05, 1.0, 0.8]
+
+
 @pytest.mark.parametrize("gpu_id", ["tesla-v100", "gtx-1080-ti", "tesla-p100", "h100-sxm5"])
 def test_one_block_is_not_charged_for_the_sms_without_any(gpu_id: str) -> None:
     gpu = load_gpu(gpu_id)

@@ -142,6 +142,7 @@ class GpuRows:
         core = self.clocks_mhz[:, 0] / self.reference.core_mhz
         memory = self.clocks_mhz[:, 1] / self.reference.memory_mhz
         volts = np.maximum(voltage.floor, 1.0 - voltage.slope * (1.0 - core))
+        volts = np.minimum(volts, voltage.highest)
         switching = volts**2 * core
         dram, sms = (self.activities[:, UNITS.index(name)] for name in ("dram", "sms"))
         columns = {

@@ -22,7 +22,7 @@ from wattcast.predictor.messages.compare import CompareRequest
 from wattcast.predictor.messages.dvfs import DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
-from wattcast.predictor.parts.time_and_power import OVER_LIMIT
+from wattcast.predictor.parts.time_and_power import ABOVE_LIMIT
 from wattcast.predictor.predict import predict
 from wattcast.predictor.sweep import sweep
 
@@ -89,7 +89,7 @@ def test_what_holds_under_two_limits(
     for one in (lower, higher, free):
         power, time, energy = one["power"], one["time"], one["energy"]
         assert power["watts"] <= one["power_limit_watts"] * (1 + 1e-12)
-        assert power["high"] <= one["power_limit_watts"] * (1 + OVER_LIMIT) * (1 + 1e-12)
+        assert power["high"] <= one["power_limit_watts"] * (1 + ABOVE_LIMIT) * (1 + 1e-12)
         assert energy["joules"] == pytest.approx(power["watts"] * time["seconds"])
         if one["components"] is not None:
             assert sum(one["components"].values()) == pytest.approx(power["watts"])

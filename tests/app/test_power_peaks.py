@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import prod
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from wattcast.features.gpus import GpuProfile, gpu_ids, load_gpu
 from wattcast.measure.catalogue import micro
 from wattcast.measure.workload import Board, Buffer, Workload
 from wattcast.models.clocks import default_clocks
-from wattcast.models.power.activities import AT_REST
+from wattcast.models.power.activities import AT_REST, sms_at_work
 from wattcast.models.power.physical import predicted_power
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
@@ -78,7 +79,7 @@ def answered(
 
 
 def holds(gpu: GpuProfile, predictor: Predictor) -> None:
-    """Small launches draw what the board at rest does, peak loops much more but not too much; who
+    """Small launches draw what SMs with a block do, peak loops much more but not too much; who
     answers does not extrapolate by trees, unless these err less on what they never saw."""
     model = predictor.power.physical(gpu)
     rest = predicted_power(model.parameters, AT_REST, default_clocks(gpu)).watts
@@ -94,7 +95,11 @@ def holds(gpu: GpuProfile, predictor: Predictor) -> None:
             assert watts <= most
             continue
         if name in SMALL:
-            assert watts == pytest.approx(rest, rel=0.03)
+            blocks = prod(catalogue(gpu.id)[name].grid)
+            few = AT_REST._replace(sms=sms_at_work(blocks, gpu))
+            small = predicted_power(model.parameters, few, default_clocks(gpu)).watts
+            assert watts == pytest.approx(small, rel=0.03)
+            assert small < rest
         elif name in UNITS:
             assert rest < watts <= most, name
         else:

@@ -80,3 +80,12 @@ def test_the_documentation_needs_no_other_machine(page: Watched) -> None:
     tab.click("#swagger-ui .opblock-summary-path[data-path='/predict']")
     tab.wait_for_selector("#swagger-ui .opblock-body")
     page.check_quiet()
+
+
+def test_the_link_to_an_operator_is_titled_with_its_name(
+    page: Watched, service: httpx.Client
+) -> None:
+    operator = {"name": "gemm", "m": 512, "n": 512, "k": 512}
+    found = service.post("/predict", json={"gpu": "h200", "operator": operator}).json()
+    page.open(f"/?prediction={found['id']}")
+    page.page.wait_for_selector("#result-title:has-text('gemm on h200-sxm5')")

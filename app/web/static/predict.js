@@ -159,7 +159,7 @@ function showNumbers(answer, link) {
   const hash = isOpen() ? "" : location.hash;
   history.replaceState(null, "", `${link}${hash}`);
   byId("answer").hidden = false;
-  const name = answer.kernel?.demangled ?? "Measured work";
+  const name = answer.kernel?.demangled ?? answer.operator?.asked.name ?? "Measured work";
   byId("result-title").textContent = `${name} on ${answer.gpu}`;
   byId("share").value = new URL(link, location.href).href;
   byId("result-sub").textContent =

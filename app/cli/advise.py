@@ -15,6 +15,7 @@ def advise(
     core_mhz: inputs.CoreMhz = None,
     memory_mhz: inputs.MemoryMhz = None,
     patch: Annotated[bool, typer.Option("--patch")] = False,
+    brief: inputs.Brief = False,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Suggest changes to a launch and estimate what each saves.
@@ -30,4 +31,4 @@ def advise(
         raise typer.BadParameter("--patch changes lines of CUDA source: give a .cu file")
     file = launch.file.name if patch else None
     answer = run(predictor(), PredictRequest.model_validate(body), patch=file)
-    show(answer, as_json)
+    show(answer, as_json, brief=brief)

@@ -13,7 +13,7 @@ import typer
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import console, line, predictor, print_json, render
+from wattcast.app.cli.output import console, line, predictor, print_json, render, show
 from wattcast.app.cli.progress import advance, clear
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def diff(
     *,
     models: inputs.PhysicalOptions,
     markdown: Annotated[bool, typer.Option("--markdown")] = False,
+    brief: inputs.Brief = False,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Compare old and new code; exit with 3 if a limit is exceeded.
@@ -89,6 +90,8 @@ def diff(
         return compare(opened, CompareRequest.model_validate({**body, **sides}))
 
     if against is not None:
+        if brief:
+            inputs.fail("--brief is of two files; with --against use --json")
         _against(against, files, compared, markdown=markdown, as_json=as_json)
         return
     if len(files) != 2:
@@ -97,13 +100,11 @@ def diff(
     if str(old) == str(new) == "-":
         inputs.fail("only one of OLD and NEW can be standard input")
     answer = compared(old, new)
-    if as_json:
-        print_json(answer)
-    elif markdown:
+    if markdown and not (as_json or brief):
         clear()
         print(answer.markdown, end="")
     else:
-        render(answer.report())
+        show(answer, as_json, brief=brief)
     if not answer.passed:
         raise typer.Exit(Exit.EXCEEDED)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattcast.app.cli.inputs import CUDA_SUFFIXES, AsJson, KernelOptions, ModelOptions
+from wattcast.app.cli.inputs import CUDA_SUFFIXES, AsJson, Brief, KernelOptions, ModelOptions
 from wattcast.app.cli.output import predictor, show
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def hotspots(
     models: ModelOptions,
     rows: Annotated[int, typer.Option(min=1)] = 12,
     resources: Annotated[bool, typer.Option("--resources")] = False,
+    brief: Brief = False,
     as_json: AsJson = False,
 ) -> None:
     """Rank the blocks and lines of a kernel by energy and time.
@@ -38,7 +39,7 @@ def hotspots(
     if prediction.energy is None:
         raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
     answer = _with_source(hotspots_of(opened, request, prediction, rows), launch.file)
-    show(answer, as_json, answer.resources if resources else answer.report)
+    show(answer, as_json, answer.resources if resources else answer.report, brief=brief)
 
 
 def _with_source(answer: HotspotsAnswer, file: Path) -> HotspotsAnswer:

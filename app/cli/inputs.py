@@ -72,6 +72,9 @@ Known = Annotated[
     Path | None,
     typer.Option(help="JSON file with measured launches of this kernel, as in POST /predict."),
 ]
+Brief = Annotated[
+    bool, typer.Option("--brief", help="Print one line of JSON, at most 1,024 bytes.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP service answers.")]
 
 

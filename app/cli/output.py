@@ -46,9 +46,20 @@ def print_json(value: Any) -> None:
     print(json.dumps(json.loads(text or to_json(value, inf_nan_mode="null")), indent=2))
 
 
-def show(answer: Any, as_json: bool, report: Callable[[], reports.Report] | None = None) -> None:
-    """An answer as JSON, or its report for people."""
-    if as_json:
+def show(
+    answer: Any,
+    as_json: bool,
+    report: Callable[[], reports.Report] | None = None,
+    *,
+    brief: bool = False,
+) -> None:
+    """An answer as JSON, also in ``brief``, or its report for people."""
+    if brief:
+        from wattcast.predictor.reports.brief import brief as shortened
+
+        clear()
+        print(shortened(answer).decode())
+    elif as_json:
         print_json(answer)
     else:
         render(report() if report is not None else answer.report())

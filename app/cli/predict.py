@@ -23,6 +23,7 @@ def predict(
     details: Annotated[bool, typer.Option("--details")] = False,
     registry: bool = True,
     open_: Annotated[bool, typer.Option("--open")] = False,
+    brief: inputs.Brief = False,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Predict the power, time and energy of a kernel launch.
@@ -45,7 +46,7 @@ def predict(
         "details": details,
     }
     answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
-    show(answer, as_json)
+    show(answer, as_json, brief=brief)
     if open_:
         _open(body)
 

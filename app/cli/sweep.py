@@ -24,6 +24,7 @@ def sweep(
     *,
     constraints: inputs.Constraints,
     models: inputs.PhysicalOptions,
+    brief: inputs.Brief = False,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Predict launch shapes, GPUs or source variants, and pick the best.
@@ -64,7 +65,7 @@ def sweep(
         **models.request(),
     }
     answer = run(predictor(), SweepRequest.model_validate(body))
-    show(answer, as_json)
+    show(answer, as_json, brief=brief)
 
 
 def _shapes(option: str, text: str | None) -> list[list[int]] | None:

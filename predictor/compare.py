@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import KernelError, ModelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
 from wattcast.models.energy import energy
+from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import parts, reports
 from wattcast.predictor.messages import ClocksAnswer, KernelTiming, ModelReference, WarningLine
 from wattcast.predictor.messages.compare import (
@@ -38,6 +40,7 @@ from wattcast.predictor.parts.trust import Ranked, apart, trust
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+    from wattcast.predictor.messages.judge import JudgeRequest
 
 
 def compare(
@@ -54,7 +57,7 @@ def compare(
     comparisons: list[Comparison] = []
     warnings: list[WarningLine] = []
     ranked: list[Ranked] = []
-    beside: Iterable[tuple[_Side, _Side]]
+    beside: Iterable[tuple[Side, Side]]
     if isinstance(request, OperatorCompareRequest):
         kernels, source = _Pairs([]), "shapes"
         beside = (
@@ -68,8 +71,8 @@ def compare(
         kernels, source = _pairs(*_kernels(predictor, request, gpus[0])), "the PTX"
         beside = (
             (
-                _side(predictor, request, request.old, "old", old, gpu),
-                _side(predictor, request, request.new, "new", new, gpu),
+                side_of(predictor, request, request.old, "old", old, gpu),
+                side_of(predictor, request, request.new, "new", new, gpu),
             )
             for old, new in kernels.both
             for gpu in gpus
@@ -134,8 +137,9 @@ def _pairs(old: Sequence[Function], new: Sequence[Function]) -> _Pairs:
     return pairs
 
 
-class _Side(NamedTuple):
-    """What one side takes; ``joules`` are by component, where the model knows components."""
+class Side(NamedTuple):
+    """What one side takes; ``joules`` are by component, where the model knows components. Of code
+    also what it was told from."""
 
     measured: Measured
     clocks: ClocksAnswer
@@ -143,16 +147,18 @@ class _Side(NamedTuple):
     ranked: Ranked
     joules: dict[str, float] | None
     warnings: list[WarningLine]
+    told: tuple[Source, KernelAnalysis, TimePrediction] | None = None
 
 
-def _side(
+def side_of(
     predictor: Predictor,
-    request: CompareRequest,
+    request: CompareRequest | JudgeRequest,
     code: ComparedCode,
     side: str,
     kernel: Function,
     gpu: GpuProfile,
-) -> _Side:
+) -> Side:
+    """Of one side of code, by the models that the request names. Raises as ``compare`` does."""
     asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
     with parts.about(side), parts.asked_seconds(predictor, asked):
         source: Source = predictor.sources.read(asked, gpu)
@@ -164,7 +170,7 @@ def _side(
         duration, watts, card = found.told()
     seconds, power = duration.estimate.value, found.power
     marked = trust(watts.basis, card, (), parts.trip_counts(analysis))
-    return _Side(
+    return Side(
         Measured(
             kernel=parts.kernel_name(analysis.function),
             power=parts.power(watts),
@@ -178,6 +184,7 @@ def _side(
         if power.components is None
         else {name: watts * seconds for name, watts in power.components.items()},
         parts.warnings(source, analysis, power.diagnostics, beside, found.notes),
+        (source, analysis, duration),
     )
 
 
@@ -187,7 +194,7 @@ def _operator(
     side: ComparedOperator,
     name: str,
     gpu: GpuProfile,
-) -> _Side:
+) -> Side:
     (found,) = predicted(predictor, [Asked(side.operator, gpu, request)])
     with parts.about(name):
         if isinstance(found, Exception):
@@ -198,10 +205,10 @@ def _operator(
     kernel = operator_name(side.operator)
     measured = Measured(kernel=kernel, power=answer.power, time=answer.time, energy=answer.energy)
     ranked = Ranked.of(answer)
-    return _Side(measured, answer.clocks, answer.model, ranked, None, answer.warnings)
+    return Side(measured, answer.clocks, answer.model, ranked, None, answer.warnings)
 
 
-def _comparison(limits: Limits, old: _Side, new: _Side) -> Comparison:
+def _comparison(limits: Limits, old: Side, new: Side) -> Comparison:
     def percent(after: float, before: float) -> float:
         return 100 * (after / before - 1)
 

@@ -26,6 +26,7 @@ STUDIES = {
     "volta": ("volta", "kernels with counters of a Volta asked as users ask (--ptx FOLDER)"),
     "operators": ("operators", "library operators: errors of their models, and fitting them"),
     "language-models": ("language_models", "sums of operators beside measured rows"),
+    "judge": ("judge", "pairs of variants: signs, probabilities, and the spread of their ratios"),
     "tuning": ("tuning", "measurements that wattcast tune needs, beside Kernel Tuner's strategies"),
     "widths": ("widths", "intervals of times on boards never calibrated, from both of these"),
     "advice": ("advice.study", "promises of advice beside kernels changed by hand"),

@@ -67,7 +67,7 @@ LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 PREDICTING = frozenset(
     {
         *("/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost"),
-        *("/compare", "/applications", "/tunings", "/language-models"),
+        *("/compare", "/judge", "/applications", "/tunings", "/language-models"),
     }
 )
 """Calls that take a body and change nothing."""

@@ -28,6 +28,7 @@ from wattcast.predictor import (
     dvfs,
     features,
     hotspots,
+    judge,
     language_model,
     sweep,
     tunings,
@@ -40,6 +41,7 @@ from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.counted import CountedRequest, DvfsAnswers, DvfsBody
 from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.hotspots import HotspotsAnswer
+from wattcast.predictor.messages.judge import JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.language_model import (
     LanguageModelAnswer,
     LanguageModelRequest,
@@ -201,6 +203,14 @@ async def post_compare(request: Request, body: CompareBody) -> Response:
     kernel and GPU by GPU, whether that is within the limits given, and a table for a pull
     request."""
     return await _run(request, compare.compare, body.root)
+
+
+@_post("/judge", JudgeAnswer, "Judge a candidate beside a reference",
+       "analysis", "clocks", "gpu", "model", "busy", "time-limit")  # fmt: skip
+async def post_judge(request: Request, body: JudgeRequest) -> Response:
+    """Ratios of time and energy, how probable it is that the candidate takes less, reasons with
+    lines, and flags where it may not do the reference's work. Nothing is stored."""
+    return await _run(request, judge.judge, body)
 
 
 @_post("/cost", CostAnswer, "Energy, price and CO2 of an application",

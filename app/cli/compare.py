@@ -30,12 +30,8 @@ def diff(
     files: Annotated[list[Path], typer.Argument(metavar="FILE")],
     gpu: inputs.Gpus,
     launch: inputs.LaunchOptions,
+    new: inputs.NewOptions,
     against: Annotated[str | None, typer.Option(metavar="REVISION")] = None,
-    new_grid: str | None = None,
-    new_block: str | None = None,
-    new_shared: int | None = None,
-    new_kernel: str | None = None,
-    new_arg: list[str] | None = None,
     max_energy: Percent = None,
     max_time: Percent = None,
     max_power: Percent = None,
@@ -51,11 +47,6 @@ def diff(
         files: OLD and NEW, PTX or CUDA source before the change and after it; - reads PTX from
             standard input. With --against: the files to compare with their older versions.
         against: Compare each file with itself in a Git revision, e.g. HEAD.
-        new_grid: Grid of NEW, where it differs from OLD's.
-        new_block: Block of NEW, where it differs from OLD's.
-        new_shared: Dynamic shared memory of NEW, where it differs.
-        new_kernel: Name of NEW's kernel, where it differs.
-        new_arg: Arguments of NEW, in the place of all of --arg. Repeatable.
         markdown: Print Markdown for a pull request.
     """
     from wattcast.predictor.compare import compare
@@ -73,20 +64,10 @@ def diff(
         },
     }
     opened = predictor()
-    changed: dict[str, Any] = {
-        "grid": new_grid, "block": new_block, "shared": new_shared, "kernel": new_kernel,
-        "arg": new_arg,
-    }  # fmt: skip
-    of_new = launch.replaced(
-        **{name: value for name, value in changed.items() if value is not None}
-    )
 
-    def compared(old: Path, new: Path) -> CompareAnswer:
-        beside = launch.replaced(include=[*(launch.given["include"] or ()), new.parent])
-        sides = {
-            side: {**given.request(file), "time_model": time_model}
-            for side, file, given in (("old", old, beside), ("new", new, of_new))
-        }
+    def compared(old: Path, changed: Path) -> CompareAnswer:
+        both = new.sides(launch, old, changed, time_model)
+        sides = dict(zip(("old", "new"), both, strict=True))
         return compare(opened, CompareRequest.model_validate({**body, **sides}))
 
     if against is not None:
@@ -96,11 +77,8 @@ def diff(
         return
     if len(files) != 2:
         inputs.fail("expected OLD and NEW, or files and --against REVISION")
-    old, new = files
-    if str(old) == str(new) == "-":
-        inputs.fail("only one of OLD and NEW can be standard input")
-    answer = compared(old, new)
-    if markdown and not (as_json or brief):
+    answer = compared(*files)
+    if markdown and not (brief or as_json):
         clear()
         print(answer.markdown, end="")
     else:

@@ -20,7 +20,7 @@ MEANINGS = {
     Exit.DONE: "done",
     Exit.NO_ANSWER: "no answer, or a check failed; one line on stderr says why",
     Exit.BAD_INPUT: "wrong usage or input: an option, a file, a GPU, a launch or code",
-    Exit.EXCEEDED: "a limit of `wattcast diff` is exceeded",
+    Exit.EXCEEDED: "a limit of `wattcast diff` is exceeded, or `wattcast judge` refuses",
     Exit.GIVEN_UP: "given up after --analysis-seconds",
     Exit.INTERRUPTED: "interrupted from the keyboard",
 }

@@ -41,6 +41,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "bulk": "bulk",
         "cost": "cost",
         "diff": "compare",
+        "judge": "judge",
     },
     "GPUs and models": {
         "gpus": "gpus",

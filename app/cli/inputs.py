@@ -452,6 +452,32 @@ class LaunchOptions(CodeOptions):
         return {**work_request(file, work, self.grid, self.block), **how}
 
 
+class NewOptions(Options):
+    """How the launch of new code differs from that of the old one."""
+
+    others: ClassVar[Sequence[Parameter]] = (
+        _own("new_grid", str | None, "Grid of the new code, where it differs."),
+        _own("new_block", str | None, "Block of the new code, where it differs."),
+        _own("new_shared", int | None, "Dynamic shared memory of the new code, where it differs."),
+        _own("new_kernel", str | None, "Name of the new code's kernel, where it differs."),
+        _own(
+            "new_arg", list[str] | None,
+            "Arguments of the new code, in the place of all of --arg. Repeatable.",
+        ),
+    )  # fmt: skip
+
+    def sides(self, launch: LaunchOptions, old: Path, new: Path, time_model: Any) -> list[Any]:
+        """The parts of a request's body that tell both sides; headers beside the new file count
+        for the old one too. Raises as ``LaunchOptions.request``."""
+        if str(old) == str(new) == "-":
+            fail("only one of the two files can be standard input")
+        beside = launch.replaced(include=[*(launch.given["include"] or ()), new.parent])
+        changed = {name.removeprefix("new_"): each for name, each in self.given.items()}
+        given = {name: each for name, each in changed.items() if each not in (None, [])}
+        both = (old, beside), (new, launch.replaced(**given))
+        return [{**each.request(file), "time_model": time_model} for file, each in both]
+
+
 class KernelOptions(LaunchOptions):
     """A file, a GPU and a launch of the file's kernel on it."""
 

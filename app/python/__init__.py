@@ -47,6 +47,7 @@ from wattcast.predictor.messages.batch import BatchRequest
 from wattcast.predictor.messages.compare import ComparedCode, CompareRequest
 from wattcast.predictor.messages.dvfs import DvfsRequest
 from wattcast.predictor.messages.features import FeaturesRequest
+from wattcast.predictor.messages.judge import JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
 from wattcast.predictor.predict import predict as _predict
@@ -277,6 +278,36 @@ def compare(
     }
     body = {**sides, "gpus": list(gpus), "model": model or "physical", **beside}
     return comparison.compare(_predictor(registry), CompareRequest.model_validate(body))
+
+
+@_takes(JudgeRequest, ComparedCode)
+def judge(
+    reference: Code,
+    candidate: Code,
+    *,
+    gpu: str,
+    grid: Dimensions | Grid,
+    block: Dimensions | None = None,
+    new: Mapping[str, Any] | None = None,
+    registry: bool = True,
+    **options: Any,
+) -> JudgeAnswer:
+    """Whether a candidate takes less time and energy than its reference, as ``POST /judge``
+    answers; ``new`` is what of the candidate's launch differs: ``{"block": 128}``.
+
+    Raises as ``predict`` does, and AnalysisError for code that is not known to end.
+    """
+    from wattcast.app.python.code import request_of
+    from wattcast.predictor import judge as use_case
+
+    beside = {name: options.pop(name) for name in JudgeRequest.model_fields if name in options}
+    launch = {"grid": grid, "block": block, **options}
+    sides = {
+        "reference": request_of(reference, **launch),
+        "candidate": request_of(candidate, **{**launch, **(new or {})}),
+    }
+    body = {**sides, "gpu": gpu, **beside}
+    return use_case.judge(_predictor(registry), JudgeRequest.model_validate(body))
 
 
 @_takes(PredictRequest)

@@ -22,6 +22,18 @@ class ComparedCode(shared.KernelTiming):
     """One side of a comparison."""
 
 
+def with_common(given: Any, *sides: str) -> Any:
+    """A body whose members of a kernel's request that stand beside ``sides`` are those of each."""
+    if not isinstance(given, Mapping):
+        return given
+    names = set(shared.KernelTiming.model_fields) - set(shared.KernelTiming.sources())
+    common = {name: given[name] for name in names & set(given)}
+    both = {
+        name: {**common, **given[name]} for name in sides if isinstance(given.get(name), Mapping)
+    }
+    return {**{name: given[name] for name in given if name not in common}, **both}
+
+
 Limit = Literal["max_energy_percent", "max_time_percent", "max_power_percent"]
 LIMITS: tuple[Limit, ...] = get_args(Limit)
 
@@ -54,17 +66,7 @@ class CompareRequest(shared.GpuOrGpus):
     @model_validator(mode="before")
     @classmethod
     def _common_members(cls, given: Any) -> Any:
-        """Members of a kernel's request beside ``old`` and ``new`` are those of both."""
-        if not isinstance(given, Mapping):
-            return given
-        names = set(shared.KernelTiming.model_fields) - set(shared.KernelTiming.sources())
-        common = {name: given[name] for name in names & set(given)}
-        sides = {
-            name: {**common, **given[name]}
-            for name in ("old", "new")
-            if isinstance(given.get(name), Mapping)
-        }
-        return {**{name: given[name] for name in given if name not in common}, **sides}
+        return with_common(given, "old", "new")
 
 
 class Measured(shared.Answer):

@@ -30,6 +30,7 @@ KERNEL = {
 COMMANDS = {
     **KERNEL,
     "diff": ("diff", FILE, FILE, *ON, *SHAPE),
+    "judge": ("judge", FILE, FILE, *ON, *SHAPE),
     "bulk": ("bulk", "FOLDER", *ON, *SHAPE),
 }
 
@@ -50,6 +51,7 @@ def changed(words: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
 MISSING_FILE = {
     **{name: tuple(NONE if word == FILE else word for word in KERNEL[name]) for name in KERNEL},
     "diff": ("diff", FILE, NONE, *ON, *SHAPE),
+    "judge": ("judge", FILE, NONE, *ON, *SHAPE),
     "bulk": ("bulk", NONE, *ON, *SHAPE),
     "counters": ("counters", NONE, *ON),
     "model": ("model", NONE, *ON),

@@ -20,6 +20,7 @@ from wattcast.features.errors import KernelError, LaunchError
 from wattcast.predictor.compare import compare
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 from wattcast.predictor.messages.cost import CostRequest
+from wattcast.predictor.messages.judge import JudgeRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
 from wattcast.predictor.predict import predict
@@ -152,7 +153,12 @@ def test_over_http(client: httpx.Client, vector_add: str, heavier: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "model"),
-    [("/compare", CompareRequest), ("/sweep", SweepRequest), ("/cost", CostRequest)],
+    [
+        ("/compare", CompareRequest),
+        ("/judge", JudgeRequest),
+        ("/sweep", SweepRequest),
+        ("/cost", CostRequest),
+    ],
 )
 def test_examples_are_answered(client: httpx.Client, path: str, model: type[BaseModel]) -> None:
     extra = model.model_config["json_schema_extra"]

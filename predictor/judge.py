@@ -79,12 +79,16 @@ def judge(predictor: Predictor, request: messages.JudgeRequest) -> messages.Judg
     flags = list(_flags(before, after, reference, candidate, gpu))
     kept = request.min_speedup is None or 1 / time.ratio >= request.min_speedup
     saves = request.min_saving is None or 100 * (1 - energy.ratio) >= request.min_saving
-    reasons, narrower = list(_reasons(before, after, gpu)), list(_narrower(before, after, time))
-    told = {"reasons": reasons, "flags": flags, "narrower": narrower}
-    sides = {"reference": reference, "candidate": candidate}
-    accepted = kept and saves and not flags
     return messages.JudgeAnswer(
-        gpu=gpu.id, accepted=accepted, time=time, energy=energy, **sides, **told
+        gpu=gpu.id,
+        accepted=kept and saves and not flags,
+        time=time,
+        energy=energy,
+        reference=reference,
+        candidate=candidate,
+        reasons=list(_reasons(before, after, gpu)),
+        flags=flags,
+        narrower=list(_narrower(before, after, time)),
     )
 
 

@@ -31,12 +31,10 @@ class JudgeRequest(shared.Message):
     power_limit_watts: shared.PowerLimit = None
     model: shared.ModelChoice = "physical"
     board: shared.Board = None
-    min_speedup: Speedup | None = Field(
-        None, description="Refuse a candidate that is less than so many times as fast: 1.05."
-    )
-    min_saving: Saving | None = Field(
-        None, description="Refuse a candidate that saves less than so many percent of the energy."
-    )
+    min_speedup: Speedup | None = None
+    """Refuse a candidate that is less than so many times as fast: 1.05."""
+    min_saving: Saving | None = None
+    """Refuse a candidate that saves less than so many percent of the energy."""
 
     @model_validator(mode="before")
     @classmethod
@@ -50,8 +48,10 @@ class Ratio(shared.Answer):
     ratio: float
     low: float
     high: float
-    level: float = Field(description="Nominal coverage of [low, high], 0 to 1.")
-    less: float = Field(description="Probability that the candidate takes less, 0 to 1.")
+    level: float
+    """Nominal coverage of [low, high], 0 to 1."""
+    less: float
+    """Probability that the candidate takes less, 0 to 1."""
 
 
 class Judged(shared.Answer):
@@ -62,21 +62,24 @@ class Judged(shared.Answer):
     watts: float
     joules: float
     bound: str | None
-    written_bytes: float = Field(
-        description="Distinct bytes of device memory that it writes, in sectors of 32."
-    )
+    written_bytes: float
+    """Distinct bytes of device memory that it writes, in sectors of 32."""
 
 
 class Reason(shared.Answer):
     """A unit of the GPU whose work changes most, and the line that takes most of it."""
 
     unit: str
-    reference_seconds: float = Field(description="At the unit's peak.")
+    reference_seconds: float
+    """At the unit's peak."""
     candidate_seconds: float
-    side: Literal["reference", "candidate"] = Field(description="Whose code the line is of.")
-    line: int | None = Field(description="Line in the PTX.")
+    side: Literal["reference", "candidate"]
+    """Whose code the line is of."""
+    line: int | None
+    """Line in the PTX."""
     source_line: int | None
-    text: str = Field(description="The line, without control characters.")
+    text: str
+    """The line, without control characters."""
 
     def __str__(self) -> str:
         before, after = (
@@ -97,14 +100,16 @@ class JudgeAnswer(shared.Reported):
     """Answer of ``POST /judge``. Text out of the code stands in ``text`` and in names alone."""
 
     gpu: str
-    accepted: bool = Field(description="Both thresholds are kept, and no flag is raised.")
+    accepted: bool
+    """Both thresholds are kept, and no flag is raised."""
     time: Ratio
     energy: Ratio
     reference: Judged
     candidate: Judged
-    reasons: list[Reason] = Field(max_length=MOST_REASONS)
+    reasons: Annotated[list[Reason], Field(max_length=MOST_REASONS)]
     flags: list[Flag]
-    narrower: list[str] = Field(description="What to give or do for a surer answer.")
+    narrower: list[str]
+    """What to give or do for a surer answer."""
 
     def report(self) -> reports.Report:
         """The verdict, ratios, reasons and flags."""

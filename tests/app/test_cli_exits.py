@@ -72,7 +72,7 @@ OTHER_ARGUMENTS = {
     *("schemas", "gpus", "gpus list", "models", "models list", "data", "data fetch", "doctor"),
     *("serve", "worker", "settings", "keys", "keys create", "keys list", "keys revoke", "audit"),
     *("measure", "gpus show", "models registry", "models promote", "models rollback"),
-    "operator",
+    *("operator", "mcp"),
     "gpus check",  # a check that fails is status 1
 }
 """Commands that read no file of the user's."""

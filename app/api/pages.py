@@ -26,6 +26,8 @@ from wattcast.app.demo import SOLVED, examples
 from wattcast.app.settings import installed_version
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages import POWER_MODEL_NAMES, TIME_MODEL_NAMES
+from wattcast.predictor.messages.language_model import LanguageModelRequest
+from wattcast.predictor.messages.operators import OperatorRequest
 
 PLOTLY = "plotly.js"
 """The bundled script of the installed plotly package, under this name."""
@@ -110,6 +112,8 @@ def page() -> Asset:
         power_models=POWER_MODEL_NAMES,
         time_models=TIME_MODEL_NAMES,
         examples=examples(),
+        operator=OperatorRequest.model_json_schema(),
+        language=LanguageModelRequest.model_json_schema(),
     )
     return Asset.of(rendered.encode(), "page.html")
 

@@ -14,6 +14,7 @@ import * as kernel from "./kernel.js";
 import * as keys from "./keys.js";
 import * as measurements from "./measurements.js";
 import * as models from "./models.js";
+import * as operators from "./operators.js";
 import * as predict from "./predict.js";
 import * as sweep from "./sweep.js";
 import * as tabs from "./tabs.js";
@@ -49,7 +50,7 @@ async function fill() {
 }
 
 kernel.start(predict.told);
-for (const view of [predict, examples, sweep, clocks, tune, compare, diff, cost, application, past, accuracy, measurements, models]) view.start();
+for (const view of [predict, examples, sweep, clocks, tune, compare, diff, cost, application, operators, past, accuracy, measurements, models]) view.start();
 keys.start(() => {
   kernel.complain({ message: "" });
   fill();

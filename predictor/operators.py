@@ -21,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from wattcast.features.errors import LaunchError, ModelError, ServiceError
-from wattcast.features.gpus import GpuProfile
 from wattcast.features.operators import FEATURE_NAMES, Board
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.operators import OperatorModel, Quantity, Told, limited
@@ -45,7 +44,7 @@ from wattcast.predictor.parts.operators import (
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.trust import Ranked, incomparable
-from wattcast.predictor.predict import MOST_GPUS, several
+from wattcast.predictor.predict import gpus_of, several
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -86,18 +85,6 @@ def operator_name(operator: messages.Operator) -> KernelName:
     given = operator.model_dump(exclude={"name"}, exclude_defaults=True)
     shape = (f"{name}={value}" for name, value in given.items())
     return KernelName(mangled=operator.name, demangled=" ".join((operator.name, *shape)))
-
-
-def gpus_of(predictor: Predictor, request: messages.OnGpus) -> list[GpuProfile]:
-    """Those named. Raises GpuError, and ServiceError for too many."""
-    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    if len(names) > MOST_GPUS:
-        raise ServiceError(
-            "validation",
-            f"gpus: {len(names)} named; at most {MOST_GPUS} are taken",
-            field="gpus",
-        )
-    return [predictor.gpus.load(name) for name in names]
 
 
 def predict_operators(predictor: Predictor, request: messages.OperatorBatchRequest) -> BatchAnswer:

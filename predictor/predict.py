@@ -43,6 +43,7 @@ from wattcast.predictor.parts.work import predict_work
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
     from wattcast.predictor.messages.explain import ShapExplanation
+    from wattcast.predictor.messages.operators import OnGpus
 
 QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
@@ -68,14 +69,7 @@ def predict(
     ModelError or DataError (implausible known launches) for what the request brings,
     ServiceError for limits and StoreError when the prediction cannot be kept.
     """
-    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    if len(names) > MOST_GPUS:
-        raise ServiceError(
-            "validation",
-            f"gpus: {len(names)} named; at most {MOST_GPUS} are taken",
-            field="gpus",
-        )
-    gpus = [predictor.gpus.load(name) for name in names]
+    gpus = gpus_of(predictor, request)
     begun: list[Future[None]] = [] if rows is None else rows
     answers = [_predicted(predictor, request, gpu, begun) for gpu in gpus]
     if rows is None and predictor.store is not None:
@@ -85,6 +79,18 @@ def predict(
 
 MOST_GPUS = 16
 """GPUs of one request; each is an answer of its own."""
+
+
+def gpus_of(predictor: Predictor, request: messages.PredictRequest | OnGpus) -> list[GpuProfile]:
+    """Those named. Raises GpuError, and ServiceError for too many."""
+    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
+    if len(names) > MOST_GPUS:
+        raise ServiceError(
+            "validation",
+            f"gpus: {len(names)} named; at most {MOST_GPUS} are taken",
+            field="gpus",
+        )
+    return [predictor.gpus.load(name) for name in names]
 
 
 def predict_one(

@@ -70,13 +70,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 CODE_PROBLEMS = ("ptx-syntax", "too-complex", "cuda-compile", "compiler-missing", "kernel")
 BODY_PROBLEMS = (*problems.JSON_BODY, *CODE_PROBLEMS, "launch")
 KEPT_PROBLEMS = (
-    "unknown-prediction",
-    "no-explanation",
-    "analysis",
-    "validation",
-    "busy",
-    "time-limit",
-    "store",
+    *("unknown-prediction", "no-explanation", "analysis", "validation"),
+    *("busy", "time-limit", "store"),
 )
 
 
@@ -86,20 +81,16 @@ async def _run(request: Request, use_case: Callable[..., Any], *asked: object) -
     return json_response(await services.analyses.run(use_case, services, *asked))
 
 
-def _post(path: str, answer: Any, summary: str, *kinds: str) -> Callable[[F], F]:
-    """A route whose body brings the code; ``kinds``: its problems beside ``BODY_PROBLEMS``."""
-    documented = problems.documented(*BODY_PROBLEMS, *kinds)
+def _post(
+    path: str, answer: Any, summary: str, *kinds: str, body: tuple[str, ...] = BODY_PROBLEMS
+) -> Callable[[F], F]:
+    """A route; ``kinds``: its problems beside those of its ``body``, which mostly brings code."""
+    documented = problems.documented(*body, *kinds)
     return router.post(path, response_model=answer, responses=documented, summary=summary)
 
 
-@router.post(
-    "/predict",
-    response_model=PredictAnswer | PredictAnswers,
-    responses=problems.documented(
-        *BODY_PROBLEMS, "clocks", "gpu", "model", "busy", "time-limit", "store"
-    ),
-    summary="Power, time and energy of a kernel launch",
-)
+@_post("/predict", PredictAnswer | PredictAnswers, "Power, time and energy of a kernel launch",
+       "clocks", "gpu", "model", "busy", "time-limit", "store")  # fmt: skip
 async def post_predict(request: Request, body: PredictBody) -> Response:
     """With `gpu` the answer is one prediction, with `gpus` a list of them in that order. An
     `operator` takes the place of code and launch: its shape is all that is asked."""
@@ -129,21 +120,9 @@ async def post_batch(request: Request, body: BatchBody) -> Response:
     return await _run(request, batch.predict_many, body.root)
 
 
-@router.post(
-    "/language-models",
-    response_model=LanguageModelAnswer,
-    responses=problems.documented(
-        *problems.JSON_BODY,
-        "model-config",
-        "launch",
-        "clocks",
-        "gpu",
-        "model",
-        "busy",
-        "time-limit",
-    ),
-    summary="Energy of a language model before it runs",
-)
+@_post("/language-models", LanguageModelAnswer, "Energy of a language model before it runs",
+       "model-config", "launch", "clocks", "gpu", "model", "busy", "time-limit",
+       body=problems.JSON_BODY)  # fmt: skip
 async def post_language_model(request: Request, body: LanguageModelRequest) -> Response:
     """Time and energy of prefill and decoding, or of a training step, from the fields of a
     `config.json`: the operators of all layers, summed. Nothing is downloaded or stored."""

@@ -35,7 +35,9 @@ from wattcast.predictor import Predictor, hotspots, language_model, operators, p
 from wattcast.predictor import messages as shared
 from wattcast.predictor.advise import advise
 from wattcast.predictor.compare import compare
+from wattcast.predictor.judge import judge
 from wattcast.predictor.messages.compare import CompareRequest
+from wattcast.predictor.messages.judge import JudgeRequest
 from wattcast.predictor.messages.language_model import LanguageModelRequest
 from wattcast.predictor.messages.operators import OperatorCompareRequest, OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
@@ -108,6 +110,7 @@ def _gpus(predictor: Predictor, request: GpusRequest) -> dict[str, Any]:
 TOOLS: Mapping[str, tuple[type[shared.Message], Callable[[Predictor, Any], Any]]] = {
     "predict": (PredictRequest, _predict),
     "compare": (CompareRequest, compare),
+    "judge": (JudgeRequest, judge),
     "advise": (PredictRequest, advise),
     "explain_line": (LineRequest, _line),
     "rank": (RankRequest, rank.rank_variants),
@@ -144,7 +147,7 @@ def answered(predictor: Predictor, name: str, given: Mapping[str, Any], files: b
         raise ServiceError("validation", f"no tool {name!r}: {', '.join(TOOLS)}")
     request, answer = TOOLS[name]
     body = dict(given)
-    if request in (CompareRequest, RankRequest):
+    if request in (CompareRequest, JudgeRequest, RankRequest):
         common = {each: body.pop(each) for each in _OF_A_SIDE & body.keys()}
 
         def beside(side: Any) -> Any:
@@ -154,7 +157,7 @@ def answered(predictor: Predictor, name: str, given: Mapping[str, Any], files: b
             shares = {each: value for each, value in common.items() if each not in own}
             return _kernel(predictor, {**shares, **side}, files)
 
-        for each in body.keys() & {"old", "new", "variants"}:
+        for each in body.keys() & {"old", "new", "reference", "candidate", "variants"}:
             side = body[each]
             body[each] = list(map(beside, side)) if isinstance(side, list) else beside(side)
         if isinstance(old := body.get("old"), dict) and "operator" in old:

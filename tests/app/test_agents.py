@@ -212,6 +212,21 @@ def test_old_and_new_share_what_stands_beside_them(agent: Agent) -> None:
     assert more["time_percent"] > 50
 
 
+def test_a_candidate_is_judged_beside_its_reference(agent: Agent) -> None:
+    side = {"file": VECTOR_ADD}
+    worse = {**side, "block": 64, "grid": 16384}
+    told = agent("judge", reference=side, candidate=worse, min_speedup=1.05, **LAUNCH).data
+    assert told["accepted"] is False
+    assert told["time"]["ratio"] > 1
+    assert told["time"]["low"] < told["time"]["ratio"] < told["time"]["high"]
+    assert told["time"]["less"] < 0.5
+    endless = (
+        ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n$a:\n bra $a;\n}"
+    )
+    refused = agent("judge", reference=side, candidate={"ptx": endless}, **LAUNCH)
+    assert refused.failed, "code that never ends gets no verdict"
+
+
 def test_variants_in_their_order(agent: Agent) -> None:
     sizes = (32, 64, 128, 256)
     variants = [{"block": block, "grid": SIZE // block} for block in sizes]
@@ -260,7 +275,7 @@ def test_arguments_listed_are_members_of_the_requests() -> None:
     for tool in agents.listed():
         request, _ = agents.TOOLS[tool.name]
         known = {*request.model_fields, "file", "operator"}
-        if {"ptx", "old", "variants"} & known:
+        if {"ptx", "old", "reference", "variants"} & known:
             known |= {*LaunchRequest.model_fields, *KernelTiming.model_fields}
         assert set(tool.input_schema["properties"]) <= known, tool.name
     whole = json.dumps([tool.input_schema for tool in agents.listed()])

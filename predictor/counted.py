@@ -82,8 +82,10 @@ def dvfs_from_counters(
     constraints = Constraints(**request.constraints.model_dump())
     points = [_absolute(pair, scales, counted) for pair in pairs]
     _check_constraints(constraints, counted)
-    base = _absolute(reference, {**scales, reference: Scale(1.0, _one(scales))}, counted)
     measured = parameters.power is not None
+    base = _absolute(
+        reference, {**scales, reference: Scale(1.0, 1.0 if measured else None)}, counted
+    )
     front = pareto(points) if measured else ()
     best = best_points(points, base.time_seconds, constraints)
     return messages.CountedAnswer(
@@ -177,10 +179,6 @@ def _within(parameters: ScalingParameters, pair: ClockPair) -> bool:
     except ClockError:
         return False
     return True
-
-
-def _one(scales: dict[ClockPair, Scale]) -> float | None:
-    return None if next(iter(scales.values())).power is None else 1.0
 
 
 def _absolute(

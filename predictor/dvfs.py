@@ -27,13 +27,12 @@ from wattcast.models.clocks import (
 )
 from wattcast.models.energy import energy
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING
-from wattcast.predictor import parts
+from wattcast.predictor import parts, reports
 from wattcast.predictor.messages import CODE_MODELS, Clocks
 from wattcast.predictor.messages.dvfs import (
     MOST_PAIRS,
     Assumptions,
     Best,
-    BestPoint,
     ClockRange,
     DvfsAnswer,
     DvfsRequest,
@@ -121,6 +120,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     points = [each.point for each in found]
     front = pareto(points)
     best = best_points(points, base.point.time_seconds, constraints)
+    one_in_ten = _one_in_ten(predictor, gpu) if code is None else code.one_in_ten
     return DvfsAnswer(
         gpu=gpu.id,
         kernel=parts.kernel_name(analysis.function),
@@ -129,15 +129,10 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
         reference=Reference(**base.point.key._asdict(), **base.absolute()),
         points=[_point(each, base, front, constraints, gpu) for each in found],
         pareto=[OperatingLimit(**point.key._asdict()) for point in front],
-        best=Best(
-            **{name: BestPoint(**best_pair(point, base.point)) for name, point in best.items()}
+        best=Best.model_validate(
+            {name: best_pair(point, base.point) for name, point in best.items()}
         ),
-        proposal=proposal(
-            best["min_energy"],
-            base.point,
-            _one_in_ten(predictor, gpu) if code is None else code.one_in_ten,
-            constraints,
-        ),
+        proposal=proposal(best["min_energy"], base.point, one_in_ten, constraints),
         assumptions=Assumptions(
             trip_counts_guessed=analysis.trips_assumed,
             activity=analysis.activity_how,
@@ -158,19 +153,12 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     )
 
 
-ONE_IN_TEN = MappingProxyType(
-    {
-        "gtx-1080-ti": 1.051,
-        "gtx-980": 1.176,
-        "gtx-titan-x": 1.188,
-        "tesla-p100": 1.129,
-        "tesla-v100": 1.197,
-    }
-)
+ONE_IN_TEN = MappingProxyType({"gtx-1080-ti": 1.051, "gtx-980": 1.176, "gtx-titan-x": 1.189,
+                               "tesla-p100": 1.129, "tesla-v100": 1.197})  # fmt: skip
 ANY_BOARD = 1.145
 """What measured energy scales exceed of one kernel in ten, asked as users ask and left out of the
 power model: thirteen public programs on each board, fourteen applications on the Titan X; and of
-all five boards (``python -m studies applications --code``, docs/frequency.md)."""
+all five boards (``python -m studies applications --boards``, docs/frequency.md)."""
 
 
 def _one_in_ten(predictor: Predictor, gpu: GpuProfile) -> float:
@@ -287,23 +275,22 @@ def proposal(
     """
     scale = best.energy_joules / reference.energy_joules
     saved, cost = 100 * (1 - scale), 100 * (scale * one_in_ten - 1)
-    kept = not constraints.violated(reference, reference.time_seconds)
-    stay = kept and not outweighs(scale, one_in_ten)
+    broken = constraints.violated(reference, reference.time_seconds)
+    stay = best.key == reference.key or not (broken or outweighs(scale, one_in_ten))
     there, here = (
-        f"{pair.core_mhz:g}/{pair.memory_mhz:g} MHz"
-        + (f" under {pair.power_limit_watts:g} W" if isinstance(pair, Operating) else "")
-        for pair in (best.key, reference.key)
+        reports.megahertz(key) + "".join(f" under {watts:g} W" for watts in key[2:])
+        for key in (best.key, reference.key)
     )
-    if best.key == reference.key or (stay and saved <= 0):
-        why = f"stay at {here}: nothing else is expected to save energy"
-    else:
-        risk = f"costs over {cost:.1f} % more" if cost > 0 else f"saves below {-cost:.1f} %"
-        told = f"is expected to save {saved:.1f} % energy, but one kernel in ten {risk}"
-        why = f"stay at {here}: {there} {told}" if stay else f"{there} {told}"
-        why += "" if kept else f"; {here} breaks the constraints"
+    risk = f"costs over {cost:.1f} % more" if cost > 0 else f"saves below {-cost:.1f} %"
+    why = f"{there} is expected to save {saved:.1f} % energy, but one kernel in ten {risk}"
+    if stay:
+        told = why if saved > 0 else "nothing else is expected to save energy"
+        why = f"stay at {here}: {told}"
+    elif broken:
+        why += f"; {here} breaks the constraints"
     return Proposal(
         **(reference if stay else best).key._asdict(),
-        stay=stay or best.key == reference.key,
+        stay=stay,
         energy_saved_percent=saved,
         cost_percent=cost,
         why=why,

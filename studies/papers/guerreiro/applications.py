@@ -2,6 +2,7 @@
 
     python -m studies applications          from counters
     python -m studies applications --code   from code, as POST /dvfs is asked
+    python -m studies applications --boards also public programs on four boards, what is proposed
 
 Ten of the fifteen applications whose times are published were also counted. Each is predicted from
 its counters by models fitted without its program: microbenchmarks and the other applications.
@@ -32,7 +33,13 @@ import numpy as np
 import pandas as pd
 
 from studies.card_tables import table
-from studies.data.frequency import COUNTED_TOO, kernel_group, read_measured_sequences
+from studies.data.frequency import (
+    COUNTED_TOO,
+    kernel_group,
+    read_frequency,
+    read_measured_sequences,
+)
+from studies.end_to_end import CAMPAIGNS, programs
 from studies.fitting.physical.fit import Fits, FitSettings, parameters_of
 from studies.fitting.physical.rows import all_rows
 from studies.fitting.scaling.protocols import (
@@ -43,7 +50,13 @@ from studies.fitting.scaling.protocols import (
     log_ratios,
 )
 from studies.fitting.scaling.rows import TITAN_X, Bools, Floats, ScalingRows, scaling_rows
-from studies.fitting.scaling.scores import Scored, choice_scores, scale_scores
+from studies.fitting.scaling.scores import (
+    Scored,
+    careful_factors,
+    choice_scores,
+    one_in_ten,
+    scale_scores,
+)
 from studies.measuring_kernels import target, without_comments
 from wattcast.app.settings import Settings
 from wattcast.features.cuda import compile_cuda
@@ -289,6 +302,70 @@ def code_tables(root: Path | None = None) -> str:
     return f"{table(titles, lines)}\n\n{by}"
 
 
+BOARDS = {**CAMPAIGNS, "gtx-980": "wang_gtx_980_high"}
+
+
+def public_programs(gpu: str, root: Path | None = None) -> Iterator[tuple[str, FromCode, Bools]]:
+    """The programs of ``studies.end_to_end`` as asked on a board, each left out of its power model,
+    and which pair is the reference. Raises DataError."""
+    table, fits = read_frequency(BOARDS[gpu], root), Fits(all_rows())
+    reference = (table.reference.core_mhz, table.reference.memory_mhz)
+    with tempfile.TemporaryDirectory() as home:
+        predictor = Predictor(Settings(home=Path(home)))
+        model = predictor.power.physical(load_gpu(gpu))
+        for program in programs():
+            group = frozenset({kernel_group(program.name)})
+            weights, voltage = fits.fit(gpu, (FitSettings(),), group)
+            model.parameters = parameters_of(fits.tables[gpu], weights, voltage)
+            mine = table.frame[table.frame["benchmark"] == program.name]
+            rows = mine.groupby(["core_mhz", "memory_mhz"])[["time_seconds", "power_watts"]].mean()
+            clocks = [{"core_mhz": core, "memory_mhz": memory} for core, memory in rows.index]
+            body = {**program.request(gpu), "clocks": clocks}
+            answer = dvfs(
+                predictor,
+                DvfsRequest.model_validate({**body, "reference": table.reference._asdict()}),
+            )
+            # Points are sorted by clocks, as the groups are.
+            told = [[point["scale"][name] for point in answer["points"]] for name in TOLD]
+            values, pairs = rows.to_numpy(float).T, [tuple(pair) for pair in rows.index]
+            base = np.array([pair == reference for pair in pairs])
+            yield program.name, FromCode(*map(np.array, told), *(values / values[:, base])), base
+
+
+TOLD = ("time", "power")
+
+
+def boards_table(boards: Sequence[str] = tuple(BOARDS), root: Path | None = None) -> str:
+    """Saved and lost by pairs of least predicted energy and by those proposed, by board; the last
+    column is ``predictor.dvfs.ONE_IN_TEN``. Raises DataError, CompilerMissingError."""
+    base = np.array([pair == tuple(REFERENCE) for pair in measured_pairs(root)])
+    asked = {(GPU, name): (one, base) for name, one in from_code(root)} if GPU in boards else {}
+    for gpu in set(boards) - {GPU}:
+        asked |= {(gpu, name): (one, at) for name, one, at in public_programs(gpu, root)}
+    lines = []
+    for gpu in boards:
+        mine = {name: each for (board, name), each in asked.items() if board == gpu}
+        sizes = [len(at) for _, at in mine.values()]
+        names = np.repeat([*mine], sizes)
+        groups = np.array([kernel_group(str(name)) for name in names])
+        columns = [
+            np.concatenate(each) for each in zip(*(one for one, _ in mine.values()), strict=True)
+        ]
+        time, power, true_time, true_power = columns
+        away = ~np.concatenate([at for _, at in mine.values()])
+        errors = np.log(true_time * true_power / (time * power))[away]
+        factors = careful_factors(errors, names[away], groups[away], groups)
+        both = (time, power), (true_time, true_power), np.repeat(range(len(mine)), sizes)
+        cells = [
+            cell
+            for one in (choice_scores(*both), choice_scores(*both, factors))
+            for cell in (f"{one.oracle_share_percent:.0f} %", f"{one.largest_loss_percent:.1f} %")
+        ]
+        lines.append([gpu, str(len(mine)), *cells, f"{one_in_ten(errors, names[away]):.3f}"])
+    titles = ["board", "programs", "share of the oracle", "largest loss", "proposed: share"]
+    return table([*titles, "largest loss", "one in ten"], lines)
+
+
 def _errors(told: Sequence[Floats], true: Sequence[Floats], base: Bools) -> list[float]:
     """MAPE of time, power and energy, away from the reference."""
     both = [*zip(told, true, strict=True), (told[0] * told[1], true[0] * true[1])]
@@ -299,8 +376,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code is 1 where data are missing."""
     parser = argparse.ArgumentParser("python -m studies applications", description=__doc__)
     parser.add_argument("--code", action="store_true", help="asked with code, as POST /dvfs is")
+    parser.add_argument("--boards", nargs="*", help="of public programs too: share and loss")
     options = parser.parse_args(arguments)
     try:
+        if options.boards is not None:
+            print(boards_table(options.boards or (*BOARDS, GPU)))
+            return 0
         print(code_tables() if options.code else applications_table())
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)

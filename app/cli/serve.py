@@ -41,7 +41,7 @@ def serve(
 
 
 def mcp(http: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None) -> None:
-    """Serve tools to agents by the Model Context Protocol, on standard input and output.
+    """Serve tools to agents (MCP), on standard input and output.
 
     Args:
         http: Serve streamable HTTP at /mcp instead, as on 127.0.0.1:8765.

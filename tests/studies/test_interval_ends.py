@@ -28,7 +28,7 @@ TEXTS = [
 ]  # fmt: skip
 MANY = int(os.environ.get("ENDS_TEST_REQUESTS", "3000"))
 """100,000 take half an hour of a core."""
-LAUNCH_SECONDS, READING, ROUNDING = 1e-6, 1.05, 1e-9
+LAUNCH_SECONDS, READING, ROUNDING = 1e-6, 1.1, 1e-9
 
 
 def requested(draw: random.Random, kernels: list[tuple[str, str]], gpu: GpuProfile) -> Any:
@@ -108,7 +108,7 @@ def test_the_check_finds_what_cannot_be() -> None:
     }
     assert not [*impossible(answer, 30.0, 300.0)]
     for name, end, value in (
-        ("power", "low", 20.0), ("power", "high", 320.0), ("power", "low", 110.0),
+        ("power", "low", 20.0), ("power", "high", 340.0), ("power", "low", 110.0),
         ("time", "low", 1e-7), ("energy", "low", 1e-9), ("energy", "high", 1.0),
     ):  # fmt: skip
         assert [*impossible({**answer, name: {**answer[name], end: value}}, 30.0, 300.0)]

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from studies.card_tables import table
 from studies.data.frequency import (
@@ -337,12 +338,14 @@ TOLD = ("time", "power")
 
 def boards_table(boards: Sequence[str] = tuple(BOARDS), root: Path | None = None) -> str:
     """Saved and lost by pairs of least predicted energy and by those proposed, by board; the last
-    column is ``predictor.dvfs.ONE_IN_TEN``. Raises DataError, CompilerMissingError."""
+    column is ``predictor.dvfs.ONE_IN_TEN``, in the last row ``ANY_BOARD``. Raises DataError,
+    CompilerMissingError."""
     base = np.array([pair == tuple(REFERENCE) for pair in measured_pairs(root)])
     asked = {(GPU, name): (one, base) for name, one in from_code(root)} if GPU in boards else {}
     for gpu in set(boards) - {GPU}:
         asked |= {(gpu, name): (one, at) for name, one, at in public_programs(gpu, root)}
-    lines = []
+    lines: list[list[str]] = []
+    pooled: list[tuple[Floats, NDArray[np.str_]]] = []
     for gpu in boards:
         mine = {name: each for (board, name), each in asked.items() if board == gpu}
         sizes = [len(at) for _, at in mine.values()]
@@ -354,6 +357,7 @@ def boards_table(boards: Sequence[str] = tuple(BOARDS), root: Path | None = None
         time, power, true_time, true_power = columns
         away = ~np.concatenate([at for _, at in mine.values()])
         errors = np.log(true_time * true_power / (time * power))[away]
+        pooled.append((errors, np.char.add(f"{gpu} ", names[away])))
         factors = careful_factors(errors, names[away], groups[away], groups)
         both = (time, power), (true_time, true_power), np.repeat(range(len(mine)), sizes)
         cells = [
@@ -362,6 +366,8 @@ def boards_table(boards: Sequence[str] = tuple(BOARDS), root: Path | None = None
             for cell in (f"{one.oracle_share_percent:.0f} %", f"{one.largest_loss_percent:.1f} %")
         ]
         lines.append([gpu, str(len(mine)), *cells, f"{one_in_ten(errors, names[away]):.3f}"])
+    together = [np.concatenate(each) for each in zip(*pooled, strict=True)]
+    lines.append(["all", str(len(asked)), *4 * [""], f"{one_in_ten(*together):.3f}"])
     titles = ["board", "programs", "share of the oracle", "largest loss", "proposed: share"]
     return table([*titles, "largest loss", "one in ten"], lines)
 

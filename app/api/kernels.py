@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from wattcast.app import metrics, problems
-from wattcast.app.api.route import JsonRoute, json_response
+from wattcast.app.api.route import Detail, JsonRoute, detail, told
 from wattcast.app.services import services_of
+from wattcast.app.settings import installed_version
 from wattcast.predictor import (
     advise,
     analyze,
@@ -61,6 +62,9 @@ from wattcast.predictor.messages.sweep import SweepAnswer
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
 from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
 from wattcast.predictor.predict import is_quick, predict
+from wattcast.predictor.reports.brief import forms
+from wattcast.predictor.reports.sarif import MEDIA_TYPE
+from wattcast.predictor.reports.sarif import sarif as located
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 kept = APIRouter(tags=["prediction"])
@@ -75,10 +79,26 @@ KEPT_PROBLEMS = (
 )
 
 
-async def _run(request: Request, use_case: Callable[..., Any], *asked: object) -> Response:
+SarifFile = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=1024,
+        description="Path of the code in its repository: answers SARIF 2.1.0 "
+        "(application/sarif+json) of its lines, those of the PTX for a `*.ptx`.",
+    ),
+]
+
+
+async def _run(
+    request: Request, use_case: Callable[..., Any], *asked: object, sarif: str | None = None
+) -> Response:
     """Answer by a use case, where the analyses of this process run."""
     services = services_of(request)
-    return json_response(await services.analyses.run(use_case, services, *asked))
+    answer = await services.analyses.run(use_case, services, *asked)
+    if sarif is not None:
+        return Response(located(answer, sarif, installed_version()), media_type=MEDIA_TYPE)
+    return told(request, answer)
 
 
 def _post(
@@ -86,7 +106,9 @@ def _post(
 ) -> Callable[[F], F]:
     """A route; ``kinds``: its problems beside those of its ``body``, which mostly brings code."""
     documented = problems.documented(*body, *kinds)
-    return router.post(path, response_model=answer, responses=documented, summary=summary)
+    short = {each.__name__ for each in get_args(answer) or (answer,)} <= forms().keys()
+    given = {"response_model": answer, "responses": documented, "summary": summary}
+    return router.post(path, dependencies=[Depends(detail)] if short else [], **given)
 
 
 @_post("/predict", PredictAnswer | PredictAnswers, "Power, time and energy of a kernel launch",
@@ -106,7 +128,7 @@ async def post_predict(request: Request, body: PredictBody) -> Response:
     if services.store is not None:
         await services.store.committed(rows)
     metrics.predicted(answer.predictions if isinstance(answer, PredictAnswers) else (answer,))
-    return json_response(answer)
+    return told(request, answer)
 
 
 @_post("/predict/batch", BatchAnswer, "Power, time and energy of many launches of a kernel",
@@ -212,9 +234,11 @@ async def get_hotspots(
         int,
         Query(ge=1, le=hotspots.MOST_ROWS, description="Rows of each ranking; the rest is summed."),
     ] = hotspots.DEFAULT_ROWS,
+    detail: Detail = "full",
+    sarif: SarifFile = None,
 ) -> Response:
     """The predicted joules and seconds by basic block, PTX line and source line, ranked."""
-    return await _run(request, hotspots.hotspots, prediction_id, rows)
+    return await _run(request, hotspots.hotspots, prediction_id, rows, sarif=sarif)
 
 
 @kept.get(
@@ -223,6 +247,8 @@ async def get_hotspots(
     responses=problems.documented(*KEPT_PROBLEMS),
     summary="Suggestions for a launch and what each saves",
 )
-async def get_advice(request: Request, prediction_id: UUID) -> Response:
+async def get_advice(
+    request: Request, prediction_id: UUID, detail: Detail = "full", sarif: SarifFile = None
+) -> Response:
     """Found in the analysis of the kernel; every saving is the difference of two predictions."""
-    return await _run(request, advise.advice, prediction_id)
+    return await _run(request, advise.advice, prediction_id, sarif=sarif)

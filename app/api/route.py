@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-from fastapi import Request
+from fastapi import Query, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, RootModel, ValidationError
@@ -23,6 +24,7 @@ from wattcast.app.services.analyses import CALLER
 from wattcast.app.store import database
 from wattcast.features.checked import MOST_VALUES, many_values
 from wattcast.predictor.messages import Answer
+from wattcast.predictor.reports.brief import brief, forms
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -37,6 +39,16 @@ Others are read in a thread."""
 MOST_DEFECTS = 1_000
 """Defects of a body that are told one by one; more only by their number: listing a million takes
 10 s in which nobody else is answered."""
+
+
+Detail = Annotated[
+    Literal["full", "brief"],
+    Query(description="`brief`: the answer's main members, at most 1,024 bytes (docs/api.md)."),
+]
+
+
+def detail(detail: Detail = "full") -> None:
+    """What a route depends on whose answer has a brief form: it documents the parameter."""
 
 
 async def message(model: type[M], body: bytes | str) -> M | Response:
@@ -72,8 +84,15 @@ class JsonRoute(APIRoute):
         hints = get_type_hints(endpoint)
         names = list(inspect.signature(endpoint).parameters)
         model: type[BaseModel] = hints[names[1]]
+        details = get_args(get_args(Detail)[0]) if self.dependencies else ()
 
         async def handle(request: Request) -> Response:
+            if details and request.query_params.get("detail", "full") not in details:
+                told = {
+                    "loc": ("query", "detail"),
+                    "msg": f"Input should be {' or '.join(details)}",
+                }
+                raise RequestValidationError([{"type": "literal_error", **told}])
             body = await message(model, await request.body())
             if isinstance(body, Response):
                 return body
@@ -91,6 +110,13 @@ async def query(
     """What ``ask`` finds in the database, in a thread. Raises StoreError with ``otherwise``."""
     with database.store_errors(otherwise):
         return await run_in_threadpool(ask, services_of(request))
+
+
+def told(request: Request, answer: Answer) -> Response:
+    """An answer, in its brief form where it has one and the query asks for that."""
+    if request.query_params.get("detail") == "brief" and type(answer).__name__ in forms():
+        return Response(brief(answer, kept=True), media_type="application/json")
+    return json_response(answer)
 
 
 def json_response(content: Any, status: int = 200) -> Response:

@@ -16,6 +16,7 @@ def advise(
     memory_mhz: inputs.MemoryMhz = None,
     patch: Annotated[bool, typer.Option("--patch")] = False,
     brief: inputs.Brief = False,
+    sarif: inputs.Sarif = False,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Suggest changes to a launch and estimate what each saves.
@@ -31,4 +32,4 @@ def advise(
         raise typer.BadParameter("--patch changes lines of CUDA source: give a .cu file")
     file = launch.file.name if patch else None
     answer = run(predictor(), PredictRequest.model_validate(body), patch=file)
-    show(answer, as_json, brief=brief)
+    show(answer, as_json, brief=brief, sarif=launch.file if sarif else None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattcast.app.cli.inputs import CUDA_SUFFIXES, AsJson, Brief, KernelOptions, ModelOptions
+from wattcast.app.cli.inputs import CUDA_SUFFIXES, AsJson, Brief, KernelOptions, ModelOptions, Sarif
 from wattcast.app.cli.output import predictor, show
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ def hotspots(
     rows: Annotated[int, typer.Option(min=1)] = 12,
     resources: Annotated[bool, typer.Option("--resources")] = False,
     brief: Brief = False,
+    sarif: Sarif = False,
     as_json: AsJson = False,
 ) -> None:
     """Rank the blocks and lines of a kernel by energy and time.
@@ -39,7 +40,8 @@ def hotspots(
     if prediction.energy is None:
         raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
     answer = _with_source(hotspots_of(opened, request, prediction, rows), launch.file)
-    show(answer, as_json, answer.resources if resources else answer.report, brief=brief)
+    report = answer.resources if resources else answer.report
+    show(answer, as_json, report, brief=brief, sarif=launch.file if sarif else None)
 
 
 def _with_source(answer: HotspotsAnswer, file: Path) -> HotspotsAnswer:

@@ -75,6 +75,7 @@ Known = Annotated[
 Brief = Annotated[
     bool, typer.Option("--brief", help="Print one line of JSON, at most 1,024 bytes.")
 ]
+Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0, for code scanning.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP service answers.")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import rich.table
@@ -52,8 +53,16 @@ def show(
     report: Callable[[], reports.Report] | None = None,
     *,
     brief: bool = False,
+    sarif: Path | None = None,
 ) -> None:
-    """An answer as JSON, also in ``brief``, or its report for people."""
+    """An answer as JSON, also in ``brief`` or as SARIF of a file, or its report for people."""
+    if sarif is not None:
+        from wattcast.app.settings import installed_version
+        from wattcast.predictor.reports.sarif import sarif as located
+
+        clear()
+        print(located(answer, sarif.as_posix(), installed_version()).decode())
+        return
     if brief:
         from wattcast.predictor.reports.brief import brief as shortened
 

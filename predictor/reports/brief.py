@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,18 @@ DIGITS = 4
 """Significant ones of a number; answers are not sure of the third."""
 
 
-def brief(answer: BaseModel) -> bytes:
-    """One line of JSON without the answer's details, at most ``MOST_BYTES``."""
-    forms = read_toml(Path(__file__).with_suffix(".toml"))
-    told = _members(answer, forms[type(answer).__name__])
+@cache
+def forms() -> Mapping[str, Any]:
+    """The brief form by the name of the answer's class."""
+    return read_toml(Path(__file__).with_suffix(".toml"))
+
+
+def brief(answer: BaseModel, *, kept: bool = False) -> bytes:
+    """One line of JSON without the answer's details, at most ``MOST_BYTES``. ``kept``: the answer
+    can be asked for again, and ``id`` says by which name."""
+    told = _members(answer, forms()[type(answer).__name__])
+    if not kept:
+        told.pop("id", None)
     while len(text := to_json(told, inf_nan_mode="null")) > MOST_BYTES:
         longest = max(told, key=lambda name: len(to_json(told[name])))
         if isinstance(told[longest], list) and len(told[longest]) > 1:

@@ -75,8 +75,13 @@ def show(
 
 
 def render(report: reports.Report, out: Console | None = None) -> None:
-    """A report on the terminal. Nothing in it is markup."""
-    out = out or console()
+    """A report on the terminal, written at once: a reader of the first lines alone (``| head``)
+    leaves the command its status. Nothing in it is markup."""
+    with out or console() as out:
+        _render(report, out)
+
+
+def _render(report: reports.Report, out: Console) -> None:
     for block in report:
         match block:
             case reports.Title(name, rest):

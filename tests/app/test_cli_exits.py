@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from tests.app.conftest import Run
 from wattcast.app.cli import app
 from wattcast.app.cli.exits import MEANINGS, Exit, status_of
 from wattcast.app.cli.group import PANELS
+from wattcast.app.cli.output import render
 from wattcast.features.errors import WattcastError
+from wattcast.predictor import reports
 
 FILE, NONE = "FILE", "NONE"
 SHAPE = ("--grid", "4096", "--block", "256")
@@ -164,3 +167,17 @@ def test_every_kind_of_error_has_a_status_and_every_status_a_meaning() -> None:
     told = get_command(app).get_help(typer.Context(get_command(app), info_name="wattcast"))
     for status, meaning in MEANINGS.items():
         assert re.search(rf"^ +{int(status)} +{re.escape(meaning[:40])}", told, re.M)
+
+
+def test_a_report_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else ``| head`` would break the pipe between two lines, and with it the status."""
+    written: list[str] = []
+
+    class Pipe(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr("sys.stdout", Pipe())
+    render([reports.Line(str(number)) for number in range(50)])
+    assert [len(text.splitlines()) for text in written] == [50]

@@ -33,6 +33,7 @@ def app(
     against: Path | None = None,
     csv: Path | None = None,
     html: Path | None = None,
+    counters: Path | None = None,
     *,
     models: inputs.TraceOptions,
     as_json: inputs.AsJson = False,
@@ -56,6 +57,7 @@ def app(
         against: An older trace: shows what changed since.
         csv: CSV file of the kernels to write.
         html: HTML report to write.
+        counters: Chrome JSON of launches and of each GPU's power over time to write, for Perfetto.
     """
     from wattcast.predictor.explain.page import STYLE
     from wattcast.predictor.messages.application import ApplicationRequest
@@ -72,7 +74,7 @@ def app(
         "gpus": dict(one.split("=", 1) for one in gpu or () if "=" in one),
         **models.request(),
         "most_slowdown": max_slowdown,
-        "launches": launches,
+        "launches": launches or counters is not None,
         "grams_co2_per_kwh": grams_co2_per_kwh,
     }
     if price_per_kwh is not None:
@@ -89,6 +91,10 @@ def app(
         inputs.write(csv, answer.table().encode())
     if html is not None:
         inputs.write(html, page(trace.name, answer.report(100), STYLE).encode())
+    if counters is not None:
+        inputs.write(counters, answer.chrome())
+        if not launches:
+            answer = answer.model_copy(update={"launch_columns": None})
     show(answer, as_json, lambda: answer.report(top))
 
 

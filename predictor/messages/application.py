@@ -7,6 +7,7 @@ from html import escape
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from wattcast.models.estimate import quantity
 from wattcast.predictor import messages as shared
@@ -398,6 +399,34 @@ class ApplicationAnswer(shared.Reported):
                 for each in self.devices)  # fmt: skip
         return reports.comma_separated(CSV_COLUMNS, [*rows, *gaps])
 
+    def chrome(self) -> bytes:
+        """Power over time as counter tracks of Chrome's trace format ("Trace Event Format", JSON
+        object with ``ph`` C; microseconds), one for each GPU, with its launches where the answer
+        has them. Perfetto opens it. Seconds count from the first launch."""
+        events: list[dict[str, Any]] = []
+        for device in self.devices:
+            of, line = {"pid": device.device, "tid": 0}, device.timeline
+            label = {"name": f"GPU {device.device} {device.gpu}"}
+            events.append({"ph": "M", "name": "process_name", **of, "args": label})
+            ends = [
+                start + own for start, own in zip(line.start_seconds, line.seconds, strict=True)
+            ]
+            for at, watts in zip(
+                [*line.start_seconds, *ends[-1:]], [*line.watts, 0.0], strict=True
+            ):
+                event = {"ph": "C", "name": "power", "ts": at * 1e6, "args": {"watts": watts}}
+                events.append({**event, **of})
+        if launches := self.launch_columns:
+            columns = (getattr(launches, name)[:MOST_EVENTS] for name in LaunchColumns.model_fields)
+            for start, seconds, joules, device_id, stream, kernel in zip(*columns, strict=True):
+                event = {"ph": "X", "name": self.kernels[kernel].name, "ts": start * 1e6}
+                event |= {"dur": seconds * 1e6, "pid": device_id, "tid": stream + 1}
+                events.append({**event, "args": {"joules": joules}})
+        return to_json({"displayTimeUnit": "ns", "traceEvents": events}, inf_nan_mode="null")
+
+
+MOST_EVENTS = 200_000
+"""Launches in ``chrome``: about 30 MB, which a browser opens in seconds."""
 
 HOWS = {
     "code": "by their code",

@@ -124,8 +124,8 @@ def timeline(board: Board, origin: int, most: int) -> Timeline:
     length = np.diff(board.times).astype(np.float64)
     energy = np.concatenate([[0.0], np.cumsum(board.watts * length)])
     busy = np.concatenate([[0.0], np.cumsum(np.where(board.active > 0, length, 0.0))])
-    at = board.times.astype(np.float64) - float(board.times[0])
-    marks = edges.astype(np.float64) - float(board.times[0])
+    at = (board.times - board.times[0]).astype(np.float64)  # whole: since 1970 a double has 256 ns
+    marks = (edges - board.times[0]).astype(np.float64)
     width = np.diff(marks)
     keep = width > 0
     watts = np.diff(np.interp(marks, at, energy))[keep] / width[keep]

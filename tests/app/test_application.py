@@ -722,6 +722,36 @@ def test_the_command_begins_with_coverage_and_writes_reports(run: Run, tmp_path:
     assert "vectorized_elementwise_kernel&lt;4" in text
 
 
+def test_counter_tracks_hold_the_joules_of_the_answer(run: Run, tmp_path: Path) -> None:
+    for name, trace in (
+        ("few", TRAINING),
+        ("many", nsys(tmp_path / "many.sqlite", many(3 * MOST_POINTS))),
+    ):
+        out = tmp_path / f"{name}.out.json"
+        told, _ = run("app", str(trace), "--gpu", "v100", "--counters", str(out), "--json")
+        answer = json.loads(told)
+        assert answer["launch_columns"] is None
+        events = json.loads(out.read_text(encoding="utf-8"))["traceEvents"]
+        power = [each for each in events if each["ph"] == "C"]
+        assert {each["name"] for each in power} == {"power"}
+        assert len(power) <= len(answer["devices"]) * (MOST_POINTS + 1)
+        joules = 0.0
+        for device in {each["pid"] for each in power}:
+            own = [each for each in power if each["pid"] == device]
+            joules += sum(
+                (after["ts"] - before["ts"]) * 1e-6 * before["args"]["watts"]
+                for before, after in pairwise(own)
+            )
+            assert own[-1]["args"]["watts"] == 0
+        assert joules == pytest.approx(answer["energy"]["joules"], rel=1e-6)
+        launches = [each for each in events if each["ph"] == "X"]
+        assert len(launches) == answer["launches"]
+        if name == "few":  # power changes where a launch begins or ends
+            edges = {round(each["ts"], 3) for each in launches}
+            edges |= {round(each["ts"] + each["dur"], 3) for each in launches}
+            assert {round(each["ts"], 3) for each in power} == edges
+
+
 def test_the_command_compares_two_traces(run: Run, tmp_path: Path) -> None:
     launches, steps = training_step()
     older = kineto(tmp_path / "old.json", [*launches, Launch("extra", 6_000_000, 500_000)], steps)

@@ -43,6 +43,11 @@ class WattcastError(Exception):
         self.detail = detail
         self.context = {key: value for key, value in context.items() if value is not None}
 
+    @property
+    def about(self) -> str | None:
+        """The part of the request that it is about, where it names one."""
+        return str(self.context["field"]) if "field" in self.context else None
+
 
 class PtxError(WattcastError):
     """The text is not PTX. Always carries ``line`` and ``column`` (1-based)."""

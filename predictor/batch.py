@@ -52,9 +52,7 @@ def _predict_many(predictor: Predictor, request: messages.BatchRequest) -> messa
                 own = _notes(found)
                 answers.append(_answer(found, own))
             except (LaunchError, AnalysisError) as error:
-                problem = messages.LaunchProblem(
-                    kind=error.slug, detail=error.detail, field=parts.field_of(error)
-                )
+                problem = messages.LaunchProblem.of(error)
                 answers.append(messages.BatchPrediction(problem=problem))
                 continue
             first = first or found

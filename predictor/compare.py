@@ -30,7 +30,6 @@ from wattcast.predictor.messages.compare import (
     compared,
 )
 from wattcast.predictor.messages.operators import ComparedOperator, OperatorCompareRequest
-from wattcast.predictor.messages.predict import PredictAnswer
 from wattcast.predictor.operators import operator_name, predicted
 from wattcast.predictor.parts.operators import Asked
 from wattcast.predictor.parts.power_models import reference_of
@@ -195,11 +194,10 @@ def _operator(
     name: str,
     gpu: GpuProfile,
 ) -> Side:
-    (found,) = predicted(predictor, [Asked(side.operator, gpu, request)])
+    (answer,) = predicted(predictor, [Asked(side.operator, gpu, request)])
     with parts.about(name):
-        if isinstance(found, Exception):
-            raise found
-        answer = PredictAnswer.model_validate(found)
+        if isinstance(answer, Exception):
+            raise answer
         if not (answer.power and answer.time and answer.energy and answer.model):
             raise ModelError(f"no model tells the power of {answer.name} on {gpu.id}")
     kernel = operator_name(side.operator)

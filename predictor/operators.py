@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,24 @@ from uuid import uuid4
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
 
 from wattcast.features.errors import LaunchError, ModelError, ServiceError
 from wattcast.features.operators import FEATURE_NAMES, Board
 from wattcast.models.choice import Constraints, Point, best_points, pareto
+from wattcast.models.estimate import Estimate
 from wattcast.models.operators import OperatorModel, Quantity, Told, limited
 from wattcast.models.power.limit import checked_limit
 from wattcast.predictor import parts
 from wattcast.predictor.explain.operators import explain_operator
-from wattcast.predictor.messages import ClocksAnswer, KernelName
+from wattcast.predictor.messages import ClocksAnswer, KernelName, WarningLine
 from wattcast.predictor.messages import operators as messages
-from wattcast.predictor.messages.batch import BatchAnswer, BatchPrediction
-from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
+from wattcast.predictor.messages.batch import BatchAnswer, BatchPrediction, LaunchProblem
+from wattcast.predictor.messages.predict import (
+    OperatorFigures,
+    PredictAnswer,
+    PredictAnswers,
+    Trust,
+)
 from wattcast.predictor.messages.sweep import MOST_POINTS
 from wattcast.predictor.parts.operators import (
     Asked,
@@ -43,6 +48,7 @@ from wattcast.predictor.parts.operators import (
 )
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
+from wattcast.predictor.parts.time_and_power import OVER_LIMIT
 from wattcast.predictor.parts.trust import Ranked, incomparable
 from wattcast.predictor.predict import gpus_of, several
 
@@ -63,15 +69,20 @@ def predict_operator(
     asked = [Asked(request.operator, gpu, request) for gpu in gpus_of(predictor, request)]
     answers: list[PredictAnswer] = []
     begun: list[Future[None]] = [] if rows is None else rows
-    for one, found in zip(asked, predicted(predictor, asked), strict=True):
-        if isinstance(found, Exception):
-            raise found
-        answer = PredictAnswer.model_validate(found)
+    for one, answer in zip(asked, predicted(predictor, asked), strict=True):
+        if isinstance(answer, Exception):
+            raise answer
         if request.explain is not None and answer.power is not None:
             told = explain_operator(predictor, answer)
             answer = answer.model_copy(update={"explanation": told})
         if predictor.store is not None:
-            begun.append(predictor.store.add(_record(one, request, answer)))
+            record = PredictionRecord.of(
+                answer,
+                one.operator.name,
+                request.model_dump_json(exclude_defaults=True),
+                {str(answer.schema_id): [*answer.features.values()]},
+            )
+            begun.append(predictor.store.add(record))
         answers.append(answer)
     if rows is None and predictor.store is not None:
         predictor.store.wait(begun)
@@ -92,16 +103,16 @@ def predict_operators(predictor: Predictor, request: messages.OperatorBatchReque
     has its problem in its place. Raises GpuError and ClockError."""
     gpu = predictor.gpus.load(request.gpu)
     found = predicted(predictor, [Asked(one, gpu, request) for one in request.operators])
-    able = [one for one in found if isinstance(one, dict)]
+    able = [one for one in found if isinstance(one, PredictAnswer)]
     return BatchAnswer(
         gpu=gpu.id,
         kernel=None,
         compiled=None,
         clocks=ClocksAnswer(core_mhz=gpu.core_mhz, memory_mhz=gpu.memory_mhz),
-        model=able[0]["model"] if able else None,
+        model=able[0].model if able else None,
         time_model=None,
         analysis=None,
-        predictions=[BatchPrediction.model_validate(_one_of_many(one)) for one in found],
+        predictions=[BatchPrediction(**_one_of_many(one)) for one in found],
         failed=len(found) - len(able),
         needs=[],
         warnings=_first_of_each_code(able),
@@ -133,17 +144,17 @@ def sweep_operator(
     answers = iter(predicted(predictor, asked))
     found = [one if isinstance(one, LaunchError) else next(answers)
              for _ in gpus for one in operators]  # fmt: skip
-    able = {at: one for at, one in enumerate(found) if isinstance(one, dict)}
+    able = {at: one for at, one in enumerate(found) if isinstance(one, PredictAnswer)}
     if not able and isinstance(found[0], Exception):
         raise found[0]
     # On one GPU points are ranked whatever answered; between GPUs only what can be compared.
-    marked = [Ranked.of(PredictAnswer.model_validate(one)) for one in able.values()]
+    marked = [Ranked.of(one) for one in able.values()]
     whys = incomparable(marked) if len(gpus) > 1 else []
     apart = dict(zip(able, whys, strict=False))
     points = [
-        Point(at, one["time"]["seconds"] / one["operator"]["flops"], one["power"]["watts"])
+        Point(at, one.time.seconds / one.operator.flops, one.power.watts)
         for at, one in able.items()
-        if one["power"] is not None and apart.get(at) is None
+        if one.time and one.power and one.operator and apart.get(at) is None
     ]
     front = {point.key for point in pareto(points)}
     best = best_points(points, 1.0, Constraints()) if points else {}
@@ -151,17 +162,21 @@ def sweep_operator(
     return messages.OperatorSweepAnswer(
         operator=request.operator,
         points=[
-            messages.OperatorPoint.model_validate({
-                "gpu": gpu.id, "values": values, "pareto": at in front, "apart": apart.get(at),
-                **_one_of_many(found[at]),
-                "joules_per_flop": able[at]["operator"]["joules_per_flop"] if at in able else None,
-            })
-            for at, (gpu, values) in enumerate(places)
+            messages.OperatorPoint(
+                gpu=gpu.id,
+                values=values,
+                pareto=at in front,
+                apart=apart.get(at),
+                joules_per_flop=figures.joules_per_flop if figures else None,
+                **_one_of_many(answer),
+            )
+            for at, ((gpu, values), answer) in enumerate(zip(places, found, strict=True))
+            for figures in [answer.operator if isinstance(answer, PredictAnswer) else None]
         ],
         best={name: point.key for name, point in best.items()},
         failed=len(found) - len(able),
         warnings=_first_of_each_code([*able.values()]),
-    )  # fmt: skip
+    )
 
 
 _OPERATOR = TypeAdapter[messages.Operator](messages.Operator)
@@ -179,23 +194,22 @@ def _combined(
         return LaunchError(f"{place}: {first['msg']}".removeprefix(": "), field="operator")
 
 
-def _first_of_each_code(answers: Sequence[Mapping[str, Any]]) -> list[Any]:
-    every = [one for answer in answers for one in answer["warnings"]]
-    return list({one["code"]: one for one in reversed(every)}.values())
+def _first_of_each_code(answers: Sequence[PredictAnswer]) -> list[WarningLine]:
+    every = [one for answer in answers for one in answer.warnings]
+    return list({one.code: one for one in reversed(every)}.values())
 
 
-def _one_of_many(found: dict[str, Any] | LaunchError | ModelError) -> dict[str, Any]:
-    """An answer as a launch in a batch has it."""
-    if isinstance(found, dict):
-        told = {name: found[name] for name in ("power", "time", "energy")}
-        return {**told, "warnings": list(dict.fromkeys(one["code"] for one in found["warnings"]))}
-    problem = {"kind": found.slug, "detail": found.detail, "field": parts.field_of(found)}
-    return {"problem": problem}
+def _one_of_many(found: PredictAnswer | LaunchError | ModelError) -> dict[str, Any]:
+    """Members of an answer as a launch in a batch has it."""
+    if isinstance(found, PredictAnswer):
+        told = parts.members(found, "power", "time", "energy")
+        return {**told, "warnings": list(dict.fromkeys(one.code for one in found.warnings))}
+    return {"problem": LaunchProblem.of(found)}
 
 
 def predicted(
     predictor: Predictor, asked: Sequence[Asked]
-) -> list[dict[str, Any] | LaunchError | ModelError]:
+) -> list[PredictAnswer | LaunchError | ModelError]:
     """Answers in the order asked; an error in the place of a call that has none."""
     found: list[Any] = [None] * len(asked)
     for kind, gpu_id, at in _together(asked):
@@ -272,7 +286,7 @@ def least_bytes(operator: messages.Operator) -> float:
 def _answer(
     one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel], board: Board, told: Told,
     row: int,
-) -> dict[str, Any]:  # fmt: skip
+) -> PredictAnswer:  # fmt: skip
     model, power_by = models
     gpu, card = one.gpu, power_by.card
     inside = bool(told.inside[row])
@@ -295,100 +309,80 @@ def _answer(
         found = limited(seconds, drawn, idle, share, limit)
         clock, seconds = found.relative_clock, found.seconds
         watts, sustained = min(watts, found.watts), min(sustained, found.watts)
-    time = _estimate(seconds, model, kind, "time", inside, "seconds")
-    power = None if watts != watts else _estimate(watts, power_by, kind, "power", inside, "watts")
-    if power is not None:
-        power["high"] = max(min(power["high"], limit * OVER_LIMIT), power["watts"])
-    energy = None if power is None else _energy(power, time)
-    joules = None if energy is None else energy["joules"]
+    time = _estimate(seconds, model, kind, "time", inside)
+    power = energy = None
+    if watts == watts:
+        power = _estimate(watts, power_by, kind, "power", inside)
+        power = replace(power, high=max(min(power.high, limit * (1.0 + OVER_LIMIT)), watts))
+        energy = _energy(power, time)
     outside = [] if inside else [_outside(kind, model, one)]
     framework = framework_of(kind, model, one.options)
-    return {
-        "id": str(uuid4()),
-        "gpu": gpu.id,
-        "kernel": None,
-        "compiled": None,
-        "power": power,
-        "time": time,
-        "energy": energy,
-        "clocks": {"core_mhz": gpu.core_mhz * clock, "memory_mhz": gpu.memory_mhz},
-        "power_limit_watts": limit,
-        "model": reference_of(card),
-        "components": None,
-        "time_model": None,
-        "schema": card.feature_schema.id,
-        "features": {
+    return PredictAnswer(
+        **parts.NO_KERNEL,
+        id=uuid4(),
+        gpu=gpu.id,
+        power=parts.power(power) if power else None,
+        time=parts.time(time),
+        energy=parts.energy(energy) if energy else None,
+        clocks=ClocksAnswer(core_mhz=gpu.core_mhz * clock, memory_mhz=gpu.memory_mhz),
+        power_limit_watts=limit,
+        model=reference_of(card),
+        components=None,
+        time_model=None,
+        schema=card.feature_schema.id,
+        features={
             name: None if value != value else value
             for name, value in zip(FEATURE_NAMES, told.vectors[row].tolist(), strict=True)
         },
-        "occupancy": None,
-        "registers": None,
-        "trip_counts": [],
-        "needs": [],
-        "trust": _trust(power_by, inside),
-        "coverage": None,
-        "warnings": [*outside, *_notes(one, kind, models, framework)],
-        "operator": {
-            "asked": one.operator.model_dump(),
-            "framework": framework,
-            "bound": "compute" if compute >= size / board.bandwidth else "memory",
-            "roofline_seconds": roofline,
-            "flops": flops,
-            "flops_per_second": flops / seconds,
-            "peak_flops_per_second": peak,
-            "bytes": size,
-            "bytes_per_second": max(size - board.l2_bytes, 0.0) / seconds,
-            "peak_bytes_per_second": board.bandwidth,
-            "joules_per_flop": joules / flops if joules is not None and flops else None,
-            "peak_joules_per_flop": measured_limit / peak,
-            "sustained_watts": sustained if sustained == sustained else None,
-        },
-    }
-
-
-OVER_LIMIT = 1.05
-"""How far above its limit a board may be read (``predictor/parts/limits.py``)."""
+        trust=_trust(power_by, inside),
+        warnings=[*outside, *_notes(one, kind, models, framework)],
+        operator=OperatorFigures(
+            asked=one.operator.model_dump(),
+            framework=framework,
+            bound="compute" if compute >= size / board.bandwidth else "memory",
+            roofline_seconds=roofline,
+            flops=flops,
+            flops_per_second=flops / seconds,
+            peak_flops_per_second=peak,
+            bytes=size,
+            bytes_per_second=max(size - board.l2_bytes, 0.0) / seconds,
+            peak_bytes_per_second=board.bandwidth,
+            joules_per_flop=energy.value / flops if energy is not None and flops else None,
+            peak_joules_per_flop=measured_limit / peak,
+            sustained_watts=sustained if sustained == sustained else None,
+        ),
+    )
 
 
 def _estimate(
-    value: float, model: OperatorModel, kind: str, quantity: Quantity, inside: bool, unit: str
-) -> dict[str, Any]:
+    value: float, model: OperatorModel, kind: str, quantity: Quantity, inside: bool
+) -> Estimate:
     low, high = model.width(kind, quantity, inside)
-    return {
-        unit: value,
-        "low": value * low,
-        "high": value * high,
-        "level": model.card.intervals.level,
-        "basis": model.basis(inside),
-    }
+    level = model.card.intervals.level
+    return Estimate(value, value * low, value * high, level, model.basis(inside))
 
 
-def _energy(power: Mapping[str, Any], time: Mapping[str, Any]) -> dict[str, Any]:
+def _energy(power: Estimate, time: Estimate) -> Estimate:
     """The product; its ends as those of independent errors in logarithms."""
-    value = power["watts"] * time["seconds"]
-    below = np.hypot(np.log(power["low"] / power["watts"]), np.log(time["low"] / time["seconds"]))
-    above = np.hypot(np.log(power["high"] / power["watts"]), np.log(time["high"] / time["seconds"]))
-    return {
-        "joules": value,
-        "low": float(value * np.exp(-below)),
-        "high": float(value * np.exp(above)),
-        "level": power["level"],
-        "basis": power["basis"],
-    }
+    value = power.value * time.value
+    below = np.hypot(np.log(power.low / power.value), np.log(time.low / time.value))
+    above = np.hypot(np.log(power.high / power.value), np.log(time.high / time.value))
+    ends = float(value * np.exp(-below)), float(value * np.exp(above))
+    return Estimate(value, *ends, power.level, power.basis)
 
 
-def _trust(model: OperatorModel, inside: bool) -> dict[str, str]:
+def _trust(model: OperatorModel, inside: bool) -> Trust:
     if model.pooled:
-        return {"mark": "estimated board", "why": "nobody measured it on boards of this kind"}
+        return Trust(mark="estimated board", why="nobody measured it on boards of this kind")
     more = "" if inside else ", outside what it was fitted on"
-    return {"mark": "measured board", "why": f"the model was fitted on boards of this kind{more}"}
+    return Trust(mark="measured board", why=f"the model was fitted on boards of this kind{more}")
 
 
-def _warning(code: str, detail: str) -> dict[str, Any]:
-    return {"code": code, "detail": detail, "line": None, "source_line": None}
+def _warning(code: str, detail: str) -> WarningLine:
+    return WarningLine(code=code, detail=detail, line=None, source_line=None)
 
 
-def _outside(kind: str, model: OperatorModel, one: Asked) -> dict[str, Any]:
+def _outside(kind: str, model: OperatorModel, one: Asked) -> WarningLine:
     facts, asked = model.card.operators[kind], values_of(one.operator)
     beyond = [
         f"{name} {asked[name]:g} (measured: {known[0]:g} to {known[-1]:g})"
@@ -400,7 +394,7 @@ def _outside(kind: str, model: OperatorModel, one: Asked) -> dict[str, Any]:
 
 def _notes(
     one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel], framework: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[WarningLine]:
     facts, operator = models[0].card.operators[kind], one.operator
     if models[0] is not models[1]:
         yield _warning("stands_in", f"watts of {kind} were measured on other boards alone")
@@ -426,20 +420,3 @@ def _notes(
         )
     if not models[1].has_power(kind):
         yield _warning("no_power", f"no watts of {kind} were measured")
-
-
-def _record(
-    one: Asked, request: messages.OperatorRequest, answer: PredictAnswer
-) -> PredictionRecord:
-    assert answer.model is not None
-    return PredictionRecord(
-        id=answer.id,
-        created=datetime.now(UTC),
-        ptx_sha256=None,
-        gpu=one.gpu.id,
-        kernel=one.operator.name,
-        request=request.model_dump_json(exclude_defaults=True),
-        result=answer.json_bytes(),
-        vectors=to_json({answer.schema_id: [*answer.features.values()]}).decode(),
-        models=answer.model.model_dump_json(by_alias=True),
-    )

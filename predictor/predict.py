@@ -9,7 +9,6 @@ import time
 from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
@@ -20,7 +19,7 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.plausible import check_measured
-from wattcast.features.schemas import FeatureVector, activity_schema
+from wattcast.features.schemas import activity_schema
 from wattcast.models.clocks import ClockPair
 from wattcast.models.energy import energy
 from wattcast.models.estimate import Estimate
@@ -212,7 +211,11 @@ def _predicted(
         speed = _speed_of_light(analysis, gpu, point.clocks, duration)
         answer = answer.model_copy(update={"speed_of_light": speed})
     if predictor.store is not None:
-        rows.append(predictor.store.add(_record(answer, request, source, vector)))
+        vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
+        name, known = analysis.function.name, source.known
+        asked = _asked(request, source, name)
+        record = PredictionRecord.of(answer, name, asked, vectors, known)
+        rows.append(predictor.store.add(record))
     source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
     return answer
 
@@ -291,29 +294,6 @@ def _speed_of_light(
             dram_peak=speed.dram_peak,
             points=[messages.RooflinePoint(**point._asdict()) for point in speed.points],
         ),
-    )
-
-
-def _record(
-    answer: messages.PredictAnswer,
-    request: messages.PredictRequest,
-    source: Source,
-    vector: FeatureVector | None,
-) -> PredictionRecord:
-    vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
-    assert answer.kernel is not None
-    kernel = answer.kernel.mangled
-    return PredictionRecord(
-        id=answer.id,
-        created=datetime.now(UTC),
-        ptx_sha256=source.known.sha256,
-        gpu=answer.gpu,
-        kernel=kernel,
-        request=_asked(request, source, kernel),
-        result=answer.json_bytes(),
-        vectors=to_json(vectors, inf_nan_mode="null").decode(),
-        models=to_json(answer.model, by_alias=True).decode(),
-        ptx=source.known.module.text,  # the one copy that is kept anyway
     )
 
 

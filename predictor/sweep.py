@@ -151,9 +151,7 @@ def _tried_shapes(
                     why = why or sweeps[shape.gpu.id].idle(point)
             except (LaunchError, AnalysisError) as error:
                 refused.append(
-                    InfeasibleShape(
-                        **shape.members(), reason=error.detail, field=parts.field_of(error)
-                    )
+                    InfeasibleShape(**shape.members(), reason=error.detail, field=error.about)
                 )
                 continue
             if why is None or every:
@@ -191,7 +189,7 @@ def _tried_variants(
                     registers_per_thread=None,
                     defines=dict(variant),
                     reason=error.detail,
-                    field=parts.field_of(error),
+                    field=error.about,
                 )
             )
     if not tried.found:

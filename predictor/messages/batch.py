@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from wattcast.features.analysis import Mode
+from wattcast.features.errors import WattcastError
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
 
@@ -41,6 +42,11 @@ class LaunchProblem(shared.Answer):
     detail: str
     field: str | None
     """Part of the launch that is wrong."""
+
+    @classmethod
+    def of(cls, error: WattcastError) -> LaunchProblem:
+        """What an error says."""
+        return cls(kind=error.slug, detail=error.detail, field=error.about)
 
 
 class BatchPrediction(shared.Answer):

@@ -202,15 +202,17 @@ def completed(function: Function, launch: LaunchRequest) -> LaunchRequest:
     return launch.model_copy(update={"block": list(block)})
 
 
+NO_KERNEL: dict[str, Any] = {
+    **dict.fromkeys(("kernel", "compiled", "occupancy", "registers", "coverage")),
+    "trip_counts": [],
+    "needs": [],
+}
+"""Members of an answer that rests on no kernel's code."""
+
+
 def members(of: object, *names: str) -> dict[str, Any]:
     """Attributes by name."""
     return {name: getattr(of, name) for name in names}
-
-
-def field_of(error: WattcastError) -> str | None:
-    """The part of the request that an error is about, where it names one."""
-    field = error.context.get("field")
-    return None if field is None else str(field)
 
 
 @contextmanager

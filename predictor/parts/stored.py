@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from wattcast.features.errors import ServiceError
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
     from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
+    from wattcast.predictor.parts.modules import KnownModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +41,34 @@ class PredictionRecord:
     models: str
     ptx: str | None = None
 
+    @classmethod
+    def of(
+        cls,
+        answer: PredictAnswer,
+        kernel: str,
+        request: str,
+        vectors: Mapping[str, Sequence[float | None]],
+        known: KnownModule | None = None,
+    ) -> PredictionRecord:
+        """An answer made now; ``known`` is the PTX that it rests on."""
+        return cls(
+            id=answer.id,
+            created=datetime.now(UTC),
+            ptx_sha256=known.sha256 if known else None,
+            gpu=answer.gpu,
+            kernel=kernel,
+            request=request,
+            result=answer.json_bytes(),
+            vectors=to_json(vectors, inf_nan_mode="null").decode(),
+            models=to_json(answer.model, by_alias=True).decode(),
+            ptx=known.module.text if known else None,  # the one copy that is kept anyway
+        )
+
     def row(self) -> dict[str, Any]:
         """The columns of ``PREDICTIONS``."""
         digest = hashlib.sha256(f"{self.ptx_sha256 or ''}\n{self.request}".encode())
-        return {
-            "id": self.id,
-            "created": self.created,
-            "request_sha256": digest.hexdigest(),
-            "ptx_sha256": self.ptx_sha256,
-            "gpu": self.gpu,
-            "kernel": self.kernel,
-            "request": self.request,
-            "result": self.result.decode(),
-            "vectors": self.vectors,
-            "models": self.models,
-        }
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "ptx"}
+        return {**own, "request_sha256": digest.hexdigest(), "result": self.result.decode()}
 
 
 class Keeper(Protocol):

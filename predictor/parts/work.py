@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
-
-from pydantic_core import to_json
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
@@ -99,10 +96,9 @@ def predict_work(
         "taken as zero, so the true power is likely higher",
     )
     answer = PredictAnswer(
+        **parts.NO_KERNEL,
         id=uuid4(),
         gpu=gpu.id,
-        kernel=None,
-        compiled=None,
         clocks=parts.clocks(point.clocks),
         power_limit_watts=point.limit_watts,
         power=parts.power(power),
@@ -113,12 +109,7 @@ def predict_work(
         time_model=parts.time_model(duration),
         features=work.model_dump(exclude={"runtime"}),
         schema=SCHEMA_ID,
-        occupancy=None,
-        registers=None,
-        trip_counts=[],
-        needs=[],
         trust=trust(power.basis, model.card),
-        coverage=None,
         warnings=parts.plain_warnings(
             (note,),
             point.power.diagnostics,
@@ -131,19 +122,6 @@ def predict_work(
 
         answer = answer.model_copy(update={"explanation": shap_of_components(answer)})
     if predictor.store is not None:
-        rows.append(predictor.store.add(_record(answer, request)))
+        body = request.model_dump_json(exclude_defaults=True)
+        rows.append(predictor.store.add(PredictionRecord.of(answer, "", body, {})))
     return answer
-
-
-def _record(answer: PredictAnswer, request: PredictRequest) -> PredictionRecord:
-    return PredictionRecord(
-        id=answer.id,
-        created=datetime.now(UTC),
-        ptx_sha256=None,
-        gpu=answer.gpu,
-        kernel="",
-        request=request.model_dump_json(exclude_defaults=True),
-        result=answer.json_bytes(),
-        vectors="{}",
-        models=to_json(answer.model, by_alias=True).decode(),
-    )

@@ -18,23 +18,17 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
-from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
+from wattcast.models.estimate import Estimate
 from wattcast.models.papers.thesis.algorithms import wave_plan
 from wattcast.models.papers.thesis.code import GLOBAL_LOAD, GLOBAL_STORE
 from wattcast.models.papers.thesis.delay import issue_rate
 from wattcast.models.papers.thesis.penalties import latencies, resource_units
-from wattcast.models.papers.thesis.work import (
-    KernelWork,
-    code_diagnostics,
-    known_trips,
-    span_of_cases,
-    work_of,
-)
-from wattcast.models.time.base import Regime, TimePrediction, largest
+from wattcast.models.papers.thesis.work import CodeTimeModel, KernelWork, Timed
+from wattcast.models.time.base import Regime, largest
 from wattcast.models.time.spread import uncalibrated_estimate
 
 _REGIMES: dict[str, Regime] = {"latency": "latency", "memory": "memory"}
@@ -107,8 +101,8 @@ def sm_throughput(warps: float, mix: WarpMix) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-class VolkovTimeModel:
-    """Volkov's throughput model as a time model. Stateless; safe to share between threads.
+class VolkovTimeModel(CodeTimeModel):
+    """Volkov's throughput model as a time model.
 
     ``parts`` are bounds, the largest counts: ``latency``, ``memory``, ``arithmetic``, ``issue``.
     No published pairs exist, so the interval is the uncalibrated one, a factor 4 either way. Launch
@@ -119,44 +113,24 @@ class VolkovTimeModel:
     family = "volkov"
     combined = staticmethod(largest)
 
-    def predict(
-        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of an analysed launch; see ``TimeModel``."""
-        return self.predict_work(work_of(analysis), gpu, clocks)
+    def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Machine:
+        """The launch on this GPU."""
+        return _Machine(work, gpu, clocks)
 
-    def predict_work(
-        self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of a launch given as plain numbers.
+    def estimate(self, seconds: float, low: float, high: float, gpu: GpuProfile) -> Estimate:
+        """The uncalibrated interval."""
+        return uncalibrated_estimate(seconds, low, high)
 
-        Raises ModelError for a GPU without published latencies and for a kernel without an
-        instruction that counts, LaunchError where no block fits
-        on an SM, for clocks that are not above 0 and for a negative trip count.
-        """
-        pair = checked(clocks or default_clocks(gpu))
-        trips, missing = known_trips(work)
-        middle = throughput(work, gpu, pair, trips, work.registers_per_thread)
-        low, high = span_of_cases(
-            work,
-            trips,
-            middle.seconds,
-            lambda *case: throughput(work, gpu, pair, *case).seconds,
-        )
-        bound = max(middle.parts, key=lambda name: middle.parts[name])
-        return TimePrediction(
-            family=self.family,
-            estimate=uncalibrated_estimate(middle.seconds, low, high),
-            clocks=pair,
-            parts=middle.parts,
-            regime=_REGIMES.get(bound, "compute"),
-            diagnostics=(
-                *missing,
-                *code_diagnostics(work.code),
-                *latencies(gpu, work.launch.threads).diagnostics,
-                *_assumed(gpu),
-            ),
-        )
+
+class _Machine:
+    def __init__(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> None:
+        self.asked = work, gpu, clocks
+        self.diagnostics = (*latencies(gpu, work.launch.threads).diagnostics, *_assumed(gpu))
+
+    def timed(self, trips: Sequence[float], registers: int) -> Timed:
+        found = throughput(*self.asked, trips, registers)
+        bound = max(found.parts, key=lambda name: found.parts[name])
+        return Timed(found.seconds, found.parts, _REGIMES.get(bound, "compute"))
 
 
 def throughput(

@@ -15,7 +15,8 @@ from wattcast.features.errors import LaunchError, ModelError
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.papers.thesis.scheduling import SchedulingTimeModel, work_of
+from wattcast.models.papers.thesis.scheduling import SchedulingTimeModel
+from wattcast.models.papers.thesis.work import work_of
 from wattcast.models.time.registry import TIME_MODELS, get_time_model
 
 CLASSIC = ("delay", "scheduling", "roofline", "volkov")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -26,15 +25,8 @@ from wattcast.models.papers.thesis.code import (
     Charge,
     KernelCode,
 )
-from wattcast.models.papers.thesis.work import (
-    KernelWork,
-    code_diagnostics,
-    known_trips,
-    span_of_cases,
-    work_of,
-)
-from wattcast.models.time.base import TimePrediction, summed
-from wattcast.models.time.spread import estimate_within, spread
+from wattcast.models.papers.thesis.work import CodeTimeModel, KernelWork, Timed, known_trips
+from wattcast.models.time.base import summed
 
 # --- Algorithms 4 and 5 of the thesis on plain numbers: delays of instructions, rounds of blocks
 #     instruction_level_parallelism   section 4.3.2.2: dispatch units filled one by one
@@ -262,8 +254,8 @@ class DelayTerms(NamedTuple):
         return self.schedule_seconds + self.bottleneck_seconds + self.overhead_seconds
 
 
-class DelayTimeModel:
-    """The time model of the thesis' section 4.3. Stateless; safe to share between threads.
+class DelayTimeModel(CodeTimeModel):
+    """The time model of the thesis' section 4.3.
 
     ``parts`` are summands: ``schedule``, ``memory_bottleneck``, ``launch_overhead``. More blocks,
     more trips or a lower clock of either kind never shorten a prediction.
@@ -275,44 +267,15 @@ class DelayTimeModel:
     def __init__(self, parallelism: Parallelism = "active") -> None:
         self._parallelism: Parallelism = parallelism
 
-    def predict(
-        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of an analysed launch; see ``TimeModel``."""
-        return self.predict_work(work_of(analysis), gpu, clocks)
-
-    def predict_work(
-        self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of a launch given as plain numbers.
-
-        Raises ModelError for a GPU without published latencies, LaunchError where no block fits
-        on an SM, for clocks that are not above 0 and for a negative trip count.
-        """
-        pair = checked(clocks or default_clocks(gpu))
-        machine = _Machine(work, gpu, pair, self._parallelism)
-        trips, missing = known_trips(work)
-        middle = machine.terms(trips, work.registers_per_thread)
-        low, high = span_of_cases(
-            work, trips, middle.seconds, lambda *case: machine.terms(*case).seconds
-        )
-        return TimePrediction(
-            family=self.family,
-            estimate=estimate_within(middle.seconds, low, high, spread(self.family, gpu.id)),
-            clocks=pair,
-            parts={
-                "schedule": middle.schedule_seconds,
-                "memory_bottleneck": middle.bottleneck_seconds,
-                "launch_overhead": middle.overhead_seconds,
-            },
-            diagnostics=(*missing, *code_diagnostics(work.code), *machine.diagnostics),
-        )
+    def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Machine:
+        """The launch on this GPU."""
+        return _Machine(work, gpu, clocks, self._parallelism)
 
     def terms(
         self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair | None = None
     ) -> DelayTerms:
         """What a prediction consists of, without its interval. Raises as ``predict_work``."""
-        machine = _Machine(work, gpu, checked(clocks or default_clocks(gpu)), self._parallelism)
+        machine = self.machine(work, gpu, checked(clocks or default_clocks(gpu)))
         return machine.terms(known_trips(work)[0], work.registers_per_thread)
 
 
@@ -332,6 +295,15 @@ class _Machine:
         self.bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
         self.overhead_seconds, for_overhead = penalties.launch_overhead_seconds(gpu, threads)
         self.diagnostics = (*known.diagnostics, *_assumed_rates(gpu), *for_overhead)
+
+    def timed(self, trips: Sequence[float], registers: int) -> Timed:
+        terms = self.terms(trips, registers)
+        parts = {
+            "schedule": terms.schedule_seconds,
+            "memory_bottleneck": terms.bottleneck_seconds,
+            "launch_overhead": terms.overhead_seconds,
+        }
+        return Timed(terms.seconds, parts)
 
     def terms(self, trips: Sequence[float], registers: int) -> DelayTerms:
         work, gpu = self.work, self.gpu

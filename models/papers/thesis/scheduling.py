@@ -12,22 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.clocks import ClockPair, checked, default_clocks
+from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.thesis import algorithms, penalties
 from wattcast.models.papers.thesis.code import KernelCode
 from wattcast.models.papers.thesis.work import (
+    CodeTimeModel,
     KernelWork,
-    code_diagnostics,
+    Timed,
     known_trips,
     memory_counts,
-    span_of_cases,
-    work_of,
 )
-from wattcast.models.time.base import TimePrediction, summed
-from wattcast.models.time.spread import estimate_within, spread
+from wattcast.models.time.base import summed
 
 KEPT_DELAYS = 64
 """Block delays kept per kernel, one entry for each latency table and thread count seen."""
@@ -64,8 +61,8 @@ class Costs(NamedTuple):
         return cycles / (core_mhz * 1e6) + (self.global_seconds + self.overhead_seconds)
 
 
-class SchedulingTimeModel:
-    """The time model of the thesis' section 4.4. Stateless; safe to share between threads.
+class SchedulingTimeModel(CodeTimeModel):
+    """The time model of the thesis' section 4.4.
 
     ``parts`` are summands, the terms of equation 4.8: ``schedule``, ``global_penalty``,
     ``shared_penalty``, ``cache_penalty``, ``launch_overhead``. More blocks, more trips or a lower
@@ -76,62 +73,33 @@ class SchedulingTimeModel:
     family = "scheduling"
     combined = staticmethod(summed)
 
-    def predict(
-        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of an analysed launch; see ``TimeModel``."""
-        return self.predict_work(work_of(analysis), gpu, clocks)
-
-    def predict_work(
-        self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of a launch given as plain numbers.
-
-        Raises ModelError for a GPU without published latencies, LaunchError where no block fits
-        on an SM, for clocks that are not above 0 and for a negative trip count.
-        """
-        pair = checked(clocks or default_clocks(gpu))
-        prepared = _Prepared(work, gpu)
-        trips, missing = known_trips(work)
-        middle = prepared.costs(trips, work.registers_per_thread)
-        seconds = middle.seconds(pair.core_mhz)
-        low, high = span_of_cases(
-            work,
-            trips,
-            seconds,
-            lambda *case: prepared.costs(*case).seconds(pair.core_mhz),
-        )
-        return TimePrediction(
-            family=self.family,
-            estimate=estimate_within(seconds, low, high, spread(self.family, gpu.id)),
-            clocks=pair,
-            parts={
-                name: cycles / pair.core_hz for name, cycles in middle.cycles(pair.core_mhz).items()
-            },
-            diagnostics=(
-                *missing,
-                *code_diagnostics(work.code),
-                *prepared.diagnostics,
-                *_unused_clock(pair, gpu),
-            ),
-        )
+    def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Prepared:
+        """The launch on this GPU."""
+        return _Prepared(work, gpu, clocks)
 
     def costs(self, work: KernelWork, gpu: GpuProfile) -> Costs:
         """What a prediction consists of. Raises as ``predict_work``, but for clocks."""
-        return _Prepared(work, gpu).costs(known_trips(work)[0], work.registers_per_thread)
+        prepared = self.machine(work, gpu, default_clocks(gpu))
+        return prepared.costs(known_trips(work)[0], work.registers_per_thread)
 
 
 class _Prepared:
     """A kernel's code with the numbers of a GPU and a launch filled in."""
 
-    def __init__(self, work: KernelWork, gpu: GpuProfile) -> None:
-        self.work, self.gpu = work, gpu
+    def __init__(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> None:
+        self.work, self.gpu, self.clocks = work, gpu, clocks
         self.threads = work.launch.threads
         self.latencies = penalties.latencies(gpu, self.threads)
         self.units = penalties.resource_units(gpu)
         self.diagnostics: tuple[Diagnostic, ...] = ()
         self._numbers = (*self.latencies.cycles.values(), *self.units.values())
         self._costs: dict[tuple[tuple[float, ...], algorithms.WavePlan], Costs] = {}
+
+    def timed(self, trips: Sequence[float], registers: int) -> Timed:
+        costs, core_mhz = self.costs(trips, registers), self.clocks.core_mhz
+        cycles = costs.cycles(core_mhz)
+        parts = {name: each / self.clocks.core_hz for name, each in cycles.items()}
+        return Timed(costs.seconds(core_mhz), parts)
 
     def costs(self, trips: Sequence[float], registers: int) -> Costs:
         work, gpu, code = self.work, self.gpu, self.work.code
@@ -152,6 +120,7 @@ class _Prepared:
             *for_global,
             *for_shared,
             *for_overhead,
+            *_unused_clock(self.clocks, gpu),
         )
         found = Costs(
             schedule_cycles=wave * plan.waves,  # each charged as a full one, the last too

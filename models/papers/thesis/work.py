@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
 
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.ptx.ir import Function
+from wattcast.models.clocks import ClockPair, checked, default_clocks
+from wattcast.models.estimate import Estimate
 from wattcast.models.papers.thesis.code import KernelCode
 from wattcast.models.papers.thesis.penalties import MemoryCounts
+from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.spread import estimate_within, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +157,66 @@ def code_diagnostics(code: KernelCode) -> tuple[Diagnostic, ...]:
         for line in code.calls
     )
     return tuple(found)
+
+
+class Timed(NamedTuple):
+    """Seconds of a launch in one case of trips and registers, and the model's ``parts`` of them."""
+
+    seconds: float
+    parts: Mapping[str, float]
+    regime: Regime | None = None
+
+
+class Machine(Protocol):
+    """One launch with the numbers of a GPU at its clocks filled in."""
+
+    diagnostics: tuple[Diagnostic, ...]
+
+    def timed(self, trips: Sequence[float], registers: int) -> Timed:
+        """Its time in one case. Raises LaunchError where no block fits on an SM."""
+
+
+class CodeTimeModel:
+    """A time model that reads a kernel's code. Stateless; safe to share between threads."""
+
+    family: ClassVar[str]
+
+    def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> Machine:
+        """What tells the time of every case. Raises ModelError for a GPU without published
+        latencies."""
+        raise NotImplementedError
+
+    def estimate(self, seconds: float, low: float, high: float, gpu: GpuProfile) -> Estimate:
+        """The interval around all cases: wider by what the model is known to err."""
+        return estimate_within(seconds, low, high, spread(self.family, gpu.id))
+
+    def predict(
+        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
+    ) -> TimePrediction:
+        """Time of an analysed launch; see ``TimeModel``."""
+        return self.predict_work(work_of(analysis), gpu, clocks)
+
+    def predict_work(
+        self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair | None = None
+    ) -> TimePrediction:
+        """Time of a launch given as plain numbers.
+
+        Raises ModelError for a GPU without published latencies and for a kernel of which the model
+        counts nothing, LaunchError where no block fits on an SM, for clocks that are not above 0
+        and for a negative trip count.
+        """
+        pair = checked(clocks or default_clocks(gpu))
+        machine = self.machine(work, gpu, pair)
+        trips, missing = known_trips(work)
+        middle = machine.timed(trips, work.registers_per_thread)
+        low, high = span_of_cases(
+            work, trips, middle.seconds, lambda *case: machine.timed(*case).seconds
+        )
+        return TimePrediction(
+            family=self.family,
+            estimate=self.estimate(middle.seconds, low, high, gpu),
+            clocks=pair,
+            parts=middle.parts,
+            regime=middle.regime,
+            diagnostics=(*missing, *code_diagnostics(work.code), *machine.diagnostics),
+        )

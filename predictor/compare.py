@@ -13,7 +13,6 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import KernelError, ModelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
-from wattcast.models.energy import energy
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import parts, reports
 from wattcast.predictor.messages import ClocksAnswer, KernelTiming, ModelReference, WarningLine
@@ -35,7 +34,7 @@ from wattcast.predictor.parts.operators import Asked
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.time_and_power import Chosen, limited_time_and_power
-from wattcast.predictor.parts.trust import Ranked, apart, trust
+from wattcast.predictor.parts.trust import Ranked, apart
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -51,8 +50,7 @@ def compare(
     Raises what ``predict`` raises (the error tells which side), KernelError where no kernel is on
     both sides, and ServiceError for too many.
     """
-    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    gpus = [predictor.gpus.load(name) for name in dict.fromkeys(names)]
+    gpus = [predictor.gpus.load(name) for name in dict.fromkeys(request.names())]
     comparisons: list[Comparison] = []
     warnings: list[WarningLine] = []
     ranked: list[Ranked] = []
@@ -163,22 +161,16 @@ def side_of(
         source: Source = predictor.sources.read(asked, gpu)
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
         clocks, beside = parts.clocks_of(request.clocks, gpu)
-        models = Chosen(asked.time_model, request.model)
-        limit, board = request.power_limit_watts, request.board or ""
-        found = limited_time_and_power(predictor, models, analysis, gpu, clocks, limit, board)
-        duration, watts, card = found.told()
+        models = Chosen(asked.time_model, request.model, request.board)
+        limit = request.power_limit_watts
+        found = limited_time_and_power(predictor, models, analysis, gpu, clocks, limit)
+        duration, _, card = found.told()
     seconds, power = duration.estimate.value, found.power
-    marked = trust(watts.basis, card, (), parts.trip_counts(analysis))
     return Side(
-        Measured(
-            kernel=parts.kernel_name(analysis.function),
-            power=parts.power(watts),
-            time=parts.time(duration.estimate),
-            energy=parts.energy(energy(watts, duration, gpu)),
-        ),
+        Measured(kernel=parts.kernel_name(analysis.function), **found.costs(gpu)),
         parts.clocks(found.clocks),
         reference_of(card),
-        Ranked(gpu.id, marked, card.family, card.source, watts.basis),
+        found.ranked(gpu, analysis),
         None
         if power.components is None
         else {name: watts * seconds for name, watts in power.components.items()},

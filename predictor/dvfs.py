@@ -25,7 +25,6 @@ from wattcast.models.clocks import (
     stepped,
     supported_pairs,
 )
-from wattcast.models.energy import energy
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING
 from wattcast.predictor import parts, reports
 from wattcast.predictor.messages import CODE_MODELS, Clocks
@@ -63,19 +62,10 @@ class _AtClocks:
 
     def __init__(self, pair: ClockPair, found: TimeAndPower, gpu: GpuProfile) -> None:
         self.pair, self.operating = pair, found
-        self.time, self.watts, self.card = found.told()
-        self.runs_at = found.clocks
-        self.notes = (*found.notes, *found.power.diagnostics)
-        self.energy = energy(self.watts, self.time, gpu)
+        self.time, watts, self.card = found.told()
+        self.costs = found.costs(gpu)
         key = Operating(*pair, found.limit_watts or gpu.tdp_watts)
-        self.point = Point(key, self.time.estimate.value, self.watts.value)
-
-    def absolute(self) -> dict[str, Any]:
-        return {
-            "time": parts.time(self.time.estimate),
-            "power": parts.power(self.watts),
-            "energy": parts.energy(self.energy),
-        }
+        self.point = Point(key, self.time.estimate.value, watts.value)
 
 
 @parts.within_asked_seconds
@@ -99,12 +89,11 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     admitted([reference], gpu)
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
-    models = Chosen(request.time_model, request.model if code is None else "physical")
+    family = request.model if code is None else "physical"
+    models = Chosen(request.time_model, family, request.board)
 
     def at(pair: ClockPair, limit: float | None) -> _AtClocks:
-        found = limited_time_and_power(
-            predictor, models, analysis, gpu, pair, limit, request.board or ""
-        )
+        found = limited_time_and_power(predictor, models, analysis, gpu, pair, limit)
         return _AtClocks(pair, found, gpu)
 
     base = at(reference, None)
@@ -126,7 +115,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
         kernel=parts.kernel_name(analysis.function),
         compiled=parts.compiled(source),
         model=reference_of(base.card if code is None else code.card),
-        reference=Reference(**base.point.key._asdict(), **base.absolute()),
+        reference=Reference(**base.point.key._asdict(), **base.costs),
         points=[_point(each, base, front, constraints, gpu) for each in found],
         pareto=[OperatingLimit(**point.key._asdict()) for point in front],
         best=Best.model_validate(
@@ -147,8 +136,8 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
             source,
             analysis,
             _about_clocks(pairs, gpu),
-            base.notes,
-            _later(base, found),
+            base.operating.warnings,
+            parts.later((each.operating for each in found), base.operating),
         ),
     )
 
@@ -244,11 +233,11 @@ def _point(
     )
     return OperatingPoint(
         **point.key._asdict(),
-        runs_at_core_mhz=found.runs_at.core_mhz,
+        runs_at_core_mhz=found.operating.clocks.core_mhz,
         scale=scale,
         speedup=1 / scale.time,
         energy_saved_percent=100 * (1 - scale.energy),
-        **found.absolute(),
+        **found.costs,
         edp_joule_seconds=point.edp,
         regime=found.time.regime,
         pareto=any(point is each for each in front),
@@ -309,14 +298,3 @@ def _about_clocks(pairs: Iterable[ClockPair], gpu: GpuProfile) -> list[Diagnosti
         detail = f"the profile of {gpu.id} has one memory clock, so only the core clock was varied"
         notes.append(Diagnostic("one_memory_clock", detail))
     return notes
-
-
-def _later(base: _AtClocks, found: Sequence[_AtClocks]) -> list[Diagnostic]:
-    """Warnings that only other pairs bring, each kind once."""
-    seen = {note.code for note in base.notes}
-    later: dict[str, Diagnostic] = {}
-    for each in found:
-        for note in each.notes:
-            if note.code not in seen:
-                later.setdefault(note.code, note)
-    return list(later.values())

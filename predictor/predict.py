@@ -82,7 +82,7 @@ MOST_GPUS = 16
 
 def gpus_of(predictor: Predictor, request: messages.PredictRequest | OnGpus) -> list[GpuProfile]:
     """Those named. Raises GpuError, and ServiceError for too many."""
-    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
+    names = request.names()
     if len(names) > MOST_GPUS:
         raise ServiceError(
             "validation",
@@ -243,8 +243,7 @@ def launched(
     corrections = [partial(corrected_by_known, *asked)] if request.known else []
 
     def at(pair: ClockPair) -> TimeAndPower:
-        board = request.board or ""
-        found = time_and_power(predictor, request, analysis, gpu, pair, board, *corrections)
+        found = time_and_power(predictor, request, analysis, gpu, pair, *corrections)
         if pair == clocks:
             predictor.drift.saw(gpu.id, found.power)
         if not request.known:

@@ -72,14 +72,14 @@ def sweep(predictor: Predictor, request: SweepRequest) -> SweepAnswer:
     ConstraintError where no shape keeps to the constraints, and LaunchError where none can be
     launched. Of variants of a source, the first that can be launched is the reference.
     """
-    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    gpus = [predictor.gpus.load(name) for name in dict.fromkeys(names)]
+    gpus = [predictor.gpus.load(name) for name in dict.fromkeys(request.names())]
     tried = (_tried_variants if request.defines else _tried_shapes)(predictor, request, gpus)
     sweeps, found = tried.sweeps, tried.found
     reference = sweeps[found[0].shape.gpu.id].reference
     constraints = Constraints(**request.constraints.model_dump())
     # On one GPU shapes are ranked whatever answered; between GPUs only what can be compared.
-    marked = [each.ranked() for each in found] if len(gpus) > 1 else []
+    several = found if len(gpus) > 1 else []
+    marked = [each.found.ranked(each.shape.gpu, each.analysis) for each in several]
     whys = incomparable(marked) or [None] * len(found)
     ranked = [each for each, why in zip(found, whys, strict=True) if why is None]
     if ranked[0].shape.gpu.id != gpus[0].id and len(gpus) > 1:
@@ -90,12 +90,15 @@ def sweep(predictor: Predictor, request: SweepRequest) -> SweepAnswer:
     source = sweeps[reference.shape.gpu.id].source
     on_front = {id(point) for point in front}
     notes = (each.notes for each in sweeps.values())
-    warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, _later(found))
+    later = parts.later(each.found for each in found)
+    warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, later)
     return SweepAnswer(
         kernel=parts.kernel_name(reference.analysis.function),
         compiled=parts.compiled(source),
         models=[each.answer() for each in sweeps.values()],
-        reference=SweepReference(**reference.shape.members(), **reference.absolute()),
+        reference=SweepReference(
+            **reference.shape.members(), **reference.found.costs(reference.shape.gpu)
+        ),
         points=[
             _point(each, reference, id(each.point) in on_front, constraints, why)
             for each, why in zip(found, whys, strict=True)
@@ -281,10 +284,10 @@ def _point(
         occupancy=analysis.occupancy.occupancy,
         limiter=analysis.occupancy.limiter,
         waves=analysis.waves,
-        **each.absolute(),
+        **each.found.costs(each.shape.gpu),
         edp_joule_seconds=point.edp,
         **_saved(point, reference.point),
-        regime=each.time.regime,
+        regime=each.found.told()[0].regime,
         spills=_spills(each, reference),
         pareto=on_front,
         feasible=not constraints.violated(point, reference.point.time_seconds),
@@ -329,12 +332,3 @@ def _unproven(found: Sequence[Predicted]) -> list[Diagnostic]:
         f"{doubtful[0].reason}. Check before you use one"
     )
     return [Diagnostic(UNPROVEN, detail, doubtful[0].line)]
-
-
-def _later(found: Sequence[Predicted]) -> list[Diagnostic]:
-    """Warnings of single shapes, each kind once."""
-    first: dict[str, Diagnostic] = {}
-    for each in found:
-        for note in each.notes:
-            first.setdefault(note.code, note)
-    return list(first.values())

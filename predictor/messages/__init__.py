@@ -388,12 +388,30 @@ class TimingChoice(Message):
 class GpuOrGpus(Message):
     """A request whose ``gpu`` or ``gpus`` is given, not both."""
 
+    gpu: Name | None = None
+    """GPU id or alias; see GET /gpus. Or give `gpus`."""
+    gpus: Annotated[list[Name], Field(min_length=1)] | None = None
+    """Several GPUs, each answered for itself."""
+
     @model_validator(mode="after")
     def _one_kind_of_gpu(self) -> Self:
-        names = (getattr(self, "gpu", None), getattr(self, "gpus", None))
-        if names.count(None) != 1:
+        if (self.gpu is None) == (self.gpus is None):
             raise ValueError("give either gpu or gpus")
         return self
+
+    def names(self) -> list[str]:
+        """The GPUs as they were named."""
+        return [self.gpu] if self.gpu is not None else list(self.gpus or ())
+
+
+class Conditions(Message):
+    """Under which clocks and power limit, and by which model of power."""
+
+    clocks: Clocks | None = None
+    """Clocks to predict for. Default: the GPU's own."""
+    power_limit_watts: PowerLimit = None
+    model: ModelChoice = "physical"
+    board: Board = None
 
 
 class KernelTiming(TimingChoice, KernelRequest):

@@ -16,7 +16,7 @@ MOST_LAUNCHES = 10_000
 """Launches of one request."""
 
 
-class BatchRequest(shared.TimingChoice, shared.KernelCode):
+class BatchRequest(shared.Conditions, shared.TimingChoice, shared.KernelCode):
     """Body of ``POST /predict/batch``."""
 
     model_config = shared.examples("BatchRequest")
@@ -27,11 +27,7 @@ class BatchRequest(shared.TimingChoice, shared.KernelCode):
     analysis: Mode = "symbolic"
     """How trip counts and activity are found out. `symbolic` takes about a millisecond a launch;
     `auto` and `executed` run sampled blocks of each one."""
-    clocks: shared.Clocks | None = None
-    """Clocks to predict for. Default: the GPU's own."""
-    power_limit_watts: shared.PowerLimit = None
     model: shared.ModelChoice = "auto"
-    board: shared.Board = None
 
 
 class LaunchProblem(shared.Answer):

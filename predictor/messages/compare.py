@@ -46,7 +46,7 @@ class Limits(shared.Message):
     max_power_percent: Percent | None = None
 
 
-class CompareRequest(shared.GpuOrGpus):
+class CompareRequest(shared.GpuOrGpus, shared.Conditions):
     """Body of ``POST /compare``. What ``old`` and ``new`` have in common may stand beside them:
     ``launch``, ``loops``, ``kernel`` and every other member of a request about a kernel."""
 
@@ -54,13 +54,6 @@ class CompareRequest(shared.GpuOrGpus):
 
     old: ComparedCode
     new: ComparedCode
-    gpu: shared.Name | None = None
-    """GPU id or alias; or give `gpus`."""
-    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
-    clocks: shared.Clocks | None = None
-    power_limit_watts: shared.PowerLimit = None
-    model: shared.ModelChoice = "physical"
-    board: shared.Board = None
     limits: Limits = Limits()
 
     @model_validator(mode="before")

@@ -18,7 +18,7 @@ Saving = Annotated[float, Field(gt=-1e6, lt=100, allow_inf_nan=False)]
 Speedup = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
-class JudgeRequest(shared.Message):
+class JudgeRequest(shared.Conditions):
     """Body of ``POST /judge``. What both sides have in common may stand beside them, as in
     ``POST /compare``."""
 
@@ -27,10 +27,6 @@ class JudgeRequest(shared.Message):
     reference: ComparedCode
     candidate: ComparedCode
     gpu: shared.Name
-    clocks: shared.Clocks | None = None
-    power_limit_watts: shared.PowerLimit = None
-    model: shared.ModelChoice = "physical"
-    board: shared.Board = None
     min_speedup: Speedup | None = None
     """Refuse a candidate that is less than so many times as fast: 1.05."""
     min_saving: Saving | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -181,13 +181,9 @@ class LanguageModelAnswer(shared.Reported):
             reports.amount("power", "watts", "W"),
             reports.Column("", lambda row: "Pareto" if row.pareto else ""),
         ]
-        whole = _Whole(
-            phase="whole",
-            time=self.time,
-            power=self.power,
-            energy=self.energy,
-            tokens_per_second=self.tokens_per_second,
-            joules_per_token=self.joules_per_token,
+        names = ("time", "power", "energy", "tokens", "tokens_per_second", "joules_per_token")
+        whole = PhaseAnswer.model_construct(
+            phase="whole", **{name: getattr(self, name) for name in names}
         )
         missing = ", ".join(self.not_included)
         return [
@@ -211,12 +207,3 @@ def _rate(heading: str, member: str, form: str) -> reports.Column:
         return "does not fit" if value is None else format(value, form)
 
     return reports.Column(heading, cell, figures=True)
-
-
-class _Whole(NamedTuple):
-    phase: str
-    time: Time
-    power: Power
-    energy: Energy
-    tokens_per_second: float
-    joules_per_token: float

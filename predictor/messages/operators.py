@@ -197,11 +197,6 @@ class OperatorOptions(shared.Message):
 class OnGpus(shared.GpuOrGpus, OperatorOptions):
     """What runs on one GPU or several. Exactly one of ``gpu`` and ``gpus`` is given."""
 
-    gpu: shared.Name | None = None
-    """GPU id or alias; see GET /gpus."""
-    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
-    """Several GPUs; the answer then has one prediction for each."""
-
 
 class OperatorRequest(OnGpus):
     """An operator on one GPU or several."""

@@ -56,10 +56,8 @@ def _default(name: str) -> object:
     return PredictRequest.model_fields[name].get_default(call_default_factory=True)
 
 
-class PredictRequest(shared.GpuOrGpus, shared.KernelTiming):
-    """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
-
-    model_config = shared.examples("PredictRequest")
+class MeasuredToo(shared.KernelTiming):
+    """A kernel of which something was measured."""
 
     work: WorkRequest | None = None
     """Measured work of the launch; or give `ptx` or `cuda`."""
@@ -68,17 +66,16 @@ class PredictRequest(shared.GpuOrGpus, shared.KernelTiming):
     )
     """Measured launches of this kernel. They correct the predicted time and power, and more so the
     more similar they are."""
-    gpu: shared.Name | None = None
-    """GPU id or alias; see GET /gpus."""
-    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
-    """Several GPUs; the answer then has one prediction for each."""
-    clocks: shared.Clocks | None = None
-    """Clocks to predict for. Default: the GPU's own."""
-    power_limit_watts: shared.PowerLimit = None
+
+
+class PredictRequest(shared.Conditions, shared.GpuOrGpus, MeasuredToo):
+    """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
+
+    model_config = shared.examples("PredictRequest")
+
     model: shared.ModelChoice = "auto"
     """Power model: `auto` is the promoted one, else the one that, by its card, does best on kernels
     left out of training."""
-    board: shared.Board = None
     explain: Literal["shap"] | None = None
     """Adds each feature's share of the power to the answer."""
     details: bool = False

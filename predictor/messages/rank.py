@@ -15,7 +15,7 @@ from wattcast.predictor.messages.compare import ComparedCode
 MOST_VARIANTS = 256
 
 
-class RankRequest(shared.Message):
+class RankRequest(shared.Conditions):
     """Variants of a kernel, each with its code and launch, on one GPU."""
 
     variants: list[ComparedCode] = Field(min_length=1, max_length=MOST_VARIANTS)
@@ -23,10 +23,6 @@ class RankRequest(shared.Message):
     """GPU id or alias."""
     by: Literal["energy", "time"] = "energy"
     """What is ranked by."""
-    clocks: shared.Clocks | None = None
-    power_limit_watts: shared.PowerLimit = None
-    model: shared.ModelChoice = "physical"
-    board: shared.Board = None
 
 
 class RankedConfiguration(Answer):

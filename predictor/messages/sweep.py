@@ -32,14 +32,11 @@ Formulas = Annotated[
 RegisterCount = Annotated[int, Field(strict=True, ge=1, le=255)]
 
 
-class SweepRequest(shared.GpuOrGpus, shared.KernelTiming):
+class SweepRequest(shared.Conditions, shared.GpuOrGpus, shared.KernelTiming):
     """Body of ``POST /sweep``. ``launch`` is the reference: every shape does its work."""
 
     model_config = shared.examples("SweepRequest")
 
-    gpu: shared.Name | None = None
-    """GPU id or alias; or give `gpus`."""
-    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
     blocks: Shapes | None = None
     """Blocks to try. Default: common sizes with as many axes as the launch."""
     grids: Shapes | None = None
@@ -67,11 +64,7 @@ class SweepRequest(shared.GpuOrGpus, shared.KernelTiming):
     names, `+ - * / // %`, parentheses, `ceil`, `min`, `max`."""
     block_formula: Formulas | None = Field(None, examples=[["TILE", "TILE"]])
     """The block of each variant, likewise."""
-    clocks: shared.Clocks | None = None
-    power_limit_watts: shared.PowerLimit = None
     constraints: ConstraintsRequest = ConstraintsRequest()
-    model: shared.ModelChoice = "physical"
-    board: shared.Board = None
 
     @model_validator(mode="after")
     def _shapes(self) -> SweepRequest:

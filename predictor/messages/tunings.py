@@ -74,7 +74,7 @@ class MeasuredRow(shared.Message):
         return self
 
 
-class TuningsRequest(shared.TimingChoice, shared.KernelCode):
+class TuningsRequest(shared.Conditions, shared.TimingChoice, shared.KernelCode):
     """Body of ``POST /tunings``. Tunable parameters are macros of CUDA source; of PTX they choose
     the launch alone."""
 
@@ -83,11 +83,6 @@ class TuningsRequest(shared.TimingChoice, shared.KernelCode):
     gpu: shared.Name
     """GPU id or alias; see GET /gpus."""
     launch: TuningLaunch = TuningLaunch()
-    clocks: shared.Clocks | None = None
-    """Clocks to predict for, where the space does not tune them."""
-    power_limit_watts: shared.PowerLimit = None
-    model: shared.ModelChoice = "physical"
-    board: shared.Board = None
     analysis: Mode = "auto"
     space: str | None = Field(None, min_length=1)
     """Text of a file: a space of our own, a T1 definition, T4 results or a cache of Kernel Tuner.

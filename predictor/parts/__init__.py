@@ -31,6 +31,7 @@ from wattcast.predictor.parts.sources import Source
 if TYPE_CHECKING:
     from wattcast.predictor import Limits, Predictor
     from wattcast.predictor.messages import Clocks, KernelCode, KernelRequest, LaunchRequest
+    from wattcast.predictor.parts.time_and_power import TimeAndPower
 
 MOST_LINES = 5
 """Lines named of what one cause does elsewhere."""
@@ -422,6 +423,16 @@ def _grid_in_threads(analysis: KernelAnalysis, count: int) -> Iterator[Diagnosti
 def plain_warnings(*groups: Iterable[Diagnostic]) -> list[messages.WarningLine]:
     """The same where there is no kernel: few, and none has a line."""
     return _each_once(groups, {})
+
+
+def later(points: Iterable[TimeAndPower], base: TimeAndPower | None = None) -> list[Diagnostic]:
+    """Warnings of single points that ``base`` has not, each kind once."""
+    known = set() if base is None else {note.code for note in base.warnings}
+    first: dict[str, Diagnostic] = {}
+    for note in (note for point in points for note in point.warnings):
+        if note.code not in known:
+            first.setdefault(note.code, note)
+    return list(first.values())
 
 
 def left_out(what: str, count: int, most: int) -> list[Diagnostic]:

@@ -106,7 +106,7 @@ def _point(
     asked = request.model_copy(update={"launch": known.launch})
     analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
     board, seconds = request.board or "", known.time_seconds
-    found = limited_time_and_power(predictor, request, analysis, gpu, clocks, board=board)
+    found = limited_time_and_power(predictor, request, analysis, gpu, clocks)
     if seconds is None or known.power_watts is None:
         return found
     power = predicted_watts(predictor, request.model, analysis, gpu, found.clocks, board, seconds)

@@ -19,16 +19,12 @@ from wattcast.features.occupancy import check_launch
 from wattcast.features.places import extra_threads
 from wattcast.models.choice import Point
 from wattcast.models.clocks import ClockPair
-from wattcast.models.energy import energy
-from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import parts
 from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.messages.sweep import SweepModel, SweepRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.time_and_power import limited_time_and_power
-from wattcast.predictor.parts.trust import Ranked, trust
-from wattcast.predictor.parts.watts import Watts
+from wattcast.predictor.parts.time_and_power import TimeAndPower, limited_time_and_power
 from wattcast.predictor.variants import Variant
 
 if TYPE_CHECKING:
@@ -65,29 +61,9 @@ class Predicted:
 
     shape: Shape
     analysis: KernelAnalysis
-    time: TimePrediction
-    power: Watts
+    found: TimeAndPower
     point: Point[Shape]
-    notes: tuple[Diagnostic, ...]
     doubt: Doubt | None = None
-
-    def ranked(self) -> Ranked:
-        """What decides whether it can be ranked with points of other GPUs."""
-        estimate, card = self.power.estimate, self.power.card
-        assert estimate is not None
-        assert card is not None
-        mark = trust(estimate.basis, card, (), parts.trip_counts(self.analysis))
-        return Ranked(self.shape.gpu.id, mark, card.family, card.source, estimate.basis)
-
-    def absolute(self) -> dict[str, Any]:
-        """Time, power and energy."""
-        assert self.power.estimate is not None
-        both = energy(self.power.estimate, self.time, self.shape.gpu)
-        return {
-            "time": parts.time(self.time.estimate),
-            "power": parts.power(self.power.estimate),
-            "energy": parts.energy(both),
-        }
 
 
 class Swept:
@@ -108,7 +84,7 @@ class Swept:
         own = Shape(gpu, base.grid, base.block, None, variant)
         self._mode: Mode = request.analysis
         self.reference = self._at(own, request.analysis)
-        self.notes: tuple[Diagnostic, ...] = (*beside, *self.reference.notes)
+        self.notes: tuple[Diagnostic, ...] = (*beside, *self.reference.found.warnings)
         ran = self.reference.analysis.activity_how == "executed"
         if request.analysis == "auto" and ran and (quick := self._symbolic(own)) is not None:
             self._mode, self.reference = "symbolic", quick
@@ -188,29 +164,21 @@ class Swept:
             changes["registers_per_thread"] = shape.registers
         asked = self._request.model_copy(update=changes)
         analysis = parts.analysed(self._predictor, asked, self.source, self._gpu, ptxas=True)
+        limit = self._request.power_limit_watts
         found = limited_time_and_power(
-            self._predictor,
-            asked,
-            analysis,
-            self._gpu,
-            self._clocks,
-            self._request.power_limit_watts,
-            self._request.board or "",
+            self._predictor, asked, analysis, self._gpu, self._clocks, limit
         )
         time, watts, _ = found.told()
-        point = Point(shape, time.estimate.value, watts.value)
-        notes = (*found.notes, *found.power.diagnostics)
-        return Predicted(shape, analysis, time, found.power, point, notes)
+        return Predicted(shape, analysis, found, Point(shape, time.estimate.value, watts.value))
 
     def answer(self) -> SweepModel:
         """What answered for the GPU."""
-        card = self.reference.power.card
-        assert card is not None
+        time, _, card = self.reference.found.told()
         return SweepModel(
             gpu=self._gpu.id,
             clocks=parts.clocks(self._clocks),
             model=reference_of(card),
-            time_model=self.reference.time.family,
+            time_model=time.family,
             analysis=self.reference.analysis.activity_how,
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
@@ -13,11 +14,14 @@ from wattcast.features.errors import AnalysisError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair
+from wattcast.models.energy import energy
 from wattcast.models.estimate import Estimate, between
 from wattcast.models.power.limit import HELD_BACK, checked_limit, clocks_within, held_back
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.registry import DEFAULT, get_time_model
 from wattcast.models.time.spread import least_seconds
+from wattcast.predictor import parts
+from wattcast.predictor.parts.trust import Ranked, trust
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
@@ -49,6 +53,8 @@ class Models(Protocol):
     def time_model(self) -> TimeModelChoice: ...
     @property
     def model(self) -> ModelChoice: ...
+    @property
+    def board(self) -> str | None: ...
 
 
 class Chosen(NamedTuple):
@@ -56,6 +62,7 @@ class Chosen(NamedTuple):
 
     time_model: TimeModelChoice
     model: ModelChoice
+    board: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,26 @@ class TimeAndPower:
             why = [note.detail for note in (*self.notes, *self.power.diagnostics)]
             raise AnalysisError("; ".join(why) or "neither time nor power can be told")
         return self.duration, self.power.estimate, self.power.card
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What to warn of."""
+        return (*self.notes, *self.power.diagnostics)
+
+    def costs(self, gpu: GpuProfile) -> dict[str, Any]:
+        """Time, power and energy as answers hold them. Raises as ``told``."""
+        duration, watts, _ = self.told()
+        return {
+            "time": parts.time(duration.estimate),
+            "power": parts.power(watts),
+            "energy": parts.energy(energy(watts, duration, gpu)),
+        }
+
+    def ranked(self, gpu: GpuProfile, analysis: KernelAnalysis) -> Ranked:
+        """What decides whether it can be ranked with other GPUs. Raises as ``told``."""
+        _, watts, card = self.told()
+        mark = trust(watts.basis, card, (), parts.trip_counts(analysis))
+        return Ranked(gpu.id, mark, card.family, card.source, watts.basis)
 
 
 def board_limit(card: ModelCard | None, gpu: GpuProfile) -> float:
@@ -116,10 +143,10 @@ def time_and_power(
     analysis: KernelAnalysis,
     gpu: GpuProfile,
     pair: ClockPair,
-    board: str = "",
     corrected: Callable[[TimePrediction], TimePrediction] = lambda found: found,
 ) -> TimeAndPower:
     """Time, as it is or ``corrected``, and power at a pair of clocks, whatever the limit."""
+    board = request.board or ""
     found, notes = timed(predictor, request.time_model, analysis, gpu, pair, board)
     duration = None if found is None else long_enough(corrected(found), analysis, gpu)
     seconds = None if duration is None else duration.estimate.value
@@ -146,16 +173,10 @@ def limited_time_and_power(
     gpu: GpuProfile,
     clocks: ClockPair,
     limit_watts: float | None = None,
-    board: str = "",
 ) -> TimeAndPower:
     """Time and power at ``clocks``, or at those that the limit leaves. Raises ClockError."""
-    return within_limit(
-        predictor,
-        gpu,
-        lambda pair: time_and_power(predictor, request, analysis, gpu, pair, board),
-        clocks,
-        limit_watts,
-    )
+    at = partial(time_and_power, predictor, request, analysis, gpu)
+    return within_limit(predictor, gpu, at, clocks, limit_watts)
 
 
 def within_limit(

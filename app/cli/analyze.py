@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from wattcast.app.cli.inputs import AsJson, KernelOptions
-from wattcast.app.cli.output import predictor, show
+from wattcast.app.cli.inputs import KernelOptions, OnGpu, request
+from wattcast.app.cli.output import predictor
+from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
 
 
-def analyze(launch: KernelOptions, as_json: AsJson = False) -> None:
+def analyze(on: OnGpu, launch: KernelOptions) -> AnalyzeAnswer:
     """Show what a launch does: loops, memory, occupancy, hot lines."""
     from wattcast.predictor.analyze import analyze as run
-    from wattcast.predictor.messages.analyze import AnalyzeRequest
 
-    answer = run(predictor(), AnalyzeRequest.model_validate(launch.body()))
-    show(answer, as_json)
+    return run(predictor(), request(AnalyzeRequest, launch, on))

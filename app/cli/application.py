@@ -3,41 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.output import predictor, show
+from wattcast.app.cli.cost import PriceOptions
+from wattcast.app.cli.output import Shown, predictor
+from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 
 TOLD_EVERY, ANALYSED_EVERY = 500_000, 50
 """Launches or events read, and launches analysed, between two lines of progress."""
 
 
+class TraceOptions(inputs.Options):
+    """By which models the power of a trace's launches is predicted."""
+
+    panel = inputs.MODELS
+    members = inputs.scalars(
+        ApplicationRequest, without=("gpu", "launches", "most_slowdown", "grams_co2_per_kwh")
+    )
+
+
+class WorthOptions(PriceOptions):
+    """What electricity costs, and how much slower it may get."""
+
+    short = MappingProxyType({"price_per_kwh": "--price", "grams_co2_per_kwh": "--co2"})
+    members = PriceOptions.members | inputs.fields(ApplicationRequest, "most_slowdown")
+
+
 def app(
     trace: Annotated[Path, typer.Argument(metavar="TRACE")],
+    prices: WorthOptions,
+    clocks: inputs.ClockOptions,
+    models: TraceOptions,
     gpu: list[str] | None = None,
     code: list[Path] | None = None,
-    price_per_kwh: Annotated[float | None, typer.Option("--price-per-kwh", "--price")] = None,
-    currency: str | None = None,
-    grams_co2_per_kwh: Annotated[float | None, typer.Option("--grams-co2-per-kwh", "--co2")] = None,
-    core_mhz: inputs.CoreMhz = None,
-    memory_mhz: inputs.MemoryMhz = None,
-    max_slowdown: float = 1.05,
     top: Annotated[int, typer.Option(min=1)] = 10,
-    launches: bool = False,
+    launches: Annotated[bool, typer.Option("--launches/--no-launches")] = False,
     against: Path | None = None,
     csv: Path | None = None,
     html: Path | None = None,
     counters: Path | None = None,
-    *,
-    models: inputs.TraceOptions,
-    as_json: inputs.AsJson = False,
-) -> None:
+) -> Shown[ApplicationAnswer]:
     """Add up the energy of all kernels in a trace.
 
     Durations are those measured in the trace, power is predicted.
@@ -48,10 +60,6 @@ def app(
             name in the trace.
         code: Folder or file with PTX of the kernels: Triton's or inductor's cache, .ptx files,
             binaries. Repeatable.
-        price_per_kwh: Electricity price per kWh.
-        currency: Currency of the price, e.g. EUR.
-        grams_co2_per_kwh: Carbon intensity, g CO2 per kWh.
-        max_slowdown: How many times as long kernels may take at the clock advised.
         top: Kernels, operators and steps shown.
         launches: With --json: a row for every launch.
         against: An older trace: shows what changed since.
@@ -60,28 +68,24 @@ def app(
         counters: Chrome JSON of launches and of each GPU's power over time to write, for Perfetto.
     """
     from wattcast.predictor.explain.page import STYLE
-    from wattcast.predictor.messages.application import ApplicationRequest
     from wattcast.predictor.reports.html import page
     from wattcast.predictor.traces.changes import changes
 
-    if price_per_kwh is None and currency is not None:
-        inputs.fail("give --price with --currency")
+    told = prices.body()
+    if "tariff" in told:
+        if "price_per_kwh" not in told["tariff"]:
+            inputs.fail("give --price with --currency")
+        told["tariff"].setdefault("currency", "units")
+    devices = dict(one.split("=", 1) for one in gpu or () if "=" in one)
     common = [one for one in gpu or () if "=" not in one]
     if len(common) > 1:
         inputs.fail("give one --gpu, or --gpu DEVICE=GPU for each device of the trace")
-    body: dict[str, Any] = {
+    where = {
         "gpu": common[0] if common else None,
-        "gpus": dict(one.split("=", 1) for one in gpu or () if "=" in one),
-        **models.request(),
-        "most_slowdown": max_slowdown,
+        "gpus": devices,
         "launches": launches or counters is not None,
-        "grams_co2_per_kwh": grams_co2_per_kwh,
     }
-    if price_per_kwh is not None:
-        body["tariff"] = {"price_per_kwh": price_per_kwh, "currency": currency or "units"}
-    if core_mhz is not None or memory_mhz is not None:
-        body["clocks"] = {"core_mhz": core_mhz, "memory_mhz": memory_mhz}
-    request = ApplicationRequest.model_validate(body)
+    request = inputs.request(ApplicationRequest, where, clocks, models, told)
     use = predictor()
     answer = _answer(use, trace, request, code or [])
     if against is not None:
@@ -95,7 +99,7 @@ def app(
         inputs.write(counters, answer.chrome())
         if not launches:
             answer = answer.model_copy(update={"launch_columns": None})
-    show(answer, as_json, lambda: answer.report(top))
+    return Shown(answer, lambda: answer.report(top))
 
 
 def _answer(

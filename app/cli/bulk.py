@@ -126,8 +126,8 @@ def _predicted(task: FileTask, row: Row, launch: Mapping[str, Any]) -> Iterator[
     from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.predict import predict_one
 
-    kernels: Sequence[str | None] = [launch["kernel"]]
-    row = {**row, "kernel": launch["kernel"] or ""}
+    kernels: Sequence[str | None] = [launch.get("kernel")]
+    row = {**row, "kernel": launch.get("kernel") or ""}
     try:
         request = PredictRequest(**{**launch, **task.code, "gpu": row["gpu"]})
         if request.kernel is None:
@@ -205,11 +205,11 @@ def _tasks(
         loops = [row["loops"]] if row.get("loops") else None
         kernel, arguments = row.get("kernel") or None, row.get("arguments", "").split()
         try:
-            options = LaunchOptions(
-                grid=grid, block=block, shared=shared or 0, kernel=kernel, loops=loops,
+            options = LaunchOptions.model_construct(
+                grid=grid, block=block, shared=shared, kernel=kernel, loops=loops,
                 arg=arguments, analysis=analysis, registers=registers,
             )  # fmt: skip
-            request = options.request(folder / name)
+            request = options.of(folder / name)
         except WattcastError as error:
             told = {"file": name, "grid": grid, "block": block, "problem": _one_line(error)}
             rows += [{**told, "gpu": gpu} for gpu in gpus]

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,29 +15,33 @@ from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import console, line, predictor, print_json, render, show
 from wattcast.app.cli.progress import advance, clear
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, Limits
 
-if TYPE_CHECKING:
-    from wattcast.predictor.messages.compare import CompareAnswer
 
-_PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*")
+def _percent(text: str) -> float:
+    found = re.fullmatch(r"\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*", text)
+    if found is None:
+        raise ValueError
+    return float(found[1])
 
-Percent = Annotated[
-    str | None, typer.Option(help="Largest change allowed: +5%; -2% asks for a saving of 2 %.")
-]
+
+class LimitOptions(inputs.Options):
+    """What new code may cost."""
+
+    panel = inputs.OWN
+    reader = inputs.Reader(_percent, "a percentage", "+5% or -2%")
+    members = inputs.scalars(Limits, under="limits")
 
 
 def diff(
     files: Annotated[list[Path], typer.Argument(metavar="FILE")],
-    gpu: inputs.Gpus,
+    on: inputs.OnGpus,
     launch: inputs.LaunchOptions,
     new: inputs.NewOptions,
-    against: Annotated[str | None, typer.Option(metavar="REVISION")] = None,
-    max_energy: Percent = None,
-    max_time: Percent = None,
-    max_power: Percent = None,
-    *,
     models: inputs.PhysicalOptions,
-    markdown: Annotated[bool, typer.Option("--markdown")] = False,
+    limits: LimitOptions,
+    against: Annotated[str | None, typer.Option(metavar="REVISION")] = None,
+    markdown: bool = False,
     brief: inputs.Brief = False,
     as_json: inputs.AsJson = False,
 ) -> None:
@@ -50,25 +54,13 @@ def diff(
         markdown: Print Markdown for a pull request.
     """
     from wattcast.predictor.compare import compare
-    from wattcast.predictor.messages.compare import CompareRequest
 
-    options = models.request()
-    time_model = options.pop("time_model")
-    body: dict[str, Any] = {
-        "gpus": gpu,
-        **options,
-        "limits": {
-            "max_energy_percent": _percent("--max-energy", max_energy),
-            "max_time_percent": _percent("--max-time", max_time),
-            "max_power_percent": _percent("--max-power", max_power),
-        },
-    }
     opened = predictor()
 
     def compared(old: Path, changed: Path) -> CompareAnswer:
-        both = new.sides(launch, old, changed, time_model)
-        sides = dict(zip(("old", "new"), both, strict=True))
-        return compare(opened, CompareRequest.model_validate({**body, **sides}))
+        sides = new.sides(launch, old, changed)
+        asked = inputs.request(CompareRequest, sides, models, limits, gpus=on.gpu)
+        return compare(opened, asked)
 
     if against is not None:
         if brief:
@@ -155,12 +147,3 @@ def _checked_out(revision: str, file: Path, to: Path) -> bool:
     if found.returncode == 0:
         to.write_bytes(found.stdout)
     return found.returncode == 0
-
-
-def _percent(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    found = _PERCENT.fullmatch(text)
-    if found is None:
-        inputs.fail(f"{option} {text!r}: expected a percentage, as in +5% or -2%")
-    return float(found[1])

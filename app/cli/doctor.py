@@ -10,13 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
-
-import typer
+from typing import Any, Literal
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import AsJson
-from wattcast.app.cli.output import predictor, show
+from wattcast.app.cli.output import Shown, predictor
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import WattcastError
 from wattcast.predictor.reports import Column, Report, Table
@@ -52,16 +49,16 @@ class Check:
     fix: str | None = None
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor() -> Shown[list[dict[str, Any]]]:
     """Check the installation, and say how to get what is missing.
 
     Looks at extras, GPU, compilers, models, database, data and service. The exit status is 1 if
     something is broken; what is only missing keeps it at 0.
     """
     found = [check for part in PARTS for check in _safe(part)]
-    show([asdict(check) for check in found], as_json, lambda: _report(found))
-    if any(check.state == "broken" for check in found):
-        raise typer.Exit(Exit.NO_ANSWER)
+    broken = any(check.state == "broken" for check in found)
+    told = [asdict(check) for check in found]
+    return Shown(told, lambda: _report(found), Exit.NO_ANSWER if broken else Exit.DONE)
 
 
 def _safe(part: Callable[[], Iterator[Check]]) -> list[Check]:

@@ -15,20 +15,16 @@ FORMATS = ("svg", "png", "html")
 
 
 def explain(
-    gpu: inputs.Gpu,
-    launch: inputs.LaunchOptions,
-    file: inputs.MaybePtx = None,
+    on: inputs.OnGpu,
+    launch: inputs.KernelOrWork,
+    models: inputs.ModelOptions,
     target: str = "power",
     method: str = "shap",
     seeds: Annotated[int, typer.Option(min=1)] = 1,
-    rows: Annotated[int, typer.Option("--rows", min=1)] = 12,
+    rows: Annotated[int, typer.Option(min=1)] = 12,
     picture: Annotated[str | None, typer.Option("--format")] = None,
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     chart: str = "waterfall",
-    work: inputs.Work = None,
-    known: inputs.Known = None,
-    *,
-    models: inputs.ModelOptions,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Explain the predicted power or time of a launch.
@@ -53,21 +49,15 @@ def explain(
         ("--method", method, get_args(Method)),
         ("--chart", chart, get_args(ChartKind)),
     ):
-        if given not in known_ones:
-            inputs.fail(f"{option} {given!r}: expected {' or '.join(known_ones)}")
+        inputs.check(option, given, known_ones)
     if seeds > MOST_SEEDS:
         inputs.fail(f"--seeds {seeds}: at most {MOST_SEEDS}")
     wanted = _format(picture, output)
     if wanted is not None and as_json:
         inputs.fail("give either --json or --output")
-    body = {
-        **launch.request_or_work(file, work),
-        "known": inputs.known_request(known),
-        "gpu": gpu,
-        **models.request(),
-    }
+    asked = inputs.request(PredictRequest, launch, on, models)
     opened = predictor()
-    prediction = predict_one(opened, PredictRequest.model_validate(body))
+    prediction = predict_one(opened, asked)
     answer = explained(opened, prediction, method, target, seeds)  # type: ignore[arg-type]
     if output is not None and wanted is not None:
         inputs.write(output, drawn(answer, prediction, wanted, chart))  # type: ignore[arg-type]

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from wattcast.app.cli.inputs import AsJson, KernelOptions
-from wattcast.app.cli.output import predictor, rows, show
+from typing import Any
+
+from wattcast.app.cli import inputs
+from wattcast.app.cli.output import Shown, predictor, rows
+from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 
 
 def features(
-    launch: KernelOptions,
-    schema: str = "alavani2023",
-    as_json: AsJson = False,
-) -> None:
+    on: inputs.OnGpu, launch: inputs.KernelOptions, schema: str = "alavani2023"
+) -> FeaturesAnswer:
     """Print the feature vector that a model sees.
 
     Args:
         schema: Feature schema; wattcast schemas lists them.
     """
     from wattcast.predictor.features import features as run
-    from wattcast.predictor.messages.features import FeaturesRequest
 
-    body = {**launch.body(), "schema": schema}
-    answer = run(predictor(), FeaturesRequest.model_validate(body))
-    show(answer, as_json)
+    return run(predictor(), inputs.request(FeaturesRequest, launch, on, schema=schema))
 
 
-def schemas(as_json: AsJson = False) -> None:
+def schemas() -> Shown[Any]:
     """List the feature schemas and the GPUs each one supports."""
     from wattcast.predictor.catalog import schema_summaries
 
-    columns = ("id", "version", "title", "gpus")
     found = schema_summaries()
-    show(found, as_json, lambda: rows(found, columns))
+    return Shown(found, lambda: rows(found, ("id", "version", "title", "gpus")))

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import console, line, predictor, print_json, rows, show
+from wattcast.app.cli.inputs import fail
+from wattcast.app.cli.output import Shown, console, line, predictor, print_json, rows, show
 from wattcast.app.settings import Settings
 from wattcast.features.gpus.loader import squeezed
 
@@ -22,14 +22,13 @@ gpus = typer.Typer(help="List, show, check or add GPU profiles.", invoke_without
 def gpus_default(context: typer.Context) -> None:
     """Without a subcommand: the list."""
     if context.invoked_subcommand is None:
-        gpus_list()
+        show(gpus_list(), as_json=False)
 
 
 @gpus.command("list")
 def gpus_list(
     words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Shown[Any]:
     """List the GPUs with a profile, all or those that words name.
 
     Args:
@@ -45,7 +44,7 @@ def gpus_list(
         # A PCI id or another spelling; where it is none, the error names what is alike.
         found = named or [one for one in found if one["id"] == opened.gpus.load(" ".join(words)).id]
     columns = ("id", "name", "compute_capability", "sm_count", "power_models", "schemas")
-    show(found, as_json, lambda: rows(found, columns))
+    return Shown(found, lambda: rows(found, columns))
 
 
 def _searched(gpu: Mapping[str, Any]) -> str:
@@ -101,7 +100,7 @@ def gpus_add(
     base: str | None = None,
     gpu_id: Annotated[str | None, typer.Option("--id")] = None,
     device: int | None = None,
-    replace: Annotated[bool, typer.Option("--replace")] = False,
+    replace: bool = False,
 ) -> None:
     """Write a profile of a GPU to WATTCAST_HOME, from its driver or from text dumps.
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from wattcast.app.cli.inputs import CUDA_SUFFIXES, AsJson, Brief, KernelOptions, ModelOptions, Sarif
-from wattcast.app.cli.output import predictor, show
-
-if TYPE_CHECKING:
-    from wattcast.predictor.messages.hotspots import HotspotsAnswer
+from wattcast.app.cli import inputs
+from wattcast.app.cli.output import Shown, predictor
+from wattcast.predictor.messages.hotspots import HotspotsAnswer
+from wattcast.predictor.messages.predict import PredictRequest
 
 
 def hotspots(
-    launch: KernelOptions,
-    models: ModelOptions,
+    on: inputs.OnGpu,
+    launch: inputs.KernelOptions,
+    models: inputs.ModelOptions,
     rows: Annotated[int, typer.Option(min=1)] = 12,
-    resources: Annotated[bool, typer.Option("--resources")] = False,
-    brief: Brief = False,
-    sarif: Sarif = False,
-    as_json: AsJson = False,
-) -> None:
+    resources: bool = False,
+) -> Shown[HotspotsAnswer]:
     """Rank the blocks and lines of a kernel by energy and time.
 
     Args:
@@ -31,17 +28,16 @@ def hotspots(
     """
     from wattcast.features.errors import ServiceError
     from wattcast.predictor.hotspots import hotspots_of
-    from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.predict import predict_one
 
     opened = predictor()
-    request = PredictRequest.model_validate({**launch.body(), **models.request()})
+    request = inputs.request(PredictRequest, launch, on, models)
     prediction = predict_one(opened, request)
     if prediction.energy is None:
         raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
     answer = _with_source(hotspots_of(opened, request, prediction, rows), launch.file)
     report = answer.resources if resources else answer.report
-    show(answer, as_json, report, brief=brief, sarif=launch.file if sarif else None)
+    return Shown(answer, report, file=launch.file)
 
 
 def _with_source(answer: HotspotsAnswer, file: Path) -> HotspotsAnswer:
@@ -49,7 +45,7 @@ def _with_source(answer: HotspotsAnswer, file: Path) -> HotspotsAnswer:
     itself, or what a file of PTX was compiled from, at its place or beside it."""
     from wattcast.features.cuda.compile import SOURCE_NAME
 
-    own = file.suffix in CUDA_SUFFIXES
+    own = file.suffix in inputs.CUDA_SUFFIXES
     read: dict[str, list[str]] = {}
     rows = []
     for row in answer.source_lines.rows:

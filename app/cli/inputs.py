@@ -1,8 +1,11 @@
-"""What the commands take: their common options, and how words become a request.
+"""What the commands take: options made of fields, and how words become a request.
 
 A command that has a parameter of a class such as ``LaunchOptions`` gets the options of that class
-on the command line, where the parameter stands; its docstring tells of its other parameters. A word
-that cannot be read ends the program with one line on stderr and status 2.
+on the command line, where the parameter stands; its docstring tells of its other parameters. A
+class of options lists fields of a request, whose names, defaults and descriptions hold, and has
+fields of its own for what takes other words; ``request`` makes the request of them. A command that
+returns an answer has ``--json``, and ``--brief`` where the answer has that form. A word that cannot
+be read ends the program with one line on stderr and status 2.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,29 +21,49 @@ from contextlib import contextmanager
 from inspect import Parameter
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 import typer
-from pydantic import BaseModel, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from pydantic.fields import FieldInfo
-from typer.models import OptionInfo
+from pydantic_core import PydanticUndefined
+from typer.models import OptionInfo, ParameterInfo
 
 from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.output import forms_of, show
 from wattcast.app.cli.progress import clear
-from wattcast.predictor.messages import KernelCode, LaunchRequest
-from wattcast.predictor.messages.application import ApplicationRequest
+from wattcast.predictor.messages import Clocks, Described, KernelCode, LaunchRequest
 from wattcast.predictor.messages.dvfs import ConstraintsRequest, DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
 
 CUDA_SUFFIXES = (".cu", ".cuh")
+LAUNCH, MODELS, OWN = "Launch", "Clocks and models", "Options"
+"""Groups of options in a command's help."""
 
 _FILE = typer.Argument(
     metavar="FILE",
     help="PTX file, or CUDA source (.cu; needs the extra cuda). - reads PTX from standard input.",
 )
 Ptx = Annotated[Path, _FILE]
-MaybePtx = Annotated[Path | None, _FILE]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP service answers.")]
+Brief = Annotated[
+    bool, typer.Option("--brief", help="Print one line of JSON, at most 1,024 bytes.")
+]
+Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0, for code scanning.")]
+FORMS = {"brief": Brief, "sarif": Sarif, "as_json": AsJson}
 
 
 def _gpu_names(incomplete: str) -> list[str]:
@@ -48,35 +72,7 @@ def _gpu_names(incomplete: str) -> list[str]:
     return [name for name in gpu_ids() if name.startswith(incomplete)]
 
 
-def _gpu(told: str) -> Any:
-    return typer.Option("--gpu", help=told, autocompletion=_gpu_names, rich_help_panel=LAUNCH)
-
-
-LAUNCH, MODELS = "Launch", "Clocks and models"
-"""Groups of options in a command's help."""
-
-Gpu = Annotated[str, _gpu("GPU id or alias; wattcast gpus list WORD finds one.")]
-Gpus = Annotated[list[str], _gpu("GPU id or alias; wattcast gpus list WORD finds one. Repeatable.")]
-CoreMhz = Annotated[float | None, typer.Option(help="Core clock in MHz. Default: the GPU's own.")]
-MemoryMhz = Annotated[
-    float | None,
-    typer.Option(help="Memory clock in MHz, as NVML reports it. Default: the GPU's own."),
-]
-Work = Annotated[
-    str | None,
-    typer.Option(
-        help="Counts from a profiler instead of FILE: dram_bytes=1e9,int_ops=4e9,flops_sp=2e9."
-    ),
-]
-Known = Annotated[
-    Path | None,
-    typer.Option(help="JSON file with measured launches of this kernel, as in POST /predict."),
-]
-Brief = Annotated[
-    bool, typer.Option("--brief", help="Print one line of JSON, at most 1,024 bytes.")
-]
-Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0, for code scanning.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP service answers.")]
+_GPU = typer.Option("--gpu", autocompletion=_gpu_names)
 
 
 def fail(message: str, status: int = Exit.BAD_INPUT) -> NoReturn:
@@ -92,38 +88,15 @@ def progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def work_request(file: Path | None, text: str | None, grid: str, block: str) -> dict[str, Any]:
-    """``work`` and ``launch`` of a request that brings no kernel."""
-    if text is None or file is not None:
-        fail("give either FILE or --work")
-    parts = [part.partition("=") for part in text.split(",")]
-    if not all(equals for _, equals, _ in parts):
-        fail(f"--work {text!r}: expected NAME=NUMBER, separated by commas")
-    return {
-        "work": {
-            name: value if name == "runtime" else _number(value, text, "--work")
-            for name, _, value in parts
-        },
-        "launch": {"grid": dimensions("--grid", grid), "block": dimensions("--block", block)},
-    }
-
-
-def known_request(file: Path | None) -> list[Any]:
-    """``known`` of a request, from a JSON file."""
-    found = [] if file is None else read_json(file)
-    if not isinstance(found, list):
-        fail(f"{file}: expected a JSON list of measured launches")
-    return found
-
-
-def read_json(file: Path) -> Any:
-    """What a JSON file holds; ``-`` is standard input."""
-    import json
-
+def read_json(file: Path, kind: type = object, what: str = "") -> Any:
+    """What a JSON file holds, ``what`` is expected of it; ``-`` is standard input."""
     try:
-        return json.loads(_bytes(file))
+        found = json.loads(_bytes(file))
     except ValueError as error:
         fail(f"{file}: not JSON: {error}")
+    if not isinstance(found, kind):
+        fail(f"{file}: expected {what}")
+    return found
 
 
 def read_text(file: Path) -> str:
@@ -157,23 +130,6 @@ def _read(file: Path) -> str:
         raise PtxError(NO_TEXT, line=line, column=column) from error
 
 
-def clock_request(
-    core_mhz: float | None, memory_mhz: float | None
-) -> dict[str, float | None] | None:
-    """``clocks`` of a request; ``None`` where none was given."""
-    if core_mhz is None and memory_mhz is None:
-        return None
-    return {"core_mhz": core_mhz, "memory_mhz": memory_mhz}
-
-
-def pair_request(option: str, text: str) -> dict[str, float]:
-    """A pair of clocks written CORE/MEMORY, or CORE alone."""
-    with expected(option, text, "CORE/MEMORY in MHz, as in 1164/3505"):
-        core, slash, memory = text.partition("/")
-        pair = {"core_mhz": float(core)}
-        return {**pair, "memory_mhz": float(memory)} if slash else pair
-
-
 @contextmanager
 def expected(option: str, text: str, what: str) -> Iterator[None]:
     """Reads ``text`` inside; where it holds no numbers, says ``what`` was expected and ends."""
@@ -181,6 +137,13 @@ def expected(option: str, text: str, what: str) -> Iterator[None]:
         yield
     except ValueError:
         fail(f"{option} {text!r}: expected {what}")
+
+
+def check(option: str, given: str, known: Sequence[str]) -> None:
+    """Ends the program for a name that is none of those known."""
+    if given not in known:
+        *first, last = known
+        fail(f"{option} {given!r}: expected {', '.join(first)} or {last}")
 
 
 def dimensions(
@@ -194,18 +157,7 @@ def dimensions(
         return found
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file; ``-`` is standard output."""
-    try:
-        if str(path) == "-":
-            sys.stdout.buffer.write(content)
-        else:
-            path.write_bytes(content)
-    except OSError as error:
-        fail(f"{path}: {error.strerror}")
-
-
-def _loops(given: list[str]) -> dict[str, float]:
+def _loops(given: Iterable[str]) -> dict[str, float]:
     trips: dict[str, float] = {}
     for text in given:
         label, _, number = text.rpartition("=")
@@ -214,7 +166,7 @@ def _loops(given: list[str]) -> dict[str, float]:
     return trips
 
 
-def _arguments(given: list[str]) -> dict[str, Any]:
+def _arguments(given: Iterable[str]) -> dict[str, Any]:
     """``n=1024`` is a number, ``0:elements=1024,values=index`` a hint about a pointer."""
     found: dict[str, Any] = {}
     for text in given:
@@ -246,58 +198,161 @@ def _number(value: str, text: str, option: str = "--arg") -> int | float:
         fail(f"{option} {text!r}: {value!r} is not a number")
 
 
+def write(path: Path, content: bytes) -> None:
+    """Write a file; ``-`` is standard output."""
+    try:
+        if str(path) == "-":
+            sys.stdout.buffer.write(content)
+        else:
+            path.write_bytes(content)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+
+
+class Reader(NamedTuple):
+    """How a value that is no number and no name is written in one word: what it is, an example."""
+
+    read: Callable[[str], Any]
+    what: str
+    example: str
+
+    def of(self, option: str, text: str) -> Any:
+        """What a word says. Ends the program where it cannot be read."""
+        with expected(option, text, f"{self.what}, as in {self.example}"):
+            return self.read(text)
+
+
+def _pair(text: str) -> dict[str, float]:
+    core, slash, memory = text.partition("/")
+    return {"core_mhz": float(core), **({"memory_mhz": float(memory)} if slash else {})}
+
+
+def _numbers(text: str) -> list[int]:
+    """``300..700`` are nine numbers from the one to the other."""
+    if ".." in text:
+        low, high = (int(part) for part in text.split(".."))
+        return [round(low + (high - low) * step / 8) for step in range(9)]
+    return [int(part) for part in text.split(",")]
+
+
+def _shapes(text: str) -> list[list[int]]:
+    return [[int(size) for size in shape.split("x")] for shape in text.split(",")]
+
+
+PAIR = Reader(_pair, "CORE/MEMORY in MHz", "1164/3505")
+NUMBERS = Reader(_numbers, "whole numbers", "24,32 or 300..700")
+SHAPES = Reader(_shapes, "shapes separated by commas", "64,128 or 16x16")
+
+
+# --- options ----------------------------------------------------------------------------
+
 _NAMES = {
-    "dynamic_shared_bytes": "shared",
+    "launch.dynamic_shared_bytes": "shared",
     "static_shared_bytes": "static_shared",
     "registers_per_thread": "registers",
     "power_limit_watts": "power_limit",
+    "power_limits_watts": "power_limits",
+    "registers": "try_registers",
+    "include_unproven": "all_shapes",
+    "most_slowdown": "max_slowdown",
+    "counters.clocks": "counted_at",
+    "limits.max_energy_percent": "max_energy",
+    "limits.max_time_percent": "max_time",
+    "limits.max_power_percent": "max_power",
 }
-"""Options with a shorter name than the member of the request that they give."""
+"""Options with another name than the member of the request that they give."""
 
 
-class Options:
-    """Options made of the fields of a request: their defaults, and their descriptions as help.
+def _word(path: str) -> str:
+    return _NAMES.get(path, path.rpartition(".")[2])
 
-    ``members`` are fields that one word gives, ``others`` the options of what takes more words.
-    """
 
+class Options(Described):
+    """Options of a command: its own fields, and ``members``, fields of a request by their paths in
+    it, each of which one word gives. Their names, defaults and descriptions are the request's."""
+
+    model_config = ConfigDict(extra="allow")
     panel: ClassVar[str] = LAUNCH
-    members: ClassVar[Mapping[str, FieldInfo]] = {}
-    others: ClassVar[Sequence[Parameter]] = ()
-
-    def __init__(self, **given: Any) -> None:
-        defaults = {each.name: each.default for each in self.parameters()}
-        self.given: dict[str, Any] = {**defaults, **given}
+    members: ClassVar[dict[str, FieldInfo]] = {}
+    reader: ClassVar[Reader | None] = None
+    """Reads the members, where their types do not tell how."""
+    short: ClassVar[Mapping[str, str]] = {}
+    """Second names of options."""
 
     @classmethod
     def parameters(cls) -> list[Parameter]:
         """The options as typer takes them."""
-        return [*cls.others, *(_option(name, each) for name, each in cls.members.items())]
+        return [
+            *(
+                _parameter(name, _hint(each), each.default, each.description, cls.panel)
+                for name, each in cls.model_fields.items()
+            ),
+            *(_member(cls, path, each) for path, each in cls.members.items()),
+        ]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was given, by the options' names."""
+        return {**self.__dict__, **(self.model_extra or {})}
 
     def replaced(self, **changed: Any) -> Self:
         """The same with other words for some options."""
-        return type(self)(**{**self.given, **changed})
+        return self.model_construct(**{**self.given, **changed})
 
-    def of(self, names: Iterable[str]) -> dict[str, Any]:
-        """Members of a request by their names."""
-        return {name: self.given[_NAMES.get(name, name)] for name in names}
+    def body(self) -> dict[str, Any]:
+        """The part of a request's body that they tell."""
+        found: dict[str, Any] = {}
+        for path, field in self.members.items():
+            if (value := self.given.get(word := _word(path))) is None:
+                continue
+            if isinstance(reader := self.reader or _kind(field.annotation), Reader):
+                value = reader.of(f"--{word.replace('_', '-')}", value)
+            *inside, name = path.split(".")
+            part = functools.reduce(lambda at, each: at.setdefault(each, {}), inside, found)
+            part[name] = value
+        return found
+
+
+Request = TypeVar("Request", bound=BaseModel)
+
+
+def body_of(*parts: Options | Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """The body of a request that options, and members told here, make."""
+    body: dict[str, Any] = {}
+    for part in (*parts, more):
+        for name, value in (part.body() if isinstance(part, Options) else part).items():
+            both = isinstance(value, dict) and isinstance(body.get(name), dict)
+            body[name] = {**body[name], **value} if both else value
+    return body
+
+
+def request(kind: type[Request], *parts: Options | Mapping[str, Any], **more: Any) -> Request:
+    """The same as the request. Raises pydantic.ValidationError."""
+    return kind.model_validate(body_of(*parts, **more))
+
+
+def fields(request: type[BaseModel], *names: str, under: str = "") -> dict[str, FieldInfo]:
+    """Fields of a request, or of the part of one that stands ``under`` a member."""
+    inside = f"{under}." if under else ""
+    return {f"{inside}{name}": request.model_fields[name] for name in names}
 
 
 def scalars(
-    request: type[BaseModel], *base: type[BaseModel], without: Iterable[str] = ()
+    request: type[BaseModel], *base: type[BaseModel], without: Iterable[str] = (), under: str = ""
 ) -> dict[str, FieldInfo]:
-    """Fields of a request that one word gives: numbers, names and switches; those of ``base`` and
-    ``without`` have options elsewhere."""
+    """All fields that are numbers, names and switches; those of ``base`` and ``without`` have
+    options elsewhere."""
     left_out = {*without, *(name for each in base for name in each.model_fields)}
-    return {
-        name: field
+    names = [
+        name
         for name, field in request.model_fields.items()
-        if name not in left_out and _kind(field.annotation) is not None
-    }
+        if name not in left_out and isinstance(_kind(field.annotation), type)
+    ]
+    return fields(request, *names, under=under)
 
 
 def _kind(annotation: Any) -> Any:
-    """The type of the word that gives a field; ``None`` where one word does not."""
+    """The type of the word that gives a field, or its reader; ``None`` where one word does not."""
     of = get_origin(annotation)
     if of is Annotated:
         return _kind(get_args(annotation)[0])
@@ -306,95 +361,106 @@ def _kind(annotation: Any) -> Any:
     if of in (Union, UnionType):
         kinds = {_kind(each) for each in get_args(annotation) if each is not NoneType}
         return kinds.pop() if len(kinds) == 1 else None
+    if of is list:
+        return {int: NUMBERS, float: NUMBERS, None: SHAPES}.get(_kind(get_args(annotation)[0]))
+    if annotation is Clocks:
+        return PAIR
     return annotation if annotation in (bool, int, float, str) else None
 
 
-def _option(name: str, field: FieldInfo) -> Parameter:
-    kind, word = _kind(field.annotation), _NAMES.get(name, name)
-    flags = [f"--{word.replace('_', '-')}"] if kind is bool else []
+def _hint(field: FieldInfo) -> Any:
+    infos = [each for each in field.metadata if isinstance(each, ParameterInfo)]
+    return Annotated[field.annotation, infos[0] if infos else typer.Option()]
+
+
+def _member(options: type[Options], path: str, field: FieldInfo) -> Parameter:
+    """The option that gives a field of a request."""
+    found, word = options.reader or _kind(field.annotation), _word(path)
+    kind: Any = str if isinstance(found, Reader) else found
     names = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     for each in field.metadata:
-        names = (
-            (each.json_schema or {}).get("enum", ()) if isinstance(each, WithJsonSchema) else names
-        )
-    help_text = (field.description or "").replace("`", "")
-    help_text += f" One of {', '.join(names)}." if names else ""
-    default = Parameter.empty if field.is_required() else field.get_default()
-    option = typer.Option(*flags, help=help_text)
+        if isinstance(each, WithJsonSchema) and each.json_schema:
+            names = each.json_schema.get("enum", ())
+    told = [(field.description or "").replace("`", "")]
+    told += [f"One of {', '.join(names)}."] if names else []
+    if isinstance(found, Reader):
+        told.append(f"{found.what[0].upper()}{found.what[1:]}, as in {found.example}.")
+    default = None if field.is_required() or isinstance(found, Reader) else field.get_default()
+    flags = (f"--{word.replace('_', '-')}", options.short[word]) if word in options.short else ()
     of = kind if default is not None else kind | None
-    annotated = Annotated[of, option]  # type: ignore[valid-type]
-    return Parameter(word, Parameter.KEYWORD_ONLY, default=default, annotation=annotated)
+    hint = Annotated[of, typer.Option(*flags)]  # type: ignore[valid-type]
+    return _parameter(word, hint, default, " ".join(filter(None, told)), options.panel)
 
 
-def _own(
-    name: str,
-    kind: Any,
-    help_text: str,
-    default: Any = None,
-    flags: Sequence[str] = (),
-    metavar: str | None = None,
-) -> Parameter:
-    option = Annotated[kind, typer.Option(*flags, help=help_text, metavar=metavar)]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
+def _parameter(name: str, hint: Any, default: Any, told: str | None, panel: str = OWN) -> Parameter:
+    """An option or argument, with its help and in a group of the command's help."""
+    kind, info, *_ = get_args(hint)
+    info = copy.copy(info)
+    info.help = " ".join(told.split()) if told else info.help
+    if isinstance(info, OptionInfo):
+        info.rich_help_panel = info.rich_help_panel or panel
+        if kind is bool and default is False and info.default is ...:
+            info.param_decls = (f"--{name.replace('_', '-')}",)
+    default = Parameter.empty if default is PydanticUndefined else default
+    return Parameter(
+        name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+class OnGpu(Options):
+    """The GPU that is asked about."""
+
+    gpu: Annotated[str, _GPU]
+    """GPU id or alias; wattcast gpus list WORD finds one."""
+
+    def body(self) -> dict[str, Any]:
+        """It, as requests name it."""
+        return {"gpu": self.gpu}
+
+
+class OnGpus(Options):
+    """One or several GPUs."""
+
+    gpu: Annotated[list[str], _GPU]
+    """GPU id or alias; wattcast gpus list WORD finds one. Repeatable."""
+
+    def body(self) -> dict[str, Any]:
+        """They, as requests name them."""
+        return {"gpu": self.gpu[0]} if len(self.gpu) == 1 else {"gpus": self.gpu}
 
 
 class CodeOptions(Options):
     """Of a kernel, whatever its grid and block."""
 
-    launch = scalars(LaunchRequest)
-    code = scalars(KernelCode, without=KernelCode.sources())
-    members: ClassVar[Mapping[str, FieldInfo]] = {**launch, **code}
-    others: ClassVar[Sequence[Parameter]] = (
-        _own(
-            "loops", list[str] | None,
-            "Loop trip counts: 64 for all loops, LABEL=64 for one. Repeatable.",
-        ),
-        _own(
-            "arg", list[str] | None,
-            "Kernel argument by position or name: n=1024. For a pointer: "
-            "0:elements=1024,values=index. Repeatable.",
-        ),
-        _own(
-            "macro", list[str] | None, "Macro of CUDA source. Repeatable.",
-            flags=("-D",), metavar="NAME=VALUE",
-        ),
-        _own(
-            "include", list[Path] | None, "Where headers of CUDA source are. Repeatable.",
-            flags=("-I",), metavar="FOLDER",
-        ),
-        _own(
-            "use_fast_math", bool, "As nvcc's option.", False,
-            flags=("--use_fast_math", "--use-fast-math"),
-        ),
-        _own(
-            "standard", str | None, "C++ standard of CUDA source: c++17.", flags=("-std", "--std"),
-        ),
-        _own(
-            "compiler_option", list[str] | None,
-            "Another option of the compiler: --fmad=false. Repeatable.", flags=("-X",),
-        ),
-        _own(
-            "project", Path | None,
-            "A build's compile_commands.json tells options and headers.", metavar="FOLDER",
-        ),
-    )  # fmt: skip
+    members = scalars(LaunchRequest, under="launch") | scalars(
+        KernelCode, without=KernelCode.sources()
+    )
+    loops: list[str] | None = None
+    """Loop trip counts: 64 for all loops, LABEL=64 for one. Repeatable."""
+    arg: list[str] | None = None
+    """Kernel argument by position or name: n=1024. For a pointer: 0:elements=1024,values=index.
+    Repeatable."""
+    macro: Annotated[list[str] | None, typer.Option("-D", metavar="NAME=VALUE")] = None
+    """Macro of CUDA source. Repeatable."""
+    include: Annotated[list[Path] | None, typer.Option("-I", metavar="FOLDER")] = None
+    """Where headers of CUDA source are. Repeatable."""
+    use_fast_math: Annotated[bool, typer.Option("--use_fast_math", "--use-fast-math")] = False
+    """As nvcc's option."""
+    standard: Annotated[str | None, typer.Option("-std", "--std")] = None
+    """C++ standard of CUDA source: c++17."""
+    compiler_option: Annotated[list[str] | None, typer.Option("-X")] = None
+    """Another option of the compiler: --fmad=false. Repeatable."""
+    project: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None
+    """A build's compile_commands.json tells options and headers."""
 
     def of_code(self, file: Path, grid: str = "1", block: str = "1") -> dict[str, Any]:
         """The part of a request's body that tells code and launch.
 
         Raises CompileError or PtxError for a file that is not UTF-8 text.
         """
-        return {
-            **self._source(file),
-            "launch": {
-                "grid": dimensions("--grid", grid),
-                "block": None if block == "auto" else dimensions("--block", block),
-                "arguments": _arguments(self.given["arg"] or []),
-                **self.of(self.launch),
-            },
-            "loops": _loops(self.given["loops"] or []),
-            **self.of(self.code),
-        }
+        launch = {**_shape(grid, block), "arguments": _arguments(self.arg or ())}
+        told = {"launch": launch, "loops": _loops(self.loops or ())}
+        return body_of(self._source(file), Options.body(self), told)
 
     def _source(self, file: Path) -> dict[str, Any]:
         """PTX; or CUDA source, with the headers beside it and the compiler's options."""
@@ -403,193 +469,185 @@ class CodeOptions(Options):
             return {"ptx": text}
         from wattcast.features.cuda.own_files import project_options, with_headers
 
-        given = self.given
-        options = [f"-D{each}" for each in given["macro"] or ()]
-        options += ["--use_fast_math"] * given["use_fast_math"]
-        options += [f"--std={given['standard']}"] if given["standard"] else []
-        options += given["compiler_option"] or []
-        project = given["project"]
+        options = [f"-D{each}" for each in self.macro or ()]
+        options += ["--use_fast_math"] * self.use_fast_math
+        options += [f"--std={self.standard}"] if self.standard else []
+        options += self.compiler_option or []
         try:
-            of_project, folders = project_options(project, file) if project else ([], [])
-            text, headers = with_headers(file, [*(given["include"] or ()), *folders])
+            of_project, folders = project_options(self.project, file) if self.project else ([], [])
+            text, headers = with_headers(file, [*(self.include or ()), *folders])
         except (OSError, ValueError) as error:
             fail(str(error))
         found = {"headers": headers, "compiler_options": [*of_project, *options]}
         return {"cuda": text, **{name: value for name, value in found.items() if value}}
 
 
-class LaunchOptions(CodeOptions):
+def _shape(grid: str, block: str) -> dict[str, Any]:
+    sizes = None if block == "auto" else dimensions("--block", block)
+    return {"grid": dimensions("--grid", grid), "block": sizes}
+
+
+class _Shape(Options):
+    """Of a launch."""
+
+    grid: Annotated[str, typer.Option()]
+    """Blocks in the grid: 4096, 64,64 or 64x64x1."""
+    block: Annotated[str, typer.Option()]
+    """Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel."""
+
+
+class LaunchOptions(CodeOptions, _Shape):
     """Of a launch, beside the file with its code."""
 
-    others: ClassVar[Sequence[Parameter]] = (
-        _own("grid", str, "Blocks in the grid: 4096, 64,64 or 64x64x1.", Parameter.empty),
-        _own(
-            "block", str,
-            "Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel.",
-            Parameter.empty,
-        ),
-        *CodeOptions.others,
-    )  # fmt: skip
-
-    @property
-    def grid(self) -> str:
-        """As it was written."""
-        return str(self.given["grid"])
-
-    @property
-    def block(self) -> str:
-        """As it was written."""
-        return str(self.given["block"])
-
-    def request(self, file: Path) -> dict[str, Any]:
+    def of(self, file: Path) -> dict[str, Any]:
         """The part of a request's body that tells code and launch. Raises as ``of_code``."""
         return self.of_code(file, self.grid, self.block)
 
-    def request_or_work(self, file: Path | None, work: str | None) -> dict[str, Any]:
-        """The same, or measured ``work`` in the place of code; one of them has to be given."""
-        if file is not None and work is None:
-            return self.request(file)
-        how = self.of(name for name in self.code if name.startswith("analysis"))
-        return {**work_request(file, work, self.grid, self.block), **how}
+
+class KernelOptions(LaunchOptions):
+    """A file, and a launch of its kernel."""
+
+    file: Ptx
+
+    def body(self) -> dict[str, Any]:
+        """The part of a request's body that tells them. Raises as ``of_code``."""
+        return self.of(self.file)
+
+
+class KernelOrWork(LaunchOptions):
+    """A launch of a file's kernel, or measured work in its place; and what is known of it."""
+
+    file: Annotated[Path | None, _FILE] = None
+    work: Annotated[str | None, typer.Option(rich_help_panel=OWN)] = None
+    """Counts from a profiler instead of FILE: dram_bytes=1e9,int_ops=4e9,flops_sp=2e9."""
+    known: Annotated[Path | None, typer.Option(rich_help_panel=OWN)] = None
+    """JSON file with measured launches of this kernel, as in POST /predict."""
+
+    def body(self) -> dict[str, Any]:
+        """The part of a request's body that tells them. Raises as ``of_code``."""
+        if self.file is not None and self.work is None:
+            body = self.of(self.file)
+        else:
+            how = Options.body(self)
+            body = {name: how[name] for name in how if name.startswith("analysis")}
+            body |= {"work": self._work(), "launch": _shape(self.grid, self.block)}
+        return {**body, "known": known(self.known)}
+
+    def _work(self) -> dict[str, Any]:
+        if self.work is None or self.file is not None:
+            fail("give either FILE or --work")
+        parts = [part.partition("=") for part in self.work.split(",")]
+        if not all(equals for _, equals, _ in parts):
+            fail(f"--work {self.work!r}: expected NAME=NUMBER, separated by commas")
+        return {
+            name: value if name == "runtime" else _number(value, self.work, "--work")
+            for name, _, value in parts
+        }
+
+
+def known(file: Path | None) -> list[Any]:
+    """``known`` of a request, from a JSON file."""
+    return [] if file is None else read_json(file, list, "a JSON list of measured launches")
 
 
 class NewOptions(Options):
     """How the launch of new code differs from that of the old one."""
 
-    others: ClassVar[Sequence[Parameter]] = (
-        _own("new_grid", str | None, "Grid of the new code, where it differs."),
-        _own("new_block", str | None, "Block of the new code, where it differs."),
-        _own("new_shared", int | None, "Dynamic shared memory of the new code, where it differs."),
-        _own("new_kernel", str | None, "Name of the new code's kernel, where it differs."),
-        _own(
-            "new_arg", list[str] | None,
-            "Arguments of the new code, in the place of all of --arg. Repeatable.",
-        ),
-    )  # fmt: skip
+    new_grid: str | None = None
+    """Grid of the new code, where it differs."""
+    new_block: str | None = None
+    """Block of the new code, where it differs."""
+    new_shared: int | None = None
+    """Dynamic shared memory of the new code, where it differs."""
+    new_kernel: str | None = None
+    """Name of the new code's kernel, where it differs."""
+    new_arg: list[str] | None = None
+    """Arguments of the new code, in the place of all of --arg. Repeatable."""
 
-    def sides(self, launch: LaunchOptions, old: Path, new: Path, time_model: Any) -> list[Any]:
-        """The parts of a request's body that tell both sides; headers beside the new file count
-        for the old one too. Raises as ``LaunchOptions.request``."""
+    def sides(
+        self, launch: LaunchOptions, old: Path, new: Path, names: tuple[str, str] = ("old", "new")
+    ) -> dict[str, Any]:
+        """The members of a request's body that tell both sides; headers beside the new file count
+        for the old one too. Raises as ``LaunchOptions.of``."""
         if str(old) == str(new) == "-":
             fail("only one of the two files can be standard input")
-        beside = launch.replaced(include=[*(launch.given["include"] or ()), new.parent])
+        beside = launch.replaced(include=[*(launch.include or ()), new.parent])
         changed = {name.removeprefix("new_"): each for name, each in self.given.items()}
         given = {name: each for name, each in changed.items() if each not in (None, [])}
-        both = (old, beside), (new, launch.replaced(**given))
-        return [{**each.request(file), "time_model": time_model} for file, each in both]
+        return dict(zip(names, (beside.of(old), launch.replaced(**given).of(new)), strict=True))
 
 
-class KernelOptions(LaunchOptions):
-    """A file, a GPU and a launch of the file's kernel on it."""
-
-    others: ClassVar[Sequence[Parameter]] = (
-        Parameter("file", Parameter.KEYWORD_ONLY, annotation=Ptx),
-        Parameter("gpu", Parameter.KEYWORD_ONLY, annotation=Gpu),
-        *LaunchOptions.others,
-    )
-
-    @property
-    def file(self) -> Path:
-        """The file with the kernel."""
-        return Path(self.given["file"])
-
-    def body(self) -> dict[str, Any]:
-        """The part of a request's body that tells them. Raises as ``of_code``."""
-        return {**self.request(self.file), "gpu": self.given["gpu"]}
-
-
-class ModelOptions(Options):
-    """At which clocks, and by which models."""
+class ClockOptions(Options):
+    """At which clocks."""
 
     panel = MODELS
-    members: ClassVar[Mapping[str, FieldInfo]] = scalars(
+    members = scalars(Clocks, under="clocks")
+
+
+class ModelOptions(ClockOptions):
+    """At which clocks, under which power limit, and by which models."""
+
+    members = ClockOptions.members | scalars(
         PredictRequest, KernelCode, without=("gpu", "explain", "details")
     )
-    others: ClassVar[Sequence[Parameter]] = (
-        Parameter("core_mhz", Parameter.KEYWORD_ONLY, default=None, annotation=CoreMhz),
-        Parameter("memory_mhz", Parameter.KEYWORD_ONLY, default=None, annotation=MemoryMhz),
-    )
-
-    def request(self) -> dict[str, Any]:
-        """The part of a request's body that names clocks, power limit, models and board."""
-        clocks = clock_request(self.given["core_mhz"], self.given["memory_mhz"])
-        return {"clocks": clocks, **self.of(self.members)}
 
 
 class PhysicalOptions(ModelOptions):
     """The same where differences count: by the physical model, if none is named."""
 
-    members: ClassVar[Mapping[str, FieldInfo]] = {
-        **ModelOptions.members,
-        **{name: SweepRequest.model_fields[name] for name in ModelOptions.members},
-    }
+    members = ModelOptions.members | scalars(
+        SweepRequest, KernelCode, without=("gpu", "grid_stride", "include_unproven")
+    )
 
 
 class ScalingOptions(Options):
     """By which model times and powers are scaled over clocks."""
 
     panel = MODELS
-    members: ClassVar[Mapping[str, FieldInfo]] = scalars(DvfsRequest, KernelCode, without=("gpu",))
-
-    def request(self) -> dict[str, Any]:
-        """The part of a request's body that names models and board."""
-        return self.of(self.members)
-
-
-class TraceOptions(ScalingOptions):
-    """By which models the power of a trace's launches is predicted."""
-
-    members: ClassVar[Mapping[str, FieldInfo]] = scalars(
-        ApplicationRequest, without=("gpu", "launches", "most_slowdown", "grams_co2_per_kwh")
-    )
+    members = scalars(DvfsRequest, KernelCode, without=("gpu",))
 
 
 class Constraints(Options):
     """What the best has to keep to."""
 
     panel = "Constraints"
-    members: ClassVar[Mapping[str, FieldInfo]] = scalars(ConstraintsRequest)
-
-    def request(self) -> dict[str, Any]:
-        """The member ``constraints`` of a request."""
-        return self.of(self.members)
+    members = scalars(ConstraintsRequest, under="constraints")
 
 
-def _in_panel(hint: Any, panel: str | None) -> Any:
-    """The option, in a group of the command's help."""
-    kind, (told, *_) = hint.__origin__, hint.__metadata__
-    told = copy.copy(told)
-    if isinstance(told, OptionInfo):
-        told.rich_help_panel = panel
-    return Annotated[kind, told]
-
-
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` as typer takes it: each class of options stands as the options in it, and what
-    its docstring tells of a parameter below ``Args:`` is the help of that option.
+def with_options(command: Callable[..., Any]) -> Callable[..., None]:
+    """``command`` as typer takes it: each class of options stands as the options in it, what its
+    docstring tells of a parameter below ``Args:`` is the help of that option, and an answer that
+    it returns is shown.
     """
     signature = inspect.signature(command, eval_str=True)
     text, _, listed = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
     helps = dict(_ARGUMENT.findall(listed))
     parameters: list[Parameter] = []
     groups: dict[str, type[Options]] = {}
-    for parameter in signature.parameters.values():
-        kind = parameter.annotation
-        if not (isinstance(kind, type) and issubclass(kind, Options)):
-            told = _told(parameter, helps.get(parameter.name))
-            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=told))
-            continue
-        groups[parameter.name] = kind
-        parameters += [
-            each.replace(annotation=_in_panel(each.annotation, kind.panel))
-            for each in kind.parameters()
-        ]
+    for each in signature.parameters.values():
+        kind = each.annotation
+        if isinstance(kind, type) and issubclass(kind, Options):
+            groups[each.name] = kind
+            parameters += kind.parameters()
+        elif kind is typer.Context:
+            parameters.append(each)
+        else:
+            if get_origin(kind) is not Annotated:
+                required = each.default is Parameter.empty
+                kind = Annotated[kind, typer.Argument() if required else typer.Option()]
+            parameters.append(_parameter(each.name, kind, each.default, helps.get(each.name)))
+    forms = forms_of(signature.return_annotation)
+    parameters += [_parameter(name, FORMS[name], False, None) for name in forms]
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
+        how = {name: given.pop(name) for name in forms}
         for name, kind in groups.items():
-            given[name] = kind(**{each.name: given.pop(each.name) for each in kind.parameters()})
-        command(**given)
+            words = {each.name: given.pop(each.name) for each in kind.parameters()}
+            given[name] = kind.model_construct(**words)
+        answer = command(**given)
+        if forms:
+            show(answer, **how)
 
     called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -599,16 +657,3 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 _ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 """A parameter in a docstring: its name, and its help in one or more lines."""
-
-
-def _told(parameter: Parameter, told: str | None) -> Any:
-    """The parameter's annotation with its help, if the docstring tells one."""
-    if told is None:
-        return parameter.annotation
-    hint = parameter.annotation
-    if get_origin(hint) is not Annotated:
-        required = parameter.default is Parameter.empty
-        hint = Annotated[hint, typer.Argument() if required else typer.Option()]
-    kind, option = hint.__origin__, copy.copy(hint.__metadata__[0])
-    option.help = " ".join(told.split())
-    return Annotated[kind, option]

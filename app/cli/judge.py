@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import predictor, show
+from wattcast.predictor.messages.judge import JudgeRequest
+
+
+class LeastOptions(inputs.Options):
+    """What a candidate has to reach."""
+
+    panel = inputs.OWN
+    members = inputs.fields(JudgeRequest, "min_speedup", "min_saving")
 
 
 def judge(
     reference: inputs.Ptx,
     candidate: inputs.Ptx,
-    gpu: inputs.Gpu,
+    on: inputs.OnGpu,
     launch: inputs.LaunchOptions,
     new: inputs.NewOptions,
-    min_speedup: float | None = None,
-    min_saving: float | None = None,
-    *,
+    least: LeastOptions,
     models: inputs.PhysicalOptions,
     brief: inputs.Brief = False,
 ) -> None:
-    """Judge a candidate beside its reference; exit with 3 if it is refused.
-
-    Args:
-        min_speedup: Refuse a candidate that is less than so many times as fast: 1.05.
-        min_saving: Refuse a candidate that saves less than so many percent of the energy.
-    """
+    """Judge a candidate beside its reference; exit with 3 if it is refused."""
     from wattcast.predictor.judge import judge as run
-    from wattcast.predictor.messages.judge import JudgeRequest
 
-    options = models.request()
-    time_model = options.pop("time_model")
-    sides = new.sides(launch, reference, candidate, time_model)
-    body: dict[str, Any] = {
-        **dict(zip(("reference", "candidate"), sides, strict=True)),
-        **options,
-        "gpu": gpu,
-        "min_speedup": min_speedup,
-        "min_saving": min_saving,
-    }
-    answer = run(predictor(), JudgeRequest.model_validate(body))
+    sides = new.sides(launch, reference, candidate, ("reference", "candidate"))
+    answer = run(predictor(), inputs.request(JudgeRequest, sides, on, models, least))
     if brief:
         show(answer, as_json=True, brief=True)
     else:

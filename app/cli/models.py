@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import print_json, rows, show
+from wattcast.app.cli.output import Shown, print_json, rows, show
 from wattcast.app.settings import Settings
 
 models = typer.Typer(help="List, promote or roll back trained models.", invoke_without_command=True)
@@ -26,11 +26,11 @@ ACTOR = "command line"
 def models_default(context: typer.Context, as_json: AsJson = False) -> None:
     """Without a subcommand: the list."""
     if context.invoked_subcommand is None:
-        models_list(as_json)
+        show(models_list(), as_json)
 
 
 @models.command("list")
-def models_list(as_json: AsJson = False) -> None:
+def models_list() -> Shown[Any]:
     """List trained models and their error on unseen kernels."""
     from wattcast.app.services import Services
     from wattcast.predictor import catalog
@@ -38,9 +38,9 @@ def models_list(as_json: AsJson = False) -> None:
     power = Services(Settings()).power
     found = [catalog.model_summary(card, power.serving.coverage) for card in power.cards()]
     columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
-    show(found, as_json, lambda: rows(found, columns))
     for problem in power.problems():
         print(f"wattcast: left out: {problem}", file=sys.stderr)
+    return Shown(found, lambda: rows(found, columns))
 
 
 @models.command("registry")

@@ -7,25 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
-from wattcast.app.cli.inputs import AsJson, Gpus, fail, read_json
-from wattcast.app.cli.output import predictor, show
+from wattcast.app.cli.inputs import OWN, OnGpus, Options, body_of, fail, read_json, request, scalars
+from wattcast.app.cli.output import predictor
+from wattcast.predictor.messages import operators as messages
 
 SHORT = {"batched-gemm": "batched_gemm", "linear-attention": "linear_attention"}
+
+
+class OperatorOptions(Options):
+    """Under which power limit, and by whose kernels."""
+
+    panel = OWN
+    members = scalars(messages.OperatorOptions)
 
 
 def operator(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME")],
+    on: OnGpus,
+    how: OperatorOptions,
     shape: Annotated[list[str] | None, typer.Argument(metavar="--FIELD VALUE ...")] = None,
-    *,
-    gpu: Gpus,
     vary: list[str] | None = None,
     new: list[str] | None = None,
-    framework: str | None = None,
-    power_limit: float | None = None,
-    explain: Annotated[bool, typer.Option("--explain")] = False,
-    as_json: AsJson = False,
-) -> None:
+    explain: bool = False,
+) -> Any:
     """Predict a matrix product, attention or experts by shape alone.
 
     Args:
@@ -37,42 +42,28 @@ def operator(
             --write-bytes 1e9.
         vary: Member with values to try: m=1024,2048. Repeatable: all combinations.
         new: Member with another value, to compare with: dtype=fp8. Repeatable.
-        framework: Whose kernels: vllm or trtllm. Default: vllm.
-        power_limit: Power limit in watts. Default: the board's own.
         explain: Also print SHAP contributions.
     """
     from wattcast.predictor.compare import compare
-    from wattcast.predictor.messages import operators as messages
     from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
 
     if sum(map(bool, (vary, new, explain, name.endswith(".json")))) > 1:
         fail("give one of --vary, --new, --explain and a file")
     asked = {"name": SHORT.get(name, name), **_fields([*(shape or ()), *context.args])}
-    body: dict[str, Any] = {
-        **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
-        "operator": asked,
-        "framework": framework,
-        "power_limit_watts": power_limit,
-    }
-    answer: Any
+    body = body_of(on, how)
     if name.endswith(".json"):
-        body["operators"] = read_json(Path(name))
-        del body["operator"]
-        batch = messages.OperatorBatchRequest.model_validate(body)
-        answer = predict_operators(predictor(), batch)
-    elif vary:
-        body["vary"] = dict(map(_varied, vary))
-        sweep = messages.OperatorSweepRequest.model_validate(body)
-        answer = sweep_operator(predictor(), sweep)
-    elif new:
-        changed = {key: values[0] for key, values in map(_varied, new)}
-        body["old"], body["new"] = ({"operator": {**asked, **each}} for each in ({}, changed))
-        del body["operator"]
-        answer = compare(predictor(), messages.OperatorCompareRequest.model_validate(body))
-    else:
-        body["explain"] = "shap" if explain else None
-        answer = predict_operator(predictor(), messages.OperatorRequest.model_validate(body))
-    show(answer, as_json)
+        many = request(messages.OperatorBatchRequest, body, operators=read_json(Path(name)))
+        return predict_operators(predictor(), many)
+    if vary:
+        varied = dict(map(_varied, vary))
+        swept = request(messages.OperatorSweepRequest, body, operator=asked, vary=varied)
+        return sweep_operator(predictor(), swept)
+    if new:
+        changed = {**asked, **{key: values[0] for key, values in map(_varied, new)}}
+        sides = {"old": {"operator": asked}, "new": {"operator": changed}}
+        return compare(predictor(), request(messages.OperatorCompareRequest, body, sides))
+    told = {"operator": asked, "explain": "shap" if explain else None}
+    return predict_operator(predictor(), request(messages.OperatorRequest, body, told))
 
 
 def _varied(text: str) -> tuple[str, list[int | bool | str]]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import rich.table
+import typer
 from pydantic_core import to_json
 from rich.console import Console
 from rich.text import Text
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.progress import clear
 from wattcast.app.settings import Settings
 from wattcast.predictor import messages, reports
@@ -47,31 +49,60 @@ def print_json(value: Any) -> None:
     print(json.dumps(json.loads(text or to_json(value, inf_nan_mode="null")), indent=2))
 
 
-def show(
-    answer: Any,
-    as_json: bool,
-    report: Callable[[], reports.Report] | None = None,
-    *,
-    brief: bool = False,
-    sarif: Path | None = None,
-) -> None:
-    """An answer as JSON, also in ``brief`` or as SARIF of a file, or its report for people."""
-    if sarif is not None:
+Kind = TypeVar("Kind")
+
+
+class Shown(NamedTuple, Generic[Kind]):
+    """An answer with another report than its own, what is done after it is shown, and the exit
+    status that it ends with."""
+
+    answer: Kind
+    report: Callable[[], reports.Report] | None = None
+    status: Exit = Exit.DONE
+    then: Callable[[], None] | None = None
+    file: Path | None = None
+    """What its places are in."""
+
+
+def forms_of(answer: Any) -> list[str]:
+    """How an answer of this type can be printed beside its report."""
+    if answer is None:
+        return []
+    from wattcast.predictor.reports.brief import forms
+
+    names = set(_names(answer))
+    brief = ["brief"] if names & forms().keys() else []
+    return [*brief, *(["sarif"] if names & {"AdviceAnswer", "HotspotsAnswer"} else ()), "as_json"]
+
+
+def _names(kind: Any) -> Iterator[str]:
+    yield getattr(kind, "__name__", "")
+    for each in get_args(kind):
+        yield from _names(each)
+
+
+def show(answer: Any, as_json: bool, brief: bool = False, sarif: bool = False) -> None:
+    """An answer as JSON, also in ``brief`` or as SARIF, or its report for people."""
+    shown = answer if isinstance(answer, Shown) else Shown(answer)
+    if sarif and shown.file is not None:
         from wattcast.app.settings import installed_version
         from wattcast.predictor.reports.sarif import sarif as located
 
         clear()
-        print(located(answer, sarif.as_posix(), installed_version()).decode())
-        return
-    if brief:
+        print(located(shown.answer, shown.file.as_posix(), installed_version()).decode())
+    elif brief:
         from wattcast.predictor.reports.brief import brief as shortened
 
         clear()
-        print(shortened(answer).decode())
+        print(shortened(shown.answer).decode())
     elif as_json:
-        print_json(answer)
+        print_json(shown.answer)
     else:
-        render(report() if report is not None else answer.report())
+        render((shown.report or shown.answer.report)())
+    if shown.then is not None:
+        shown.then()
+    if shown.status is not Exit.DONE:
+        raise typer.Exit(shown.status)
 
 
 def render(report: reports.Report, out: Console | None = None) -> None:

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.output import predictor, show
+from wattcast.app.cli.output import Shown, predictor
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 
 
 def predict(
-    gpu: inputs.Gpus,
-    launch: inputs.LaunchOptions,
-    file: inputs.MaybePtx = None,
-    work: inputs.Work = None,
-    known: inputs.Known = None,
-    *,
+    on: inputs.OnGpus,
+    launch: inputs.KernelOrWork,
     models: inputs.ModelOptions,
-    explain: Annotated[bool, typer.Option("--explain")] = False,
-    details: Annotated[bool, typer.Option("--details")] = False,
+    explain: bool = False,
+    details: bool = False,
     registry: bool = True,
     open_: Annotated[bool, typer.Option("--open")] = False,
-    brief: inputs.Brief = False,
-    as_json: inputs.AsJson = False,
-) -> None:
+) -> Shown[PredictAnswer | PredictAnswers]:
     """Predict the power, time and energy of a kernel launch.
 
     Args:
@@ -34,21 +30,11 @@ def predict(
         registry: Use the models promoted in the service's database, if any.
         open_: Show the answer in the page of the service running here.
     """
-    from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.predict import predict as run
 
-    body: dict[str, Any] = {
-        **launch.request_or_work(file, work),
-        "known": inputs.known_request(known),
-        **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
-        **models.request(),
-        "explain": "shap" if explain else None,
-        "details": details,
-    }
+    body = inputs.body_of(launch, on, models, details=details, explain="shap" if explain else None)
     answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
-    show(answer, as_json, brief=brief)
-    if open_:
-        _open(body)
+    return Shown(answer, then=partial(_open, body) if open_ else None)
 
 
 def _open(body: Mapping[str, Any]) -> None:

@@ -3,58 +3,85 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.output import predictor, show
+from wattcast.app.cli.output import Shown, predictor
+from wattcast.predictor.messages.rank import RankAnswer
 
 if TYPE_CHECKING:
     from wattcast.predictor.rank import TuningProblem
     from wattcast.predictor.tuning_files import TuningRun
 
-Divisors = Annotated[
-    str | None,
-    typer.Option(help="What divides this axis of the problem size: parameters a,b or a number."),
-]
+
+class ProblemOptions(inputs.Options):
+    """How configurations become launches."""
+
+    panel = inputs.OWN
+    file: inputs.Ptx
+    problem_size: str | None = None
+    """Problem size: 1048576 or 4096x4096. Default: from the file."""
+    grid_div_x: str | None = None
+    """What divides this axis of the problem size: parameters a,b or a number."""
+    grid_div_y: str | None = None
+    """What divides this axis of the problem size: parameters a,b or a number."""
+    grid_div_z: str | None = None
+    """What divides this axis of the problem size: parameters a,b or a number."""
+
+    def of(
+        self,
+        found: TuningRun,
+        on: inputs.OnGpu,
+        code: inputs.CodeOptions,
+        models: inputs.PhysicalOptions,
+    ) -> TuningProblem:
+        """How the configurations of a file become launches of the code in another."""
+        from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem
+
+        size = found.problem_size
+        if self.problem_size is not None:
+            told = inputs.dimensions("--problem-size", self.problem_size, "4096x4096", least=1)
+            size = tuple(told)
+        if size is None:
+            inputs.fail("the file does not give the problem size; pass --problem-size")
+        body = inputs.body_of(code.of_code(self.file), on, models)
+        if self.file.suffix in inputs.CUDA_SUFFIXES:
+            body["kernel"] = code.given["kernel"] or found.kernel
+        axes = (self.grid_div_x, self.grid_div_y, self.grid_div_z)
+        named = tuple(
+            (name,) if text is None else tuple(text.split(","))
+            for text, name in zip(axes, BLOCK_NAMES, strict=True)
+        )
+        return TuningProblem(size, named, request=body)
 
 
 def rank(
     tuning: Annotated[Path, typer.Argument(metavar="TUNING")],
-    file: inputs.Ptx,
-    gpu: inputs.Gpu,
-    problem_size: str | None = None,
-    grid_div_x: Divisors = None,
-    grid_div_y: Divisors = None,
-    grid_div_z: Divisors = None,
-    by: str = "energy",
-    top: Annotated[int, typer.Option(min=1)] = 10,
-    *,
+    on: inputs.OnGpu,
+    problem: ProblemOptions,
     code: inputs.CodeOptions,
     models: inputs.PhysicalOptions,
-    as_json: inputs.AsJson = False,
-) -> None:
+    by: str = "energy",
+    top: Annotated[int, typer.Option(min=1)] = 10,
+) -> Shown[RankAnswer]:
     """Rank Kernel Tuner configurations before running them.
 
     If the file holds measurements, also shows how good the ranking is.
 
     Args:
         tuning: T4 results or cache file of Kernel Tuner.
-        problem_size: Problem size: 1048576 or 4096x4096. Default: from the file.
         by: Rank by energy or time.
         top: How many configurations you would run.
     """
     from wattcast.predictor.rank import Objective
     from wattcast.predictor.rank import rank as run
 
-    if by not in get_args(Objective):
-        inputs.fail(f"--by {by!r}: expected energy or time")
+    inputs.check("--by", by, get_args(Objective))
     found = tuning_file(tuning)
-    divisors = (grid_div_x, grid_div_y, grid_div_z)
-    problem = problem_of(found, file, gpu, problem_size, divisors, code, models)
-    answer = run(predictor(), found, problem, by, top)  # type: ignore[arg-type]
-    show(answer, as_json, lambda: answer.report(top))
+    answer = run(predictor(), found, problem.of(found, on, code, models), by, top)  # type: ignore[arg-type]
+    return Shown(answer, lambda: answer.report(top))
 
 
 def tuning_file(path: Path) -> TuningRun:
@@ -62,30 +89,3 @@ def tuning_file(path: Path) -> TuningRun:
     from wattcast.predictor.tuning_files import read_tuning
 
     return read_tuning(inputs.read_text(path))
-
-
-def problem_of(
-    found: TuningRun,
-    file: Path,
-    gpu: str,
-    problem_size: str | None,
-    divisors: tuple[str | None, ...],
-    code: inputs.CodeOptions,
-    models: inputs.PhysicalOptions,
-) -> TuningProblem:
-    """How the configurations of a file become launches of the code in another."""
-    from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem
-
-    size = found.problem_size
-    if problem_size is not None:
-        size = tuple(inputs.dimensions("--problem-size", problem_size, "4096x4096", least=1))
-    if size is None:
-        inputs.fail("the file does not give the problem size; pass --problem-size")
-    request: dict[str, Any] = {**code.of_code(file), "gpu": gpu, **models.request()}
-    if file.suffix in inputs.CUDA_SUFFIXES:
-        request["kernel"] = code.given["kernel"] or found.kernel
-    named = tuple(
-        (name,) if text is None else tuple(text.split(","))
-        for text, name in zip(divisors, BLOCK_NAMES, strict=True)
-    )
-    return TuningProblem(size, named, request=request)

@@ -3,83 +3,47 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
-
-import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.output import predictor, show
+from wattcast.app.cli.output import predictor
+from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
+
+
+class ShapeOptions(inputs.Options):
+    """What is tried."""
+
+    panel = inputs.OWN
+    members = inputs.fields(
+        SweepRequest, "blocks", "grids", "grid_stride", "registers", "include_unproven"
+    )
 
 
 def sweep(
-    file: inputs.Ptx,
-    gpu: inputs.Gpus,
-    launch: inputs.LaunchOptions,
-    blocks: str | None = None,
-    grids: str | None = None,
-    grid_stride: Annotated[bool, typer.Option("--grid-stride")] = False,
-    try_registers: str | None = None,
-    all_shapes: Annotated[bool, typer.Option("--all-shapes")] = False,
-    define: list[str] | None = None,
-    *,
+    on: inputs.OnGpus,
+    launch: inputs.KernelOptions,
+    shapes: ShapeOptions,
     constraints: inputs.Constraints,
     models: inputs.PhysicalOptions,
-    brief: inputs.Brief = False,
-    as_json: inputs.AsJson = False,
-) -> None:
+    define: list[str] | None = None,
+) -> SweepAnswer:
     """Predict launch shapes, GPUs or source variants, and pick the best.
 
     Tries blocks, grids, register counts and macros. Best by energy, by time and by energy-delay
     product. Shapes that are not shown to compute the same are left out.
 
     Args:
-        blocks: Blocks to try: 64,128 or 16x16,32x8. Default: common sizes.
-        grids: Grids to try: 80,160. Default: as many blocks as cover the threads.
-        grid_stride: The kernel has a grid-stride loop, so any grid is correct.
-        try_registers: Register counts per thread to try: 24,32,40.
-        all_shapes: Also shapes that are not shown to compute the same: check before you use one.
         define: Macro of a .cu with values to try: TILE=8,16,32. Repeatable: all combinations.
             --grid and --block may then be formulas: --block TILE,TILE --grid 'ceil(n/TILE),1'.
     """
-    from wattcast.predictor.messages.sweep import SweepRequest
     from wattcast.predictor.sweep import sweep as run
 
-    formulas: dict[str, Any] = {}
+    formulas = {}
     if define:
-        formulas = {
-            "defines": _macros(define),
-            "grid_formula": _formulas(launch.grid),
-            "block_formula": _formulas(launch.block),
-        }
+        shape = {"grid_formula": _formulas(launch.grid), "block_formula": _formulas(launch.block)}
+        formulas = {"defines": _macros(define), **shape}
         launch = launch.replaced(grid="1", block="1")
-    body: dict[str, Any] = {
-        **launch.request(file),
-        **formulas,
-        **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
-        "blocks": _shapes("--blocks", blocks),
-        "grids": _shapes("--grids", grids),
-        "grid_stride": grid_stride,
-        "registers": _numbers("--try-registers", try_registers),
-        "include_unproven": all_shapes,
-        "constraints": constraints.request(),
-        **models.request(),
-    }
-    answer = run(predictor(), SweepRequest.model_validate(body))
-    show(answer, as_json, brief=brief)
-
-
-def _shapes(option: str, text: str | None) -> list[list[int]] | None:
-    if text is None:
-        return None
-    with inputs.expected(option, text, "shapes separated by commas, as in 64,128 or 16x16"):
-        return [[int(size) for size in shape.split("x")] for shape in text.split(",")]
-
-
-def _numbers(option: str, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    with inputs.expected(option, text, "whole numbers separated by commas, as in 24,32"):
-        return [int(number) for number in text.split(",")]
+    asked = inputs.request(SweepRequest, launch, formulas, on, shapes, constraints, models)
+    return run(predictor(), asked)
 
 
 def _macros(given: list[str]) -> dict[str, list[int | str]]:

@@ -13,7 +13,7 @@ import typer
 
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import show
+from wattcast.app.cli.output import Shown
 from wattcast.app.settings import Settings
 from wattcast.predictor.reports import Block, Line
 
@@ -65,10 +65,9 @@ def retrain(
     mode: str = "auto",
     target: list[str] | None = None,
     schema: str | None = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    dry_run: bool = False,
     promote: bool = True,
-    as_json: AsJson = False,
-) -> None:
+) -> Shown[Any]:
     """Retrain a board's power or time model on measurements.
 
     Runs the job here, as `wattcast worker` would. The exit status is 1 if the job failed.
@@ -116,8 +115,7 @@ def retrain(
         request = RetrainRequest.model_validate({**body, **more})
         if dry_run:
             planned = plan(services, request)
-            show(planned, as_json, lambda: [*_planned(planned.data())])
-            return
+            return Shown(planned, lambda: [*_planned(planned.data())])
         job, _ = submit(services, request, ACTOR)
         worker = Worker(settings, data.jobs, 1)
         worker.start()
@@ -136,7 +134,7 @@ def retrain(
             Exit.NO_ANSWER,
         )
     result = job.result
-    show(result, as_json, lambda: [*_retrained(result)])
+    return Shown(result, lambda: [*_retrained(result)])
 
 
 def _planned(answer: Mapping[str, Any]) -> Iterator[Block]:

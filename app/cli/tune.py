@@ -16,7 +16,7 @@ from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.measure import DeviceIndex
 from wattcast.app.cli.output import console, line, predictor, show
 from wattcast.app.cli.progress import advance
-from wattcast.app.cli.rank import Divisors, problem_of, tuning_file
+from wattcast.app.cli.rank import ProblemOptions, tuning_file
 from wattcast.app.python.predictors import crew
 from wattcast.app.settings import Settings
 from wattcast.models.estimate import quantity
@@ -29,18 +29,16 @@ if TYPE_CHECKING:
 
 def tune(
     space: Annotated[Path, typer.Argument(metavar="SPACE")],
-    file: inputs.Ptx,
-    gpu: inputs.Gpu,
-    problem_size: str | None = None,
-    grid_div_x: Divisors = None,
-    grid_div_y: Divisors = None,
-    grid_div_z: Divisors = None,
+    on: inputs.OnGpu,
+    asked: ProblemOptions,
+    code: inputs.CodeOptions,
+    models: inputs.PhysicalOptions,
     by: str = "energy",
     most_seconds: float | None = None,
     results: Path | None = None,
     run: str | None = None,
     run_seconds: Annotated[float, typer.Option(min=0.1)] = 60,
-    measure: Annotated[bool, typer.Option("--measure")] = False,
+    measure: bool = False,
     device: DeviceIndex = None,
     predictions: Annotated[int, typer.Option(min=10)] = 500,
     budget: Annotated[int, typer.Option(min=1)] = 50,
@@ -49,9 +47,6 @@ def tune(
     keep: Path | None = None,
     workers: Annotated[int | None, typer.Option(min=1)] = None,
     dask: str | None = None,
-    *,
-    code: inputs.CodeOptions,
-    models: inputs.PhysicalOptions,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Find the best tuning configuration with few measurements.
@@ -61,7 +56,6 @@ def tune(
 
     Args:
         space: JSON with tune_params, a T1 definition, T4 results or a cache of Kernel Tuner.
-        problem_size: Problem size: 1048576 or 4096x4096. Default: from the file.
         by: Make time, energy or edp least.
         most_seconds: Configurations may take no longer than this.
         results: T4 file of measurements: read if it is there, and what is measured is added.
@@ -85,13 +79,11 @@ def tune(
 
     if run is not None and measure:
         inputs.fail("--run measures by a command, --measure by the GPU here; give one of them")
-    if by not in get_args(Objective):
-        inputs.fail(f"--by {by!r}: expected time, energy or edp")
+    inputs.check("--by", by, get_args(Objective))
     if most_seconds is not None and not most_seconds > 0:
         inputs.fail(f"--most-seconds {most_seconds}: expected a number above 0")
     found = tuning_file(space)
-    divisors = (grid_div_x, grid_div_y, grid_div_z)
-    problem = problem_of(found, file, gpu, problem_size, divisors, code, models)
+    problem = asked.of(found, on, code, models)
     different = {repr(sorted(one.parameters.items())): one for one in found.configurations}
     with ExitStack() as opened:
         made = predictor()
@@ -103,8 +95,8 @@ def tune(
         shown = count(1)
 
         def predict(some: Sequence[Mapping[str, Value]]) -> Iterator[Forecast]:
-            asked = [Configuration(parameters, None, None) for parameters in some]
-            for row in forecasts(made, problem, asked, keep, many):
+            each = [Configuration(parameters, None, None) for parameters in some]
+            for row in forecasts(made, problem, each, keep, many):
                 advance(next(shown), min(predictions, len(different)))
                 yield row
 

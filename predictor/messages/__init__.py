@@ -349,8 +349,9 @@ class Clocks(Message):
     """A core and a memory clock; one that is not given is the GPU's default."""
 
     core_mhz: Megahertz | None = None
+    """Core clock in MHz. Default: the GPU's own."""
     memory_mhz: Megahertz | None = None
-    """As NVML reports it."""
+    """Memory clock in MHz, as NVML reports it. Default: the GPU's own."""
 
     def pair(self, gpu: GpuProfile) -> ClockPair:
         """The pair, completed by the GPU's default clocks."""

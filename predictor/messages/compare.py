@@ -42,8 +42,11 @@ class Limits(shared.Message):
     """How much more the new code may take, in percent of the old; below 0 it has to take less."""
 
     max_energy_percent: Percent | None = None
+    """Largest change of the energy allowed; below 0 a saving is asked for."""
     max_time_percent: Percent | None = None
+    """Largest change of the time allowed."""
     max_power_percent: Percent | None = None
+    """Largest change of the power allowed."""
 
 
 class CompareRequest(shared.GpuOrGpus, shared.Conditions):

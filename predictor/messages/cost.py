@@ -27,8 +27,9 @@ class Tariff(shared.Message):
     """What electricity costs."""
 
     price_per_kwh: Amount
+    """Electricity price per kWh."""
     currency: Annotated[str, StringConstraints(min_length=1, max_length=16)]
-    """As given in the request."""
+    """Currency of the price, e.g. EUR."""
 
 
 class CostRequest(shared.Message):
@@ -47,7 +48,7 @@ class CostRequest(shared.Message):
     tariff: Tariff | None = None
     """Without it, the price is null."""
     grams_co2_per_kwh: Amount | None = None
-    """Carbon intensity of the grid; without it, CO2 is null."""
+    """Carbon intensity of the grid, g CO2 per kWh; without it, CO2 is null."""
 
     @model_validator(mode="before")
     @classmethod

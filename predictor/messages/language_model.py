@@ -56,7 +56,7 @@ class LanguageModelRequest(shared.Message):
     power_limits_watts: list[Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]] = Field(
         default_factory=list[float], max_length=MOST_POINTS
     )
-    """A curve over limits."""
+    """A curve over power limits, in watts."""
 
     @model_validator(mode="before")
     @classmethod

@@ -67,7 +67,7 @@ _BY_STATUS = {
     429: "rate",
 }
 _RETRY_SECONDS = {"busy": 1, "time-limit": 1, "store": 1, "disk-full": 60}
-JSON_BODY = ("json", "too-large", "media-type", "validation")
+JSON_BODY = "json too-large media-type validation"
 """What can be wrong with a JSON body before anybody looks at what it asks."""
 
 NOT_STORED = "the database does not answer; nothing was stored"
@@ -278,14 +278,15 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def documented(*kinds: str) -> dict[int | str, dict[str, Any]]:
+def documented(kinds: str = "") -> dict[int | str, dict[str, Any]]:
     """The ``responses`` of a route: its problems by status, with an example each.
 
     Whoever needs the database (``store``) may find its disk full.
     """
     by_status: dict[int | str, dict[str, Any]] = {}
-    more = ("disk-full", "internal") if "store" in kinds else ("internal",)
-    for kind in (*kinds, *more):
+    words = kinds.split()
+    more = ("disk-full", "internal") if "store" in words else ("internal",)
+    for kind in (*words, *more):
         described = TYPES[kind]
         answer = by_status.setdefault(
             described.status,

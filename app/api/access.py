@@ -293,7 +293,7 @@ _SCHEME = "apiKey"
 def describe(app: FastAPI) -> None:
     """The API's description: every operation with its scope and its refusals, from the rules that
     are enforced."""
-    refusals = problems.documented("unauthorized", "forbidden", "rate", "busy", "slow-body")
+    refusals = problems.documented("unauthorized forbidden rate busy slow-body")
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is not None:

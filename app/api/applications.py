@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Form, Query, Request, UploadFile
+from fastapi import File, Form, Query, Request, UploadFile
 from fastapi.responses import Response
 
-from wattcast.app import problems
 from wattcast.app.api.explain import chosen
-from wattcast.app.api.route import json_response, message
+from wattcast.app.api.route import Router, json_response, message
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members
@@ -27,7 +26,7 @@ from wattcast.predictor.traces.changes import changes
 from wattcast.predictor.traces.code import TOLD, Library, add_file, holds_code
 from wattcast.predictor.traces.trace import Trace
 
-router = APIRouter(tags=["prediction"])
+router = Router(tags=["prediction"])
 
 MOST_CODE_FILES = 256
 MOST_CODE_CHARACTERS = 1 << 27
@@ -49,15 +48,12 @@ _FORMATS: dict[int | str, dict[str, Any]] = {
 _NESTED = (".zip", ".tar", ".tgz", ".gz", ".xz", ".bz2", ".zst")
 
 
-@router.post(
+@router.answers(
     "/applications",
-    response_model=ApplicationAnswer,
-    responses=_FORMATS
-    | problems.documented(
-        *("bad-request", "json", "too-large", "media-type", "data", "validation", "gpu", "clocks"),
-        *("model", "busy", "time-limit"),
-    ),
-    summary="Energy of a whole application from its trace",
+    ApplicationAnswer,
+    "bad-request json too-large media-type data validation gpu clocks model busy time-limit",
+    method="POST",
+    also=_FORMATS,
 )
 async def post_applications(
     request: Request,
@@ -94,8 +90,11 @@ async def post_applications(
         ),
     ] = None,
 ) -> Response:
-    """Measured durations, predicted power: joules by kernel, operator, stream and step, gaps at
-    idle power, the total with its interval. Nothing is stored."""
+    """Energy of a whole application from its trace.
+
+    Measured durations, predicted power: joules by kernel, operator, stream and step, gaps at
+    idle power, the total with its interval. Nothing is stored.
+    """
     asked = await message(ApplicationRequest, options)
     if isinstance(asked, Response):
         return asked

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from wattcast.app import problems
-from wattcast.app.api.route import json_response
+from wattcast.app.api.route import Router, json_response
 from wattcast.app.services import Services, services_of
 from wattcast.models.cards import ModelCard, ScalingCard
 from wattcast.models.operators import OperatorCard
@@ -17,7 +16,7 @@ from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor import catalog
 from wattcast.predictor.messages import Described
 
-router = APIRouter(tags=["catalogue"])
+router = Router(tags=["catalogue"])
 
 GpuName = Annotated[str, Path(max_length=64, examples=["tesla-v100"])]
 
@@ -118,48 +117,53 @@ class ModelSummary(Described):
     observed: list[ObservedCoverage]
 
 
-@router.get("/gpus", response_model=list[GpuSummary], summary="GPUs with a profile")
+@router.answers("/gpus", list[GpuSummary])
 def gpus(request: Request) -> Response:
-    """Every GPU that launches can be predicted for."""
+    """GPUs with a profile.
+
+    Every GPU that launches can be predicted for.
+    """
     services = services_of(request)
     return json_response(catalog.gpu_summaries(services.gpus, services.power.cards()))
 
 
-@router.get(
-    "/gpus/{gpu}",
-    response_model=GpuDetails,
-    responses=problems.documented("unknown-gpu", "validation"),
-    summary="One GPU with every fact and its source",
-)
+@router.answers("/gpus/{gpu}", GpuDetails, "unknown-gpu validation")
 def gpu_details(request: Request, gpu: GpuName) -> Response:
-    """By id or alias."""
+    """One GPU with every fact and its source.
+
+    By id or alias.
+    """
     services = services_of(request)
     return json_response(catalog.gpu_details(services.gpus, gpu, services.power.cards()))
 
 
-@router.get("/schemas", response_model=list[SchemaSummary], summary="Feature schemas")
+@router.answers("/schemas", list[SchemaSummary])
 def schemas() -> Response:
-    """Every named, versioned feature schema."""
+    """Feature schemas.
+
+    Every named, versioned feature schema.
+    """
     return json_response(catalog.schema_summaries())
 
 
-@router.get(
-    "/schemas/{schema_id}",
-    response_model=SchemaDetails,
-    responses=problems.documented("unknown-schema", "validation"),
-    summary="One feature schema with its fields",
-)
+@router.answers("/schemas/{schema_id}", SchemaDetails, "unknown-schema validation")
 def schema_details(
     schema_id: Annotated[str, Path(max_length=64, examples=["alavani2023"])],
 ) -> Response:
-    """Fields in the order of the vector, with units and sources."""
+    """One feature schema with its fields.
+
+    Fields in the order of the vector, with units and sources.
+    """
     return json_response(catalog.schema_details(schema_id))
 
 
-@router.get("/models", response_model=list[ModelSummary], summary="Trained models")
+@router.answers("/models", list[ModelSummary])
 def models(request: Request) -> Response:
-    """Every artifact that passes its checks: power models, corrections of predicted times, and
-    models of library operators."""
+    """Trained models.
+
+    Every artifact that passes its checks: power models, corrections of predicted times, and
+    models of library operators.
+    """
     services = services_of(request)
     coverage = services.power.serving.coverage
     cards = (*services.power.all_cards(), *services.operators.cards())
@@ -174,29 +178,27 @@ def _cards(services: Services) -> tuple[AnyCard, ...]:
     return (*services.power.all_cards(), *scaling, *services.operators.cards())
 
 
-@router.get(
-    "/models/{gpu}/{target}",
-    response_model=list[AnyCard],
-    responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
-    summary="Model cards of one GPU and target",
-)
+@router.answers("/models/{gpu}/{target}", list[AnyCard], "unknown-gpu unknown-model validation")
 def model_cards(
     request: Request, gpu: GpuName, target: Annotated[str, Path(max_length=32, examples=["power"])]
 ) -> Response:
-    """Training data, scores beside the baseline, interval calibration and checksums."""
+    """Model cards of one GPU and target.
+
+    Training data, scores beside the baseline, interval calibration and checksums.
+    """
     services = services_of(request)
     cards = _cards(services)
     return json_response(catalog.model_cards(services.gpus, cards, gpu, target))
 
 
-@router.get(
-    "/models/{gpu}/{target}/{name}/{version}",
-    response_model=AnyCard,
-    responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
-    summary="One model card",
+@router.answers(
+    "/models/{gpu}/{target}/{name}/{version}", AnyCard, "unknown-gpu unknown-model validation"
 )
 def model_card(request: Request, gpu: GpuName, target: str, name: str, version: int) -> Response:
-    """What the ``model.card`` of a prediction points to."""
+    """One model card.
+
+    What the ``model.card`` of a prediction points to.
+    """
     services = services_of(request)
     cards = _cards(services)
     return json_response(catalog.model_card(services.gpus, cards, gpu, target, name, version))

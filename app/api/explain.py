@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
-from wattcast.app import problems
-from wattcast.app.api.route import json_response
+from wattcast.app.api.route import Router, json_response
 from wattcast.app.services import Services, services_of
 from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explain
 from wattcast.predictor.explain.page import POLICY, drawn
@@ -23,7 +22,7 @@ from wattcast.predictor.messages.explain import (
 )
 from wattcast.predictor.parts.stored import answer_of, record_of
 
-router = APIRouter(tags=["prediction"])
+router = Router(tags=["prediction"])
 
 Format = Literal["json", "svg", "png", "html"]
 
@@ -46,20 +45,11 @@ _FORMATS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get(
+@router.answers(
     "/explain",
-    response_model=ShapAnswer | LimeAnswer | TimeShapAnswer | TimeLimeAnswer,
-    responses=_FORMATS
-    | problems.documented(
-        "unknown-prediction",
-        "no-explanation",
-        "unknown-model",
-        "validation",
-        "busy",
-        "time-limit",
-        "store",
-    ),
-    summary="Explain a prediction",
+    ShapAnswer | LimeAnswer | TimeShapAnswer | TimeLimeAnswer,
+    "unknown-prediction no-explanation unknown-model validation busy time-limit store",
+    also=_FORMATS,
 )
 async def get_explain(
     request: Request,
@@ -84,8 +74,11 @@ async def get_explain(
         ),
     ] = 1,
 ) -> Response:
-    """SHAP contributions sum with the base to the prediction, in watts or seconds. A physical
-    power model is explained by component (with joules), a time by the model's own parts."""
+    """Explain a prediction.
+
+    SHAP contributions sum with the base to the prediction, in watts or seconds. A physical
+    power model is explained by component (with joules), a time by the model's own parts.
+    """
     services = services_of(request)
     wanted = format or chosen(request.headers.get("accept"), MEDIA)
     made = await services.analyses.run(
@@ -119,33 +112,26 @@ def chosen(accept: str | None, offered: Mapping[str, str]) -> str:
     Of equally wanted ones the first offered; it also answers where nothing offered is wanted,
     which RFC 9110 allows and which tells more than a bare refusal.
     """
-    names = list(offered)
     wanted = _ranges(accept or "*/*")
-    best = max(names, key=lambda name: (_quality(offered[name], wanted), -names.index(name)))
-    return best if _quality(offered[best], wanted) > 0 else names[0]
+    qualities = {name: _quality(media, wanted) for name, media in offered.items()}
+    return max(qualities, key=qualities.__getitem__)
 
 
-def _ranges(accept: str) -> Sequence[tuple[str, float]]:
-    found = []
+def _ranges(accept: str) -> Mapping[str, float]:
+    """Qualities by range; of one that is named twice the first."""
+    found: dict[str, float] = {}
     for part in accept.split(",")[:64]:
         media, *parameters = (word.strip().lower() for word in part.split(";"))
-        quality = 1.0
-        for parameter in parameters:
-            name, _, value = parameter.partition("=")
-            if name.strip() == "q":
-                try:
-                    quality = min(1.0, max(0.0, float(value)))
-                except ValueError:
-                    quality = 0.0
-        found.append((media, quality))
+        told = {name.strip(): value for name, _, value in (p.partition("=") for p in parameters)}
+        try:
+            quality = min(1.0, max(0.0, float(told.get("q", 1.0))))
+        except ValueError:
+            quality = 0.0
+        found.setdefault(media, quality)
     return found
 
 
-def _quality(media: str, wanted: Sequence[tuple[str, float]]) -> float:
+def _quality(media: str, wanted: Mapping[str, float]) -> float:
     """The quality of the most specific range that holds ``media``; 0 where none does."""
-    kind = media.partition("/")[0]
-    for candidate in (media, f"{kind}/*", "*/*"):
-        for name, quality in wanted:
-            if name == candidate:
-                return quality
-    return 0.0
+    ranges = (media, f"{media.partition('/')[0]}/*", "*/*")
+    return next((wanted[each] for each in ranges if each in wanted), 0.0)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 
 from wattcast.app import metrics, problems
-from wattcast.app.api.route import json_response
+from wattcast.app.api.route import Router, json_response
 from wattcast.app.services import services_of
 from wattcast.predictor.messages import Described
 
-router = APIRouter(tags=["service"])
+router = Router(tags=["service"])
 
 
 class Health(Described):
@@ -39,22 +39,23 @@ class ProblemKind(Described):
     description: str
 
 
-@router.get("/healthz", response_model=Health, summary="Is the process alive?")
+@router.answers("/healthz", Health)
 async def healthz(request: Request) -> Response:
-    """Answers as long as the event loop runs; checks nothing else."""
+    """Is the process alive?
+
+    Answers as long as the event loop runs; checks nothing else.
+    """
     return json_response({"status": "ok", "version": services_of(request).version})
 
 
-@router.get(
-    "/readyz",
-    response_model=Readiness,
-    responses=problems.documented("store", "not-ready"),
-    summary="Can it answer predictions?",
-)
+@router.answers("/readyz", Readiness, "store not-ready")
 async def readyz(request: Request) -> Response:
-    """Checks that the database answers, stores predictions and has the tables of this program;
+    """Can it answer predictions?
+
+    Checks that the database answers, stores predictions and has the tables of this program;
     that there are models and all promoted ones can be loaded; and that there is room for another
-    analysis and another request."""
+    analysis and another request.
+    """
     requests = request.app.state.load.requests
     if requests.full:
         busy = f"{requests.held} requests are being served, as many as may be"
@@ -64,34 +65,33 @@ async def readyz(request: Request) -> Response:
     return json_response({"status": "ok", "version": services.version, "checks": checks})
 
 
-@router.get(
-    "/metrics",
-    response_class=PlainTextResponse,
-    responses=problems.documented(),
-    summary="Metrics for Prometheus",
-)
+@router.answers("/metrics", None, also=problems.documented(), response_class=PlainTextResponse)
 async def get_metrics(request: Request) -> Response:
-    """Prometheus' text format: requests, latency, predictions by GPU and basis, jobs, models,
-    drift, and more."""
+    """Metrics for Prometheus.
+
+    Prometheus' text format: requests, latency, predictions by GPU and basis, jobs, models,
+    drift, and more.
+    """
     services = services_of(request)
     content, media = await run_in_threadpool(lambda: metrics.page(metrics.families(services)))
     return Response(content, media_type=media)
 
 
-@router.get("/problems", response_model=list[ProblemKind], summary="Every kind of problem")
+@router.answers("/problems", list[ProblemKind])
 async def list_problems() -> Response:
-    """The registry of problem types."""
+    """Every kind of problem.
+
+    The registry of problem types.
+    """
     return json_response([_described(kind) for kind in problems.TYPES.values()])
 
 
-@router.get(
-    "/problems/{slug}",
-    response_model=ProblemKind,
-    responses=problems.documented("not-found", "validation"),
-    summary="One kind of problem",
-)
+@router.answers("/problems/{slug}", ProblemKind, "not-found validation")
 async def get_problem(slug: str) -> Response:
-    """What a problem's ``type`` points to."""
+    """One kind of problem.
+
+    What a problem's ``type`` points to.
+    """
     if slug not in problems.TYPES:
         return problems.response("not-found", f"no kind of problem {slug!r}")
     return json_response(_described(problems.TYPES[slug]))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from pydantic_core import from_json
 
-from wattcast.app import problems
-from wattcast.app.api.route import json_response, query
+from wattcast.app.api.route import Before, Limit, Router, json_response, query
 from wattcast.app.services import Services, services_of
 from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
@@ -20,7 +19,7 @@ from wattcast.predictor.messages.operators import OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
 
-router = APIRouter(tags=["prediction"])
+router = Router(tags=["prediction"])
 
 
 class PastPrediction(Described):
@@ -51,30 +50,24 @@ class Asked(Described):
     """For `POST /predict`, for one GPU."""
 
 
-@router.get(
-    "/predictions",
-    response_model=list[PastPrediction],
-    responses=problems.documented("validation", "store"),
-    summary="Predictions, newest first",
-)
-async def list_predictions(
-    request: Request,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
-) -> Response:
-    """One page of the predictions of all callers."""
+@router.answers("/predictions", list[PastPrediction], "validation store")
+async def list_predictions(request: Request, limit: Limit = 50, before: Before = None) -> Response:
+    """Predictions, newest first.
+
+    One page of the predictions of all callers.
+    """
     found = await query(request, lambda of: latest(of.database.engine, limit=limit, before=before))
     return json_response([_short(past) for past in found])
 
 
-@router.get(
-    "/predictions/{prediction_id}",
-    response_model=PredictAnswer,
-    responses=problems.documented("unknown-prediction", "validation", "store"),
-    summary="An earlier prediction",
+@router.answers(
+    "/predictions/{prediction_id}", PredictAnswer, "unknown-prediction validation store"
 )
 async def get_prediction(request: Request, prediction_id: UUID) -> Response:
-    """Byte for byte what ``POST /predict`` answered."""
+    """An earlier prediction.
+
+    Byte for byte what ``POST /predict`` answered.
+    """
     store = services_of(request).store
     assert store is not None
     record = store.recent(prediction_id) or await run_in_threadpool(store.get, prediction_id)
@@ -83,15 +76,17 @@ async def get_prediction(request: Request, prediction_id: UUID) -> Response:
     return Response(record.result, media_type="application/json")
 
 
-@router.get(
+@router.answers(
     "/predictions/{prediction_id}/request",
-    response_model=Asked,
-    responses=problems.documented("unknown-prediction", "no-explanation", "validation", "store"),
-    summary="The request of a prediction",
+    Asked,
+    "unknown-prediction no-explanation validation store",
 )
 async def get_request(request: Request, prediction_id: UUID) -> Response:
-    """The request with its PTX, to be repeated or changed. CUDA source is not stored; its PTX is
-    shown instead. Measured work has no code, so it has no request to show."""
+    """The request of a prediction.
+
+    The request with its PTX, to be repeated or changed. CUDA source is not stored; its PTX is
+    shown instead. Measured work has no code, so it has no request to show.
+    """
     return json_response(await run_in_threadpool(_asked, services_of(request), prediction_id))
 
 

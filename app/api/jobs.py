@@ -7,20 +7,19 @@ from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
 
-from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import json_response, query
+from wattcast.app.api.route import Limit, Router, existing, json_response, query
 from wattcast.app.services import services_of
 from wattcast.app.services.retrain.messages import JobAnswer
 from wattcast.app.store.jobs import ENDED, Job, JobEvent, JobStore
 from wattcast.app.store.tables import plain
 from wattcast.features.errors import ServiceError
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = Router(prefix="/jobs", tags=["jobs"])
 
 _LOOK_SECONDS = 0.3
 """How often a stream looks for news: one indexed query each."""
@@ -29,54 +28,51 @@ _ALIVE_SECONDS = 15.0
 """A comment this often keeps proxies from closing a stream that has no news."""
 
 
-@router.get(
-    "",
-    response_model=list[JobAnswer],
-    responses=problems.documented("validation", "store"),
-    summary="Jobs, newest first",
-)
-async def list_jobs(
-    request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
-) -> Response:
-    """The latest jobs, in any state. Their results are without `held_out`."""
+@router.answers("", list[JobAnswer], "validation store")
+async def list_jobs(request: Request, limit: Limit = 100) -> Response:
+    """Jobs, newest first.
+
+    The latest jobs, in any state. Their results are without `held_out`.
+    """
     found = await query(request, lambda of: of.database.jobs.latest(limit))
     return json_response([_listed(job) for job in found])
 
 
-@router.get(
-    "/{job_id}",
-    response_model=JobAnswer,
-    responses=problems.documented("unknown-job", "validation", "store"),
-    summary="One job",
-)
+@router.answers("/{job_id}", JobAnswer, "unknown-job validation store")
 async def get_job(request: Request, job_id: UUID) -> Response:
-    """State, stage, progress, and finally the result or the error. When a retraining is reported
-    as done, this replica already serves what it promoted."""
+    """One job.
+
+    State, stage, progress, and finally the result or the error. When a retraining is reported
+    as done, this replica already serves what it promoted.
+    """
     job = await _job(request, job_id)
     if job.ended:
         await _follow(request)
     return json_response(job_answer(job))
 
 
-@router.get(
+@router.answers(
     "/{job_id}/events",
-    response_class=Response,
-    responses={
+    None,
+    "unknown-job validation store",
+    also={
         200: {
             "description": "Server-sent events: `event` is the job's state, `data` JSON.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        },
-        **problems.documented("unknown-job", "validation", "store"),
+        }
     },
-    summary="Follow a job",
+    response_class=Response,
 )
 async def get_events(
     request: Request,
     job_id: UUID,
     last_event_id: Annotated[int | None, Header(ge=0, le=2**63 - 1)] = None,
 ) -> Response:
-    """Everything that happened to the job so far, then what happens, until it has ended. A
-    client that reconnects with `Last-Event-ID` gets what came after."""
+    """Follow a job.
+
+    Everything that happened to the job so far, then what happens, until it has ended. A
+    client that reconnects with `Last-Event-ID` gets what came after.
+    """
     await _job(request, job_id)
     return StreamingResponse(
         _stream(request, job_id, last_event_id or 0),
@@ -85,16 +81,15 @@ async def get_events(
     )
 
 
-@router.delete(
-    "/{job_id}",
-    status_code=202,
-    response_model=JobAnswer,
-    responses=problems.documented("unknown-job", "validation", "store"),
-    summary="Cancel a job",
+@router.answers(
+    "/{job_id}", JobAnswer, "unknown-job validation store", method="DELETE", status_code=202
 )
 async def cancel_job(request: Request, job_id: UUID) -> Response:
-    """A waiting job ends at once, a running one within a few seconds and without effect; one that
-    has ended stays as it is."""
+    """Cancel a job.
+
+    A waiting job ends at once, a running one within a few seconds and without effect; one that
+    has ended stays as it is.
+    """
     actor = actor_of(request)
     found = await _job(request, job_id, lambda store, one: store.cancel(one, actor))
     return json_response(job_answer(found), 202)
@@ -120,10 +115,8 @@ def _listed(job: Job) -> dict[str, Any]:
 async def _job(
     request: Request, job_id: UUID, ask: Callable[[JobStore, UUID], Job | None] = JobStore.get
 ) -> Job:
-    found = await query(request, lambda of: ask(of.database.jobs, job_id))
-    if found is None:
-        raise ServiceError("unknown-job", f"no job {job_id}")
-    return found
+    missing = "unknown-job", f"no job {job_id}"
+    return await existing(request, lambda of: ask(of.database.jobs, job_id), missing)
 
 
 async def _follow(request: Request) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, get_args
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from fastapi.responses import Response
 
 from wattcast.app import metrics, problems
-from wattcast.app.api.route import Detail, JsonRoute, detail, told
+from wattcast.app.api.route import Detail, F, JsonRoute, Router, detail, told
 from wattcast.app.services import services_of
 from wattcast.app.settings import installed_version
 from wattcast.predictor import (
@@ -66,17 +66,13 @@ from wattcast.predictor.reports.brief import forms
 from wattcast.predictor.reports.sarif import MEDIA_TYPE
 from wattcast.predictor.reports.sarif import sarif as located
 
-router = APIRouter(tags=["prediction"], route_class=JsonRoute)
-kept = APIRouter(tags=["prediction"])
+router = Router(tags=["prediction"], route_class=JsonRoute)
+kept = Router(tags=["prediction"])
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-CODE_PROBLEMS = ("ptx-syntax", "too-complex", "cuda-compile", "compiler-missing", "kernel")
-BODY_PROBLEMS = (*problems.JSON_BODY, *CODE_PROBLEMS, "launch")
-KEPT_PROBLEMS = (
-    *("unknown-prediction", "no-explanation", "analysis", "validation"),
-    *("busy", "time-limit", "store"),
+BODY_PROBLEMS = (
+    f"{problems.JSON_BODY} ptx-syntax too-complex cuda-compile compiler-missing kernel launch"
 )
+KEPT_PROBLEMS = "unknown-prediction no-explanation analysis validation busy time-limit store"
 
 
 SarifFile = Annotated[
@@ -101,21 +97,20 @@ async def _run(
     return told(request, answer)
 
 
-def _post(
-    path: str, answer: Any, summary: str, *kinds: str, body: tuple[str, ...] = BODY_PROBLEMS
-) -> Callable[[F], F]:
+def _post(path: str, answer: Any, kinds: str, body: str = BODY_PROBLEMS) -> Callable[[F], F]:
     """A route; ``kinds``: its problems beside those of its ``body``, which mostly brings code."""
-    documented = problems.documented(*body, *kinds)
     short = {each.__name__ for each in get_args(answer) or (answer,)} <= forms().keys()
-    given = {"response_model": answer, "responses": documented, "summary": summary}
-    return router.post(path, dependencies=[Depends(detail)] if short else [], **given)
+    more = [Depends(detail)] if short else []
+    return router.answers(path, answer, f"{body} {kinds}", method="POST", dependencies=more)
 
 
-@_post("/predict", PredictAnswer | PredictAnswers, "Power, time and energy of a kernel launch",
-       "clocks", "gpu", "model", "busy", "time-limit", "store")  # fmt: skip
+@_post("/predict", PredictAnswer | PredictAnswers, "clocks gpu model busy time-limit store")
 async def post_predict(request: Request, body: PredictBody) -> Response:
-    """With `gpu` the answer is one prediction, with `gpus` a list of them in that order. An
-    `operator` takes the place of code and launch: its shape is all that is asked."""
+    """Power, time and energy of a kernel launch.
+
+    With `gpu` the answer is one prediction, with `gpus` a list of them in that order. An
+    `operator` takes the place of code and launch: its shape is all that is asked.
+    """
     services = services_of(request)
     rows: list[Future[None]] = []
     asked = body.root
@@ -131,45 +126,60 @@ async def post_predict(request: Request, body: PredictBody) -> Response:
     return told(request, answer)
 
 
-@_post("/predict/batch", BatchAnswer, "Power, time and energy of many launches of a kernel",
-       "analysis", "clocks", "gpu", "model", "busy", "time-limit")  # fmt: skip
+@_post("/predict/batch", BatchAnswer, "analysis clocks gpu model busy time-limit")
 async def post_batch(request: Request, body: BatchBody) -> Response:
-    """Up to 10,000 launches, worked out symbolically unless asked otherwise, or as many
+    """Power, time and energy of many launches of a kernel.
+
+    Up to 10,000 launches, worked out symbolically unless asked otherwise, or as many
     `operators`. A launch that cannot run has a `problem` in its place; the others are answered.
-    Nothing is stored."""
+    Nothing is stored.
+    """
     if isinstance(body.root, OperatorBatchRequest):
         return await _run(request, predict_operators, body.root)
     return await _run(request, batch.predict_many, body.root)
 
 
-@_post("/language-models", LanguageModelAnswer, "Energy of a language model before it runs",
-       "model-config", "launch", "clocks", "gpu", "model", "busy", "time-limit",
-       body=problems.JSON_BODY)  # fmt: skip
+@_post(
+    "/language-models",
+    LanguageModelAnswer,
+    "model-config launch clocks gpu model busy time-limit",
+    body=problems.JSON_BODY,
+)
 async def post_language_model(request: Request, body: LanguageModelRequest) -> Response:
-    """Time and energy of prefill and decoding, or of a training step, from the fields of a
-    `config.json`: the operators of all layers, summed. Nothing is downloaded or stored."""
+    """Energy of a language model before it runs.
+
+    Time and energy of prefill and decoding, or of a training step, from the fields of a
+    `config.json`: the operators of all layers, summed. Nothing is downloaded or stored.
+    """
     return await _run(request, language_model.language_model, body)
 
 
-@_post("/features", FeaturesAnswer, "Feature vector of a kernel launch",
-       "gpu", "schema", "busy", "time-limit")  # fmt: skip
+@_post("/features", FeaturesAnswer, "gpu schema busy time-limit")
 async def post_features(request: Request, body: FeaturesRequest) -> Response:
-    """The vector of one schema, in its order, with units and sources; null is missing."""
+    """Feature vector of a kernel launch.
+
+    The vector of one schema, in its order, with units and sources; null is missing.
+    """
     return await _run(request, features.features, body)
 
 
-@_post("/analyze", AnalyzeAnswer, "Analysis of a kernel launch", "gpu", "busy", "time-limit")
+@_post("/analyze", AnalyzeAnswer, "gpu busy time-limit")
 async def post_analyze(request: Request, body: AnalyzeRequest) -> Response:
-    """Loops, memory accesses, instruction mix, occupancy, registers, activity, source lines."""
+    """Analysis of a kernel launch.
+
+    Loops, memory accesses, instruction mix, occupancy, registers, activity, source lines.
+    """
     return await _run(request, analyze.analyze, body)
 
 
-@_post("/dvfs", DvfsAnswers, "A kernel at many clocks", "analysis", "clocks", "constraints",
-       "data", "gpu", "model", "busy", "time-limit")  # fmt: skip
+@_post("/dvfs", DvfsAnswers, "analysis clocks constraints data gpu model busy time-limit")
 async def post_dvfs(request: Request, body: DvfsBody) -> Response:
-    """Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
+    """A kernel at many clocks.
+
+    Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
     set of speed and energy; the best pair by energy, EDP, ED2P, speed and power under
-    constraints. Of a kernel's code and launch, or of `counters` measured at one pair."""
+    constraints. Of a kernel's code and launch, or of `counters` measured at one pair.
+    """
     if isinstance(body.root, CountedRequest):
         from wattcast.predictor.counted import dvfs_from_counters
 
@@ -177,56 +187,65 @@ async def post_dvfs(request: Request, body: DvfsBody) -> Response:
     return await _run(request, dvfs.dvfs, body.root)
 
 
-@_post("/sweep", SweepAnswer | OperatorSweepAnswer, "A kernel at many launch shapes",
-       "analysis", "clocks", "constraints", "gpu", "model", "busy", "time-limit")  # fmt: skip
+@_post(
+    "/sweep",
+    SweepAnswer | OperatorSweepAnswer,
+    "analysis clocks constraints gpu model busy time-limit",
+)
 async def post_sweep(request: Request, body: SweepBody) -> Response:
-    """Time, power and energy of each block and grid (total work kept), register count and GPU;
+    """A kernel at many launch shapes.
+
+    Time, power and energy of each block and grid (total work kept), register count and GPU;
     the Pareto set, the best by energy, EDP, ED2P, speed and power; shapes that cannot be launched
-    with the reason. Of an `operator`: every combination of the values in `vary`."""
+    with the reason. Of an `operator`: every combination of the values in `vary`.
+    """
     if isinstance(body.root, OperatorSweepRequest):
         return await _run(request, sweep_operator, body.root)
     return await _run(request, sweep.sweep, body.root)
 
 
-@_post("/tunings", TuningsAnswer, "A step of a search in a tuning space",
-       "analysis", "clocks", "data", "gpu", "model", "busy", "time-limit")  # fmt: skip
+@_post("/tunings", TuningsAnswer, "analysis clocks data gpu model busy time-limit")
 async def post_tunings(request: Request, body: TuningsRequest) -> Response:
-    """Predicts a few more configurations of a space and tells, by all that was predicted and
+    """A step of a search in a tuning space.
+
+    Predicts a few more configurations of a space and tells, by all that was predicted and
     measured, which to measure next and whether that is worth it. The caller keeps what calls
-    answer and sends it with the next one: nothing is stored."""
+    answer and sends it with the next one: nothing is stored.
+    """
     return await _run(request, tunings.tunings, body)
 
 
-@_post("/compare", CompareAnswer, "Compare old and new code",
-       "analysis", "clocks", "gpu", "model", "busy", "time-limit")  # fmt: skip
+@_post("/compare", CompareAnswer, "analysis clocks gpu model busy time-limit")
 async def post_compare(request: Request, body: CompareBody) -> Response:
-    """How two versions of the code (or two operators) differ in time, power and energy, kernel by
+    """Compare old and new code.
+
+    How two versions of the code (or two operators) differ in time, power and energy, kernel by
     kernel and GPU by GPU, whether that is within the limits given, and a table for a pull
-    request."""
+    request.
+    """
     return await _run(request, compare.compare, body.root)
 
 
-@_post("/judge", JudgeAnswer, "Judge a candidate beside a reference",
-       "analysis", "clocks", "gpu", "model", "busy", "time-limit")  # fmt: skip
+@_post("/judge", JudgeAnswer, "analysis clocks gpu model busy time-limit")
 async def post_judge(request: Request, body: JudgeRequest) -> Response:
-    """Ratios of time and energy, how probable it is that the candidate takes less, reasons with
-    lines, and flags where it may not do the reference's work. Nothing is stored."""
+    """Judge a candidate beside a reference.
+
+    Ratios of time and energy, how probable it is that the candidate takes less, reasons with
+    lines, and flags where it may not do the reference's work. Nothing is stored.
+    """
     return await _run(request, judge.judge, body)
 
 
-@_post("/cost", CostAnswer, "Energy, price and CO2 of an application",
-       "analysis", "clocks", "gpu", "model", "busy", "time-limit", "store")  # fmt: skip
+@_post("/cost", CostAnswer, "analysis clocks gpu model busy time-limit store")
 async def post_cost(request: Request, body: CostRequest) -> Response:
-    """Several kernels with their launches; price and CO2 at the tariff and intensity given."""
+    """Energy, price and CO2 of an application.
+
+    Several kernels with their launches; price and CO2 at the tariff and intensity given.
+    """
     return await _run(request, cost.cost, body)
 
 
-@kept.get(
-    "/predictions/{prediction_id}/hotspots",
-    response_model=HotspotsAnswer,
-    responses=problems.documented(*KEPT_PROBLEMS),
-    summary="Energy and time by place in the code",
-)
+@kept.answers("/predictions/{prediction_id}/hotspots", HotspotsAnswer, KEPT_PROBLEMS)
 async def get_hotspots(
     request: Request,
     prediction_id: UUID,
@@ -237,18 +256,19 @@ async def get_hotspots(
     detail: Detail = "full",
     sarif: SarifFile = None,
 ) -> Response:
-    """The predicted joules and seconds by basic block, PTX line and source line, ranked."""
+    """Energy and time by place in the code.
+
+    The predicted joules and seconds by basic block, PTX line and source line, ranked.
+    """
     return await _run(request, hotspots.hotspots, prediction_id, rows, sarif=sarif)
 
 
-@kept.get(
-    "/predictions/{prediction_id}/advice",
-    response_model=AdviceAnswer,
-    responses=problems.documented(*KEPT_PROBLEMS),
-    summary="Suggestions for a launch and what each saves",
-)
+@kept.answers("/predictions/{prediction_id}/advice", AdviceAnswer, KEPT_PROBLEMS)
 async def get_advice(
     request: Request, prediction_id: UUID, detail: Detail = "full", sarif: SarifFile = None
 ) -> Response:
-    """Found in the analysis of the kernel; every saving is the difference of two predictions."""
+    """Suggestions for a launch and what each saves.
+
+    Found in the analysis of the kernel; every saving is the difference of two predictions.
+    """
     return await _run(request, advise.advice, prediction_id, sarif=sarif)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import IO, Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, File, Form, Query, Request, UploadFile
+from fastapi import Depends, File, Form, Request, UploadFile
 from fastapi.responses import Response, StreamingResponse
 from pydantic import StringConstraints
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import json_response, query
+from wattcast.app.api.route import Before, Limit, Router, existing, json_response, query
 from wattcast.app.services import services_of
 from wattcast.app.services.measurements.export import export
 from wattcast.app.services.measurements.rows import Label
@@ -19,10 +19,9 @@ from wattcast.app.services.measurements.upload import UploadOptions
 from wattcast.app.store import database
 from wattcast.app.store.measurements import Batch
 from wattcast.app.store.tables import plain
-from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages import Described
 
-router = APIRouter(prefix="/measurements", tags=["measurements"])
+router = Router(prefix="/measurements", tags=["measurements"])
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Table = Annotated[
@@ -32,27 +31,26 @@ Table = Annotated[
         "the PTX files that its rows name."
     ),
 ]
-GpuField = Annotated[Name | None, Form(description="GPU of rows without one.")]
-BoardField = Annotated[Label | None, Form(description="Board of rows without one.")]
-SchemaField = Annotated[
-    Name | None,
-    Form(
-        alias="schema",
-        description="The rows hold this schema's features; without it they name their PTX.",
-    ),
-]
 
-READING = (
-    "bad-request",
-    "too-large",
-    "media-type",
-    "data",
-    "validation",
-    "gpu",
-    "schema",
-    "busy",
-    "time-limit",
-)
+
+async def _upload(
+    file: Table,
+    gpu: Annotated[Name | None, Form(description="GPU of rows without one.")] = None,
+    board: Annotated[Label | None, Form(description="Board of rows without one.")] = None,
+    schema_id: Annotated[
+        Name | None,
+        Form(
+            alias="schema",
+            description="The rows hold this schema's features; without it they name their PTX.",
+        ),
+    ] = None,
+) -> tuple[IO[bytes], UploadOptions]:
+    return file.file, UploadOptions(gpu, board, schema_id)
+
+
+Upload = Annotated[tuple[IO[bytes], UploadOptions], Depends(_upload)]
+
+READING = "bad-request too-large media-type data validation gpu schema busy time-limit"
 """Problems of a call that brings a table of measurements."""
 
 
@@ -99,68 +97,49 @@ class CheckAnswer(Described):
     """The first of the rejected rows."""
 
 
-@router.post(
+@router.answers(
     "",
+    BatchAnswer,
+    f"{READING} store",
+    method="POST",
+    also={200: {"model": BatchAnswer, "description": "The same rows were uploaded before."}},
     status_code=201,
-    response_model=BatchAnswer,
-    responses={
-        200: {"model": BatchAnswer, "description": "The same rows were uploaded before."},
-        **problems.documented(*READING, "store"),
-    },
-    summary="Upload measurements",
 )
-async def post_measurements(
-    request: Request,
-    file: Table,
-    gpu: GpuField = None,
-    board: BoardField = None,
-    schema_id: SchemaField = None,
-) -> Response:
-    """Each row is checked by itself, so a wrong row does not affect the others. The same rows
-    again, in any format, are the same batch. docs/measurements.md lists all columns."""
+async def post_measurements(request: Request, upload: Upload) -> Response:
+    """Upload measurements.
+
+    Each row is checked by itself, so a wrong row does not affect the others. The same rows
+    again, in any format, are the same batch. docs/measurements.md lists all columns.
+    """
     services = services_of(request)
-    options = UploadOptions(gpu, board, schema_id)
     with database.store_errors(problems.NOT_STORED):
         batch, is_new = await services.uploads.run(
-            services.reader.store, file.file, options, actor_of(request)
+            services.reader.store, *upload, actor_of(request)
         )
     answer = json_response(plain(batch), 201 if is_new else 200)
     answer.headers["Location"] = f"/measurements/{batch.id}"
     return answer
 
 
-@router.post(
-    "/check",
-    response_model=CheckAnswer,
-    responses=problems.documented(*READING),
-    summary="Check measurements before they are uploaded",
-)
-async def check_measurements(
-    request: Request,
-    file: Table,
-    gpu: GpuField = None,
-    board: BoardField = None,
-    schema_id: SchemaField = None,
-) -> Response:
-    """The same rules as for an upload. Nothing is stored, and a table none of whose rows would be
-    accepted is answered like any other."""
+@router.answers("/check", CheckAnswer, READING, method="POST")
+async def check_measurements(request: Request, upload: Upload) -> Response:
+    """Check measurements before they are uploaded.
+
+    The same rules as for an upload. Nothing is stored, and a table none of whose rows would be
+    accepted is answered like any other.
+    """
     services = services_of(request)
-    options = UploadOptions(gpu, board, schema_id)
-    return json_response(await services.uploads.run(services.reader.check, file.file, options))
+    return json_response(await services.uploads.run(services.reader.check, *upload))
 
 
-@router.get(
-    "",
-    response_model=list[BatchSummary],
-    responses=problems.documented("validation", "store"),
-    summary="Batches of measurements, newest first",
-)
+@router.answers("", list[BatchSummary], "validation store")
 async def list_measurements(
-    request: Request,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
+    request: Request, limit: Limit = 100, before: Before = None
 ) -> Response:
-    """One page of batches without their rejections."""
+    """Batches of measurements, newest first.
+
+    One page of batches without their rejections.
+    """
     found = await query(
         request,
         lambda of: of.database.measurements.latest(limit=limit, before=before),
@@ -169,29 +148,28 @@ async def list_measurements(
     return json_response([plain(batch, "rejections") for batch in found])
 
 
-@router.get(
-    "/{batch_id}",
-    response_model=BatchAnswer,
-    responses=problems.documented("unknown-batch", "validation", "store"),
-    summary="One batch of measurements",
-)
+@router.answers("/{batch_id}", BatchAnswer, "unknown-batch validation store")
 async def get_batch(request: Request, batch_id: UUID) -> Response:
-    """A batch with the rows that were rejected."""
+    """One batch of measurements.
+
+    A batch with the rows that were rejected.
+    """
     return json_response(plain(await _batch(request, batch_id)))
 
 
-@router.get(
+@router.answers(
     "/{batch_id}/rows",
+    None,
+    "unknown-batch validation store",
+    also={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
     response_class=Response,
-    responses={
-        200: {"content": {"text/csv": {"schema": {"type": "string"}}}},
-        **problems.documented("unknown-batch", "validation", "store"),
-    },
-    summary="The rows of a batch as CSV",
 )
 async def get_rows(request: Request, batch_id: UUID) -> Response:
-    """Every accepted row with its features. Text that a spreadsheet would execute begins with an
-    apostrophe."""
+    """The rows of a batch as CSV.
+
+    Every accepted row with its features. Text that a spreadsheet would execute begins with an
+    apostrophe.
+    """
     batch = await _batch(request, batch_id)
     rows = (row for _, row in services_of(request).database.measurements.rows([batch.id]))
     return StreamingResponse(
@@ -201,33 +179,38 @@ async def get_rows(request: Request, batch_id: UUID) -> Response:
     )
 
 
-@router.delete(
+@router.answers(
     "/{batch_id}",
+    None,
+    "unknown-batch validation store",
+    method="DELETE",
     status_code=204,
     response_class=Response,
-    responses=problems.documented("unknown-batch", "validation", "store"),
-    summary="Delete a batch",
 )
 async def delete_batch(request: Request, batch_id: UUID) -> Response:
-    """Deletes the rows for good; that it was done, and by whom, stays in the audit log. Models
-    that were trained on them stay as they are."""
+    """Delete a batch.
+
+    Deletes the rows for good; that it was done, and by whom, stays in the audit log. Models
+    that were trained on them stay as they are.
+    """
     actor = actor_of(request)
-    gone = await query(
-        request, lambda of: of.database.measurements.delete(batch_id, actor), problems.NOT_STORED
+    await existing(
+        request,
+        lambda of: of.database.measurements.delete(batch_id, actor),
+        _unknown(batch_id),
+        problems.NOT_STORED,
     )
-    if not gone:
-        raise _unknown(batch_id)
     return Response(status_code=204)
 
 
 async def _batch(request: Request, batch_id: UUID) -> Batch:
-    found = await query(
-        request, lambda of: of.database.measurements.get(batch_id), problems.NOT_STORED
+    return await existing(
+        request,
+        lambda of: of.database.measurements.get(batch_id),
+        _unknown(batch_id),
+        problems.NOT_STORED,
     )
-    if found is None:
-        raise _unknown(batch_id)
-    return found
 
 
-def _unknown(batch_id: UUID) -> ServiceError:
-    return ServiceError("unknown-batch", f"no measurements {batch_id}")
+def _unknown(batch_id: UUID) -> tuple[str, str]:
+    return "unknown-batch", f"no measurements {batch_id}"

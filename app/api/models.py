@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.catalog import ObservedCoverage
-from wattcast.app.api.route import json_response, query
+from wattcast.app.api.route import Router, json_response, query
 from wattcast.app.services.models import registry as service
 from wattcast.predictor.messages import Described, ModelReference
 
-router = APIRouter(prefix="/models", tags=["models"])
+router = Router(prefix="/models", tags=["models"])
 
 GpuName = Annotated[str, Path(max_length=64, examples=["tesla-k20"])]
 Target = Annotated[str, Path(max_length=32, examples=["power"])]
@@ -99,28 +99,29 @@ class RollbackRequest(BaseModel):
     why: str = Field("by hand", max_length=500)
 
 
-@router.get(
-    "/{gpu}/{target}/registry",
-    response_model=RegistryAnswer,
-    responses=problems.documented("unknown-gpu", "validation", "store"),
-    summary="Champion, candidate and versions of a GPU",
-)
+@router.answers("/{gpu}/{target}/registry", RegistryAnswer, "unknown-gpu validation store")
 async def get_registry(request: Request, gpu: GpuName, target: Target) -> Response:
-    """Every retrained version is kept, with the gate's verdict on it."""
+    """Champion, candidate and versions of a GPU.
+
+    Every retrained version is kept, with the gate's verdict on it.
+    """
     found = await query(request, lambda of: service.registry_of(of, gpu, target))
     return json_response(found)
 
 
-@router.post(
+@router.answers(
     "/{gpu}/{target}/promote",
-    response_model=RegistryAnswer,
-    responses=problems.documented(*problems.JSON_BODY, "gpu", "model", "store"),
-    summary="Promote a version",
+    RegistryAnswer,
+    f"{problems.JSON_BODY} gpu model store",
+    method="POST",
 )
 async def post_promote(
     request: Request, gpu: GpuName, target: Target, body: PromoteRequest
 ) -> Response:
-    """Any version, whatever the gate said. All replicas serve it within two seconds."""
+    """Promote a version.
+
+    Any version, whatever the gate said. All replicas serve it within two seconds.
+    """
     actor = actor_of(request)
     which = body.family, body.schema_id, body.source, body.version
     made = await query(
@@ -129,16 +130,19 @@ async def post_promote(
     return json_response(made)
 
 
-@router.post(
+@router.answers(
     "/{gpu}/{target}/rollback",
-    response_model=RegistryAnswer,
-    responses=problems.documented(*problems.JSON_BODY, "no-rollback", "gpu", "store"),
-    summary="Return to the previous champion",
+    RegistryAnswer,
+    f"{problems.JSON_BODY} no-rollback gpu store",
+    method="POST",
 )
 async def post_rollback(
     request: Request, gpu: GpuName, target: Target, body: RollbackRequest
 ) -> Response:
-    """Undoes the last promotion. Answers are again what they were before it, bit for bit."""
+    """Return to the previous champion.
+
+    Undoes the last promotion. Answers are again what they were before it, bit for bit.
+    """
     actor = actor_of(request)
     made = await query(
         request, lambda of: service.rollback(of, gpu, target, body.board, actor, body.why)

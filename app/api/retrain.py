@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request
+from fastapi import Header, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from pydantic import TypeAdapter, ValidationError
@@ -14,7 +14,7 @@ from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.jobs import job_answer
 from wattcast.app.api.measurements import READING
-from wattcast.app.api.route import json_response, message
+from wattcast.app.api.route import Router, json_response, message
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.measurements.rows import Label
 from wattcast.app.services.measurements.upload import UploadOptions
@@ -23,7 +23,7 @@ from wattcast.app.services.retrain.messages import JobAnswer, PlanAnswer, Retrai
 from wattcast.app.store import database
 from wattcast.features.errors import ServiceError
 
-router = APIRouter(tags=["retraining"])
+router = Router(tags=["retraining"])
 
 _JSON: dict[str, Any] = RetrainRequest.model_json_schema()
 _MULTIPART = {
@@ -41,18 +41,19 @@ _MULTIPART = {
 _LISTS = ("families", "targets", "batches")
 
 
-@router.post(
+@router.answers(
     "/retrain",
-    status_code=202,
-    response_model=JobAnswer,
-    responses={
+    JobAnswer,
+    f"{READING} json idempotency-key unknown-batch store",
+    method="POST",
+    also={
         200: {
             "model": JobAnswer | PlanAnswer,
             "description": "The idempotency key named this job already; or, with `dry_run`, what "
             "would be done.",
-        },
-        **problems.documented(*READING, "json", "idempotency-key", "unknown-batch", "store"),
+        }
     },
+    status_code=202,
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -62,16 +63,18 @@ _LISTS = ("families", "targets", "batches")
             },
         }
     },
-    summary="Retrain a GPU's power or time model on measurements",
 )
 async def post_retrain(
     request: Request,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
 ) -> Response:
-    """Batches uploaded before, as JSON; or measurements as a file beside the options, stored as a
+    """Retrain a GPU's power or time model on measurements.
+
+    Batches uploaded before, as JSON; or measurements as a file beside the options, stored as a
     batch first. The answer names a job, whose result says whether the new model serves, and why if
     it does not. `dry_run` (JSON) only tells what would be done: the mode, the rows by kernel, those
-    that would not train and why, and what is left out to judge."""
+    that would not train and why, and what is left out to judge.
+    """
     services = services_of(request)
     actor = actor_of(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from uuid import UUID
 
-from fastapi import Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -23,11 +24,17 @@ from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER
 from wattcast.app.store import database
 from wattcast.features.checked import MOST_VALUES, many_values
+from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages import Answer
 from wattcast.predictor.reports.brief import brief, forms
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
+F = TypeVar("F", bound=Callable[..., Any])
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Before = Annotated[UUID | None, Query(description="The last one of the previous page.")]
+"""A page of what is stored: how much of it, and where it begins."""
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -76,6 +83,41 @@ def _read(model: type[M], body: bytes | str) -> M | Response:
         return problems.from_validation(errors)
 
 
+class Router(APIRouter):
+    """Routes on one line each: path, model of the answer, and kinds of problems by their slugs.
+
+    The first paragraph of an endpoint's docstring is the route's summary, the rest describes it.
+    """
+
+    def answers(
+        self,
+        path: str,
+        answer: Any,
+        kinds: str = "",
+        method: str = "GET",
+        also: dict[int | str, dict[str, Any]] | None = None,
+        **more: Any,
+    ) -> Callable[[F], F]:
+        """Declares an endpoint; ``also`` are answers besides, ``more`` goes to FastAPI."""
+        responses = {**(also or {}), **(problems.documented(kinds) if kinds else {})}
+
+        def declare(endpoint: F) -> F:
+            summary, _, told = inspect.cleandoc(endpoint.__doc__ or "").partition("\n\n")
+            self.add_api_route(
+                path,
+                endpoint,
+                methods=[method],
+                response_model=answer,
+                responses=responses,
+                summary=summary.removesuffix("."),
+                description=told,
+                **more,
+            )
+            return endpoint
+
+        return declare
+
+
 class JsonRoute(APIRoute):
     """Route of an endpoint ``async def (request: Request, body: SomeModel) -> Response``."""
 
@@ -117,6 +159,19 @@ def told(request: Request, answer: Answer) -> Response:
     if request.query_params.get("detail") == "brief" and type(answer).__name__ in forms():
         return Response(brief(answer, kept=True), media_type="application/json")
     return json_response(answer)
+
+
+async def existing(
+    request: Request,
+    ask: Callable[[Services], T | None],
+    missing: tuple[str, str],
+    otherwise: str = "the database does not answer",
+) -> T:
+    """As ``query``. Raises ServiceError with the kind and detail of ``missing`` for nothing."""
+    found = await query(request, ask, otherwise)
+    if not found:
+        raise ServiceError(*missing)
+    return found
 
 
 def json_response(content: Any, status: int = 200) -> Response:

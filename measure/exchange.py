@@ -15,19 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wattcast.features.errors import DataError
+from wattcast.measure import recording as records
 from wattcast.measure.device import Device
-from wattcast.measure.recording import (
-    LICENCE,
-    Configuration,
-    Recorder,
-    Recording,
-    Result,
-    Session,
-    doubts_of,
-    read_recording,
-    rows,
-    schema,
-)
 from wattcast.measure.workload import Board, Described
 
 _DAY = (1980, 1, 1, 0, 0, 0)
@@ -46,15 +35,15 @@ def pack(paths: Sequence[Path], target: Path, attribution: str) -> dict[str, int
         raise DataError(f"{target} exists already", file=target.name)
     if not paths:
         raise DataError("no recording to pack")
-    recordings: dict[str, Recording] = {}
+    recordings: dict[str, records.Recording] = {}
     files: dict[str, bytes] = {}
     for path in paths:
-        found = read_recording(path)
+        found = records.read_recording(path)
         for session in found.sessions:
-            if session.licence != LICENCE:
+            if session.licence != records.LICENCE:
                 raise DataError(
-                    f"{path.name} is under {session.licence}, not {LICENCE}: it cannot be part of "
-                    "an open data set",
+                    f"{path.name} is under {session.licence}, not {records.LICENCE}: it cannot be "
+                    "part of an open data set",
                     file=path.name,
                 )
         if path.name in recordings:
@@ -66,7 +55,7 @@ def pack(paths: Sequence[Path], target: Path, attribution: str) -> dict[str, int
         for name, ptx in found.modules.items():
             files[f"ptx/{name}.ptx"] = ptx.encode()
     files["results.csv"] = _table(recordings)
-    files["recording.schema.json"] = (json.dumps(schema(), indent=1) + "\n").encode()
+    files["recording.schema.json"] = (json.dumps(records.schema(), indent=1) + "\n").encode()
     counts = {
         "recordings": len(recordings),
         "modules": len({name for found in recordings.values() for name in found.modules}),
@@ -85,11 +74,11 @@ def pack(paths: Sequence[Path], target: Path, attribution: str) -> dict[str, int
     return {**counts, "bytes": target.stat().st_size}
 
 
-def _table(recordings: dict[str, Recording]) -> bytes:
+def _table(recordings: dict[str, records.Recording]) -> bytes:
     table = [
         {"recording": name, "provenance": found.provenance, **row}
         for name, found in sorted(recordings.items())
-        for row in rows(found)
+        for row in records.rows(found)
     ]
     if not table:
         raise DataError("the recordings hold no configuration")
@@ -100,7 +89,9 @@ def _table(recordings: dict[str, Recording]) -> bytes:
     return text.getvalue().encode()
 
 
-def _readme(recordings: dict[str, Recording], counts: dict[str, int], attribution: str) -> str:
+def _readme(
+    recordings: dict[str, records.Recording], counts: dict[str, int], attribution: str
+) -> str:
     gpus = ", ".join(sorted({found.device.name for found in recordings.values()}))
     simulated = sorted(n for n, found in recordings.items() if found.provenance == "simulated")
     warning = (
@@ -135,7 +126,7 @@ class TunedConfiguration(Protocol):
 
 def from_tuning(
     found: Sequence[TunedConfiguration], kernel: str, problem_size: Sequence[int] = ()
-) -> list[Configuration]:
+) -> list[records.Configuration]:
     """Configurations of a Kernel Tuner file; refused and failed ones are left out.
 
     Blocks are the parameters ``block_size_x``, ``_y``, ``_z``; grids the problem size over them
@@ -165,7 +156,7 @@ def from_tuning(
     return made
 
 
-def from_zeus(text: str) -> list[Configuration]:
+def from_zeus(text: str) -> list[records.Configuration]:
     """Windows of a ZeusMonitor log: ``start_time,window_name,elapsed_time,gpu<i>_energy`` (Zeus,
     zeus/monitor/energy.py, ``log_file``), seconds and joules. One GPU's energy.
 
@@ -197,7 +188,7 @@ def from_zeus(text: str) -> list[Configuration]:
 
 def write_imported(
     path: Path,
-    configurations: Sequence[Configuration],
+    configurations: Sequence[records.Configuration],
     gpu: str,
     origin: str,
     licence: str,
@@ -219,7 +210,7 @@ def write_imported(
             max_threads_per_sm=32,
         ),
     )
-    head = Session(
+    head = records.Session(
         provenance="imported",
         licence=licence,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -228,9 +219,9 @@ def write_imported(
         notes=("imported: the board's facts, clocks and raw samples are not known",),
     )
     for one in configurations:
-        doubts_of(one, device, one.key)
+        records.doubts_of(one, device, one.key)
     sha256 = hashlib.sha256(ptx.encode()).hexdigest() if ptx is not None else None
-    with closing(Recorder(path, head)) as recorder:
+    with closing(records.Recorder(path, head)) as recorder:
         for one in configurations:
             recorder.write_configuration(one.model_copy(update={"ptx_sha256": sha256}), ptx)
 
@@ -243,7 +234,7 @@ def _configuration(
     description: str,
     grid: tuple[int, ...] = (1, 1, 1),
     block: tuple[int, ...] = (1, 1, 1),
-) -> Configuration:
+) -> records.Configuration:
     workload = Described(
         id=key,
         role="application",
@@ -255,12 +246,12 @@ def _configuration(
     )
     has_energy = joules is not None and joules > 0
     watts = joules / seconds if has_energy and joules is not None and seconds else None
-    return Configuration(
+    return records.Configuration(
         key=key,
         workload=workload,
         ptx_sha256=None,
         pattern="uniform",
-        result=Result(
+        result=records.Result(
             time_seconds=seconds,
             power_watts=watts,
             energy_joules=joules if has_energy else None,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Required, TypedDict, Unpack
 
 import numpy as np
 from pydantic import BaseModel
@@ -69,22 +70,28 @@ _FILES = {PARAMETERS_NAME: "0" * 64}
 """The real checksum comes with the file; a card without any would not be valid."""
 
 
+class Beside(TypedDict, total=False):
+    """What a candidate is judged beside: ``opponents`` answer now; ``champion`` are watts (or
+    seconds) ``[n]`` of the board's calibration before, whose rows are not ``new``; ``notes`` go
+    into the verdict."""
+
+    opponents: Required[Sequence[Opponent]]
+    notes: tuple[str, ...]
+    champion: Floats | None
+
+
 def calibrate_power(
     order: Order,
     uploads: Uploads,
     start: PhysicalParameters,
     before: ModelCard,
     out_dir: Path,
-    *,
-    opponents: Sequence[Opponent],
-    notes: tuple[str, ...] = (),
-    champion: Floats | None = None,
+    **beside: Unpack[Beside],
 ) -> Candidate[ModelCard]:
     """Draw the parameters of the model ``before`` to measured launches, write the artifact below
     ``out_dir`` and judge it.
 
-    The uploads' vectors are ``COLUMNS``. ``opponents`` answer now; ``champion`` are watts ``[n]``
-    of the board's calibration before, whose rows are not ``new``. Raises DataError for launches of
+    The uploads' vectors are ``COLUMNS``. Raises DataError for launches of
     fewer than two kernels, or power that is not positive.
     """
     rows = uploads.rows
@@ -121,17 +128,7 @@ def calibrate_power(
             learned="" if before.marks is None else stored(before.marks | uploads.learned),
         )
 
-    return _calibrate(
-        order,
-        uploads,
-        corrections.choice,
-        card,
-        out_dir,
-        opponents=opponents,
-        ancestor=before.marks,
-        notes=notes,
-        champion=champion,
-    )
+    return _calibrate(order, uploads, corrections.choice, card, out_dir, before.marks, **beside)
 
 
 def calibrate_time(
@@ -139,15 +136,12 @@ def calibrate_time(
     gpu: GpuProfile,
     uploads: Uploads,
     out_dir: Path,
-    *,
-    opponents: Sequence[Opponent],
-    champion: Floats | None = None,
+    **beside: Unpack[Beside],
 ) -> Candidate[calibration.TimeCorrectionCard]:
     """Correct the default time model by measured launches, write the artifact, and judge it.
 
-    The uploads hold ``FEATURES`` and seconds. ``opponents`` answer now; ``champion`` are seconds
-    ``[n]`` of the board's correction before, whose rows are not ``new``. Raises DataError for
-    launches of fewer than two kernels.
+    The uploads hold ``FEATURES`` and seconds. Raises DataError for launches of fewer than two
+    kernels.
     """
     rows = uploads.rows
     seconds = rows.watts
@@ -191,17 +185,10 @@ def calibrate_time(
             board=calibration.TimeBoard(label=order.board, batches=uploads.batches),
         )
 
-    return _calibrate(
-        order,
-        uploads,
-        _time_corrections(order.gpu, rows),
-        card,
-        out_dir,
-        opponents=opponents,
-        # Nothing in the default model was fitted to a kernel, and no correction is continued.
-        ancestor=frozenset(),
-        champion=champion,
-    )
+    # Nothing in the default model was fitted to a kernel, and no correction is continued.
+    ancestor: Marks = frozenset()
+    corrections = _time_corrections(order.gpu, rows)
+    return _calibrate(order, uploads, corrections, card, out_dir, ancestor, **beside)
 
 
 def _calibrate(
@@ -210,11 +197,10 @@ def _calibrate(
     corrections: Corrections[Parameters],
     make_card: Callable[[Folds, Floats, str], AnyCard],
     out_dir: Path,
-    *,
-    opponents: Sequence[Opponent],
     ancestor: Marks | None,
+    opponents: Sequence[Opponent],
     notes: tuple[str, ...] = (),
-    champion: Floats | None,
+    champion: Floats | None = None,
 ) -> Candidate[AnyCard]:
     """Choose and fit a correction, write its artifact and judge it."""
     uploads.check()

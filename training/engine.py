@@ -61,13 +61,7 @@ class InProcess:
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
         """As ``Engine.map``."""
         with ThreadPoolExecutor(self.jobs) as pool:
-            waiting = {pool.submit(function, item): at for at, item in enumerate(items)}
-            try:
-                for done in as_completed(waiting):
-                    yield waiting[done], done.result()
-            finally:
-                for each in waiting:
-                    each.cancel()
+            yield from _as_ready(pool, function, items)
 
 
 @dataclass(frozen=True)
@@ -79,18 +73,25 @@ class Processes:
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
         """As ``Engine.map``. Raises ClusterError where a process was ended from outside."""
-        waiting = {self.pool.submit(_Quiet(function), item): at for at, item in enumerate(items)}
         try:
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
+            yield from _as_ready(self.pool, _Quiet(function), items)
         except BrokenExecutor as error:
             raise ClusterError(
                 "a worker process was ended from outside, perhaps for want of memory; run again, "
                 "with fewer workers"
             ) from error
-        finally:
-            for each in waiting:
-                each.cancel()
+
+
+def _as_ready(
+    pool: Executor, function: Callable[[T], R], items: Sequence[T]
+) -> Iterator[tuple[int, R]]:
+    waiting = {pool.submit(function, item): at for at, item in enumerate(items)}
+    try:
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 @contextmanager

@@ -31,14 +31,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import problems
-from wattcast.app.api.rates import (
-    RATE_SECONDS,
-    WRONG_KEY_SECONDS,
-    Load,
-    Rate,
-    Shares,
-    network_of,
-)
+from wattcast.app.api import rates
 from wattcast.app.logs import log
 from wattcast.app.services import Services
 from wattcast.app.services.analyses import CALLER_NAME
@@ -109,16 +102,16 @@ def actor_of(request: Request) -> str:
 class Access:
     """Answers 401, 403 and 429 itself; lets everything else through."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, load: Load) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, load: rates.Load) -> None:
         self._app = app
         self._load = load
-        self._public = Shares(settings.requests_at_once_per_caller)
+        self._public = rates.Shares(settings.requests_at_once_per_caller)
         self._required = settings.keys_required
         self._own_names_only = settings.api_keys == "auto" and not self._required
         per_second = settings.requests_per_second
         if per_second is None:
             per_second = DEFAULT_RATE if self._required else 0.0
-        self._rate = Rate(per_second * RATE_SECONDS)
+        self._rate = rates.Rate(per_second * rates.RATE_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -132,7 +125,7 @@ class Access:
         CALLER_NAME.set(caller)
         if scope[CALLER].key is not None:
             send = _telling_scopes(send, scope[CALLER].key)
-        taken: list[Shares] = []
+        taken: list[rates.Shares] = []
         try:
             for shares in self._shares(scope):
                 if not shares.enter(caller):
@@ -144,7 +137,7 @@ class Access:
             for shares in taken:
                 shares.leave(caller)
 
-    def _shares(self, scope: Scope) -> Iterator[Shares]:
+    def _shares(self, scope: Scope) -> Iterator[rates.Shares]:
         """What a call takes a part of."""
         path = scope["path"]
         if scope_needed(scope["method"], path) is None:
@@ -158,7 +151,7 @@ class Access:
     async def _refusal(self, scope: Scope) -> Response | None:
         needed = scope_needed(scope["method"], scope["path"])
         client = scope.get("client")
-        address = network_of(client[0]) if client else "local"
+        address = rates.network_of(client[0]) if client else "local"
         if not self._required:
             foreign = self._foreign(scope)
             if foreign is not None:
@@ -211,9 +204,9 @@ class Access:
         if await self._load.wrong.take(address):
             held = self._load.wrong_keys
             if not held.enter(address):
-                return _later("too many wrong API keys", WRONG_KEY_SECONDS)
+                return _later("too many wrong API keys", rates.WRONG_KEY_SECONDS)
             try:
-                await asyncio.sleep(WRONG_KEY_SECONDS)
+                await asyncio.sleep(rates.WRONG_KEY_SECONDS)
             finally:
                 held.leave(address)
         return _unauthorized("the API key is unknown or has been revoked")
@@ -276,7 +269,7 @@ def _unauthorized(why: str) -> Response:
     return problems.response("unauthorized", why, headers=headers)
 
 
-def _full(shares: Shares, caller: str) -> Response:
+def _full(shares: rates.Shares, caller: str) -> Response:
     if shares.full:
         return _later(f"{shares.held} requests are being served already", 1.0)
     return _later(f"{shares.of(caller)} such requests of this caller are open already", 1.0)

@@ -15,7 +15,7 @@ from wattcast.app.api.explain import chosen
 from wattcast.app.api.route import Router, json_response, message
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER
-from wattcast.app.services.archives import Budget, Limits, archived, copy, members
+from wattcast.app.services.archives import Budget, Limits, archived, copy, members, too_large
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.application import application
 from wattcast.predictor.explain.page import POLICY, STYLE
@@ -168,10 +168,7 @@ def _library(services: Services, code: Sequence[UploadFile], folder: Path) -> Li
             _copied(each.file, listed[0][1], budget)
         for called, path in sorted(listed, key=lambda one: PurePosixPath(one[0])):
             if path.suffix.lower() == ".ptx" and path.stat().st_size > limits.ptx_bytes:
-                raise ServiceError(
-                    "too-large",
-                    f"{called} has more than {limits.ptx_bytes} bytes (WATTCAST_MAX_PTX_BYTES)",
-                )
+                raise too_large(f"{called} has more than {limits.ptx_bytes} bytes", "MAX_PTX_BYTES")
             add_file(found, path, called)
         if len(found.kernels) == known:
             found.skipped.append(f"{name}: no PTX of another kernel in it")

@@ -65,6 +65,11 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+def too_large(what: str, setting: str) -> ServiceError:
+    """The error of an upload beyond a limit, which ``setting`` moves."""
+    return ServiceError("too-large", f"{what} (WATTCAST_{setting})")
+
+
 class Budget:
     """Bytes that may still be unpacked."""
 
@@ -75,11 +80,8 @@ class Budget:
         """Raises ServiceError ``too-large`` where they are more than are left."""
         self._left -= size
         if self._left < 0:
-            raise ServiceError(
-                "too-large",
-                f"the upload unpacks to more than {self._limit} bytes "
-                "(WATTCAST_MAX_UNPACKED_BYTES)",
-            )
+            what = f"the upload unpacks to more than {self._limit} bytes"
+            raise too_large(what, "MAX_UNPACKED_BYTES")
 
 
 def copy(source: Readable, target: IO[bytes], budget: Budget) -> None:
@@ -233,9 +235,7 @@ def _check_directory(file: IO[bytes], limits: Limits) -> None:
 
 
 def _too_many(what: str, most: int) -> ServiceError:
-    return ServiceError(
-        "too-large", f"the {what} holds more than {most} files (WATTCAST_MAX_UPLOAD_FILES)"
-    )
+    return too_large(f"the {what} holds more than {most} files", "MAX_UPLOAD_FILES")
 
 
 def is_litter(name: str) -> bool:

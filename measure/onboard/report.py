@@ -381,11 +381,8 @@ def _watts(rows: Sequence[PowerRow]) -> Floats:
 
 def _scores(prefix: str, measured: Floats, predicted: Floats) -> dict[str, float]:
     return {
-        f"{prefix}mape_percent": float(np.mean([mape_percent(measured, one) for one in predicted])),
-        f"{prefix}median_ape_percent": float(
-            np.mean([median_ape_percent(measured, one) for one in predicted])
-        ),
-        f"{prefix}r2": float(np.mean([r2(measured, one) for one in predicted])),
+        f"{prefix}{score.__name__}": float(np.mean([score(measured, one) for one in predicted]))
+        for score in (mape_percent, median_ape_percent, r2)
     }
 
 

@@ -28,6 +28,7 @@ from wattcast.app.services.archives import (
     opened,
     opened_zip,
     sound,
+    too_large,
 )
 from wattcast.app.settings import Settings
 from wattcast.features.cuda.isolation import Limited
@@ -106,11 +107,8 @@ def _text(archive: zipfile.ZipFile, member: zipfile.ZipInfo, budget: Budget, lim
     with opened(archive, member) as source, sound("zip"):
         content = source.read(limits.ptx_bytes + 1)
     if len(content) > limits.ptx_bytes:
-        raise ServiceError(
-            "too-large",
-            f"{member.filename!r} may have at most {limits.ptx_bytes} bytes "
-            "(WATTCAST_MAX_PTX_BYTES)",
-        )
+        what = f"{member.filename!r} may have at most {limits.ptx_bytes} bytes"
+        raise too_large(what, "MAX_PTX_BYTES")
     budget.take(len(content))
     try:
         return content.decode("utf-8")
@@ -153,11 +151,8 @@ def read_rows(source: Unpacked, settings: Settings, until: float) -> Iterator[Ra
         rows = _parquet_rows(source.table, settings, until)
     for row in rows:
         if row.number > settings.max_upload_rows:
-            raise ServiceError(
-                "too-large",
-                f"the upload has more than {settings.max_upload_rows} rows "
-                "(WATTCAST_MAX_UPLOAD_ROWS)",
-            )
+            what = f"the upload has more than {settings.max_upload_rows} rows"
+            raise too_large(what, "MAX_UPLOAD_ROWS")
         yield row
 
 
@@ -269,11 +264,8 @@ class _Counted:
         line = self.pipe.readline(size)
         self.seen += len(line)
         if self.seen > self.most_bytes:
-            raise ServiceError(
-                "too-large",
-                f"the rows of the Parquet file take more than {self.most_bytes} bytes "
-                "(WATTCAST_MAX_UNPACKED_BYTES)",
-            )
+            what = f"the rows of the Parquet file take more than {self.most_bytes} bytes"
+            raise too_large(what, "MAX_UNPACKED_BYTES")
         in_time(self.until)
         return line
 

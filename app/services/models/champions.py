@@ -15,14 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app.logs import log
 from wattcast.app.services.models.artifacts import RegistryArtifacts, open_version
-from wattcast.app.store.registry import (
-    PACKAGED,
-    TIME,
-    ModelName,
-    RegistryStore,
-    Snapshot,
-    Version,
-)
+from wattcast.app.store import registry as store
 from wattcast.features.errors import ModelError, WattcastError
 from wattcast.models.cards import ModelCard
 from wattcast.models.power.boosted import BoostedPowerModel
@@ -57,7 +50,7 @@ class Champions:
     def __init__(
         self,
         power: power_models.PowerModels,
-        registry: RegistryStore,
+        registry: store.RegistryStore,
         artifacts: RegistryArtifacts,
     ) -> None:
         self._power = power
@@ -128,16 +121,16 @@ class Champions:
         for place in before.keys() - self._missing.keys():
             log().info("champion serves again", place=place)
 
-    def _serving(self, snapshot: Snapshot) -> power_models.Serving:
+    def _serving(self, snapshot: store.Snapshot) -> power_models.Serving:
         before = self._power.serving
         champions = self._standing(snapshot, power_models.TARGET, self._warm, before.champions)
-        times = self._standing(snapshot, TIME, self._correction, before.times)
+        times = self._standing(snapshot, store.TIME, self._correction, before.times)
         self._forget([id(model) for model in champions.values()])
         versions = {version.name: version for version in snapshot.versions}
 
         def load(name: power_models.Name) -> BoostedPowerModel:
             with self._lock:
-                model = self._model(versions[ModelName(*name)])
+                model = self._model(versions[store.ModelName(*name)])
             if not isinstance(model, BoostedPowerModel):
                 raise ModelError(f"{model.card.place} is not a boosted model")
             return model
@@ -152,9 +145,9 @@ class Champions:
 
     def _standing(
         self,
-        snapshot: Snapshot,
+        snapshot: store.Snapshot,
         target: str,
-        load: Callable[[Version], Model],
+        load: Callable[[store.Version], Model],
         before: Mapping[tuple[str, str], Model],
     ) -> dict[tuple[str, str], Model]:
         """The champions of a target by GPU and board."""
@@ -175,18 +168,18 @@ class Champions:
                     served[key] = before[key]
         return served
 
-    def _model(self, version: Version) -> power_models.Champion:
+    def _model(self, version: store.Version) -> power_models.Champion:
         if version.id not in self._opened:
             self._opened[version.id] = power_models.champion_of(self.artifact(version))
         return self._opened[version.id]
 
-    def _warm(self, version: Version) -> power_models.Champion:
+    def _warm(self, version: store.Version) -> power_models.Champion:
         model = self._model(version)
         if isinstance(model, BoostedPowerModel):
             model.warm_up()
         return model
 
-    def _correction(self, version: Version) -> CorrectedTimes:
+    def _correction(self, version: store.Version) -> CorrectedTimes:
         """A correction of times; all stay open, being a few numbers each."""
         if version.id not in self._times:
             artifact = self._artifacts.open_correction(version.name, version.card_sha256)
@@ -199,19 +192,19 @@ class Champions:
         for key in spare[:-SPARE_MODELS]:
             del self._opened[key]
 
-    def _read_cards(self, snapshot: Snapshot) -> None:
+    def _read_cards(self, snapshot: store.Snapshot) -> None:
         """The cards of all retrained versions that can be read."""
         for version in snapshot.versions:
-            if version.origin == PACKAGED or version.name in self._cards:
+            if version.origin == store.PACKAGED or version.name in self._cards:
                 continue
             try:
-                own = self._correction if version.name.target == TIME else self.artifact
+                own = self._correction if version.name.target == store.TIME else self.artifact
                 self._cards[version.name] = own(version).card
             except LOADING as error:
                 if snapshot.generation != self._generation:
                     log().error("retrained model left out", name=version.name, why=str(error))
 
-    def artifact(self, version: Version) -> Artifact[ModelCard]:
+    def artifact(self, version: store.Version) -> Artifact[ModelCard]:
         """A registered artifact. Raises ModelError where it is gone or has changed."""
         return open_version(self._power, self._artifacts, version)
 

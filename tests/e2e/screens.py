@@ -210,6 +210,12 @@ def modelled(page: Watched) -> None:
     page.page.wait_for_selector("#versions tbody tr")
 
 
+def worked_out(page: Watched, view: str) -> None:
+    """A view on the solved example that it opens on."""
+    page.view(view)
+    page.page.wait_for_selector(f"#{view}-result:not([hidden])")
+
+
 VIEWS: dict[str, Callable[[Watched], None]] = {
     "predict": solved,
     "sweep": swept,
@@ -219,6 +225,8 @@ VIEWS: dict[str, Callable[[Watched], None]] = {
     "diff": changed,
     "cost": costed,
     "application": traced,
+    "operator": partial(worked_out, view="operator"),
+    "language": partial(worked_out, view="language"),
     "history": remembered,
     "accuracy": trusted,
     "measurements": measured,

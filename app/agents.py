@@ -36,12 +36,11 @@ from wattcast.predictor import messages as shared
 from wattcast.predictor.advise import advise
 from wattcast.predictor.compare import compare
 from wattcast.predictor.judge import judge
-from wattcast.predictor.messages.compare import CompareRequest
-from wattcast.predictor.messages.judge import JudgeRequest
+from wattcast.predictor.messages.compare import CompareRequest, JudgeRequest
 from wattcast.predictor.messages.language_model import LanguageModelRequest
 from wattcast.predictor.messages.operators import OperatorCompareRequest, OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
-from wattcast.predictor.messages.rank import RankRequest
+from wattcast.predictor.messages.tunings import RankRequest
 from wattcast.predictor.predict import predict, predict_one
 
 MOST_CHARACTERS = 6_000

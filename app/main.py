@@ -21,9 +21,8 @@ from wattcast.app.api import (
     pages,
     retrain,
 )
-from wattcast.app.api.access import Access, describe
+from wattcast.app.api.access import Access, Load, describe
 from wattcast.app.api.guard import Guard
-from wattcast.app.api.rates import Load
 from wattcast.app.services import Services
 from wattcast.app.settings import Settings, installed_version
 

@@ -1,6 +1,6 @@
 """Data-parallel fits on a local Dask cluster: ``python -m benchmarks.cluster``.
 
-Synthetic rows through ``training.data_parallel`` on one and two workers: seconds, and the most
+Synthetic rows through ``training.engine`` on one and two workers: seconds, and the most
 memory that scheduler and workers take together. No budget of seconds: it shares its cores.
 """
 
@@ -52,8 +52,7 @@ def fit(workers: int, rows: int, trees: int) -> tuple[float, int, float]:
     """Seconds, most bytes, and the error left as a share of the no-information baseline's."""
     import distributed
 
-    from wattcast.training.data_parallel import fit_data_parallel
-    from wattcast.training.engine import OnDask, open_engine
+    from wattcast.training.engine import OnDask, fit_data_parallel, open_engine
     from wattcast.training.families import Xgboost
 
     generator = np.random.default_rng(0)

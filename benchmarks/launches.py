@@ -70,7 +70,7 @@ def _sweep(body: dict[str, Any], repeats: int = 7) -> float:
 def _batch(body: dict[str, Any], count: int) -> float:
     """Seconds of one request with as many launches, no two alike."""
     from wattcast.predictor.batch import predict_many
-    from wattcast.predictor.messages.batch import BatchRequest
+    from wattcast.predictor.messages.sweep import BatchRequest
 
     launches = [
         {"grid": [1024 + number], "block": [256], "arguments": {"1": 100_000 + 37 * number}}

@@ -25,9 +25,8 @@ from wattcast.features.activity import (
     measure_lines,
     measure_mix,
 )
-from wattcast.features.activity.cases import Floats
 from wattcast.features.activity.counts import indexed_arrays
-from wattcast.features.activity.operations import (
+from wattcast.features.activity.instructions import (
     Least,
     Operations,
     measure_least,
@@ -35,12 +34,11 @@ from wattcast.features.activity.operations import (
 )
 from wattcast.features.assembled import assembled, spill_warning, spills_executed, with_spills
 from wattcast.features.cfg import ControlFlowGraph
-from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
+from wattcast.features.counted import Coverage, Floats, LaunchCounts, symbolic_atomics
 from wattcast.features.dataflow import BlockChain, dependent_chains
 from wattcast.features.deciding import calls_in
-from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT
-from wattcast.features.errors import AnalysisError, LaunchError
+from wattcast.features.errors import CUT_SHORT, AnalysisError, Diagnostic, LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest

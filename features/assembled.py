@@ -13,7 +13,7 @@ from wattcast.features.activity.memory import local_levels
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.cuda import PtxasReport, measure_resources
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES

@@ -13,8 +13,8 @@ from functools import cached_property
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, dominators
-from wattcast.features.diagnostics import Diagnostic, bounded
 from wattcast.features.effort import checkpoint
+from wattcast.features.errors import Diagnostic, bounded
 from wattcast.features.ptx.ir import Instruction, Location
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,20 +17,97 @@ from wattcast.features.activity.counts import Access
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counts import Traffic
 from wattcast.features.deciding import Origin, deciding
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import NONSENSE, AnalysisError, WattcastError
+from wattcast.features.errors import NONSENSE, AnalysisError, Diagnostic, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint, in_rows
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.ptx.ir import Function, Instruction, Module, filled_by_host
-from wattcast.features.together import announced
 from wattcast.features.trips import How, TripCount, resolve_trips
 
-if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
+if TYPE_CHECKING:
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.symbolic import AccessInfo, SymbolicResult
     from wattcast.features.symbolic.sample import Forms
+
+
+# Launches that are asked for one after the other, worked out together.
+#
+#     with together(launches):
+#         for launch in launches: analyse(module, function, launch, gpu, analysis="symbolic")
+#
+# What is told of each launch is what it is alone (``features.symbolic.analyse_together``): this
+# says which others to look at on the way, never what to find.
+
+AHEAD = 128
+"""Launches worked out before they are asked for: results of so many are held (some 10 kB each for
+100 instructions), and numpy's time per operation is shared by about as many."""
+
+
+class _Waiting:
+    """Launches to come, and what was worked out of them before they were asked for."""
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self._launches = {_key(launch): launch for launch in launches}
+        self._keys = list(self._launches)
+        self._place = {key: place for place, key in enumerate(self._keys)}
+        self._found: dict[Hashable, dict[Hashable, SymbolicResult]] = {}
+
+    def take(
+        self,
+        module: Module,
+        function: Function,
+        launch: Launch,
+        loops: Mapping[str, float],
+        accesses: bool,
+    ) -> SymbolicResult | None:
+        """The analysis of a launch and, on the way, of those that follow it; ``None`` for one that
+        nobody announced, or that cannot be analysed."""
+        from wattcast.features.symbolic import analyse_together
+
+        key = _key(launch)
+        place = self._place.get(key)
+        if place is None:
+            return None
+        what = id(module), function.name, tuple(sorted(loops.items())), accesses
+        known = self._found.get(what)
+        if known is None or key not in known:
+            keys = self._keys[place : place + AHEAD]
+            several = [self._launches[one] for one in keys]
+            pairs = analyse_together(module, function, several, loops=loops, accesses=accesses)
+            known = self._found[what] = {_key(one): result for one, result in pairs}
+        return known.get(key)
+
+
+_WAITING: ContextVar[_Waiting | None] = ContextVar("waiting", default=None)
+
+
+@contextmanager
+def together(launches: Sequence[Launch]) -> Iterator[None]:
+    """Announce the launches of one kernel that are analysed inside."""
+    token = _WAITING.set(_Waiting(launches))
+    try:
+        yield
+    finally:
+        _WAITING.reset(token)
+
+
+def announced(
+    module: Module,
+    function: Function,
+    launch: Launch,
+    loops: Mapping[str, float],
+    accesses: bool,
+) -> SymbolicResult | None:
+    """The symbolic analysis of an announced launch; ``None`` if it has to be made alone."""
+    waiting = _WAITING.get()
+    return None if waiting is None else waiting.take(module, function, launch, loops, accesses)
+
+
+def _key(launch: Launch) -> Hashable:
+    given = launch.arguments.items()
+    arguments = tuple((name, type(value), value) for name, value in given)
+    return launch.grid, launch.block, launch.dynamic_shared_bytes, arguments
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
+from wattcast.features.errors import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.loops import LoopForest, natural_loops

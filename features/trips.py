@@ -14,8 +14,7 @@ from typing import Literal
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import definitions, reads
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import LaunchError
+from wattcast.features.errors import Diagnostic, LaunchError
 from wattcast.features.loops import Loop, LoopForest, exits
 from wattcast.features.ptx.ir import Immediate
 from wattcast.features.schemas.counting import ASSUMED_N_LOOP

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from wattcast.features.checked import check_measured
 from wattcast.features.errors import DataError
-from wattcast.features.plausible import check_measured
 from wattcast.measure.device import Device, Reading, known_profile
 from wattcast.measure.workload import Described, Part, Pattern, Workload
 

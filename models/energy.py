@@ -13,10 +13,9 @@ from __future__ import annotations
 from math import exp, hypot, log
 
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.estimate import Estimate, weaker
-from wattcast.models.time.base import TimePrediction
-from wattcast.models.time.registry import DEFAULT
-from wattcast.models.time.spread import interval_of
+from wattcast.models.intervals import Estimate, weaker
+from wattcast.models.time.base import DEFAULT, TimePrediction
+from wattcast.models.time.calibration import interval_of
 
 JOINT = 1.15
 """Quantile by program of |ln(measured / predicted energy)| over the joined half width, 613 launches

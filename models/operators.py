@@ -35,12 +35,11 @@ from wattcast.features.operators import (
     operator_schema,
     roofline_seconds,
 )
-from wattcast.models.background import Background, read_background
 from wattcast.models.cards import Card, CardPart, FeatureFacts, Sha256, TrainingSize
-from wattcast.models.estimate import Basis
+from wattcast.models.explain import Background, read_background
+from wattcast.models.intervals import Basis
 from wattcast.models.power.physical import VoltageCurve
-from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
-from wattcast.models.trees import open_session
+from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore, open_session
 
 POOLED = "pooled"
 """In the place of a GPU: the model of boards nobody measured."""
@@ -465,7 +464,7 @@ class Limited:
 
 def limited(seconds: float, watts: float, idle: float, core_share: float, limit: float) -> Limited:
     """Time and power of a call that drew ``watts``, under a limit: the core clock falls along the
-    voltage curve until it fits, as for code (``models/power/limit.py``). ``core_share`` is the
+    voltage curve until it fits, as for code (``models/clocks.py``). ``core_share`` is the
     share of the time that goes with the core clock; memory's clock stays."""
     if watts <= limit:
         return Limited(seconds, watts, 1.0)

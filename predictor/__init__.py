@@ -19,12 +19,10 @@ from typing import Protocol
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
-from wattcast.features.held import analysis_bytes
 from wattcast.models.operators import Operators
 from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.predictor.parts.drift import DriftWatch
-from wattcast.predictor.parts.memory import Kept, Memory
-from wattcast.predictor.parts.modules import RINGS, ModuleCache
+from wattcast.predictor.parts.memory import RINGS, Kept, Memory, ModuleCache, analysis_bytes
 from wattcast.predictor.parts.power_models import PowerModels
 from wattcast.predictor.parts.sources import Sources
 from wattcast.predictor.parts.stored import Keeper

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from wattcast.features.activity import LineActivity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.launch import PointerHint
-from wattcast.features.schemas import activity_schema
+from wattcast.features.schemas import activity_schema, get_schema
 from wattcast.predictor import parts
 from wattcast.predictor.messages import analyze as messages
+from wattcast.predictor.messages.analyze import FeaturesAnswer, FeaturesRequest, FeatureValue
 from wattcast.predictor.parts.arguments import c_names, described
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+
 
 _SAMPLING = ("launch_blocks", "relative_standard_error", "completed", "effort")
 
@@ -139,3 +141,39 @@ def _loops(analysis: KernelAnalysis) -> list[messages.AnalyzedLoop]:
         messages.AnalyzedLoop(**trip.data(), depth=loop.depth, observed=observed.get(loop.index))
         for loop, trip in zip(analysis.loops.loops, parts.trip_counts(analysis), strict=True)
     ]
+
+
+# A feature vector with names, units and sources.
+
+
+@parts.within_asked_seconds
+def features(predictor: Predictor, request: FeaturesRequest) -> FeaturesAnswer:
+    """The vector of a launch in a schema's order.
+
+    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, or
+    SchemaError for an unknown schema and for one without a table for the GPU.
+    """
+    gpu = predictor.gpus.load(request.gpu)
+    schema = get_schema(request.schema_id)
+    source = predictor.sources.read(request, gpu)
+    analysis = parts.analysed(predictor, request, source, gpu)
+    vector = analysis.vector(schema.id)
+    values = parts.values(vector)
+    return FeaturesAnswer(
+        schema=schema.id,
+        gpu=gpu.id,
+        kernel=parts.kernel_name(analysis.function),
+        compiled=parts.compiled(source),
+        features=[
+            FeatureValue(
+                name=field.name,
+                value=values[field.name],
+                **parts.members(field, "unit", "source", "description", "model_input"),
+            )
+            for field in schema.fields
+        ],
+        occupancy=parts.occupancy(analysis),
+        registers=parts.registers(analysis),
+        trip_counts=parts.trip_counts(analysis),
+        warnings=parts.warnings(source, analysis, vector.diagnostics),
+    )

@@ -31,13 +31,11 @@ from wattcast.predictor.messages.application import (
 )
 from wattcast.predictor.messages.predict import Trust
 from wattcast.predictor.parts.trust import ORDER
-from wattcast.predictor.traces.board import shared_board, timeline
 from wattcast.predictor.traces.code import Library
 from wattcast.predictor.traces.mixes import mixes
-from wattcast.predictor.traces.notes import notes_of
 from wattcast.predictor.traces.powers import BoardPowers, Device, KindPower, Served
-from wattcast.predictor.traces.totals import gaps_of, relative_ends, total_of
-from wattcast.predictor.traces.trace import NONE, Integers, Trace
+from wattcast.predictor.traces.totals import gaps_of, notes_of, relative_ends, total_of
+from wattcast.predictor.traces.trace import NONE, Integers, Trace, shared_board, timeline
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor

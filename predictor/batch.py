@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, LaunchError
+from wattcast.features.errors import AnalysisError, Diagnostic, LaunchError
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Need
-from wattcast.predictor.messages import batch as messages
+from wattcast.predictor.messages import sweep as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.predict import Launched, launched, rests_on_activity

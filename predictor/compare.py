@@ -38,7 +38,7 @@ from wattcast.predictor.parts.trust import Ranked, apart
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.judge import JudgeRequest
+    from wattcast.predictor.messages.compare import JudgeRequest
 
 
 def compare(

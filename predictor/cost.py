@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.errors import AnalysisError
-from wattcast.models.estimate import BASIS_ORDER
+from wattcast.models.intervals import BASIS_ORDER
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Energy, Interval, KernelName, Power, Time
 from wattcast.predictor.messages import cost as messages

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import ServiceError
+from wattcast.features.errors import Diagnostic, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, outweighs, pareto
 from wattcast.models.clocks import (

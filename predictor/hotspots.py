@@ -13,17 +13,15 @@ import numpy as np
 from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cfg import build_cfg
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, ServiceError
+from wattcast.features.errors import AnalysisError, Diagnostic, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx.ir import Function, Instruction
 from wattcast.models.clocks import ClockPair
-from wattcast.models.hotspots import Attribution, attributed
-from wattcast.models.speed import NAMES, Floats, Unit, unit_cycles
+from wattcast.models.speed import NAMES, Attribution, Floats, Unit, attributed, unit_cycles
 from wattcast.models.time.beside import beside
 from wattcast.predictor import parts
-from wattcast.predictor.messages import hotspots as messages
+from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, is_compiled, record_of, request_of

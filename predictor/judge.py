@@ -27,11 +27,11 @@ from wattcast.models.intervals import Z90
 from wattcast.models.speed import NAMES, unit_cycles, unit_seconds
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.beside import beside
-from wattcast.models.time.spread import least_seconds
+from wattcast.models.time.calibration import least_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.compare import Side, side_of
 from wattcast.predictor.messages import Interval
-from wattcast.predictor.messages import judge as messages
+from wattcast.predictor.messages import compare as messages
 from wattcast.predictor.messages.compare import ComparedCode
 from wattcast.predictor.parts.sources import Source
 

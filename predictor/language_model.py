@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import LaunchError, ModelError
+from wattcast.features.errors import Diagnostic, LaunchError, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.operators import Board, Columns, Floats, board_of, roofline_seconds
-from wattcast.models.estimate import BASIS_ORDER, Basis
+from wattcast.models.clocks import checked_limit
+from wattcast.models.intervals import BASIS_ORDER, Basis
 from wattcast.models.operators import POOLED, OperatorModel, limited
-from wattcast.models.power.limit import checked_limit
 from wattcast.predictor import parts
 from wattcast.predictor.decoder import Decoder, Part, decoder_of
 from wattcast.predictor.messages import Energy, Power, Time, WarningLine

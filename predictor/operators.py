@@ -22,21 +22,25 @@ from pydantic import TypeAdapter, ValidationError
 from wattcast.features.errors import LaunchError, ModelError, ServiceError
 from wattcast.features.operators import FEATURE_NAMES, Board
 from wattcast.models.choice import Constraints, Point, best_points, pareto
-from wattcast.models.estimate import Estimate
+from wattcast.models.clocks import checked_limit
+from wattcast.models.intervals import Estimate
 from wattcast.models.operators import OperatorModel, Quantity, Told, limited
-from wattcast.models.power.limit import checked_limit
 from wattcast.predictor import parts
 from wattcast.predictor.explain.operators import explain_operator
 from wattcast.predictor.messages import ClocksAnswer, KernelName, WarningLine
 from wattcast.predictor.messages import operators as messages
-from wattcast.predictor.messages.batch import BatchAnswer, BatchPrediction, LaunchProblem
 from wattcast.predictor.messages.predict import (
     OperatorFigures,
     PredictAnswer,
     PredictAnswers,
     Trust,
 )
-from wattcast.predictor.messages.sweep import MOST_POINTS
+from wattcast.predictor.messages.sweep import (
+    MOST_POINTS,
+    BatchAnswer,
+    BatchPrediction,
+    LaunchProblem,
+)
 from wattcast.predictor.parts.operators import (
     Asked,
     columns,

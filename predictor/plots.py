@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import MissingExtraError
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 from wattcast.predictor.reports import PALETTE, unit_of, value_of
 
 if TYPE_CHECKING:

@@ -16,17 +16,16 @@ from uuid import uuid4
 from pydantic_core import from_json, to_json
 
 from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.checked import check_measured
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import activity_schema
 from wattcast.models.clocks import ClockPair
 from wattcast.models.energy import energy
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 from wattcast.models.power import PHYSICAL
-from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.base import DEFAULT, TimePrediction
 from wattcast.models.time.beside import beside
-from wattcast.models.time.registry import DEFAULT
 from wattcast.predictor import parts
 from wattcast.predictor.messages import predict as messages
 from wattcast.predictor.parts.arguments import by_position

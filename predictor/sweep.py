@@ -19,9 +19,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.cuda import CompileError
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import (
     AnalysisError,
+    Diagnostic,
     KernelError,
     LaunchError,
     PtxError,

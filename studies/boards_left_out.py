@@ -40,7 +40,7 @@ from wattcast.models.time.bottleneck import (
 )
 from wattcast.models.time.calibration import features_of
 from wattcast.training.calibrated import DEFAULT, calibrate_power, calibrate_time
-from wattcast.training.evaluation.splits import Indices, Rows
+from wattcast.training.evaluation.scores import Indices, Rows
 from wattcast.training.gate import BASELINE, Opponent
 from wattcast.training.uploads import Candidate, Order, Uploads
 

@@ -32,7 +32,7 @@ from wattcast.features.errors import WattcastError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.bottleneck import Constants, predicted_seconds, resource_seconds
-from wattcast.models.time.spread import ERRORS
+from wattcast.models.time.calibration import ERRORS
 
 Floats = NDArray[np.float64]
 Seconds = Callable[[MeasuredProgram, GpuProfile], float]

@@ -43,8 +43,7 @@ from studies.fitting.out_of_fold import (
     plain,
 )
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.training.evaluation.scores import spread_of
-from wattcast.training.evaluation.splits import (
+from wattcast.training.evaluation.scores import (
     FOLDS,
     Floats,
     Indices,
@@ -53,6 +52,7 @@ from wattcast.training.evaluation.splits import (
     Rows,
     dealt,
     fold_assignment,
+    spread_of,
 )
 
 Baseline = Literal["median_watts", "clock_median_watts", "nearest_watts", "own_median_watts"]

@@ -40,7 +40,7 @@ from wattcast.features.errors import DataError
 from wattcast.models.cards import CARD_NAME, ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.predictor.parts.power_models import unseen_error_percent
-from wattcast.training.evaluation.splits import FOLDS, Protocol
+from wattcast.training.evaluation.scores import FOLDS, Protocol
 
 Floats = NDArray[np.float64]
 

@@ -45,9 +45,8 @@ from wattcast.models.intervals import conformal_factors, supported_level
 from wattcast.models.power.anchoring import ANY, WIDTHS, AnchoredWidth
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import predicted_seconds
-from wattcast.models.time.calibration import TimeCard
-from wattcast.models.time.spread import interval_width, program_errors
-from wattcast.training.checkpoints import Checkpoints
+from wattcast.models.time.calibration import TimeCard, interval_width, program_errors
+from wattcast.training.engine import Checkpoints
 
 Floats = NDArray[np.float64]
 Names = NDArray[np.str_]

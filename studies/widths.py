@@ -25,7 +25,7 @@ import numpy as np
 from studies import counters, end_to_end, volta
 from studies.card_tables import table
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.time.spread import ERRORS_SERVED, LEVEL, ProgramError
+from wattcast.models.time.calibration import ERRORS_SERVED, LEVEL, ProgramError
 
 
 def errors() -> Iterator[ProgramError]:

@@ -30,13 +30,10 @@ from typing import Any
 import numpy as np
 
 from wattcast.features.errors import DataError, ModelError
-from wattcast.models.cards import BoardFacts, ModelCard, TrainingFacts
-from wattcast.models.learned import Marks, stored
+from wattcast.models.cards import BoardFacts, Marks, ModelCard, TrainingFacts, stored
 from wattcast.training import provenance
-from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.data_parallel import family_on, is_spread
-from wattcast.training.engine import Engine, InProcess
-from wattcast.training.evaluation.splits import Floats, Rows
+from wattcast.training.engine import Checkpoints, Engine, InProcess, family_on, is_spread
+from wattcast.training.evaluation.scores import Floats, Rows
 from wattcast.training.families import SEED, Family, get_family, library_versions
 from wattcast.training.folds import Folds, PowerScores, UploadFold, folds_over, power_scores
 from wattcast.training.gate import CHAMPION, OldRows, Opponent, judge

@@ -23,11 +23,11 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
+from wattcast.features.checked import check_measured
 from wattcast.features.errors import DataError
-from wattcast.features.plausible import check_measured
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.data.tables import FIRST_ROW, number, read_table
-from wattcast.training.evaluation.splits import Floats, Indices, Predict, Rows
+from wattcast.training.data.datasets import FIRST_ROW, number, read_table
+from wattcast.training.evaluation.scores import Floats, Indices, Predict, Rows
 from wattcast.training.power_rows import power_rows
 
 COLUMNS = (

@@ -11,16 +11,23 @@ Workers run this program's code: a scheduler is to be trusted like a database.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from uuid import uuid4
 
-from wattcast.features.errors import MissingExtraError
+import numpy as np
+
+from wattcast.features.errors import MissingExtraError, ModelError
+from wattcast.training.evaluation.scores import Floats
+from wattcast.training.families import Family, Xgboost, get_family
 
 if TYPE_CHECKING:
     import distributed
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -124,7 +131,7 @@ def cores() -> int:
 class OnDask:
     """Workers of a Dask cluster. A worker that dies costs its running tasks, which another one
     then runs; ``client`` belongs to whoever opened it. XGBoost fits on ``spread_rows`` rows or
-    more are spread over the workers (``wattcast.training.data_parallel``)."""
+    more are spread over the workers (``wattcast.training.engine``)."""
 
     client: distributed.Client
     spread_rows: int = SPREAD_ROWS
@@ -195,3 +202,118 @@ def open_engine(
         yield OnDask(client, spread_rows)
     finally:
         client.close()  # type: ignore[no-untyped-call]
+
+
+# Results of finished fits and predictions, kept so that a training that died goes on there.
+
+
+class Checkpoints:
+    """Arrays by key in a folder; without one, nothing is kept.
+
+    A key names all that a result follows from, so a kept result is the result. A file appears
+    under its name at once; one that cannot be read is as if it were not there.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> Floats | None:
+        """The array kept under ``key``."""
+        if self._folder is None:
+            return None
+        try:
+            return np.asarray(np.load(self._path(key), allow_pickle=False), dtype=np.float64)
+        except (OSError, ValueError, EOFError):
+            return None
+
+    def put(self, key: str, array: Floats) -> None:
+        """Keep an array. A full disk costs the checkpoint, not the retraining."""
+        if self._folder is None:
+            return
+        written = self._folder / f".{uuid4().hex}.npy"
+        try:
+            np.save(written, array, allow_pickle=False)
+            written.rename(self._path(key))
+        except OSError:
+            written.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{key}.npy"
+
+
+# One XGBoost model fitted on rows that are spread over the workers of a Dask cluster.
+#
+# For tables that one machine cannot hold or fit in reasonable time. Each worker keeps its rows and
+# builds histograms of them; only histograms travel (T. Chen, C. Guestrin, "XGBoost: a scalable tree
+# boosting system", 2016). The trees are not bit by bit those of a fit on one machine: cut points
+# are sketched from the parts, and sums are added in another order.
+
+ATTEMPTS = 3
+"""Fits that are tried: one whose worker dies in the middle fails as a whole and begins anew on the
+workers that are left."""
+
+
+def fit_data_parallel(
+    client: distributed.Client,
+    parts: Sequence[tuple[Floats, Floats]],
+    parameters: Mapping[str, Any] | None = None,
+) -> Any:
+    """Booster of parts of (vectors ``[n, k]``, watts ``[n]``), each held by one worker.
+
+    ``parameters`` go before the family's hyperparameters. Raises ModelError where no attempt ends.
+    """
+    import dask.array as da
+    import xgboost
+    from xgboost import dask as dxgb
+
+    chosen = {**get_family("xgboost").hyperparameters, **(parameters or {})}
+    trees = int(chosen.pop("n_estimators"))
+    join: Any = da.concatenate
+    chunk: Any = da.from_array
+    vectors = join([chunk(part[0], chunks=part[0].shape) for part in parts])
+    watts = join([chunk(part[1], chunks=part[1].shape) for part in parts])
+    error: Exception | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            with client.as_current():
+                matrix = dxgb.DaskQuantileDMatrix(client, vectors, watts)
+                found = dxgb.train(client, {**chosen, "nthread": 1}, matrix, num_boost_round=trees)
+        except (xgboost.core.XGBoostError, OSError, RuntimeError) as failed:
+            error = failed
+            continue
+        return found["booster"]
+    raise ModelError(f"no fit ended in {ATTEMPTS} attempts: {error}") from error
+
+
+class SpreadXgboost(Xgboost):
+    """XGBoost whose fits on many rows (``OnDask.spread_rows``) take all workers of a cluster."""
+
+    def __init__(self, engine: OnDask) -> None:
+        self._engine = engine
+
+    def fit(self, vectors: Floats, watts: Floats, start: bytes | None = None, more: int = 0) -> Any:
+        """As ``Family.fit``. Raises ModelError where no attempt ends."""
+        if start is not None or len(watts) < self._engine.spread_rows:
+            return super().fit(vectors, watts, start, more)
+        client = self._engine.client
+        workers = max(1, len(client.scheduler_info()["workers"]))
+        parts = np.array_split(np.arange(len(watts)), workers)
+        return fit_data_parallel(
+            client, [(vectors[part], watts[part]) for part in parts], self.hyperparameters
+        )
+
+
+def is_spread(engine: Engine, family: str, rows: int) -> bool:
+    """Whether a fit of a family on so many rows is spread over the engine's workers."""
+    return isinstance(engine, OnDask) and family == Xgboost.name and rows >= engine.spread_rows
+
+
+def family_on(engine: Engine, name: str) -> Family:
+    """A family by name; where the engine is a cluster, its fits on many rows are spread over it.
+    Raises ModelError for an unknown family."""
+    if isinstance(engine, OnDask) and name == Xgboost.name:
+        return SpreadXgboost(engine)
+    return get_family(name)

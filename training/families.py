@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wattcast.features.checked import read_toml
 from wattcast.features.errors import ModelError
-from wattcast.models.trees import NATIVE_NAMES, ONNX_NAME
+from wattcast.models.store import NATIVE_NAMES, ONNX_NAME
 
 OPERATOR = "TreeEnsembleRegressor"
 _NODE = ("treeids", "nodeids", "modes", "featureids", "values", "truenodeids", "falsenodeids",

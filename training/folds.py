@@ -20,7 +20,7 @@ from wattcast.models.intervals import (
     calibrate,
     supported_level,
 )
-from wattcast.training.evaluation import splits
+from wattcast.training.evaluation import scores as splits
 from wattcast.training.evaluation.scores import group_means, protocol_scores
 from wattcast.training.gate import log_error
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattcast.models.learned import Marks
+from wattcast.models.cards import Marks
 from wattcast.training.evaluation.scores import group_means
 
 Floats = NDArray[np.float64]

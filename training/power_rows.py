@@ -13,7 +13,7 @@ from wattcast.models.cards import Source
 from wattcast.training.data.cleaning import MODEL_INPUTS, CleanTable, clean
 from wattcast.training.data.datasets import data_root, sources
 from wattcast.training.data.recompute import recompute
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.evaluation.scores import Rows
 
 POWER_FILES = ("K20", "M60", "V100", "K80", "PQ_V100", "PQ_Ampere84", "PQ_Ada24")
 """Ids of the power files that are trained on (``sources.toml``)."""

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel
 from scipy.stats import rankdata
 
-from wattcast.models.background import BACKGROUND_NAME, Background, Bin, FeatureStatistics
 from wattcast.models.cards import (
     CARD_NAME,
     AnyCard,
@@ -31,6 +30,7 @@ from wattcast.models.cards import (
     TrainingFacts,
     sha256_of,
 )
+from wattcast.models.explain import BACKGROUND_NAME, Background, Bin, FeatureStatistics
 
 Floats = NDArray[np.float64]
 

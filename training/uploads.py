@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import DataError, ModelError
-from wattcast.models.cards import ModelCard, SchemaReference, Source
-from wattcast.models.learned import Marks
+from wattcast.models.cards import Marks, ModelCard, SchemaReference, Source
 from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.models.store import AnyCard, Artifact
-from wattcast.models.trees import NATIVE_NAMES
-from wattcast.training.evaluation.splits import Floats, Rows
+from wattcast.models.store import NATIVE_NAMES, AnyCard, Artifact
+from wattcast.training.evaluation.scores import Floats, Rows
 from wattcast.training.gate import HoldOut, Opponent, Policy, Verdict
 from wattcast.training.provenance import code_revision, today
 
@@ -73,7 +71,7 @@ class Uploads:
 
     ``new`` ``[n]`` marks rows that the champion was not trained on. ``sources`` describe the
     batches, whose ids are ``batches``. ``marks`` ``[n]`` identify each row's kernel
-    (``wattcast.models.learned``); rows without any are of kernels nobody knows.
+    (``wattcast.models.cards``); rows without any are of kernels nobody knows.
     """
 
     rows: Rows

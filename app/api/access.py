@@ -17,7 +17,9 @@ names needs the strictest: a new route cannot be open because somebody forgot it
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,13 +27,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import problems
-from wattcast.app.api import rates
 from wattcast.app.logs import log
 from wattcast.app.services import Services
 from wattcast.app.services.analyses import CALLER_NAME
@@ -39,6 +43,106 @@ from wattcast.app.settings import Settings, is_loopback
 from wattcast.app.store.database import StoreError
 from wattcast.app.store.keys import ApiKey
 from wattcast.app.store.keys import Scope as KeyScope
+
+# How often a caller may call, and how much one may hold at once: in memory of this process.
+
+REQUESTS_AT_ONCE = 512
+"""Requests that one process serves at the same time: each may hold a connection and a database
+file, and 1,024 open files are what systems give a process by default."""
+
+STREAMS_AT_ONCE = 16
+"""Jobs that one caller follows by events: what two people with a page each look at."""
+
+RATE_SECONDS = 10
+"""A rate is kept on average over so long: what a page or a script asks for at once passes."""
+
+WRONG_KEYS, WRONG_KEY_SECONDS = 5, 2.0
+"""Wrong keys of one address within RATE_SECONDS that are answered at once, and how late the answer
+to each further one is."""
+
+
+class Rate:
+    """At most ``count`` calls of each caller within ``RATE_SECONDS``; 0 sets no limit.
+
+    For one thread: the event loop's.
+    """
+
+    def __init__(self, count: float) -> None:
+        self._item = RateLimitItemPerSecond(max(1, round(count)), RATE_SECONDS) if count else None
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    async def take(self, caller: str) -> float:
+        """Count a call: 0 if it may be made, else the seconds until one may."""
+        if self._item is None or await self._limiter.hit(self._item, caller):
+            return 0.0
+        window = await self._limiter.get_window_stats(self._item, caller)
+        return max(1.0, window.reset_time - time.time())
+
+
+class Shares:
+    """How much each caller holds of something at this moment: at most ``each``, all ``total``.
+
+    Who holds nothing takes no memory. For one thread: the event loop's.
+    """
+
+    def __init__(self, each: int, total: int | None = None) -> None:
+        self.each = each
+        self.total = total
+        self.held = 0
+        self._by_caller: dict[str, int] = {}
+
+    def of(self, caller: str) -> int:
+        """How much a caller holds."""
+        return self._by_caller.get(caller, 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody can have more."""
+        return self.total is not None and self.held >= self.total
+
+    def enter(self, caller: str) -> bool:
+        """Take one, to be given back by ``leave``; ``False`` if there is none for this caller."""
+        has = self.of(caller)
+        if has >= self.each or self.full:
+            return False
+        self._by_caller[caller] = has + 1
+        self.held += 1
+        return True
+
+    def leave(self, caller: str) -> None:
+        """Give one back."""
+        left = self._by_caller[caller] - 1
+        self.held -= 1
+        if left:
+            self._by_caller[caller] = left
+        else:
+            del self._by_caller[caller]
+
+
+@lru_cache(maxsize=1024)
+def network_of(address: str) -> str:
+    """What counts as one caller: an IPv4 address, or the /64 that one IPv6 subscriber has."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
+class Load:
+    """What one service serves at this moment, by caller."""
+
+    def __init__(self, settings: Settings) -> None:
+        each = settings.requests_at_once_per_caller
+        self.requests = Shares(each, REQUESTS_AT_ONCE)
+        self.streams = Shares(STREAMS_AT_ONCE)
+        self.wrong_keys = Shares(each)
+        self.wrong = Rate(WRONG_KEYS)
+
 
 CALLER = "wattcast.caller"
 """Where the ASGI scope holds the ``Caller``."""
@@ -102,16 +206,16 @@ def actor_of(request: Request) -> str:
 class Access:
     """Answers 401, 403 and 429 itself; lets everything else through."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, load: rates.Load) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, load: Load) -> None:
         self._app = app
         self._load = load
-        self._public = rates.Shares(settings.requests_at_once_per_caller)
+        self._public = Shares(settings.requests_at_once_per_caller)
         self._required = settings.keys_required
         self._own_names_only = settings.api_keys == "auto" and not self._required
         per_second = settings.requests_per_second
         if per_second is None:
             per_second = DEFAULT_RATE if self._required else 0.0
-        self._rate = rates.Rate(per_second * rates.RATE_SECONDS)
+        self._rate = Rate(per_second * RATE_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,7 +229,7 @@ class Access:
         CALLER_NAME.set(caller)
         if scope[CALLER].key is not None:
             send = _telling_scopes(send, scope[CALLER].key)
-        taken: list[rates.Shares] = []
+        taken: list[Shares] = []
         try:
             for shares in self._shares(scope):
                 if not shares.enter(caller):
@@ -137,7 +241,7 @@ class Access:
             for shares in taken:
                 shares.leave(caller)
 
-    def _shares(self, scope: Scope) -> Iterator[rates.Shares]:
+    def _shares(self, scope: Scope) -> Iterator[Shares]:
         """What a call takes a part of."""
         path = scope["path"]
         if scope_needed(scope["method"], path) is None:
@@ -151,7 +255,7 @@ class Access:
     async def _refusal(self, scope: Scope) -> Response | None:
         needed = scope_needed(scope["method"], scope["path"])
         client = scope.get("client")
-        address = rates.network_of(client[0]) if client else "local"
+        address = network_of(client[0]) if client else "local"
         if not self._required:
             foreign = self._foreign(scope)
             if foreign is not None:
@@ -204,9 +308,9 @@ class Access:
         if await self._load.wrong.take(address):
             held = self._load.wrong_keys
             if not held.enter(address):
-                return _later("too many wrong API keys", rates.WRONG_KEY_SECONDS)
+                return _later("too many wrong API keys", WRONG_KEY_SECONDS)
             try:
-                await asyncio.sleep(rates.WRONG_KEY_SECONDS)
+                await asyncio.sleep(WRONG_KEY_SECONDS)
             finally:
                 held.leave(address)
         return _unauthorized("the API key is unknown or has been revoked")
@@ -269,7 +373,7 @@ def _unauthorized(why: str) -> Response:
     return problems.response("unauthorized", why, headers=headers)
 
 
-def _full(shares: rates.Shares, caller: str) -> Response:
+def _full(shares: Shares, caller: str) -> Response:
     if shares.full:
         return _later(f"{shares.held} requests are being served already", 1.0)
     return _later(f"{shares.of(caller)} such requests of this caller are open already", 1.0)

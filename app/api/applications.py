@@ -22,8 +22,8 @@ from wattcast.predictor.explain.page import POLICY, STYLE
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 from wattcast.predictor.reports.html import page
 from wattcast.predictor.traces import read_trace
-from wattcast.predictor.traces.changes import changes
 from wattcast.predictor.traces.code import TOLD, Library, add_file, holds_code
+from wattcast.predictor.traces.totals import changes
 from wattcast.predictor.traces.trace import Trace
 
 router = Router(tags=["prediction"])

@@ -27,22 +27,24 @@ from wattcast.predictor import (
     compare,
     cost,
     dvfs,
-    features,
     hotspots,
     judge,
     language_model,
     sweep,
     tunings,
 )
+from wattcast.predictor import analyze as features
 from wattcast.predictor.messages.advise import AdviceAnswer
-from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
-from wattcast.predictor.messages.batch import BatchAnswer
-from wattcast.predictor.messages.compare import CompareAnswer
+from wattcast.predictor.messages.analyze import (
+    AnalyzeAnswer,
+    AnalyzeRequest,
+    FeaturesAnswer,
+    FeaturesRequest,
+)
+from wattcast.predictor.messages.compare import CompareAnswer, JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
-from wattcast.predictor.messages.counted import CountedRequest, DvfsAnswers, DvfsBody
-from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
-from wattcast.predictor.messages.hotspots import HotspotsAnswer
-from wattcast.predictor.messages.judge import JudgeAnswer, JudgeRequest
+from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers, DvfsBody
+from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.language_model import (
     LanguageModelAnswer,
     LanguageModelRequest,
@@ -58,7 +60,7 @@ from wattcast.predictor.messages.operators import (
     SweepBody,
 )
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
-from wattcast.predictor.messages.sweep import SweepAnswer
+from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
 from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
 from wattcast.predictor.predict import is_quick, predict

@@ -9,12 +9,40 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.cost import PriceOptions
 from wattcast.app.cli.output import Shown, predictor
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
+from wattcast.predictor.messages.cost import CostAnswer, CostRequest, Tariff
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+
+
+# ``wattcast cost``: what an application of several kernels costs.
+
+
+class PriceOptions(inputs.Options):
+    """What electricity costs."""
+
+    panel = inputs.OWN
+    members = inputs.scalars(Tariff, under="tariff") | inputs.fields(
+        CostRequest, "grams_co2_per_kwh"
+    )
+
+
+def cost(file: Annotated[Path, typer.Argument(metavar="FILE")], prices: PriceOptions) -> CostAnswer:
+    """Add up the energy, price and CO2 of a whole application.
+
+    Args:
+        file: JSON file, as POST /cost takes it; - reads standard input.
+    """
+    from wattcast.predictor.cost import cost as run
+
+    told = prices.body()
+    if len(told.get("tariff", {})) == 1:
+        inputs.fail("give --price-per-kwh and --currency together")
+    body = inputs.read_json(file, dict, "a JSON object, as POST /cost takes it")
+    return run(predictor(), CostRequest.model_validate({**body, **told}))
+
 
 TOLD_EVERY, ANALYSED_EVERY = 500_000, 50
 """Launches or events read, and launches analysed, between two lines of progress."""
@@ -69,7 +97,7 @@ def app(
     """
     from wattcast.predictor.explain.page import STYLE
     from wattcast.predictor.reports.html import page
-    from wattcast.predictor.traces.changes import changes
+    from wattcast.predictor.traces.totals import changes
 
     told = prices.body()
     if "tariff" in told:

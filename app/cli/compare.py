@@ -15,7 +15,7 @@ from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import console, line, predictor, print_json, render, show
 from wattcast.app.cli.progress import advance, clear
-from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, Limits
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, JudgeRequest, Limits
 
 
 def _percent(text: str) -> float:
@@ -147,3 +147,36 @@ def _checked_out(revision: str, file: Path, to: Path) -> bool:
     if found.returncode == 0:
         to.write_bytes(found.stdout)
     return found.returncode == 0
+
+
+# ``wattcast judge``: whether a candidate is better than a reference, in one line of JSON.
+
+
+class LeastOptions(inputs.Options):
+    """What a candidate has to reach."""
+
+    panel = inputs.OWN
+    members = inputs.fields(JudgeRequest, "min_speedup", "min_saving")
+
+
+def judge(
+    reference: inputs.Ptx,
+    candidate: inputs.Ptx,
+    on: inputs.OnGpu,
+    launch: inputs.LaunchOptions,
+    new: inputs.NewOptions,
+    least: LeastOptions,
+    models: inputs.PhysicalOptions,
+    brief: inputs.Brief = False,
+) -> None:
+    """Judge a candidate beside its reference; exit with 3 if it is refused."""
+    from wattcast.predictor.judge import judge as run
+
+    sides = new.sides(launch, reference, candidate, ("reference", "candidate"))
+    answer = run(predictor(), inputs.request(JudgeRequest, sides, on, models, least))
+    if brief:
+        show(answer, as_json=True, brief=True)
+    else:
+        print(answer.json_bytes().decode())
+    if not answer.accepted:
+        raise typer.Exit(Exit.EXCEEDED)

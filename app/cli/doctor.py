@@ -237,7 +237,7 @@ def _data() -> Iterator[Check]:
 
 
 def _service() -> Iterator[Check]:
-    from wattcast.app.cli.page import running
+    from wattcast.app.cli.predict import running
 
     url = running(Settings())
     if url is None:

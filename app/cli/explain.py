@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.output import predictor, print_json, render
+from wattcast.app.cli.inputs import ClockOptions, KernelOptions, OnGpu, request
+from wattcast.app.cli.output import Shown, predictor, print_json, render, rows
+from wattcast.predictor.messages.advise import AdviceAnswer
+from wattcast.predictor.messages.analyze import (
+    AnalyzeAnswer,
+    AnalyzeRequest,
+    FeaturesAnswer,
+    FeaturesRequest,
+)
+from wattcast.predictor.messages.explain import HotspotsAnswer
+from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.reports import Title, Warnings
 
 FORMATS = ("svg", "png", "html")
@@ -78,3 +88,116 @@ def _format(given: str | None, output: Path | None) -> str | None:
     if wanted not in FORMATS:
         inputs.fail(f"{output}: give --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     return wanted
+
+
+# ``wattcast advise``: what to change about a launch.
+
+
+def advise(
+    on: OnGpu, launch: KernelOptions, clocks: ClockOptions, patch: bool = False
+) -> Shown[AdviceAnswer]:
+    """Suggest changes to a launch and estimate what each saves.
+
+    Args:
+        patch: Also change the lines of a .cu file where that is safe and saves energy, as diffs.
+    """
+    from wattcast.predictor.advise import advise as run
+
+    asked = request(PredictRequest, launch, on, clocks)
+    if patch and asked.cuda is None:
+        raise typer.BadParameter("--patch changes lines of CUDA source: give a .cu file")
+    answer = run(predictor(), asked, patch=launch.file.name if patch else None)
+    return Shown(answer, file=launch.file)
+
+
+# ``wattcast analyze``: what a launch does.
+
+
+def analyze(on: OnGpu, launch: KernelOptions) -> AnalyzeAnswer:
+    """Show what a launch does: loops, memory, occupancy, hot lines."""
+    from wattcast.predictor.analyze import analyze as run
+
+    return run(predictor(), request(AnalyzeRequest, launch, on))
+
+
+# ``wattcast features`` and ``wattcast schemas``: what a model would see of a launch.
+
+
+def features(
+    on: inputs.OnGpu, launch: inputs.KernelOptions, schema: str = "alavani2023"
+) -> FeaturesAnswer:
+    """Print the feature vector that a model sees.
+
+    Args:
+        schema: Feature schema; wattcast schemas lists them.
+    """
+    from wattcast.predictor.analyze import features as run
+
+    return run(predictor(), inputs.request(FeaturesRequest, launch, on, schema=schema))
+
+
+def schemas() -> Shown[Any]:
+    """List the feature schemas and the GPUs each one supports."""
+    from wattcast.predictor.catalog import schema_summaries
+
+    found = schema_summaries()
+    return Shown(found, lambda: rows(found, ("id", "version", "title", "gpus")))
+
+
+# ``wattcast hotspots``: where a launch spends its energy.
+
+
+def hotspots(
+    on: inputs.OnGpu,
+    launch: inputs.KernelOptions,
+    models: inputs.ModelOptions,
+    rows: Annotated[int, typer.Option(min=1)] = 12,
+    resources: bool = False,
+) -> Shown[HotspotsAnswer]:
+    """Rank the blocks and lines of a kernel by energy and time.
+
+    Args:
+        rows: Rows shown in each ranking.
+        resources: Print the cycles that lines take of each unit.
+    """
+    from wattcast.features.errors import ServiceError
+    from wattcast.predictor.hotspots import hotspots_of
+    from wattcast.predictor.predict import predict_one
+
+    opened = predictor()
+    request = inputs.request(PredictRequest, launch, on, models)
+    prediction = predict_one(opened, request)
+    if prediction.energy is None:
+        raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
+    answer = _with_source(hotspots_of(opened, request, prediction, rows), launch.file)
+    report = answer.resources if resources else answer.report
+    return Shown(answer, report, file=launch.file)
+
+
+def _with_source(answer: HotspotsAnswer, file: Path) -> HotspotsAnswer:
+    """The caller's own file name, and ``text``, where the line's file can be read: the CUDA source
+    itself, or what a file of PTX was compiled from, at its place or beside it."""
+    from wattcast.features.cuda.compile import SOURCE_NAME
+
+    own = file.suffix in inputs.CUDA_SUFFIXES
+    read: dict[str, list[str]] = {}
+    rows = []
+    for row in answer.source_lines.rows:
+        name = row.file or ""
+        if name not in read:
+            at = Path(name)
+            places = [file] if own and name == SOURCE_NAME else [at, file.parent / at.name]
+            read[name] = next((_lines(place) for place in places if place.is_file()), [])
+        lines = read[name]
+        text = lines[row.line - 1].strip() if 0 < row.line <= len(lines) else None
+        named = {"file": file.name} if own and name == SOURCE_NAME else {}
+        rows.append(row.model_copy(update={**named, "text": text}))
+    ranking = answer.source_lines.model_copy(update={"rows": rows})
+    return answer.model_copy(update={"source_lines": ranking})
+
+
+def _lines(place: Path) -> list[str]:
+    try:
+        return place.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []

@@ -89,7 +89,7 @@ def audit(
     """
     from dataclasses import asdict
 
-    from wattcast.app.store.audit import entries
+    from wattcast.app.store.tables import entries
 
     with _database() as engine:
         found = entries(engine, limit=limit)

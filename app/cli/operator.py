@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from wattcast.app.cli import inputs
 from wattcast.app.cli.inputs import OWN, OnGpus, Options, body_of, fail, read_json, request, scalars
 from wattcast.app.cli.output import predictor
 from wattcast.predictor.messages import operators as messages
+from wattcast.predictor.messages.language_model import LanguageModelAnswer, LanguageModelRequest
 
 SHORT = {"batched-gemm": "batched_gemm", "linear-attention": "linear_attention"}
 
@@ -98,3 +100,29 @@ def _value(text: str) -> int | bool | str:
     except ValueError:
         return text
     return int(number) if abs(number) < 1e15 and number == int(number) else text
+
+
+# ``wattcast model``: time and energy of a language model, from its ``config.json``.
+
+
+class WorkOptions(inputs.Options):
+    """What the model is asked to do, and in which formats."""
+
+    panel = "Work"
+    members = inputs.scalars(LanguageModelRequest, without=("gpu",)) | inputs.fields(
+        LanguageModelRequest, "batches", "power_limits_watts"
+    )
+
+
+def model(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG")], on: inputs.OnGpu, work: WorkOptions
+) -> LanguageModelAnswer:
+    """Forecast the energy of a language model: inference or training.
+
+    Args:
+        config: config.json of a Hugging Face model, or the folder it is in.
+    """
+    from wattcast.predictor.language_model import language_model
+
+    told = inputs.read_json(config / "config.json" if config.is_dir() else config)
+    return language_model(predictor(), inputs.request(LanguageModelRequest, on, work, config=told))

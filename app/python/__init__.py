@@ -42,14 +42,16 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Message
-from wattcast.predictor.messages.analyze import AnalyzeRequest
-from wattcast.predictor.messages.batch import BatchRequest
-from wattcast.predictor.messages.compare import ComparedCode, CompareRequest
+from wattcast.predictor.messages.analyze import AnalyzeRequest, FeaturesRequest
+from wattcast.predictor.messages.compare import (
+    ComparedCode,
+    CompareRequest,
+    JudgeAnswer,
+    JudgeRequest,
+)
 from wattcast.predictor.messages.dvfs import DvfsRequest
-from wattcast.predictor.messages.features import FeaturesRequest
-from wattcast.predictor.messages.judge import JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
-from wattcast.predictor.messages.sweep import SweepRequest
+from wattcast.predictor.messages.sweep import BatchRequest, SweepRequest
 from wattcast.predictor.predict import predict as _predict
 from wattcast.predictor.predict import predict_one as _predict_one
 
@@ -60,14 +62,13 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
     from wattcast.app.python.code import Code, Dimensions
     from wattcast.predictor.messages import ModelChoice
     from wattcast.predictor.messages.advise import AdviceAnswer, Fusion
+    from wattcast.predictor.messages.analyze import FeaturesAnswer
     from wattcast.predictor.messages.application import ApplicationAnswer
-    from wattcast.predictor.messages.batch import BatchAnswer
     from wattcast.predictor.messages.compare import CompareAnswer
     from wattcast.predictor.messages.dvfs import DvfsAnswer
-    from wattcast.predictor.messages.features import FeaturesAnswer
-    from wattcast.predictor.messages.hotspots import HotspotsAnswer
+    from wattcast.predictor.messages.explain import HotspotsAnswer
     from wattcast.predictor.messages.language_model import LanguageModelAnswer
-    from wattcast.predictor.messages.sweep import SweepAnswer
+    from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
     from wattcast.predictor.triton import Grid
 
 Request = TypeVar("Request", bound=Message)
@@ -360,7 +361,7 @@ def vector(
 
     Raises as ``predict`` does, and SchemaError.
     """
-    from wattcast.predictor.features import features
+    from wattcast.predictor.analyze import features
 
     request = _request(FeaturesRequest, ptx, grid, block, gpu=gpu, **options)
     return features(_predictor(), request)

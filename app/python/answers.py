@@ -13,7 +13,7 @@ from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import reports
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.compare import CompareAnswer
-from wattcast.predictor.messages.hotspots import HotspotsAnswer
+from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.operators import (
     OperatorCompareRequest,
     OperatorRequest,

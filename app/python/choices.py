@@ -8,13 +8,17 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from wattcast.app.python.answers import Prediction
+from wattcast.app.python.predictors import predictor
 from wattcast.app.python.predictors import predictor as _predictor
+from wattcast.predictor import rank, triton
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.tunings import RankAnswer
+from wattcast.predictor.predict import predict_one
 
-if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
+if TYPE_CHECKING:
     from wattcast.app.python.answers import GpuList
-    from wattcast.app.python.launched import Estimated
     from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.rank import RankAnswer
     from wattcast.predictor.triton import Grid
 
 
@@ -111,6 +115,57 @@ def estimate(*, gpu: str, registry: bool = True, **options: Any) -> Callable[[An
     fastest; ``rankings`` holds them all. ``options`` are other members of a prediction's request,
     such as ``clocks``.
     """
-    from wattcast.app.python.launched import Estimated
 
     return lambda kernel: Estimated(kernel, gpu, registry, options)
+
+
+# ``@wattcast.estimate``: a Triton kernel whose launches predict instead of running.
+
+
+class Estimated:
+    """A kernel under ``@wattcast.estimate``. ``fn`` is the kernel itself, ``estimates`` the answers
+    in the order of launches, ``rankings`` those of launches with several configurations."""
+
+    def __init__(self, kernel: Any, gpu: str, registry: bool, options: Mapping[str, Any]) -> None:
+        self.fn = kernel
+        self.estimates: list[Prediction] = []
+        self.rankings: list[RankAnswer] = []
+        self._gpu, self._registry, self._options = gpu, registry, dict(options)
+
+    def __getitem__(self, grid: triton.Grid) -> Callable[..., Prediction]:
+        """``kernel[grid](...)``: the prediction of the launch."""
+
+        def launch(*arguments: Any, **keywords: Any) -> Prediction:
+            return self._launch(grid, arguments, keywords)
+
+        return launch
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Prediction:
+        """Refused, as Triton does."""
+        raise RuntimeError("a Triton kernel is launched with a grid: kernel[grid](...)")
+
+    def _launch(
+        self, grid: triton.Grid, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Prediction:
+        opened = predictor(self._registry)
+        asked = []
+        for configuration, body in triton.launched(
+            self.fn, opened.gpus.load(self._gpu), grid, arguments, keywords
+        ):
+            if isinstance(body, Mapping):
+                body = {**self._options, "gpu": self._gpu, **body}
+            asked.append((configuration, body))
+        at = 0
+        if len(asked) > 1:
+            found = rank.ranked(opened, asked, "time")
+            self.rankings.append(found)
+            best = found.configurations[0].configuration
+            at = next(n for n, (one, _) in enumerate(asked) if dict(one.parameters) == best)
+        configuration, body = asked[at]
+        if not isinstance(body, Mapping):
+            raise body
+        request = PredictRequest.model_validate(body)
+        answer = Prediction.of(predict_one(opened, request), request, self._registry)
+        answer = answer.model_copy(update={"configuration": dict(configuration.parameters)})
+        self.estimates.append(answer)
+        return answer

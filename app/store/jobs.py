@@ -22,9 +22,8 @@ from pydantic_core import to_json
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from wattcast.app.store.audit import record
 from wattcast.app.store.database import database_now, seconds_since_1970
-from wattcast.app.store.tables import JOB_EVENTS, JOBS, read
+from wattcast.app.store.tables import JOB_EVENTS, JOBS, read, record
 from wattcast.features.errors import ServiceError
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]

@@ -21,9 +21,8 @@ from typing import Any, Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
 
-from wattcast.app.store.audit import record
 from wattcast.app.store.database import store_errors
-from wattcast.app.store.tables import API_KEYS, read
+from wattcast.app.store.tables import API_KEYS, read, record
 
 Scope = Literal["read", "write", "train"]
 """``read`` predicts and looks, ``write`` uploads and deletes measurements, ``train`` makes and

@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
 
-from wattcast.app.store.audit import record
 from wattcast.app.store.predictions import insert_or_leave, ptx_row
 from wattcast.app.store.registry import next_generation
 from wattcast.app.store.tables import (
@@ -23,6 +22,7 @@ from wattcast.app.store.tables import (
     page,
     plain,
     read,
+    record,
 )
 
 Form = Literal["ptx", "features"]

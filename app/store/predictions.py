@@ -27,8 +27,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, Statement
 
 from wattcast.app.logs import log
 from wattcast.app.problems import NOT_STORED
-from wattcast.app.store.database import StoreError, store_errors
-from wattcast.app.store.postgres import DATABASE_SECONDS
+from wattcast.app.store.database import DATABASE_SECONDS, StoreError, store_errors
 from wattcast.app.store.tables import PREDICTIONS, PTX, page, read
 from wattcast.predictor.parts.memory import Kept, Memory
 from wattcast.predictor.parts.stored import PredictionRecord

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
 
 from wattcast.app.store import tables
-from wattcast.app.store.audit import record
+from wattcast.app.store.tables import record
 from wattcast.features.errors import ServiceError
 from wattcast.models.intervals import Observed, observed_coverage
 from wattcast.predictor.parts.power_models import Watched

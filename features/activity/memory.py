@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf
 
-from wattcast.features.counts import Traffic
+from wattcast.features.counts import Patch, ReuseCurve, Stream, Traffic, patch
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Dim3, Launch
 from wattcast.features.memory import LINE_BYTES, SECTOR_BYTES
 from wattcast.features.occupancy import Occupancy
-from wattcast.features.reuse import Patch, ReuseCurve, Stream, patch
 
 L2_SHARE = 0.75
 """Share of L2 that holds what a launch uses again as a perfect cache would (the prototype's

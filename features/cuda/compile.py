@@ -23,8 +23,7 @@ from wattcast.features.cuda.source import (
     is_header_name,
     standard_headers,
 )
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import WattcastError
+from wattcast.features.errors import Diagnostic, WattcastError
 
 SOURCE_NAME, OUTPUT_NAME, HEADERS = "kernel.cu", "out.ptx", "headers"
 

@@ -9,8 +9,8 @@ engine.py    ``execute``, the entrance; summary.py and results.py what comes out
 
 from wattcast.features.execution.arguments import assumed_integer
 from wattcast.features.execution.engine import execute
-from wattcast.features.execution.results import ExecutionResult
 from wattcast.features.execution.sampling import SamplingPlan, plan_blocks
+from wattcast.features.execution.summary import ExecutionResult
 
 __all__ = [
     "ExecutionResult", "SamplingPlan", "assumed_integer",

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.execution.groups import Group, Mask
 from wattcast.features.execution.spaces import WINDOW_SHIFT, WINDOWS, Offsets, PrivateMemory, Region
 from wattcast.features.execution.tally import Tally
-from wattcast.features.execution.values import Array, DType
+from wattcast.features.execution.values import Array, DType, Group, Mask
 from wattcast.features.memory import distinct
 
 if TYPE_CHECKING:

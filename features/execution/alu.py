@@ -7,10 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from wattcast.features.execution import integer
-from wattcast.features.execution.conversion import conversion
-from wattcast.features.execution.floating import comparison, floating_operation
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.operands import (
+from wattcast.features.execution.context import (
     CARRY,
     Frame,
     Handler,
@@ -21,6 +18,7 @@ from wattcast.features.execution.operands import (
     pure,
     store,
 )
+from wattcast.features.execution.floating import comparison, conversion, floating_operation
 from wattcast.features.execution.spaces import WINDOW_SHIFT, WINDOWS
 from wattcast.features.execution.values import (
     BOOL,
@@ -32,6 +30,7 @@ from wattcast.features.execution.values import (
     U128,
     Array,
     DType,
+    Group,
     as_type,
     halves,
 )

@@ -22,9 +22,8 @@ import numpy as np
 
 from wattcast.features.attached import attached
 from wattcast.features.dataflow import closure
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import LaunchError
-from wattcast.features.execution import tensor_maps
+from wattcast.features.errors import Diagnostic, LaunchError
+from wattcast.features.execution import spaces
 from wattcast.features.execution.program import GlobalVariable, Program
 from wattcast.features.execution.roles import registers, usage
 from wattcast.features.execution.spaces import (
@@ -178,7 +177,7 @@ def pointers(kernel: ir.Function) -> dict[tuple[str, int], bool]:
 
 def _is_tensor_map(kernel: ir.Function, parameter: ir.Parameter) -> bool:
     """Whether a parameter is as large as a tensor map, in a kernel that copies by such."""
-    return parameter.bytes == tensor_maps.BYTES and _copies_tensors(kernel)
+    return parameter.bytes == spaces.BYTES and _copies_tensors(kernel)
 
 
 @attached

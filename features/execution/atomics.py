@@ -12,21 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.execution import access
-from wattcast.features.execution.context import Context, space_of
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.integer import Function
-from wattcast.features.execution.loads import addresses, by_window
-from wattcast.features.execution.operands import (
+from wattcast.features.execution.context import (
     TRASH,
+    Context,
     Frame,
     Handler,
     Items,
     UnsupportedError,
     elements,
+    space_of,
     store,
 )
+from wattcast.features.execution.integer import Function
+from wattcast.features.execution.loads import addresses, by_window
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import F16, TYPES, Array, DType, as_type
+from wattcast.features.execution.values import F16, TYPES, Array, DType, Group, as_type
 from wattcast.features.memory import changes, distinct
 
 Flat = npt.NDArray[np.int64]

@@ -6,21 +6,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattcast.features.execution import mbarriers
+from wattcast.features.execution import barriers
 from wattcast.features.execution.context import (
+    PARAMETERS,
     CallSite,
     Context,
     Finish,
+    Frame,
+    Items,
     Linked,
     LoopEdge,
+    UnsupportedError,
     is_barrier,
     is_phase_wait,
+    store,
 )
-from wattcast.features.execution.groups import Group
 from wattcast.features.execution.loads import put_parameter
-from wattcast.features.execution.operands import PARAMETERS, Frame, Items, UnsupportedError, store
 from wattcast.features.execution.spaces import CODE_BASE
-from wattcast.features.execution.values import BOOL, U32, U64, Array, as_type, constant, spread
+from wattcast.features.execution.values import (
+    BOOL,
+    U32,
+    U64,
+    Array,
+    Group,
+    as_type,
+    constant,
+    spread,
+)
 from wattcast.features.memory import distinct
 from wattcast.features.ptx import ir
 
@@ -55,7 +67,7 @@ def finish(
         elif base in ("exit", "trap"):
             inner = _exit
         elif is_phase_wait(one):
-            inner = mbarriers.finish(context, one, after, falls)
+            inner = barriers.finish(context, one, after, falls)
         elif is_barrier(one):
             inner = _barrier(context, one, after, falls)
         else:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from wattcast.features.execution import (
-    alu,
-    atomics,
-    bulk,
-    clusters,
-    loads,
-    matrix,
-    mbarriers,
-    textures,
-    warp,
-)
-from wattcast.features.execution.context import Context
-from wattcast.features.execution.floating import is_long_division
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.operands import (
+from wattcast.features.execution import alu, atomics, barriers, bulk, loads, matrix, textures, warp
+from wattcast.features.execution import bulk as clusters
+from wattcast.features.execution.context import (
+    Context,
     Frame,
     Handler,
     Items,
     UnsupportedError,
 )
-from wattcast.features.execution.values import F32, U32, as_type, spread
+from wattcast.features.execution.floating import is_long_division
+from wattcast.features.execution.values import F32, U32, Group, as_type, spread
 from wattcast.features.ptx import ir
 
 # Order memory, wait for copies or hint at caches: nothing to do where every access is at once.
@@ -61,10 +51,10 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
         if "bulk" in modifiers:
             return bulk.build(context, modifiers, items)
         if "mbarrier" in modifiers:
-            return mbarriers.build(context, modifiers, items)
+            return barriers.build(context, modifiers, items)
         return loads.copy_async(context, modifiers, items) if len(items) >= 3 else None
     if base == "mbarrier":
-        return mbarriers.build(context, modifiers, items)
+        return barriers.build(context, modifiers, items)
     if base in clusters.BUILDERS:
         return clusters.BUILDERS[base](context, modifiers, items)
     if base in warp.BUILDERS:

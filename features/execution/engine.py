@@ -11,20 +11,17 @@ import numpy.typing as npt
 from wattcast.features.attached import Attached
 from wattcast.features.dataflow import closure, definitions
 from wattcast.features.deciding import calls_in
-from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT, Effort
+from wattcast.features.errors import CUT_SHORT, Diagnostic
 from wattcast.features.execution.arguments import bind
-from wattcast.features.execution.context import FRAME_STEP, Linked
-from wattcast.features.execution.forced import overrides
-from wattcast.features.execution.groups import CutShortError, Group
+from wattcast.features.execution.context import FRAME_STEP, Frame, Linked
 from wattcast.features.execution.machine import Machine
-from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
 from wattcast.features.execution.program import Program
-from wattcast.features.execution.results import ExecutionResult
 from wattcast.features.execution.sampling import SamplingPlan, plan_blocks
-from wattcast.features.execution.summary import summarise
-from wattcast.features.execution.values import Array
+from wattcast.features.execution.summary import ExecutionResult, summarise
+from wattcast.features.execution.trips import overrides
+from wattcast.features.execution.values import Array, CutShortError, Group
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import Loop, exits

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.counts import Traffic
+from wattcast.features.counts import Sharing, Stream, Traffic, patch
 from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.reuse import kept_by_l1, reuse_table
@@ -24,7 +24,6 @@ from wattcast.features.memory import (
     distinct,
     unite,
 )
-from wattcast.features.reuse import Sharing, Stream, patch
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

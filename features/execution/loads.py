@@ -7,16 +7,16 @@ from collections.abc import Callable
 import numpy as np
 
 from wattcast.features.execution import access
-from wattcast.features.execution.context import Context, space_of
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.operands import (
+from wattcast.features.execution.context import (
     PARAMETERS,
     TRASH,
+    Context,
     Frame,
     Handler,
     Items,
     UnsupportedError,
     elements,
+    space_of,
     store,
 )
 from wattcast.features.execution.spaces import Offsets
@@ -27,6 +27,7 @@ from wattcast.features.execution.values import (
     U128,
     Array,
     DType,
+    Group,
     as_type,
     spread,
 )

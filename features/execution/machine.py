@@ -15,25 +15,30 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import Effort, checkpoint
+from wattcast.features.errors import Diagnostic
 from wattcast.features.execution import control, spaces
 from wattcast.features.execution.access import Site
-from wattcast.features.execution.barriers import Barriers
-from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
-from wattcast.features.execution.forced import Override
-from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
-from wattcast.features.execution.mbarriers import Mbarriers
-from wattcast.features.execution.operands import PARAMETERS, Frame
+from wattcast.features.execution.barriers import Barriers, Mbarriers
+from wattcast.features.execution.context import FRAME_STEP, PARAMETERS, Frame, Gather, LoopEdge
 from wattcast.features.execution.paths import Step
 from wattcast.features.execution.program import Program
-from wattcast.features.execution.specials import special_values
+from wattcast.features.execution.spaces import TensorMap, special_values
 from wattcast.features.execution.steady import Steady
 from wattcast.features.execution.tally import COUNTED, Tally
-from wattcast.features.execution.tensor_maps import TensorMap
 from wattcast.features.execution.trace import Trace
-from wattcast.features.execution.trips import Trips
-from wattcast.features.execution.values import BOOL, U32, Array, as_type, spread
+from wattcast.features.execution.trips import Override, Trips
+from wattcast.features.execution.values import (
+    BOOL,
+    U32,
+    Array,
+    Counts,
+    CutShortError,
+    Group,
+    Mask,
+    as_type,
+    spread,
+)
 from wattcast.features.execution.warp import ballot
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import MOST_KEYS, distinct

@@ -14,20 +14,20 @@ import re
 
 import numpy as np
 
-from wattcast.features.execution import access, mbarriers
+from wattcast.features.execution import access, barriers
 from wattcast.features.execution.bulk import PASS_BYTES
-from wattcast.features.execution.context import Context, space_of
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.loads import addresses
-from wattcast.features.execution.operands import (
+from wattcast.features.execution.context import (
+    Context,
     Frame,
     Handler,
     Items,
     UnsupportedError,
     elements,
+    space_of,
 )
+from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import U32, Array, as_type, spread
+from wattcast.features.execution.values import U32, Array, Group, as_type, spread
 from wattcast.features.execution.warp import Builder
 from wattcast.features.fifth import descriptor_place, descriptor_shape, product_shape
 from wattcast.features.isa import isa
@@ -216,7 +216,7 @@ def _fifth(context: Context, modifiers: tuple[str, ...], items: Items) -> Handle
     """tcgen05: products count what they read of shared memory, commits arrive at their barrier."""
     kind = modifiers[0]
     if kind == "commit":
-        return mbarriers.arrives_once(context, items[0])
+        return barriers.arrives_once(context, items[0])
     if kind == "mma":
         return _product(context, modifiers, items)
     return unfollowed(context) if kind == "ld" and context.decides else None

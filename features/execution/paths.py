@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.dataflow import writes
-from wattcast.features.execution.context import Linked, LoopEdge, Run
-from wattcast.features.execution.groups import Counts, Group
-from wattcast.features.execution.operands import Frame, Handler
+from wattcast.features.execution.context import Frame, Handler, Linked, LoopEdge, Run
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import BOOL, S64, Array, constant
+from wattcast.features.execution.values import BOOL, S64, Array, Counts, Group, constant
 from wattcast.features.execution.walks import Walk, gather_slice, plan_walk
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.ptx import ir

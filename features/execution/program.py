@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING
 
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.execution import control, groups, matrix
+from wattcast.features.errors import Diagnostic
+from wattcast.features.execution import control, matrix, values
 from wattcast.features.execution.access import Site
 from wattcast.features.execution.context import (
     CallSite,
     Context,
+    Frame,
     Gather,
+    Handler,
     Linked,
     LoopEdge,
+    Operands,
     Run,
+    Slots,
     is_barrier,
     is_phase_wait,
 )
 from wattcast.features.execution.decode import decode, is_plain
-from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
 from wattcast.features.execution.roles import that_count, usage
 from wattcast.features.execution.spaces import CODE_BASE, SPAN, SYMBOL_BASE, TEXTURE_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, constant
@@ -277,7 +280,7 @@ class Program:
                     handlers.append(handler)
                     run.by_position[context.position] = handler
             run.handlers = tuple(handlers)
-            run.issue_units = carried_out * groups.ISSUE_UNITS
+            run.issue_units = carried_out * values.ISSUE_UNITS
             run.lane_units = carried_out + sum(map(_units, self.sites[sites:]))
             if is_collective(body.instructions[start]):
                 run.gather = _gather(context, body.instructions[start])
@@ -335,12 +338,12 @@ def _waits(one: ir.Instruction) -> bool:
     return is_barrier(one) or is_phase_wait(one)
 
 
-def _idle(frame: Frame, group: groups.Group) -> None:
+def _idle(frame: Frame, group: values.Group) -> None:
     """An instruction that is counted, and whose result decides nothing."""
 
 
 def _guarded(handler: Handler, slot: int, negated: bool, row: int) -> Handler:
-    def guarded(frame: Frame, group: groups.Group) -> None:
+    def guarded(frame: Frame, group: values.Group) -> None:
         predicate = frame[slot]
         part = group.narrowed(predicate if predicate.dtype is BOOL else predicate != 0, negated)
         if part is not None:
@@ -360,7 +363,7 @@ def _gather(context: Context, one: ir.Instruction) -> Gather:
 
 
 def _unsupported(one: ir.Instruction, why: str) -> Handler:
-    def handler(frame: Frame, group: groups.Group) -> None:
+    def handler(frame: Frame, group: values.Group) -> None:
         group.machine.complain(
             "unsupported_instruction",
             f"{one.opcode} is counted but not executed ({why}); its results keep old values",
@@ -396,4 +399,4 @@ def _layout(parameters: tuple[ir.Parameter, ...]) -> dict[str, int]:
 
 
 def _units(site: Site) -> int:
-    return groups.ATOMIC_UNITS if site.atomic else groups.ACCESS_UNITS
+    return values.ATOMIC_UNITS if site.atomic else values.ACCESS_UNITS

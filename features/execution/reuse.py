@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.counts import ReuseCurve
 from wattcast.features.execution.access import Site
 from wattcast.features.execution.trace import MOST_TOUCHES, Trace
 from wattcast.features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT, changes
-from wattcast.features.reuse import ReuseCurve
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.counts import Sharing, patch
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.launch import Launch
 from wattcast.features.memory import (
@@ -21,7 +22,6 @@ from wattcast.features.memory import (
     sampled,
     slot_sectors,
 )
-from wattcast.features.reuse import Sharing, patch
 
 Integers = npt.NDArray[np.int64]
 Table = npt.NDArray[np.float32]

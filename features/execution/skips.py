@@ -8,12 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.effort import checkpoint
-from wattcast.features.execution.context import LoopEdge
-from wattcast.features.execution.groups import SLICE_UNITS, Counts, CutShortError, Group
-from wattcast.features.execution.operands import Frame
+from wattcast.features.execution.context import Frame, LoopEdge
 from wattcast.features.execution.paths import Branch, Guard, Path, Watch, keeps_for, same, step_of
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
-from wattcast.features.execution.values import BOOL, Array, as_type
+from wattcast.features.execution.values import (
+    BOOL,
+    SLICE_UNITS,
+    Array,
+    Counts,
+    CutShortError,
+    Group,
+    as_type,
+)
 from wattcast.features.execution.walks import walk_on
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.memory import KEY_BITS, SECTOR_BYTES, SECTOR_SHIFT, changes, per_slot

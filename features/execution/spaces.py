@@ -6,16 +6,23 @@ windows told by the address bits from ``WINDOW_SHIFT`` on.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.execution.values import U8, Array, DType
+from wattcast.features.execution.values import U8, U32, U64, Array, DType
 from wattcast.features.integers import UNSIGNED
-from wattcast.features.launch import PointerHint
+from wattcast.features.launch import WARP_SIZE, PointerHint
 from wattcast.features.memory import distinct
+
+if TYPE_CHECKING:
+    from wattcast.features.execution.machine import Machine
+
 
 Offsets = npt.NDArray[np.int64]
 
@@ -283,3 +290,164 @@ class GlobalMemory:
             return np.full(addresses.shape, -1, dtype=np.intp)
         index = np.searchsorted(self._bases, addresses, side="right") - 1
         return np.where((index >= 0) & (addresses < self._ends[index]), index, -1)
+
+
+# Special registers of the sampled threads (PTX ISA 8.x, chapter 10).
+
+
+def _squeezed(values: Array, dtype: DType) -> Array:
+    narrow = values.astype(dtype)
+    return narrow[:1].copy() if (narrow == narrow[0]).all() else narrow
+
+
+def special_values(machine: Machine, name: str) -> Array | None:
+    """One value per thread (one for all where they agree); ``None`` if it is not known."""
+    launch = machine.launch
+    text = name.removeprefix("%")
+    head, _, axis = text.partition(".")
+    number = {"x": 0, "y": 1, "z": 2}.get(axis, 3)
+    linear = np.arange(machine.count, dtype=np.int64) % machine.per_block
+    block = np.repeat(np.array(machine.blocks, dtype=np.int64), machine.per_block)
+
+    def split(index: Array, dims: tuple[int, int, int]) -> Array:
+        if number == 3:
+            return np.zeros(1, dtype=np.int64)
+        below = int(np.prod(dims[:number]))
+        part = index // below
+        return part % dims[number] if number < 2 else part
+
+    def one(value: int) -> Array:
+        return np.array([value], dtype=U32)
+
+    if head == "tid":
+        return _squeezed(split(linear, launch.block), U32)
+    if head == "ctaid":
+        return _squeezed(split(block, launch.grid), U32)
+    if head in ("ntid", "nctaid"):
+        dims = launch.block if head == "ntid" else launch.grid
+        return one(dims[number] if number < 3 else 0)
+    lane = linear % WARP_SIZE
+    if head == "laneid":
+        return lane.astype(U32)
+    if head.startswith("lanemask_"):
+        bit = np.uint64(1) << lane.astype(U64)
+        below, all_lanes = bit - np.uint64(1), np.uint64(0xFFFFFFFF)
+        table = {
+            "eq": bit, "lt": below, "le": below | bit,
+            "gt": all_lanes & ~(below | bit), "ge": all_lanes & ~below,
+        }  # fmt: skip
+        found = table.get(head.removeprefix("lanemask_"))
+        return None if found is None else found.astype(U32)
+    if head == "warpid":
+        return _squeezed(linear // WARP_SIZE, U32)
+    if head == "smid":
+        return _squeezed(block % machine.multiprocessors, U32)
+    dynamic = machine.shared_bytes - machine.program.shared_bytes
+    fixed = {
+        "nwarpid": 64, "nsmid": machine.multiprocessors, "gridid": 0,
+        "dynamic_smem_size": dynamic, "total_smem_size": machine.shared_bytes,
+        "aggr_smem_size": machine.shared_bytes, "reserved_smem_offset_begin": 0,
+    }  # fmt: skip
+    if head in fixed:
+        return one(fixed[head])
+    cluster = machine.program.cluster
+    if head == "clusterid":
+        return _squeezed(split(block, launch.grid) // (*cluster, 1)[number], U32)
+    if head == "nclusterid":
+        return one(launch.grid[number] // cluster[number] if number < 3 else 0)
+    if head == "cluster_ctaid":
+        return _squeezed(split(block, launch.grid) % (*cluster, 1)[number], U32)
+    if head in ("cluster_nctaid", "cluster_nctarank", "is_explicit_cluster"):
+        whole = cluster[0] * cluster[1] * cluster[2]
+        return one({"cluster_nctarank": whole, "is_explicit_cluster": whole > 1}.get(
+            head, (*cluster, 0)[number]))  # fmt: skip
+    if head == "cluster_ctarank":
+        wide, high, _ = launch.grid
+        place = (block % wide, block // wide % high, block // (wide * high))
+        x, y, z = (at % size for at, size in zip(place, cluster, strict=True))
+        return _squeezed(x + cluster[0] * (y + cluster[1] * z), U32)
+    if head in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
+        return np.zeros(1, dtype=U64)
+    if head.startswith(("envreg", "pm")):
+        return one(0)
+    if head in ("shared_window", "local_window"):
+        return np.array([WINDOWS[head.partition("_")[0]]], dtype=U64)
+    return None
+
+
+# Tensor maps: which bytes of global memory a box of a tensor is (PTX ISA 9.0, Tensors).
+#
+# The 128 bytes of a map are opaque, and a launch seldom tells of them. Then the box is assumed: its
+# bytes are those announced at the memory barrier of the copy, its lines 128 bytes long, the widest
+# that a swizzle takes, and the lines of the tensor far apart.
+
+Integers = npt.NDArray[np.int64]
+
+BYTES = 128
+"""Bytes of a tensor map (CUDA driver API, CUtensorMap)."""
+LINE_BYTES = 128
+"""Bytes that the inner dimension of a box has at most under the widest swizzle (CUDA driver API,
+cuTensorMapEncodeTiled)."""
+ASSUMED_BOX_BYTES = 8192
+"""A box of which nothing tells the size: 64 lines of 128 bytes."""
+PITCHES = {1: (), 2: (1 << 17,), 3: (1 << 10, 1 << 24), 4: (1 << 10, 1 << 24, 1 << 28),
+           5: (1 << 10, 1 << 24, 1 << 28, 1 << 31)}  # fmt: skip
+"""Assumed bytes between neighbours along all dimensions but the first, by the number of dimensions:
+large enough that boxes apart in a usual tensor are apart in memory."""
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor in global memory and the box that is copied; lengths innermost first.
+
+    ``address`` in bytes; ``strides`` are bytes along every dimension but the first.
+    """
+
+    address: int
+    element_bytes: int
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a box."""
+        return math.prod(self.box) * self.element_bytes
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of boxes, one box a row: addresses of their first bytes that lie in the tensor, and how
+    many there are (0: none)."""
+
+    starts: Integers
+    lengths: Integers
+
+
+def assumed(address: int, dimensions: int, box_bytes: int, element_bytes: int) -> TensorMap:
+    """A map of which only the bytes of a box are known."""
+    inner = min(box_bytes, LINE_BYTES)
+    box = (inner // element_bytes, -(-box_bytes // inner))[: max(2, dimensions)]
+    if dimensions == 1:
+        box = (box_bytes // element_bytes,)
+    return TensorMap(
+        address, element_bytes, PITCHES[dimensions], (*box, *(1,) * (dimensions - len(box)))
+    )
+
+
+def lines(tensor: TensorMap, places: Sequence[Integers]) -> Lines:
+    """The lines of the boxes at ``places`` (an array for each dimension, innermost first); what
+    lies before the tensor is none of them."""
+    size = tensor.element_bytes
+    rows = math.prod(tensor.box[1:])
+    number = np.arange(rows)
+    at = np.zeros((places[0].size, rows), dtype=np.int64)
+    inside = np.ones(at.shape, dtype=np.bool_)
+    for place, length, pitch in zip(places[1:], tensor.box[1:], tensor.strides, strict=True):
+        index = place[:, None] + number % length
+        inside &= index >= 0
+        at += index * pitch
+        number = number // length
+    low = np.maximum(places[0], 0)[:, None]
+    high = np.maximum(places[0] + tensor.box[0], 0)[:, None]
+    at = (at + low * size) % (SPAN // 2)  # it must lie in the buffer made for it
+    return Lines(tensor.address + at, np.where(inside, (high - low) * size, 0))

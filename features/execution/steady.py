@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattcast.features.execution.context import LoopEdge
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.operands import Frame
+from wattcast.features.execution.context import Frame, LoopEdge
 from wattcast.features.execution.paths import Path, Step, Watch, analyse
 from wattcast.features.execution.skips import Skip
+from wattcast.features.execution.values import Group
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine

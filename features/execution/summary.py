@@ -3,37 +3,93 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.attached import Attached
-from wattcast.features.counts import Atomics, AtomicUse
+from wattcast.features.counts import Atomics, AtomicUse, Counts, Traffic
 from wattcast.features.counts import Counts as Instructions
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
-from wattcast.features.execution.contention import Hits
+from wattcast.features.errors import Diagnostic
 from wattcast.features.execution.context import Linked
 from wattcast.features.execution.footprints import memory_facts
 from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.program import Program
-from wattcast.features.execution.results import (
-    ExecutionResult,
-    LoopTrips,
-    SamplingInfo,
-)
 from wattcast.features.execution.sampling import SamplingPlan
-from wattcast.features.execution.tally import COUNTED
+from wattcast.features.execution.tally import COUNTED, Hits
 from wattcast.features.launch import Launch
 from wattcast.features.memory import LINE_BYTES, per_slot
 
-Counts = npt.NDArray[np.int64]
+# What executing a kernel tells.
+
 Floats = npt.NDArray[np.float64]
 
 
-def _unique_sectors(machine: Machine) -> Counts:
+@dataclass(frozen=True, slots=True)
+class LoopTrips:
+    """How often a loop's header was executed per entry, over the sampled threads.
+
+    ``back_edges`` counts coming round again (``mean`` less one per entry). ``entries`` are
+    thread entries of the whole launch. ``extrapolated``: iterations were skipped because
+    they repeat, or cut off where the budget ended. ``rough``: what they touched of memory is a
+    guess, as accesses do not move by whole sectors, or not evenly.
+    """
+
+    function: str
+    loop: int
+    label: str | None
+    line: int
+    mean: float
+    lowest: int
+    highest: int
+    entries: float
+    extrapolated: bool
+    rough: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingInfo:
+    """What was run. ``relative_standard_error`` is that of the launch's warp executions.
+
+    ``completed`` tells that every sampled block ran to its end. ``effort`` is the work it took, in
+    instructions times lanes (``features.effort.Effort``). ``uneven``: blocks do more or less by
+    their place, and those that were run stand for others there.
+    """
+
+    plan: SamplingPlan
+    launch_blocks: int
+    relative_standard_error: float
+    uneven: bool
+    completed: bool
+    steps: int
+    effort: int
+
+
+@dataclass(frozen=True)
+class ExecutionResult:
+    """The executed analysis of one launch. ``functions`` is keyed by function name."""
+
+    functions: Mapping[str, Counts]
+    loops: tuple[LoopTrips, ...]
+    memory: Traffic
+    atomics: Atomics
+    sampling: SamplingInfo
+    diagnostics: tuple[Diagnostic, ...]
+    shared_bytes: int
+    lower_bounds: bool = False
+    """Cut short outside any loop whose counts could be scaled: what lies behind is missing."""
+    carried_out: Mapping[str, Floats] = field(default_factory=dict)
+    """By function: executions of each instruction by warps that were really carried out."""
+
+
+Integers = npt.NDArray[np.int64]
+
+
+def _unique_sectors(machine: Machine) -> Integers:
     """``int64[blocks, sites]``: distinct sectors that each site touched."""
     found = np.zeros((machine.slots, len(machine.tallies)), dtype=np.int64)
     for number, tally in enumerate(machine.tallies):
@@ -41,7 +97,7 @@ def _unique_sectors(machine: Machine) -> Counts:
     return found
 
 
-def _unlisted(machine: Machine) -> Counts:
+def _unlisted(machine: Machine) -> Integers:
     """``int64[blocks, sites]``: distinct sectors that no list holds."""
     found = [tally.unlisted for tally in machine.tallies]
     return np.array(found, dtype=np.int64).reshape(-1, machine.slots).T
@@ -111,7 +167,7 @@ def _run_lengths(program: Program) -> list[int]:
 
 
 def _function(
-    program: Program, linked: Linked, runs: Counts, guarded: Counts, sites: dict[str, Counts],
+    program: Program, linked: Linked, runs: Integers, guarded: Integers, sites: dict[str, Integers],
     plan: SamplingPlan,
 ) -> Instructions:  # fmt: skip
     checkpoint()
@@ -132,11 +188,11 @@ class _Places(NamedTuple):
     """Which runs, guards and sites tell of which instructions of a function. An instruction with
     several sites is in as many of the pairs of ``sites``."""
 
-    run_positions: Counts
-    runs: Counts
-    guarded_positions: Counts
-    guarded: Counts
-    sites: tuple[tuple[Counts, Counts], ...]
+    run_positions: Integers
+    runs: Integers
+    guarded_positions: Integers
+    guarded: Integers
+    sites: tuple[tuple[Integers, Integers], ...]
 
 
 _places: Attached[Linked, _Places] = Attached("places")
@@ -179,7 +235,7 @@ def _place_all(program: Program) -> None:
         _places.set(linked, _Places(*_columns(runs[number]), *_columns(guarded[number]), pairs))
 
 
-def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[Counts, Counts]:
+def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[Integers, Integers]:
     table = np.array([*pairs], dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 

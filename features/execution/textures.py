@@ -13,9 +13,15 @@ import numpy as np
 
 from wattcast.features.attached import attached
 from wattcast.features.dataflow import reads
-from wattcast.features.execution.context import Context
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.operands import TRASH, Frame, Handler, Items, elements, store
+from wattcast.features.execution.context import (
+    TRASH,
+    Context,
+    Frame,
+    Handler,
+    Items,
+    elements,
+    store,
+)
 from wattcast.features.execution.spaces import SPAN, Offsets
 from wattcast.features.execution.values import (
     F32,
@@ -25,6 +31,7 @@ from wattcast.features.execution.values import (
     U64,
     Array,
     DType,
+    Group,
     as_type,
     spread,
 )

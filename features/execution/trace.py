@@ -18,7 +18,7 @@ import numpy.typing as npt
 from wattcast.features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT, sampled
 
 if TYPE_CHECKING:
-    from wattcast.features.execution.groups import Group
+    from wattcast.features.execution.values import Group
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

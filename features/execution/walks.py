@@ -12,13 +12,19 @@ import numpy as np
 
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.effort import checkpoint
-from wattcast.features.execution.context import Linked, Run
-from wattcast.features.execution.groups import ACCESS_UNITS, ISSUE_UNITS, SLICE_UNITS, Counts, Group
+from wattcast.features.execution.context import Frame, Handler, Linked, Run
 from wattcast.features.execution.loads import addresses
-from wattcast.features.execution.operands import Frame, Handler
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.tally import Tally
-from wattcast.features.execution.values import BOOL, as_type
+from wattcast.features.execution.values import (
+    ACCESS_UNITS,
+    BOOL,
+    ISSUE_UNITS,
+    SLICE_UNITS,
+    Counts,
+    Group,
+    as_type,
+)
 from wattcast.features.memory import SECTOR_SHIFT
 from wattcast.features.ptx import ir
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wattcast.features.execution.context import Context
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.operands import (
+from wattcast.features.execution.context import (
     TRASH,
+    Context,
     Frame,
     Handler,
     Items,
@@ -17,7 +16,7 @@ from wattcast.features.execution.operands import (
     destinations,
     store,
 )
-from wattcast.features.execution.values import BOOL, S32, TYPES, U32, Array, as_type, spread
+from wattcast.features.execution.values import BOOL, S32, TYPES, U32, Array, Group, as_type, spread
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx import ir

@@ -24,13 +24,14 @@ from wattcast.features.findings.arithmetic import (
     invariant_loads,
 )
 from wattcast.features.findings.finding import Code, Evidence, Finding, Place
-from wattcast.features.findings.patterns import global_atomics, register_tiling
 from wattcast.features.findings.reductions import reductions
 from wattcast.features.findings.rules import (
     bank_conflicts,
     divergent_branches,
+    global_atomics,
     local_memory,
     register_spills,
+    register_tiling,
     uncoalesced,
 )
 from wattcast.features.findings.tensor import shallow_pipeline, small_tile, wide_sums

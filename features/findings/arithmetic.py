@@ -8,8 +8,16 @@ from typing import NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.dataflow import definitions, reads, writes
-from wattcast.features.findings.finding import Difference, Evidence, Finding, inside_of, place
-from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, operands_of
+from wattcast.features.findings.finding import (
+    Difference,
+    Evidence,
+    Finding,
+    NotRewritableError,
+    Rewriting,
+    inside_of,
+    operands_of,
+    place,
+)
 from wattcast.features.isa import classify, kind_of
 from wattcast.features.loops import Loop
 from wattcast.features.ptx.ir import (

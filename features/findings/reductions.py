@@ -13,8 +13,15 @@ from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.dataflow import computed_from, definitions, reads, writes
 from wattcast.features.findings.arithmetic import divisor_of
-from wattcast.features.findings.finding import Evidence, Finding, inside_of, place
-from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, operands_of
+from wattcast.features.findings.finding import (
+    Evidence,
+    Finding,
+    NotRewritableError,
+    Rewriting,
+    inside_of,
+    operands_of,
+    place,
+)
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import Loop

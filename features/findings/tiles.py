@@ -18,8 +18,14 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cfg import BasicBlock
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.errors import NONSENSE
-from wattcast.features.findings.finding import Evidence, Finding, place
-from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, operands_of
+from wattcast.features.findings.finding import (
+    Evidence,
+    Finding,
+    NotRewritableError,
+    Rewriting,
+    operands_of,
+    place,
+)
 from wattcast.features.isa import classify
 from wattcast.features.loops import Loop
 from wattcast.features.ptx.ir import Immediate, Instruction, Register

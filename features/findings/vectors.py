@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.dataflow import reads, writes
-from wattcast.features.findings.finding import Evidence, Finding, place
-from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, operands_of
+from wattcast.features.findings.finding import (
+    Evidence,
+    Finding,
+    NotRewritableError,
+    Rewriting,
+    operands_of,
+    place,
+)
 from wattcast.features.findings.tiles import summed_accesses
 from wattcast.features.isa import classify
 from wattcast.features.ptx.ir import Body, Instruction, Register, Special

@@ -11,8 +11,7 @@ from wattcast.features.errors import PtxError
 from wattcast.features.ptx import declarations, ir
 from wattcast.features.ptx.declarations import DeclarationError
 from wattcast.features.ptx.lexing import NAME, Diagnostics, Source
-from wattcast.features.ptx.operands import Names, UnreadableError
-from wattcast.features.ptx.scopes import Scopes
+from wattcast.features.ptx.operands import Names, Scopes, UnreadableError
 
 MOST_OPCODE_CHARACTERS = 256
 """Longest opcode that is read; the longest of PTX ISA 9.0 (tensor copies) has some 150."""

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits
-from wattcast.features.errors import KernelError
+from wattcast.features.errors import Diagnostic, KernelError
 from wattcast.features.ptx.demangle import demangle
 
 # --- operands -----------------------------------------------------------------

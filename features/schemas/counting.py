@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import LaunchError
+from wattcast.features.errors import Diagnostic, LaunchError
 from wattcast.features.ptx.ir import Body, Instruction, Label, Symbol
 from wattcast.features.schemas.formulas import EXTRA_TRIP_CYCLES
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wattcast.features.activity import Activity
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import SchemaError
+from wattcast.features.errors import Diagnostic, SchemaError
 from wattcast.features.gpus import GpuProfile, gpu_ids
 from wattcast.features.launch import Launch
 from wattcast.features.schemas import formulas, tables

@@ -22,7 +22,7 @@ from wattcast.features.memory import (
     shared_transactions,
 )
 from wattcast.features.symbolic.arith import Array, Missing, Val, Value, as_val
-from wattcast.features.symbolic.counting import Counting, Floats, packed
+from wattcast.features.symbolic.counting import Counting, Floats, Touched, packed
 from wattcast.features.symbolic.each import (
     Amount,
     ApartError,
@@ -34,7 +34,6 @@ from wattcast.features.symbolic.each import (
     listed,
 )
 from wattcast.features.symbolic.evaluate import Context, Mask, State
-from wattcast.features.symbolic.journal import Touched
 from wattcast.features.symbolic.scheme import Access
 
 MOST_CELLS = 1 << 22

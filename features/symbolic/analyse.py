@@ -13,9 +13,8 @@ import numpy as np
 
 from wattcast.features.attached import attached
 from wattcast.features.deciding import calls_in
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
-from wattcast.features.errors import NONSENSE, LaunchError
+from wattcast.features.errors import NONSENSE, Diagnostic, LaunchError
 from wattcast.features.integers import wrap
 from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
 from wattcast.features.ptx.ir import (
@@ -26,8 +25,7 @@ from wattcast.features.ptx.ir import (
 from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
 from wattcast.features.symbolic.each import ApartError
-from wattcast.features.symbolic.evaluate import Context, Evaluator, State
-from wattcast.features.symbolic.lanes import Lanes, joined
+from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State, joined
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.report import summarise
 from wattcast.features.symbolic.results import SampledBlocks, SymbolicResult

@@ -14,7 +14,7 @@ from wattcast.features.effort import checkpoint
 from wattcast.features.isa import TILES, OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
-from wattcast.features.symbolic.elected import elected
+from wattcast.features.symbolic.plan import elected
 from wattcast.features.symbolic.scheme import (
     Access,
     Ending,
@@ -24,8 +24,8 @@ from wattcast.features.symbolic.scheme import (
     destinations,
     reason_of,
     register_bits,
+    spread_loops,
 )
-from wattcast.features.symbolic.spread import spread_loops
 from wattcast.features.symbolic.translate import translator
 from wattcast.features.values import MOST_NODES_PER_INSTRUCTION, Graph, Node
 from wattcast.features.wide_loads import joined_loads

@@ -16,16 +16,15 @@ from math import exp, expm1, gcd, prod
 from operator import mul
 
 from wattcast.features.attached import attached
+from wattcast.features.counts import ReuseCurve, Sharing, Stream, patch
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
 from wattcast.features.memory import LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.ptx.ir import Function, Module
-from wattcast.features.reuse import ReuseCurve, Sharing, Stream, patch
 from wattcast.features.symbolic.analyse import Arguments
-from wattcast.features.symbolic.boxes import Box
 from wattcast.features.symbolic.build import scheme
-from wattcast.features.symbolic.forms import Form, form_of, in_lines, pointer_of
+from wattcast.features.symbolic.forms import Box, Form, form_of, in_lines, pointer_of
 from wattcast.features.symbolic.results import SymbolicResult
 from wattcast.features.symbolic.sample import Forms
 from wattcast.features.symbolic.scheme import Access, Scheme

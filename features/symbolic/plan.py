@@ -3,14 +3,272 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import dominators, post_dominators
+from wattcast.features.dataflow import reads, writes
 from wattcast.features.deciding import calls_in
-from wattcast.features.symbolic.elected import elected
-from wattcast.features.symbolic.order import Order, order_of
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.ptx.ir import Body, Immediate, Instruction, Operand, Special, place_of
+from wattcast.features.symbolic.each import Layout
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Node
+
+# Do the lanes of a warp stay together as the walk supposes?
+#
+# Warps run at the smallest program counter. The walk counts one execution of a block for all
+# lanes of a warp that come to it in one iteration, which is right if code lies in the order it
+# runs in. Here are the exceptions: blocks out of order, lanes that run ahead while others wait
+# at a barrier. Counts of warps they may falsify are marked; counts of lanes are right anyway.
+
+Mask = npt.NDArray[np.bool_]
+
+ALL_LANES = 0xFFFFFFFF
+
+COLLECTIVE = ("shfl.sync", "vote.sync", "match", "redux", "elect", "ldmatrix", "stmatrix", "mma",
+              "wmma", "bar.warp")  # fmt: skip
+"""Opcodes at which lanes of a warp wait for each other (PTX ISA 9.0, 9.7.9.8, 9.7.13)."""
+
+
+class Order(NamedTuple):
+    """``waits``: for blocks with barriers or collectives, the lanes of a warp that must come
+    (-1: which ones is in a register; any may).
+    ``tidy``: every forward edge goes forward in the text and every loop is one piece of it.
+    ``ends``: blocks that only leave the function.
+    """
+
+    waits: dict[int, int]
+    tidy: bool
+    ends: frozenset[int]
+
+
+def order_of(scheme: Scheme) -> Order:
+    """The order of a function's text."""
+    cfg, forest = scheme.cfg, scheme.forest
+    waits: dict[int, int] = {}
+    ends = set()
+    for block in cfg.blocks:
+        found = cfg.instructions(block)
+        for one in found:
+            needed = _waits_for(one)
+            if needed:  # -1 stays -1
+                waits[block.index] = waits.get(block.index, 0) | needed
+        if len(found) == 1 and found[0].base in ("ret", "exit") and found[0].predicate is None:
+            ends.add(block.index)
+    back = {edge for loop in forest.loops for edge in loop.back_edges}
+    tidy = all(
+        following > block.index or (block.index, following) in back
+        for block in cfg.blocks
+        for following in block.successors
+    )
+    tidy = tidy and all(len(loop.back_edges) == 1 for loop in forest.loops)
+    return Order(waits, tidy and _in_one_piece(scheme), frozenset(ends))
+
+
+def _in_one_piece(scheme: Scheme) -> bool:
+    """Walking the text, loops open and close like brackets."""
+    forest = scheme.forest
+    open_until: list[tuple[int, int]] = []  # loop, its latch
+    headers = {loop.header: loop for loop in forest.loops}
+    for block in range(len(scheme.cfg.blocks)):
+        while open_until and block > open_until[-1][1]:
+            open_until.pop()
+        loop = headers.get(block)
+        if loop is not None:
+            open_until.append((loop.index, loop.back_edges[0][0]))
+        inside = open_until[-1][0] if open_until else -1
+        if forest.innermost[block] != inside and block in scheme.cfg.reachable:
+            return False
+    return True
+
+
+def _waits_for(one: Instruction) -> int:
+    """Lanes that must have come before this goes on; 0 if it waits for none, -1 if any may."""
+    parts = one.opcode.split(".")
+    if parts[0] in ("bar", "barrier") and "warp" not in parts:
+        return 0 if {"arrive", "cluster"} & set(parts) else ALL_LANES
+    if not one.opcode.startswith(COLLECTIVE):
+        return 0
+    if parts[0] in ("shfl", "vote", "match", "redux", "elect", "bar") and one.operands:
+        mask = one.operands[-1]
+        if isinstance(mask, Immediate) and isinstance(mask.value, int):
+            return mask.value & ALL_LANES
+        return -1
+    return ALL_LANES
+
+
+class Watch:
+    """Follows one walk and remembers from which block on warp counts are in doubt."""
+
+    def __init__(self, scheme: Scheme, order: Order, living: Mask, layout: Layout) -> None:
+        self.order, self.layout = order, layout
+        self.scheme = scheme
+        self.living = living
+        self.retired: Mask = np.zeros_like(living)
+        self.doubtful_from = len(scheme.cfg.blocks)
+        self.waited: list[tuple[int, Mask]] = []
+        self.doubtful: set[int] = set()
+
+    def _doubt(self, block: int) -> None:
+        loops = self.scheme.forest.loops
+        inner = self.scheme.forest.innermost[block]
+        while inner >= 0:
+            block = min(block, loops[inner].header)
+            parent = loops[inner].parent
+            inner = parent if parent is not None else -1
+        self.doubtful_from = min(self.doubtful_from, block)
+
+    def at(self, block: int, mask: Mask) -> None:
+        """A block is reached: do all lanes come that it waits for?"""
+        needed = self.order.waits.get(block)
+        if needed is None or block >= self.doubtful_from:
+            return
+        self.waited.append((block, np.logical_or.reduce(mask, axis=0)))
+        named = _named(needed)
+        table = mask.reshape(mask.shape[0], -1, WARP_SIZE)
+        absent = (self.living & ~self.retired & ~mask).reshape(table.shape) & named
+        if self.layout.any(table.any(axis=2) & absent.any(axis=2), WARP_SIZE):
+            self._doubt(block)
+
+    def parted(self, taken: Mask, other: Mask) -> None:
+        """A branch was taken by some lanes: does it part a warp where order matters?"""
+        if self.order.tidy or not self.doubtful_from:
+            return
+        rows = max(taken.shape[0], other.shape[0])
+        sides = [
+            np.broadcast_to(part, (rows, part.shape[1])).reshape(rows, -1, WARP_SIZE).any(axis=2)
+            for part in (taken, other)
+        ]
+        if self.layout.any(sides[0] & sides[1], WARP_SIZE):
+            self.doubtful_from = 0
+
+    def guessed(self) -> None:
+        """A branch went both ways by guess."""
+        if not self.order.tidy:
+            self.doubtful_from = 0
+
+    def along(self, target: int, mask: Mask) -> None:
+        """Lanes go to a block that ends them: nobody waits for them any more."""
+        if target in self.order.ends and mask.shape[0] == 1:
+            self.retired = self.retired | mask
+
+    def groups(self, end: int, arriving: list[tuple[int, Mask]]) -> npt.NDArray[np.int64]:
+        """Executions by each warp of a block ``end`` that ends its lanes.
+
+        Lanes that came before their warp waited elsewhere have left by the time others come.
+        ``arriving`` are edges' sources and masks (1, lanes).
+        """
+        total: npt.NDArray[np.int64] = np.zeros(self.living.size // WARP_SIZE, dtype=np.int64)
+        held = np.zeros((total.size, WARP_SIZE), dtype=np.bool_)
+        before = -1
+        for source, mask in sorted(arriving, key=lambda one: one[0]):
+            for block, waiting in self.waited:
+                if before < block <= source:
+                    needed = self.order.waits[block]
+                    left = (held & _named(needed)).any(axis=1)
+                    left &= waiting.reshape(-1, WARP_SIZE).any(axis=1)
+                    if needed < 0 and self.layout.any(left, WARP_SIZE):
+                        self.doubtful.add(end)
+                    total += left
+                    held[left] = False
+            held |= mask.reshape(-1, WARP_SIZE)
+            before = source
+        return total + held.any(axis=1)
+
+
+def _named(needed: int) -> Mask:
+    """Lanes of a member mask."""
+    lanes = np.arange(WARP_SIZE, dtype=np.int64)
+    found: Mask = (needed >> lanes & 1).astype(np.bool_)
+    return found
+
+
+# The one block that finds itself last: ``atomicInc(&count, n) == gridDim - 1``.
+#
+# Blocks count themselves in memory, and whoever reads the last number goes on alone, mostly through
+# a flag in shared memory (CUDA samples, threadFenceReduction). Which block that is nobody knows,
+# but it is one: it is taken to be the last of the grid.
+
+_COUNTS = frozenset({"inc", "add"})
+_STEPS = frozenset({"add", "sub", "mov", "cvt", "mul", "mad", "selp"})
+
+
+def elected(body: Body) -> dict[int, tuple[int, int]]:
+    """Positions of instructions whose result tells the elected block: its value there, elsewhere.
+
+    Comparisons of a counted number with one made of ``%nctaid``, and loads of the flag in shared
+    memory that such a comparison alone sets. Registers written twice are not followed.
+    """
+    if not any(one.opcode.startswith("atom") for one in body.instructions):
+        return {}  # nobody counts blocks
+    made: dict[str, Instruction | None] = {}
+    for one in body.instructions:
+        for name in writes(one):
+            made[name] = None if name in made else one
+    found: dict[int, tuple[int, int]] = {}
+    told: dict[str, tuple[int, int]] = {}
+    flags: dict[tuple[str, int], list[tuple[int, int] | None]] = {}
+    for one in body.instructions:
+        if one.base == "setp" and _elects(one, made):
+            found[one.position] = (1, 0) if ".eq" in one.opcode else (0, 1)
+            told.update(dict.fromkeys(writes(one), found[one.position]))
+        elif one.base == "selp" and len(one.operands) == 4:
+            yes, no, chosen = one.operands[1:]
+            known = told.get(reads(one)[-1]) if reads(one) else None
+            del chosen
+            if known and isinstance(yes, Immediate) and isinstance(no, Immediate):
+                values = (int(yes.value), int(no.value))
+                own = values if known == (1, 0) else values[::-1]
+                told.update(dict.fromkeys(writes(one), own))
+        elif one.opcode.startswith("st.shared") and len(one.operands) == 2:
+            place = place_of(one.operands[0])
+            if place is not None:
+                names = reads(one)
+                flags.setdefault(place, []).append(told.get(names[-1]) if names else None)
+    for one in body.instructions:
+        if one.opcode.startswith("ld.shared") and len(one.operands) == 2:
+            place = place_of(one.operands[1])
+            stored = flags.get(place, []) if place is not None else []
+            if len(stored) == 1 and stored[0] is not None:
+                found[one.position] = stored[0]
+    return found
+
+
+def _elects(one: Instruction, made: dict[str, Instruction | None]) -> bool:
+    """Whether a comparison for (in)equality is of a counted number with the size of the grid."""
+    if one.modifiers[:1] not in (("eq",), ("ne",)) or len(one.operands) != 3:
+        return False
+    counted, sized = (_sources(one, made, side) for side in (1, 2))
+    if "nctaid" in counted:
+        counted, sized = sized, counted
+    return "atom" in counted and "nctaid" in sized and "atom" not in sized
+
+
+def _sources(one: Instruction, made: dict[str, Instruction | None], side: int) -> set[str]:
+    """What an operand is computed from, as far as that matters here."""
+    found: set[str] = set()
+    waiting: list[Operand | str] = [one.operands[side]]
+    seen: set[str] = set()
+    while waiting and len(seen) < 16:
+        top = waiting.pop()
+        if isinstance(top, Special) and top.name.startswith("%nctaid"):
+            found.add("nctaid")
+        name = top if isinstance(top, str) else getattr(top, "name", None)
+        maker = made.get(name) if isinstance(name, str) else None
+        if maker is None or name in seen:
+            continue
+        seen.add(str(name))
+        if maker.base == "atom" and ".shared" not in maker.opcode:
+            if _COUNTS & set(maker.modifiers):
+                found.add("atom")
+        elif maker.base in _STEPS:
+            waiting += maker.operands[1:]
+    return found
+
 
 LONGEST_SEARCH = 64
 """Steps up a (post-)dominator tree in search of where paths meet again; beyond, what reaches a

@@ -9,9 +9,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from wattcast.features.counts import Counts
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import Diagnostic
 from wattcast.features.symbolic import results
 from wattcast.features.symbolic.arith import Missing
+from wattcast.features.symbolic.counting import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.each import (
     Amount,
     Each,
@@ -22,7 +23,6 @@ from wattcast.features.symbolic.each import (
     most,
     ratio,
 )
-from wattcast.features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.plan import Shape
 from wattcast.features.symbolic.scheme import UNADDRESSED, Scheme
 from wattcast.features.symbolic.walk import Walker

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.counts import Counts
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import Diagnostic
 from wattcast.features.execution.sampling import SamplingPlan
 
 Floats = npt.NDArray[np.float64]

@@ -21,8 +21,15 @@ from wattcast.features.symbolic.arith import (
     Value,
     inverted,
 )
-from wattcast.features.symbolic.closed import NEVER, Counts, kept, picked_rows, solve_test
-from wattcast.features.symbolic.counting import weights_of
+from wattcast.features.symbolic.counting import (
+    NEVER,
+    Counts,
+    Rounds,
+    kept,
+    picked_rows,
+    solve_test,
+    weights_of,
+)
 from wattcast.features.symbolic.each import (
     NUMBER,
     ApartError,
@@ -32,7 +39,6 @@ from wattcast.features.symbolic.each import (
     least,
 )
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State, choose
-from wattcast.features.symbolic.journal import Rounds
 from wattcast.features.symbolic.plan import DEEPEST, Shape
 from wattcast.features.symbolic.walk import Edge, Walker
 from wattcast.features.trips import TripCount

@@ -13,12 +13,10 @@ import numpy.typing as npt
 from wattcast.features.effort import checkpoint
 from wattcast.features.symbolic.accesses import measure
 from wattcast.features.symbolic.arith import Missing, Test, Val, Value, inverted
-from wattcast.features.symbolic.counting import Counting
+from wattcast.features.symbolic.counting import Counting, Entry, Guarded, Split, Visit
 from wattcast.features.symbolic.each import NUMBER, Amount, ApartError, Each, least, most
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
-from wattcast.features.symbolic.journal import Entry, Guarded, Split, Visit
-from wattcast.features.symbolic.order import Watch
-from wattcast.features.symbolic.plan import Shape
+from wattcast.features.symbolic.plan import Shape, Watch
 
 Edge = tuple[int, int, State]
 """Source block, target block (-1: out of the function), who goes along."""

@@ -6,6 +6,6 @@
     roofline   Williams, Waterman and Patterson 2009
     scaling    over clocks: from counters (after Abe 2014 and Guerreiro 2019), from PTX tokens
 
-Time models are asked for by name (``wattcast.models.time.registry``). What scales over clocks is
+Time models are asked for by name (``wattcast.models.time.base``). What scales over clocks is
 asked for by ``wattcast.predictor.dvfs`` and ``counted``. Their studies are ``studies/papers``.
 """

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.counts import Counts
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
@@ -24,7 +23,7 @@ from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
 from wattcast.models.papers.thesis.work import executed_span, work_of
 from wattcast.models.time.base import Regime, TimePrediction, largest
-from wattcast.models.time.spread import lane_flops, peaks_per_second, uncalibrated_estimate
+from wattcast.models.time.calibration import lane_flops, peaks_per_second, uncalibrated_estimate
 
 LOWER_BOUND = Diagnostic(
     "time_is_lower_bound",

@@ -18,18 +18,22 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
-from wattcast.models.estimate import Estimate
-from wattcast.models.papers.thesis.algorithms import wave_plan
-from wattcast.models.papers.thesis.code import GLOBAL_LOAD, GLOBAL_STORE
+from wattcast.models.intervals import Estimate
+from wattcast.models.papers.thesis.code import GLOBAL_LOAD, GLOBAL_STORE, wave_plan
 from wattcast.models.papers.thesis.delay import issue_rate
-from wattcast.models.papers.thesis.penalties import latencies, resource_units
-from wattcast.models.papers.thesis.work import CodeTimeModel, KernelWork, Timed
+from wattcast.models.papers.thesis.work import (
+    CodeTimeModel,
+    KernelWork,
+    Timed,
+    latencies,
+    resource_units,
+)
 from wattcast.models.time.base import Regime, largest
-from wattcast.models.time.spread import uncalibrated_estimate
+from wattcast.models.time.calibration import uncalibrated_estimate
 
 _REGIMES: dict[str, Regime] = {"latency": "latency", "memory": "memory"}
 

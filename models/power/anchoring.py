@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wattcast.features.errors import LaunchError
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 
 Floats = NDArray[np.float64]
 

@@ -17,12 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import FeatureVector
-from wattcast.models.background import BACKGROUND_NAME, Background, read_background
 from wattcast.models.cards import ModelCard
-from wattcast.models.estimate import Basis, Estimate
+from wattcast.models.explain import BACKGROUND_NAME, Background, read_background
+from wattcast.models.intervals import Basis, Estimate
 from wattcast.models.power import BOOSTED_FAMILIES
-from wattcast.models.store import Artifact
-from wattcast.models.trees import Float32s, Float64s, TreeModel
+from wattcast.models.store import Artifact, Float32s, Float64s, TreeModel
 
 
 class BoostedPowerModel:

@@ -27,7 +27,7 @@ from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
-from wattcast.models.estimate import Basis, Estimate
+from wattcast.models.intervals import Basis, Estimate
 from wattcast.models.power.activities import (
     L2_SECTORS_PER_CLOCK_OF_SM,
     UnitActivities,
@@ -147,7 +147,7 @@ class PhysicalParameters(BaseModel):
 class PowerBreakdown:
     """Predicted watts and the share of each component; they sum to ``watts``.
 
-    They know no power limit: ``wattcast.models.power.limit`` finds the clocks that it leaves.
+    They know no power limit: ``wattcast.models.clocks`` finds the clocks that it leaves.
     """
 
     watts: float

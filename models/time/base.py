@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module
 from math import isfinite
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card
 from wattcast.models.clocks import ClockPair
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 
 Regime = Literal["compute", "memory", "latency", "launch"]
 """What bounds a launch: an SM's pipes and caches, device memory, waiting, or its start."""
@@ -96,3 +97,51 @@ class TimeModel(Protocol):
     @staticmethod
     def combined(parts: Mapping[str, Floats]) -> Floats:
         """Seconds that the model's own ``parts`` come to, but for what is paid on top."""
+
+
+# Every time model by name: the default one, and those of papers (``wattcast.models.papers``).
+#
+# This table is the one way to the papers' models: a module is imported when it is first asked for.
+
+
+class Entry(NamedTuple):
+    """Where a time model is defined, and what it is, for people."""
+
+    module: str
+    name: str
+    help: str
+
+
+DEFAULT = "bottleneck"
+
+TIME_MODELS: Mapping[str, Entry] = {
+    DEFAULT: Entry("time.bottleneck", "BottleneckTimeModel", "the slowest resource of the launch"),
+    "scheduling": Entry(
+        "papers.thesis.scheduling", "SchedulingTimeModel", "the thesis' schedule, Algorithms 6-8"
+    ),
+    "delay": Entry("papers.thesis.delay", "DelayTimeModel", "the thesis' delays, Algorithms 4-5"),
+    "queueing": Entry(
+        "papers.wang_chu.model", "QueueingTimeModel", "Wang and Chu, servers in a network"
+    ),
+    "queueing-cases": Entry(
+        "papers.wang_chu.model", "QueueingCasesTimeModel", "Wang and Chu, by cases"
+    ),
+    "roofline": Entry("papers.roofline", "RooflineTimeModel", "peak rates: a lower bound"),
+    "volkov": Entry("papers.volkov", "VolkovTimeModel", "Volkov's throughput and latency bounds"),
+}
+"""Every time model: what HTTP, command line, page and docs offer. One more is one more line."""
+
+
+@lru_cache(maxsize=len(TIME_MODELS))
+def get_time_model(name: str) -> TimeModel:
+    """The model of a family, its module imported when it is first asked for.
+
+    Raises ModelError listing the known names (``known``).
+    """
+    if name not in TIME_MODELS:
+        known = sorted(TIME_MODELS)
+        raise ModelError(f"unknown time model {name!r}; known: {', '.join(known)}", known=known)
+    entry = TIME_MODELS[name]
+    module = import_module(f"wattcast.models.{entry.module}")
+    model: TimeModel = getattr(module, entry.name)()
+    return model

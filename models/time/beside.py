@@ -10,7 +10,7 @@ from types import MappingProxyType
 from wattcast.features.activity import Activity, Extras
 from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
 from wattcast.features.activity.extras import TensorKind, TensorWork
-from wattcast.features.activity.operations import Least
+from wattcast.features.activity.instructions import Least
 from wattcast.features.activity.waiting import NO_COPIES, Copies, Waiting
 from wattcast.features.counts import AtomicUse
 from wattcast.features.gpus import CapabilityFacts, GpuProfile

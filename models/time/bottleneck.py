@@ -23,8 +23,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
-from wattcast.models.estimate import Estimate, unsure
-from wattcast.models.intervals import loosened
+from wattcast.models.intervals import Estimate, loosened, unsure
 from wattcast.models.time.base import Floats, Regime, TimePrediction
 from wattcast.models.time.beside import (
     DEPENDENT_CYCLES,
@@ -37,7 +36,7 @@ from wattcast.models.time.beside import (
     tensor_cycles,
     waiting_seconds,
 )
-from wattcast.models.time.spread import interval_of, level_of
+from wattcast.models.time.calibration import interval_of, level_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ L2_BYTES_PER_CLOCK_OF_SM = 32
 
 REGISTERS_PER_CLOCK = 2
 """Registers of a warp that a scheduler's register file delivers a clock: one from each of its two
-banks (``features.activity.reads`` has the sources)."""
+banks (``features.activity.extras`` has the sources)."""
 TWO_BANKS_FROM = 7.0
 """Compute capability from which it has two; before it has four (Jia et al. 2018)."""
 

@@ -19,7 +19,7 @@ from math import exp, hypot, isfinite, log
 
 from wattcast.features.errors import LaunchError
 from wattcast.features.launch import Launch
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 
 DISTANCE_SCALE = 0.7
 """Distance at which a known launch's weight has fallen to 1/e: launch sizes a factor 2 apart.

@@ -14,10 +14,10 @@ import numpy as np
 
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.background import BACKGROUND_NAME, Background, read_background
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.estimate import Basis
-from wattcast.models.store import Artifact, ArtifactStore
+from wattcast.models.explain import BACKGROUND_NAME, Background, read_background
+from wattcast.models.intervals import Basis
+from wattcast.models.store import Artifact, ArtifactStore, Float32s, Float64s, TreeModel
 from wattcast.models.time.base import Regime, TimePrediction
 from wattcast.models.time.calibration import TimeCard
 from wattcast.models.time.measured_work import (
@@ -31,7 +31,6 @@ from wattcast.models.time.measured_work import (
     part_seconds,
     work_schema,
 )
-from wattcast.models.trees import Float32s, Float64s, TreeModel
 
 TARGET = "time"
 FAMILY = "catboost"

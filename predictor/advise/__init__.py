@@ -23,8 +23,7 @@ from wattcast.features.errors import ServiceError
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.predictor import parts
 from wattcast.predictor.advise.adviser import Adviser, Outcome, gain
-from wattcast.predictor.advise.launches import others
-from wattcast.predictor.advise.patches import patches
+from wattcast.predictor.advise.launches import others, patches
 from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of

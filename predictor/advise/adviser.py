@@ -17,8 +17,7 @@ from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import PointerHint
 from wattcast.features.ptx.ir import Address, Instruction, Register
-from wattcast.models.clocks import ClockPair
-from wattcast.models.power.limit import checked_limit, clocks_within, held_back
+from wattcast.models.clocks import ClockPair, checked_limit, clocks_within, held_back
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
 from wattcast.models.time.beside import Beside, beside
 from wattcast.models.time.bottleneck import predicted_seconds

@@ -22,7 +22,7 @@ from wattcast.models.explain import (
     explain_shap,
     stability,
 )
-from wattcast.models.explain_words import Meaning, meaning_of
+from wattcast.models.explain_time import Meaning, meaning_of
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.time.bottleneck import resource_shares

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wattcast.features.errors import ServiceError
 from wattcast.features.operators import Board, Floats, features, operator_schema
-from wattcast.models.background import Background
-from wattcast.models.explain import LimeWeight, Stability, explain_lime, stability
+from wattcast.models.explain import Background, LimeWeight, Stability, explain_lime, stability
 from wattcast.models.operators import LAUNCH_SECONDS, OperatorModel, Trees
 from wattcast.predictor import parts
 from wattcast.predictor.messages import explain as messages

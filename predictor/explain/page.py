@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 from wattcast.predictor.explain.pictures import Chart, ChartKind, draw, png, svg
 from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.predict import PredictAnswer

@@ -32,9 +32,9 @@ from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import L2State, Launch, PointerHint
 from wattcast.models.clocks import ClockPair, CodeModel, default_clocks
-from wattcast.models.estimate import Basis
+from wattcast.models.intervals import Basis
 from wattcast.models.power import POWER_FAMILIES
-from wattcast.models.time.registry import TIME_MODELS
+from wattcast.models.time.base import TIME_MODELS
 from wattcast.predictor import reports
 from wattcast.predictor.reports import Report
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from wattcast.features.findings import Code
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 from wattcast.predictor import reports
 from wattcast.predictor.messages import (
     Answer,

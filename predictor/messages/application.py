@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic_core import to_json
 
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
 from wattcast.predictor.messages.advise import Advice

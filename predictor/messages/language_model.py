@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
 from wattcast.predictor.messages import Energy, Power, Time

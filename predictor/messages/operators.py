@@ -9,10 +9,15 @@ from pydantic import Discriminator, Field, RootModel, StringConstraints, Tag, mo
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
-from wattcast.predictor.messages.batch import MOST_LAUNCHES, BatchPrediction, BatchRequest
 from wattcast.predictor.messages.compare import CompareRequest, Limits
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.messages.sweep import MOST_POINTS, SweepRequest
+from wattcast.predictor.messages.sweep import (
+    MOST_LAUNCHES,
+    MOST_POINTS,
+    BatchPrediction,
+    BatchRequest,
+    SweepRequest,
+)
 
 MOST = 2**24
 """Largest extent taken: a row of 2^24 values is 32 MB."""

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from wattcast.features.launch import L2State
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 from wattcast.models.speed import Measure, Unit
 from wattcast.models.time.measured_work import Runtime
 from wattcast.predictor import messages as shared

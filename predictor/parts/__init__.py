@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.counted import Coverage
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import giving_up
-from wattcast.features.errors import LaunchError, ServiceError, WattcastError
+from wattcast.features.errors import Diagnostic, LaunchError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.occupancy import fixed_block
 from wattcast.features.ptx.ir import Function
+from wattcast.features.runs import together
 from wattcast.features.schemas import FeatureVector
-from wattcast.features.together import together
 from wattcast.models.clocks import ClockPair, admitted, default_clocks, is_supported
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import messages
 from wattcast.predictor.parts.arguments import by_position, c_names

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wattcast.features.errors import ModelError
 
 if TYPE_CHECKING:
-    from wattcast.models.background import FeatureStatistics
+    from wattcast.models.explain import FeatureStatistics
     from wattcast.models.power.boosted import BoostedPowerModel
     from wattcast.predictor.parts.watts import Watts
 

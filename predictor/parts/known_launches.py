@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError
+from wattcast.features.errors import AnalysisError, Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.models.power import anchoring

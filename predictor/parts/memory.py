@@ -11,18 +11,31 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields
+from math import inf
+from sys import getsizeof
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 from cachetools import LRUCache
 
+from wattcast.features.attached import Attached, attached, detach
 from wattcast.features.effort import checkpoint
-from wattcast.features.errors import GivenUpError
+from wattcast.features.errors import GivenUpError, PtxError, ServiceError
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Function, Module
+
+if TYPE_CHECKING:
+    from wattcast.features.analysis import KernelAnalysis
+    from wattcast.features.execution import ExecutionResult
+
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -240,3 +253,170 @@ def _result(made: Future[V]) -> V:
             if made.done():  # what was made raised it
                 raise
             checkpoint()
+
+
+# About how much memory a parsed module and an analysis hold, for caches bounded in bytes.
+#
+# The figures were measured with ``tracemalloc`` over the fixture kernels (CPython 3.11, 64 bits)
+# and are held to within a factor 1.5 by ``tests/features/test_held.py``.
+
+TEXT_COPIES = 2
+"""The text of a module, and the same without its comments."""
+
+FUNCTION_BYTES = 2400
+"""A function whose head alone was read: names, parameters, directives."""
+
+PARSED_BYTES = 8000
+"""A body that was parsed and analysed, besides its instructions: registers, blocks, loops."""
+
+INSTRUCTION_BYTES = 780
+"""An instruction parsed (340), in the control-flow graph, as a value and as timed."""
+
+HANDLER_BYTES = 1350
+"""An instruction compiled to handlers for the executed analysis."""
+
+ANALYSIS_BYTES = 7000
+"""An analysis of a launch, besides what it counted."""
+
+COUNTED_BYTES = 225
+"""Counts of an instruction that were worked out, and what is told of it."""
+
+EXECUTED_BYTES = 10_000
+"""An execution, besides its counts: samples, loops, diagnostics."""
+
+
+_HANDLERS: Attached[Function, object] = Attached("programs")
+"""Programs of a function that was executed (``execution.engine``)."""
+
+
+def module_bytes(module: Module) -> int:
+    """Bytes of a module with everything that is attached to its functions by now."""
+    text = TEXT_COPIES * getsizeof(module.text)
+    return text + sum(_function_bytes(function) for function in module.functions)
+
+
+def _function_bytes(function: Function) -> int:
+    body = vars(function).get("body")  # asked for as an attribute it would be parsed now
+    if body is None:
+        return FUNCTION_BYTES
+    each = INSTRUCTION_BYTES + HANDLER_BYTES * bool(_HANDLERS.get(function))
+    return FUNCTION_BYTES + PARSED_BYTES + each * len(body.instructions)
+
+
+def analysis_bytes(analysis: KernelAnalysis) -> int:
+    """Bytes of an analysis by now, without its module, which its launches share."""
+    held = ANALYSIS_BYTES + COUNTED_BYTES * len(analysis.function.body.instructions)
+    execution = vars(analysis.runs).get("_execution")  # the cached property, if it was asked for
+    if execution is None:
+        return held
+    return held + EXECUTED_BYTES + _counts_bytes(execution[0])
+
+
+@attached
+def _counts_bytes(execution: ExecutionResult) -> int:
+    each = execution.functions.values()
+    arrays = (getattr(counts, field.name) for counts in each for field in fields(counts))
+    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+
+# Parsed PTX, kept by hash: the next launch of a known kernel need not parse it again.
+
+_MOST_NAMES = 1000
+"""Kinds of prediction remembered for one module: a kernel answers to any spacing of its name."""
+
+_COPIES = 4
+"""Copies of a text that its request leaves behind: body, JSON text, strings."""
+
+_TIMED_BYTES = 400
+"""One of them: a tuple of five, two strings and a number (tracemalloc)."""
+
+
+RINGS = 0.2
+"""Share of a dropped module and its analyses that only the collector frees: the instructions (one
+object in seven of those that are freed, ``tests/app/test_kept.py``)."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class KnownModule:
+    """A parsed module, the SHA-256 of its UTF-8 text and that text's size in bytes.
+    ``seconds``: the quickest prediction so far, by kernel and what else it costs time for."""
+
+    module: Module
+    sha256: str
+    bytes: int
+    seconds: dict[Hashable, float] = field(default_factory=dict)
+
+    def took(self, what: Hashable, seconds: float) -> None:
+        """Note how long a prediction of this kind took."""
+        if len(self.seconds) >= _MOST_NAMES:
+            self.seconds.clear()
+        self.seconds[what] = min(seconds, self.fastest(what))
+
+    def fastest(self, what: Hashable) -> float:
+        """The quickest prediction of this kind so far; infinite before the first."""
+        return self.seconds.get(what, inf)
+
+
+class ModuleCache:
+    """The modules used last, as far as ``memory`` has room. Safe from any thread."""
+
+    def __init__(self, memory: Memory, max_ptx_bytes: int) -> None:
+        self._limit = max_ptx_bytes
+        self._memory = memory
+        self._modules: Kept[str, KnownModule] = memory.room(_held_bytes, grows=True, rings=RINGS)
+
+    def read(self, ptx: str) -> KnownModule:
+        """The module of a text.
+
+        Raises PtxError (line, column) for what is no PTX, TooComplexError, and ServiceError
+        ``too-large``.
+        """
+        found = self.known(ptx)
+        if found is not None:
+            return found
+        try:
+            encoded = ptx.encode()
+        except UnicodeEncodeError as error:
+            line = ptx.count("\n", 0, error.start) + 1
+            column = error.start - ptx.rfind("\n", 0, error.start)
+            raise PtxError("not Unicode text", line=line, column=column) from error
+        if len(encoded) > self._limit:
+            raise ServiceError(
+                "too-large",
+                f"the PTX has {len(encoded)} bytes; it may have at most {self._limit} "
+                "(WATTCAST_MAX_PTX_BYTES)",
+            )
+        sha256, size = hashlib.sha256(encoded).hexdigest(), len(encoded)
+        self._memory.passed(_COPIES * size)
+        del encoded  # a megabyte for each of the text's, while its module is made
+
+        def make() -> KnownModule:
+            known = KnownModule(read_module(ptx), sha256, size)
+            # Neither held nor in use by a request any more.
+            weakref.finalize(known, _free, known.module).atexit = False
+            return known
+
+        return self._modules.get_or_make(ptx, make)
+
+    def known(self, ptx: str) -> KnownModule | None:
+        """The module of a text that was read before and is still held."""
+        return self._modules.get(ptx)
+
+    def keeps(self, known: KnownModule) -> bool:
+        """Whether this very module is held: it may have been too large, or is gone by now."""
+        return self._modules.get(known.module.text) is known
+
+    def place(self, known: KnownModule) -> Place:
+        """Where it is held, for what refers to it: that goes with it."""
+        return self._modules.place(known.module.text)
+
+
+def _free(module: Module) -> None:
+    for function in module.functions:
+        detach(function)
+        if "body" in vars(function):  # asked for as an attribute it would be parsed now
+            detach(function.body)
+
+
+def _held_bytes(known: KnownModule) -> int:
+    return module_bytes(known.module) + _TIMED_BYTES * len(known.seconds)

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card, ModelCard, ProtocolScores
-from wattcast.models.estimate import Estimate
-from wattcast.models.intervals import Observed
+from wattcast.models.intervals import Estimate, Observed
 from wattcast.models.power import BOOSTED_FAMILIES, ONBOARD, PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel

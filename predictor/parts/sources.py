@@ -15,9 +15,8 @@ from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
 from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
-from wattcast.predictor.parts.cuda_names import KernelNames, kernel_names
-from wattcast.predictor.parts.memory import ENTRY_BYTES, Kept, Memory
-from wattcast.predictor.parts.modules import KnownModule, ModuleCache
+from wattcast.predictor.parts.arguments import KernelNames, kernel_names
+from wattcast.predictor.parts.memory import ENTRY_BYTES, Kept, KnownModule, Memory, ModuleCache
 
 if TYPE_CHECKING:
     from wattcast.predictor import Limits

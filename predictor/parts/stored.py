@@ -19,7 +19,7 @@ from wattcast.features.errors import ServiceError
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
     from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
-    from wattcast.predictor.parts.modules import KnownModule
+    from wattcast.predictor.parts.memory import KnownModule
 
 
 @dataclass(frozen=True, slots=True)

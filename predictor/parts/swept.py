@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis, Mode
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import WattcastError
+from wattcast.features.errors import Diagnostic, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.invariance import Doubt, doubt, stores
 from wattcast.features.launch import Dim3, Launch

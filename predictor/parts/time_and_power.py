@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError
+from wattcast.features.errors import AnalysisError, Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
-from wattcast.models.clocks import ClockPair
+from wattcast.models.clocks import HELD_BACK, ClockPair, checked_limit, clocks_within, held_back
 from wattcast.models.energy import energy
-from wattcast.models.estimate import Estimate, between
-from wattcast.models.power.limit import HELD_BACK, checked_limit, clocks_within, held_back
-from wattcast.models.time.base import TimePrediction
-from wattcast.models.time.registry import DEFAULT, get_time_model
-from wattcast.models.time.spread import least_seconds
+from wattcast.models.intervals import Estimate, between
+from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
+from wattcast.models.time.calibration import least_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.parts.trust import Ranked, trust
 from wattcast.predictor.parts.watts import Watts, predicted_watts

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from wattcast.models.cards import ModelCard
-from wattcast.models.estimate import Basis
+from wattcast.models.intervals import Basis
 from wattcast.models.power import ONBOARD, PHYSICAL
 from wattcast.predictor.messages import LoopTrips, Need
 from wattcast.predictor.messages.predict import Apart, PredictAnswer, Trust

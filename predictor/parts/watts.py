@@ -15,16 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, LaunchError, ModelError, SchemaError
+from wattcast.features.errors import AnalysisError, Diagnostic, LaunchError, ModelError, SchemaError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import PointerHint
 from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.estimate import Estimate, unsure, weaker
-from wattcast.models.intervals import loosened, of_any_board
+from wattcast.models.intervals import Estimate, loosened, of_any_board, unsure, weaker
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
     CLOCKS,

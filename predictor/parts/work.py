@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
 from wattcast.models.energy import energy
-from wattcast.models.estimate import weaker
+from wattcast.models.intervals import weaker
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import work_activities
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore

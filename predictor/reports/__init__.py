@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattcast.features.checked import harmless
 from wattcast.features.errors import MissingExtraError
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from html import escape
 from math import log
 from typing import Any
 
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 from wattcast.predictor import reports
 
 _FAINT = "opacity:.72"

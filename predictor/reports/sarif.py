@@ -11,12 +11,12 @@ from urllib.parse import quote
 from pydantic_core import to_json
 
 from wattcast.features.checked import harmless
-from wattcast.models.estimate import quantity
+from wattcast.models.intervals import quantity
 from wattcast.predictor import reports
 
 if TYPE_CHECKING:
     from wattcast.predictor.messages.advise import AdviceAnswer
-    from wattcast.predictor.messages.hotspots import HotspotsAnswer
+    from wattcast.predictor.messages.explain import HotspotsAnswer
 
 MEDIA_TYPE = "application/sarif+json"
 SCHEMA = (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.power.limit import checked_limit
+from wattcast.models.clocks import checked_limit
 from wattcast.predictor.messages.application import ClockPoint, MixClock
 from wattcast.predictor.traces.powers import Device
 from wattcast.predictor.traces.trace import Trace

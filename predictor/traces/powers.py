@@ -16,32 +16,70 @@ from math import log, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
-from wattcast.features.errors import GivenUpError, WattcastError
+from wattcast.features.errors import AnalysisError, Diagnostic, GivenUpError, WattcastError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.estimate import Basis, Estimate, between, weaker
+from wattcast.models.clocks import ClockPair
+from wattcast.models.intervals import Basis, Estimate, between, weaker
 from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import STANDING, predicted_power
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest, Trust
-from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
+from wattcast.predictor.parts.time_and_power import OVER_LIMIT, Chosen, board_limit, time_and_power
 from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts, predicted_watts
-from wattcast.predictor.traces.board import Board
 from wattcast.predictor.traces.code import Code, Library
-from wattcast.predictor.traces.library import Lasting, does_the_work, library_calls
-from wattcast.predictor.traces.scales import Floats, scales, tried
-from wattcast.predictor.traces.trace import Integers, Kind
-from wattcast.predictor.traces.unknown import LEVEL, family_of, unknown_power
+from wattcast.predictor.traces.library import (
+    LEVEL,
+    Lasting,
+    does_the_work,
+    family_of,
+    library_calls,
+    unknown_power,
+)
+from wattcast.predictor.traces.trace import Board, Integers, Kind
 
 if TYPE_CHECKING:
-    from wattcast.models.clocks import ClockPair
     from wattcast.predictor import Predictor
     from wattcast.predictor.messages.application import ApplicationRequest, How
     from wattcast.predictor.traces import Progress
+
+
+# Time and power of a launch at other core clocks, over those at the clocks of the trace.
+
+Floats = NDArray[np.float64]
+
+MOST_CLOCKS = 12
+"""Core clocks that are tried, beside those of the trace."""
+
+MODELS = Chosen("auto", "physical")
+
+
+def tried(gpu: GpuProfile, clocks: ClockPair) -> list[ClockPair]:
+    """Some of the clocks that the GPU has up to these, the last; empty where it tells none."""
+    cores = [core for core in gpu.supported_core_mhz if core <= clocks.core_mhz]
+    if not cores:
+        return []
+    every = max(1, -(-len(cores) // MOST_CLOCKS))
+    chosen = sorted({*cores[::-1][::every], clocks.core_mhz})
+    return [ClockPair(core, clocks.memory_mhz) for core in chosen]
+
+
+def scales(
+    predictor: Predictor, analysis: KernelAnalysis, gpu: GpuProfile, pairs: Sequence[ClockPair]
+) -> Floats | None:
+    """Time and power at each pair over those at the last, ``[n, 2]``; ``None`` where the models
+    tell none."""
+    try:
+        found = [time_and_power(predictor, MODELS, analysis, gpu, pair).told() for pair in pairs]
+    except AnalysisError:
+        return None
+    told = np.array([(time.estimate.value, watts.value) for time, watts, _ in found])
+    return np.asarray(told / told[-1]) if len(told) else None
+
 
 MOST_ANALYSED = 500
 """Kinds of launches of one board that are analysed, those of the most time first; others of the

@@ -25,8 +25,7 @@ from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.time.bottleneck import CONSTANTS
-from wattcast.training.data.datasets import data_root
-from wattcast.training.data.tables import number, read_table, text
+from wattcast.training.data.datasets import data_root, number, read_table, text
 
 ACTIVITY_GPUS = ("tesla-v100", "quadro-rtx-8000", "gtx-1080-ti", "tesla-p100")
 """GPUs with an activity table; the file is named like the GPU."""

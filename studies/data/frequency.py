@@ -40,8 +40,7 @@ from numpy.typing import NDArray
 from wattcast.features.errors import DataError
 from wattcast.models.cards import sha256_of
 from wattcast.models.clocks import ClockPair
-from wattcast.training.data.datasets import data_root
-from wattcast.training.data.tables import FIRST_ROW, number, read_table, text
+from wattcast.training.data.datasets import FIRST_ROW, data_root, number, read_table, text
 
 GPU_IDS: Mapping[str, str] = MappingProxyType(
     {

@@ -22,8 +22,7 @@ from wattcast.features.launch import Dim3, Launch
 from wattcast.features.occupancy import check_launch
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.measured_work import Work
-from wattcast.training.data.datasets import data_root
-from wattcast.training.data.tables import FIRST_ROW, number, read_table, text
+from wattcast.training.data.datasets import FIRST_ROW, data_root, number, read_table, text
 
 GPU = "rtx-3080"
 GPU_IN_FILE = "geforce-rtx-3080"

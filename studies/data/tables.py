@@ -23,7 +23,14 @@ from studies.data.launches import launches_path, read_launches
 from wattcast.features.errors import DataError
 from wattcast.models.cards import Source, sha256_of
 from wattcast.training.data.cleaning import NUMERIC_COLUMNS, SM_COUNT
-from wattcast.training.data.datasets import SOURCES_FILE, data_root, sources
+from wattcast.training.data.datasets import (
+    SOURCES_FILE,
+    data_root,
+    number,
+    read_table,
+    sources,
+    text,
+)
 from wattcast.training.data.inventory import (
     Readers,
     TableFacts,
@@ -31,7 +38,6 @@ from wattcast.training.data.inventory import (
     digest,
     inventory,
 )
-from wattcast.training.data.tables import number, read_table, text
 
 TABLES = ("K20", "M60", "V100", *SM_COUNT)
 """Names of the tables, those of the files they were cleaned from (``sources.toml``)."""

@@ -18,7 +18,7 @@ from wattcast.models.intervals import (
     conformal_width,
     interval_bounds,
 )
-from wattcast.training.evaluation.splits import FOLDS, Rows, fold_assignment, outside_range
+from wattcast.training.evaluation.scores import FOLDS, Rows, fold_assignment, outside_range
 
 Floats = NDArray[np.float64]
 

@@ -31,9 +31,8 @@ from wattcast.models.intervals import (
     conformal_width,
     interval_bounds,
 )
-from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.evaluation.scores import point_scores, spread_of
-from wattcast.training.evaluation.splits import (
+from wattcast.training.engine import Checkpoints
+from wattcast.training.evaluation.scores import (
     FOLDS,
     LABELS,
     Floats,
@@ -43,6 +42,8 @@ from wattcast.training.evaluation.splits import (
     Rows,
     fold_assignment,
     outside_range,
+    point_scores,
+    spread_of,
 )
 
 Fit = Callable[[Rows], Predict]

@@ -4,7 +4,7 @@
 
 For products, attention and experts on the boards with watts: how much of its limit a board draws,
 by how long the call lasts and by its format. Then, for half-precision products from 20 us on, the
-errors of the share served and of the one that other products get (``predictor/traces/unknown.py``).
+errors of the share served and of the one that other products get (``predictor/traces/library.py``).
 Models with the sizes err by 7 and 10 % there (``python -m studies operators``). Ends hold 90 % of
 shape groups, each of the same weight.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.fitting.operators import Rows, read_rows
-from wattcast.predictor.traces.unknown import HALF_LOW, HALF_SECONDS, HALF_SHARE, PRODUCT_SHARE
+from wattcast.predictor.traces.library import HALF_LOW, HALF_SECONDS, HALF_SHARE, PRODUCT_SHARE
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ of the time (uniform on the simplex); its energy is told by models that saw none
                answers them on four boards; counted activities on two; feature tables on five, whose
                trees leave kernels out
     code, board never measured   the same programs by the weights of the other boards
-    no code    ``predictor/traces/unknown.py``: families left out, and the board
+    no code    ``predictor/traces/library.py``: families left out, and the board
 
 Each power has the half width that is served. ``python -m studies unknown-kernels`` and the cards
 say how those came about; those of boards that are known rest on the very kernels left out here.

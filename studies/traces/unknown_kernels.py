@@ -4,7 +4,7 @@
 
 Programs at the highest clocks of seven boards (Wang and Chu; Guerreiro et al.) and the thesis'
 kernels on K20, M60 and V100. Every family counts once for each board. What is fitted is one share
-(``wattcast.predictor.traces.unknown.SHARE``); an answer is for a family that the share has not
+(``wattcast.predictor.traces.library.SHARE``); an answer is for a family that the share has not
 seen. Compared: from how many threads a board is full (``FULL_THREADS``), and a share for each kind
 of name.
 
@@ -35,7 +35,7 @@ from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import predicted_power
 from wattcast.predictor.parts.power_models import PowerModels
 from wattcast.predictor.parts.time_and_power import board_limit
-from wattcast.predictor.traces.unknown import FULL_THREADS, SHARE, family_of
+from wattcast.predictor.traces.library import FULL_THREADS, SHARE, family_of
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]

@@ -17,9 +17,9 @@ from wattcast.app.api import access
 from wattcast.app.api.access import PUBLIC, PUBLIC_BELOW, scope_needed
 from wattcast.app.main import create_app
 from wattcast.app.settings import Settings
-from wattcast.app.store.audit import entries
 from wattcast.app.store.database import open_database
 from wattcast.app.store.keys import SCOPES, KeyRing, KeyStore, Scope
+from wattcast.app.store.tables import entries
 
 ROUTES = sorted(
     {

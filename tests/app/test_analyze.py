@@ -14,10 +14,8 @@ from tests.app.test_problems import problem
 from wattcast.app.services import Services
 from wattcast.features.cuda import find_ptxas
 from wattcast.predictor import parts
-from wattcast.predictor.analyze import analyze
-from wattcast.predictor.features import features
-from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
-from wattcast.predictor.messages.features import FeaturesRequest
+from wattcast.predictor.analyze import analyze, features
+from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest, FeaturesRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import is_quick, predict
 

@@ -36,18 +36,15 @@ from tests.generated.traces import (
 from wattcast.app.services import Services
 from wattcast.features.errors import DataError, GpuError
 from wattcast.features.gpus import GpuProfile, load_gpu
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 from wattcast.predictor.application import MOST_POINTS, application
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 from wattcast.predictor.traces import read_trace
-from wattcast.predictor.traces.board import Board, shared_board, timeline
 from wattcast.predictor.traces.code import library, plain
 from wattcast.predictor.traces.fatbin import BrokenError, lz4_block
-from wattcast.predictor.traces.totals import SHARED
-from wattcast.predictor.traces.trace import Kind
-from wattcast.predictor.traces.unknown import (
+from wattcast.predictor.traces.library import (
     HALF_LOW,
     HALF_SECONDS,
     HALF_SHARE,
@@ -58,6 +55,8 @@ from wattcast.predictor.traces.unknown import (
     family_of,
     unknown_power,
 )
+from wattcast.predictor.traces.totals import SHARED
+from wattcast.predictor.traces.trace import Board, Kind, shared_board, timeline
 
 DEMO = Path(__file__).parents[2] / "app" / "demo"
 SAMPLES = Path(__file__).parents[1] / "fixtures" / "traces"

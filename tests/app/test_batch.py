@@ -18,8 +18,8 @@ from wattcast.app.services import Services
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import KernelError
 from wattcast.predictor.batch import predict_many
-from wattcast.predictor.messages.batch import MOST_LAUNCHES, BatchAnswer, BatchRequest
 from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.sweep import MOST_LAUNCHES, BatchAnswer, BatchRequest
 from wattcast.predictor.predict import predict
 
 LAUNCH = {"grid": [4096], "block": [256]}

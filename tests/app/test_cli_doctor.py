@@ -16,7 +16,7 @@ import pytest
 
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
-from wattcast.app.cli import doctor, page
+from wattcast.app.cli import doctor, predict
 from wattcast.app.cli.exits import Exit
 from wattcast.features.cuda import toolchain
 
@@ -175,7 +175,7 @@ def test_open_gives_a_link_to_the_answer_that_the_service_keeps(
             assert kept["power"] == one["power"]
             assert client.get(link).status_code == 200
         assert checks(run)["service"]["state"] == "ok"
-        assert page.running(page.Settings()) == str(client.base_url).rstrip("/")
+        assert predict.running(predict.Settings()) == str(client.base_url).rstrip("/")
 
 
 def shown(code: str) -> tuple[str, str]:

@@ -18,9 +18,8 @@ from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import KernelError, LaunchError
 from wattcast.predictor.compare import compare
-from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, JudgeRequest
 from wattcast.predictor.messages.cost import CostRequest
-from wattcast.predictor.messages.judge import JudgeRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
 from wattcast.predictor.predict import predict

@@ -35,7 +35,7 @@ from wattcast.features.cuda import isolation
 from wattcast.features.cuda.source import forbidden_include, host_code
 from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas
 from wattcast.predictor.messages import EXAMPLE_CUDA
-from wattcast.predictor.parts.cuda_names import kernel_names
+from wattcast.predictor.parts.arguments import kernel_names
 
 SECRET = "quokka_7c1f9e"
 """One token: it is a name, and the content of a file."""

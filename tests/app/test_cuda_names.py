@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattcast.features.ptx import read_module
-from wattcast.predictor.parts.arguments import c_names
-from wattcast.predictor.parts.cuda_names import kernel_names
+from wattcast.predictor.parts.arguments import c_names, kernel_names
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 

@@ -23,7 +23,7 @@ from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import Claim
 from wattcast.app.store.tables import MEASUREMENTS, MODEL_VERSIONS
-from wattcast.models.trees import NATIVE_NAMES
+from wattcast.models.store import NATIVE_NAMES
 
 SPOOLED_BYTES = 1024 * 1024
 """Up to here starlette keeps a form's file in memory."""

@@ -19,9 +19,8 @@ from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import PHYSICAL, scaling_store, served
-from wattcast.models.papers.scaling.counters import DCGM, NSIGHT, WARP_METRICS, needed, use_of
-from wattcast.models.papers.scaling.use import UNITS
-from wattcast.predictor.profiles import Profile, read_profile
+from wattcast.models.papers.scaling.use import DCGM, NSIGHT, UNITS, WARP_METRICS, needed, use_of
+from wattcast.predictor.counted import Profile, read_profile
 
 CAMPAIGNS = [card for card in scaling_store().list() if card.family == PHYSICAL]
 SECONDS = 0.004

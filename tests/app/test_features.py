@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from wattcast.predictor.messages.features import FeaturesAnswer
+from wattcast.predictor.messages.analyze import FeaturesAnswer
 
 CLOCK = Path(__file__).parents[1] / "fixtures" / "ptx" / "clock.ptx"
 

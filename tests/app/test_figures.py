@@ -23,9 +23,9 @@ from tests.app.live import running
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import Job, JobStore
 from wattcast.app.store.tables import JOBS
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import Diagnostic
 from wattcast.features.schemas import FeatureVector
-from wattcast.models.background import Background
+from wattcast.models.explain import Background
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
 from wattcast.predictor.parts.drift import FEWEST, WINDOW, DriftWatch, stability_index

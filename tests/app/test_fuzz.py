@@ -28,7 +28,7 @@ from wattcast.app.services import Services
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members
 from wattcast.app.services.measurements.upload import UploadOptions, read_upload
 from wattcast.features.errors import WattcastError
-from wattcast.predictor import expressions, profiles
+from wattcast.predictor import counted, expressions
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.predict import predict
 from wattcast.predictor.traces import read_trace
@@ -254,8 +254,8 @@ READERS: dict[str, tuple[Reader, list[bytes]]] = {
     "predictor/expressions.py": (
         formula, [b"a * 2 + (b % 3) ** 2 <= max(c, 4) and not d or e == 'x'"]
     ),
-    "predictor/profiles.py": (
-        lambda content, folder: profiles.read_profile(content.decode("utf-8", "replace")), [COUNTED]
+    "predictor/counted.py": (
+        lambda content, folder: counted.read_profile(content.decode("utf-8", "replace")), [COUNTED]
     ),
     "app/services/archives.py": (unpacked, [zipped(), tarred(), gzip.compress(tarred(), 1)]),
     "app/services/measurements/tables.py": (lambda content, folder: None, TABLES),  # by services

@@ -18,7 +18,7 @@ from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.errors import WattcastError
 from wattcast.predictor.hotspots import hotspots_of
 from wattcast.predictor.messages.cost import CostAnswer
-from wattcast.predictor.messages.hotspots import HotspotsAnswer
+from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 

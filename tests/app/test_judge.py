@@ -17,7 +17,7 @@ from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import AnalysisError, WattcastError
 from wattcast.predictor.judge import judge, spreads
-from wattcast.predictor.messages.judge import JudgeAnswer, JudgeRequest
+from wattcast.predictor.messages.compare import JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 

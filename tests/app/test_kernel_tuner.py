@@ -12,10 +12,9 @@ from tests.app.conftest import Run, settings_at
 from wattcast.app.services import Services
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.errors import DataError
-from wattcast.models.preselection import preselection
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
-from wattcast.predictor.rank import TuningProblem, macros, rank
+from wattcast.predictor.rank import TuningProblem, macros, preselection, rank
 from wattcast.predictor.tuning_files import read_tuning
 
 N = 1 << 20

@@ -17,7 +17,7 @@ import wattcast
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
 from wattcast.features.errors import LaunchError, ModelConfigError
-from wattcast.models.estimate import Basis
+from wattcast.models.intervals import Basis
 from wattcast.predictor.language_model import SHARED, _ends, _Sum, _weights
 from wattcast.predictor.messages.language_model import LanguageModelAnswer
 

@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from tests.app.live import at_once
-from wattcast.app.store.audit import entries
 from wattcast.app.store.measurements import Measurement, MeasurementStore, NewBatch, Rejection
-from wattcast.app.store.tables import MEASUREMENTS
+from wattcast.app.store.tables import MEASUREMENTS, entries
 
 PTX_TEXT = "// a kernel"
 PTX_SHA = "ab" * 32

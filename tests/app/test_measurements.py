@@ -22,8 +22,8 @@ from tests.app.databases import KINDS, database
 from tests.app.live import running
 from tests.app.measured import zipped
 from wattcast.app.services.measurements.export import harmless
-from wattcast.app.store.audit import entries
 from wattcast.app.store.database import open_database
+from wattcast.app.store.tables import entries
 from wattcast.features.schemas import get_schema
 
 LIMITS = {

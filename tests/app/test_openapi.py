@@ -15,8 +15,12 @@ from tests.app.conftest import settings_at
 from tests.app.live import running
 from wattcast.app import problems
 from wattcast.features.cuda.toolchain import find_nvrtc
-from wattcast.predictor.messages.analyze import EXAMPLE, AnalyzeAnswer, AnalyzeRequest
-from wattcast.predictor.messages.features import FeaturesRequest
+from wattcast.predictor.messages.analyze import (
+    EXAMPLE,
+    AnalyzeAnswer,
+    AnalyzeRequest,
+    FeaturesRequest,
+)
 from wattcast.predictor.messages.predict import PredictRequest
 
 NO_JSON = {

@@ -22,7 +22,7 @@ from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_registry_artifacts import PLACE, made
 from wattcast.app import logs, metrics
-from wattcast.app.api import guard, rates
+from wattcast.app.api import access, guard
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
@@ -235,7 +235,7 @@ def test_a_body_that_does_not_arrive_is_given_up(
 def test_more_requests_at_once_than_allowed_are_told_to_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates, "REQUESTS_AT_ONCE", 1)
+    monkeypatch.setattr(access, "REQUESTS_AT_ONCE", 1)
     with running(settings_at(tmp_path)) as client:
         address = (client.base_url.host, client.base_url.port)
         with socket.create_connection(address, timeout=20) as waiting:

@@ -11,13 +11,11 @@ from tests.app.conftest import settings_at
 from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import PtxError, ServiceError
-from wattcast.features.held import module_bytes
 from wattcast.features.ptx import read_module
 from wattcast.features.schemas import list_schemas
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.memory import ENTRY_BYTES, Memory
-from wattcast.predictor.parts.modules import ModuleCache
+from wattcast.predictor.parts.memory import ENTRY_BYTES, Memory, ModuleCache, module_bytes
 from wattcast.predictor.parts.watts import with_registers
 
 

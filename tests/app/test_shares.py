@@ -23,7 +23,7 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from wattcast.app.api import access, guard
-from wattcast.app.api.rates import Rate, Shares, network_of
+from wattcast.app.api.access import Rate, Shares, network_of
 from wattcast.app.services.analyses import CALLER_NAME, AnalysisPool, Turns
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import JobStore

@@ -9,7 +9,7 @@ import pytest
 
 from tests.app.conftest import settings_at
 from wattcast.models.cards import BoardFacts
-from wattcast.models.estimate import Basis
+from wattcast.models.intervals import Basis
 from wattcast.models.store import ArtifactStore
 from wattcast.predictor import Predictor
 from wattcast.predictor.compare import compare

@@ -16,11 +16,10 @@ from wattcast.features.activity.memory import (
     l1_bytes,
     memory_levels,
 )
-from wattcast.features.counts import Traffic
+from wattcast.features.counts import ReuseCurve, Sharing, Stream, Traffic
 from wattcast.features.gpus import gpu_ids, load_gpu
 from wattcast.features.launch import L2State, Launch
 from wattcast.features.occupancy import Occupancy
-from wattcast.features.reuse import ReuseCurve, Sharing, Stream
 
 
 def _distinct(streams: Iterable[Stream]) -> float:

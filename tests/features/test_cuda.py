@@ -23,9 +23,9 @@ from wattcast.features.cuda import (
     compile_cuda,
     isolation,
     measure_resources,
-    ptxas,
     toolchain,
 )
+from wattcast.features.cuda import toolchain as ptxas
 from wattcast.features.cuda.isolation import Finished, Limits, in_force, run_limited
 from wattcast.features.cuda.own_files import project_options, with_headers
 from wattcast.features.cuda.source import (

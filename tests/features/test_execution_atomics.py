@@ -13,7 +13,7 @@ from tests.reference.fixtures import ptx_text, reference_arguments
 from tests.reference.machine import Event
 from tests.reference.machine import run as run_reference
 from wattcast.features.counts import Atomics, AtomicUse
-from wattcast.features.execution import contention, execute
+from wattcast.features.execution import execute, tally
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
 
@@ -123,8 +123,8 @@ def test_instructions_on_one_word_add_up() -> None:
 
 
 def test_hot_words_are_kept_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "MOST_PENDING", 500)
-    monkeypatch.setattr(contention, "MOST_ENTRIES", 1000)
+    monkeypatch.setattr(tally, "MOST_PENDING", 500)
+    monkeypatch.setattr(tally, "MOST_ENTRIES", 1000)
     # Each block has 256 words for itself, and its first thread counts it.
     body = """
         red.global.add.u32 [%rd3+4096], 1; setp.eq.u32 %p1, %r2, 0; mov.u32 %r6, 0;

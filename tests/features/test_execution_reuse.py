@@ -11,13 +11,12 @@ from tests.features.execution_kernels import run
 from tests.features.test_execution_steady import UNIFORM, both
 from tests.fixtures.kernels.data import ptx_path
 from wattcast.features.analysis import analyse
-from wattcast.features.counts import Traffic
+from wattcast.features.counts import ReuseCurve, Stream, Traffic
 from wattcast.features.execution import trace
 from wattcast.features.execution.spaces import shuffled
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
-from wattcast.features.reuse import ReuseCurve, Stream
 
 
 def memory_of(body: str, **options: object) -> Traffic:

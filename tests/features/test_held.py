@@ -16,12 +16,12 @@ from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.execution import spaces
 from wattcast.features.execution.machine import Machine
 from wattcast.features.gpus import load_gpu
-from wattcast.features.held import analysis_bytes, module_bytes
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
 from wattcast.features.symbolic.arith import Val
-from wattcast.models.time.registry import TIME_MODELS, get_time_model
+from wattcast.models.time.base import TIME_MODELS, get_time_model
+from wattcast.predictor.parts.memory import analysis_bytes, module_bytes
 
 V100 = load_gpu("tesla-v100")
 FACTOR = 1.6

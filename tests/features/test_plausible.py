@@ -6,9 +6,9 @@ from math import inf, nan
 
 import pytest
 
+from wattcast.features.checked import MOST_POWER_WATTS, check_measured
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
-from wattcast.features.plausible import MOST_POWER_WATTS, check_measured
 
 K20 = load_gpu("tesla-k20")
 IDLING = load_gpu("titan-v")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattcast.features.counts import ReuseCurve, Sharing, Stream, patch
 from wattcast.features.memory import SECTORS_PER_LINE
-from wattcast.features.reuse import ReuseCurve, Sharing, Stream, patch
 
 GRID = (8, 4, 1)
 

@@ -15,7 +15,7 @@ from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
-from wattcast.features.symbolic.boxes import Box
+from wattcast.features.symbolic.forms import Box
 
 GPU = load_gpu("tesla-v100")
 WITHIN = 1.3

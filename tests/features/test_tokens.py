@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattcast.features.ptx.reader import read_module
-from wattcast.models.papers.scaling.tokens import OPCODES, SPACES, TYPES, Token, named, tokens
+from wattcast.models.papers.scaling.card import OPCODES, SPACES, TYPES, Token, named, tokens
 from wattcast.training.data.datasets import find_data
 
 KERNEL = """

@@ -15,13 +15,13 @@ from wattcast.features.errors import ModelError, SchemaError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.measure import micro, micro_energy
+from wattcast.measure import catalogue, micro
 from wattcast.measure.onboard.data import loaded
 from wattcast.measure.onboard.growth import clock_split, latency_pieces, saturation
 from wattcast.measure.onboard.profile import fit_profile
 from wattcast.measure.recording import read_recording
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.registry import get_time_model
+from wattcast.models.time.base import get_time_model
 
 KERNEL = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx" / "saxpy.sm_70.ptx"
 
@@ -77,7 +77,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
               "cvt.f32", "selp.b32", "shared", "dram"}  # fmt: skip
     chains = [
         one
-        for part in (micro.latencies, micro.chases, micro_energy.streams)
+        for part in (micro.latencies, micro.chases, catalogue.streams)
         for one in part(make)
         if one.probe is not None and one.probe.target in chosen and one.kind != "energy"
     ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wattcast.features.errors import LaunchError
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 from wattcast.models.power.anchoring import (
     NOISE,
     AnchoredWidth,

@@ -11,8 +11,8 @@ import pytest
 from studies.fitting.trees.tables import training_table
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
-from wattcast.models.background import Background
-from wattcast.models.estimate import Estimate
+from wattcast.models.explain import Background
+from wattcast.models.intervals import Estimate
 from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.power.boosted import LAUNCH_FEATURES, BoostedPowerModel
 from wattcast.models.store import ArtifactStore

@@ -16,15 +16,14 @@ import pytest
 from tests.app.conftest import settings_at
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.counted import REPEATED_ERROR
-from wattcast.features.diagnostics import CUT_SHORT
 from wattcast.features.effort import giving_up
-from wattcast.features.errors import GivenUpError
+from wattcast.features.errors import CUT_SHORT, GivenUpError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import default_clocks
 from wattcast.models.energy import energy
-from wattcast.models.time.registry import get_time_model
+from wattcast.models.time.base import get_time_model
 from wattcast.predictor import Predictor
 from wattcast.predictor.parts.watts import predicted_watts
 

@@ -13,9 +13,9 @@ from wattcast.features.activity import Activity
 from wattcast.features.gpus import list_gpus, load_gpu
 from wattcast.models.clocks import default_clocks
 from wattcast.models.energy import JOINT, energy
-from wattcast.models.estimate import Basis, Estimate, between
+from wattcast.models.intervals import Basis, Estimate, between
 from wattcast.models.time.base import TimePrediction
-from wattcast.models.time.spread import LEAST_LAUNCH_SECONDS, interval_of, least_seconds
+from wattcast.models.time.calibration import LEAST_LAUNCH_SECONDS, interval_of, least_seconds
 
 GPU = load_gpu("tesla-v100")
 WIDTH = interval_of(GPU)[0].high_factor

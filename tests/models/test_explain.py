@@ -15,8 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import truncnorm
 
 from wattcast.features.errors import ModelError
-from wattcast.models.background import Background, Bin, FeatureStatistics
-from wattcast.models.explain import LimeExplanation, explain_lime, explain_shap
+from wattcast.models.explain import (
+    Background,
+    Bin,
+    FeatureStatistics,
+    LimeExplanation,
+    explain_lime,
+    explain_shap,
+)
 
 NAMES = ("waves", "branch", "n_warps", "occupancy")
 

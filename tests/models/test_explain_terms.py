@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
 from wattcast.models.explain import stability, strongest
-from wattcast.models.explain_time import combine_of, lime_terms, shapley_values
-from wattcast.models.explain_words import COMPONENTS, RESOURCES, meaning_of
+from wattcast.models.explain_time import (
+    COMPONENTS,
+    RESOURCES,
+    combine_of,
+    lime_terms,
+    meaning_of,
+    shapley_values,
+)
 from wattcast.models.power.physical import COMPONENTS as POWER_COMPONENTS
 from wattcast.models.time.bottleneck import combined_seconds
 

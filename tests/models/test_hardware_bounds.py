@@ -27,8 +27,8 @@ from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
 from wattcast.models.clocks import default_clocks
 from wattcast.models.speed import speed_of_light
+from wattcast.models.time.base import get_time_model
 from wattcast.models.time.beside import beside
-from wattcast.models.time.registry import get_time_model
 from wattcast.predictor import Predictor
 from wattcast.predictor.parts.watts import predicted_watts
 

@@ -14,7 +14,7 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import default_clocks
-from wattcast.models.hotspots import attributed
+from wattcast.models.speed import attributed
 from wattcast.models.time.bottleneck import (
     combined_seconds,
     predicted_seconds,

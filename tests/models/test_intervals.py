@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from studies.fitting.out_of_fold import measure_coverage
 from wattcast.features.errors import ModelError
-from wattcast.models.estimate import Estimate
 from wattcast.models.intervals import (
     ALARM_CHANCE,
     EXTRAPOLATED_WIDENING,
+    Estimate,
     IntervalCalibration,
     IntervalWidth,
     Residuals,

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import load_gpu
-from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.power.limit import checked_limit, clocks_within, held_back, lower_clocks
+from wattcast.models.clocks import (
+    ClockPair,
+    checked_limit,
+    clocks_within,
+    default_clocks,
+    held_back,
+    lower_clocks,
+)
 
 GPUS = ("a40", "a100-sxm4-40gb", "gtx-titan-x", "jetson-agx-thor", "tesla-v100")
 

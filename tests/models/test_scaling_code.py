@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from wattcast.features.errors import ClockError, ModelError
 from wattcast.models.clocks import ClockPair, CodeModel
-from wattcast.models.papers.scaling.card import scaling_store
+from wattcast.models.papers.scaling.card import Token, named, scaling_store
 from wattcast.models.papers.scaling.code import Stream, code_scaling, warp_work
-from wattcast.models.papers.scaling.tokens import Token, named
 
 FAMILIES: tuple[CodeModel, ...] = ("tokens", "sequence")
 REFERENCE = ClockPair(1164.0, 3505.0)
@@ -103,7 +102,7 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 import numpy as np
 import wattcast.predictor.dvfs
-from wattcast.models.papers.scaling.tokens import named
+from wattcast.models.papers.scaling.card import named
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import scaling_store
 from wattcast.models.papers.scaling.code import Stream, code_scaling

@@ -13,7 +13,7 @@ from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx.ir import Body
-from wattcast.models.papers.thesis.algorithms import (
+from wattcast.models.papers.thesis.code import (
     Operation,
     WavePlan,
     schedule_block,

@@ -23,9 +23,8 @@ from wattcast.features.launch import Launch
 from wattcast.models.clocks import default_clocks
 from wattcast.models.papers.thesis.code import charge
 from wattcast.models.papers.thesis.delay import DelayTimeModel, Parallelism, issue_rate
-from wattcast.models.papers.thesis.penalties import latencies
-from wattcast.models.papers.thesis.work import KernelWork
-from wattcast.models.time.spread import spread
+from wattcast.models.papers.thesis.work import KernelWork, latencies
+from wattcast.models.time.calibration import spread
 
 MODEL = DelayTimeModel()
 HARDWARE = DelayTimeModel("hardware")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wattcast.features.errors import LaunchError
 from wattcast.features.launch import Launch
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 from wattcast.models.time.known import (
     REPEAT_FACTOR,
     SHRINKAGE,

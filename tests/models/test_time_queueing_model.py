@@ -13,8 +13,8 @@ from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters, launch_of
 from wattcast.models.papers.wang_chu.model import QueueingCasesTimeModel, QueueingTimeModel
 from wattcast.models.papers.wang_chu.network import network_form
-from wattcast.models.time.registry import get_time_model
-from wattcast.models.time.spread import spread
+from wattcast.models.time.base import get_time_model
+from wattcast.models.time.calibration import spread
 
 GTX_980 = load_gpu("gtx-980")
 SERVERS = ("sm", "texture", "l2", "dram")

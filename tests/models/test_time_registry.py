@@ -17,7 +17,7 @@ from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.thesis.scheduling import SchedulingTimeModel
 from wattcast.models.papers.thesis.work import work_of
-from wattcast.models.time.registry import TIME_MODELS, get_time_model
+from wattcast.models.time.base import TIME_MODELS, get_time_model
 
 CLASSIC = ("delay", "scheduling", "roofline", "volkov")
 
@@ -45,7 +45,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_a_model_is_built_once_and_when_asked_for() -> None:
     assert get_time_model("delay") is get_time_model("delay")
     code = (
-        "import sys, wattcast.models.time.registry as r; list(r.TIME_MODELS); "
+        "import sys, wattcast.models.time.base as r; list(r.TIME_MODELS); "
         "before = 'wattcast.models.papers.roofline' in sys.modules; r.get_time_model('roofline'); "
         "print(before, 'wattcast.models.papers.roofline' in sys.modules)"
     )

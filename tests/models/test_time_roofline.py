@@ -19,7 +19,7 @@ from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.roofline import RooflineTimeModel, matrix_flops, roofline_parts
-from wattcast.models.time.spread import peaks_per_second
+from wattcast.models.time.calibration import peaks_per_second
 
 MODEL = RooflineTimeModel()
 V100 = load_gpu("tesla-v100")

@@ -24,14 +24,14 @@ from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.gpus.sections import LatencyPiece
 from wattcast.features.launch import Launch
 from wattcast.models.papers.thesis.code import charge
-from wattcast.models.papers.thesis.penalties import (
+from wattcast.models.papers.thesis.scheduling import Costs, KernelWork, SchedulingTimeModel
+from wattcast.models.papers.thesis.work import (
     MemoryCounts,
     latencies,
     nondecreasing,
     shared_penalty_seconds,
 )
-from wattcast.models.papers.thesis.scheduling import Costs, KernelWork, SchedulingTimeModel
-from wattcast.models.time.spread import spread
+from wattcast.models.time.calibration import spread
 
 MODEL = SchedulingTimeModel()
 

@@ -23,7 +23,7 @@ from studies.data.activity_tables import (
     read_activity_table,
 )
 from wattcast.features.errors import DataError
-from wattcast.models.time.spread import program_errors
+from wattcast.models.time.calibration import program_errors
 from wattcast.training.data.datasets import find_data
 
 if find_data() is None:

@@ -7,7 +7,7 @@ import pytest
 
 from studies.fitting.operators import read_rows
 from studies.traces.library_kernels import BOARDS, Shares, by_time, half_products, shares_of
-from wattcast.predictor.traces.unknown import HALF_LOW, HALF_SECONDS, HALF_SHARE
+from wattcast.predictor.traces.library import HALF_LOW, HALF_SECONDS, HALF_SHARE
 from wattcast.training.data.datasets import data_root, find_data
 
 

@@ -18,8 +18,8 @@ from studies.fitting.trees.pooled import (
     pooled_fit,
     save,
 )
-from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.evaluation.splits import Predict, Rows
+from wattcast.training.engine import Checkpoints
+from wattcast.training.evaluation.scores import Predict, Rows
 
 
 def _part(gpu: str = "tesla-k20", seed: int = 0, kernels: int = 8, shift: float = 0.0) -> Part:

@@ -28,7 +28,7 @@ from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters
-from wattcast.models.time.spread import ANY_GPU, SPREAD_FILE
+from wattcast.models.time.calibration import ANY_GPU, SPREAD_FILE
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(

@@ -31,9 +31,8 @@ from tests.studies.test_scaling_physical import PARAMETERS
 from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import scaling_store, served
-from wattcast.models.papers.scaling.known import exponent
-from wattcast.models.papers.scaling.power import VoltageKnots, power_watts
-from wattcast.models.papers.scaling.timing import relative_time
+from wattcast.models.papers.scaling.physical import VoltageKnots, power_watts, relative_time
+from wattcast.models.papers.scaling.residual import exponent
 from wattcast.models.papers.scaling.use import UNITS, UseTable
 from wattcast.training.data.datasets import find_data
 

@@ -15,12 +15,13 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import scaling_store, served
 from wattcast.models.papers.scaling.physical import (
     PhysicalScaling,
+    PowerParameters,
     ScalingParameters,
+    TimeParameters,
+    VoltageKnots,
     read_scaling,
     time_bounds,
 )
-from wattcast.models.papers.scaling.power import PowerParameters, VoltageKnots
-from wattcast.models.papers.scaling.timing import TimeParameters
 from wattcast.models.papers.scaling.use import UNITS, KernelUse
 
 NOMINAL = ClockPair(1000.0, 3500.0)

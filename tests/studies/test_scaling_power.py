@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.power import (
+from wattcast.models.papers.scaling.physical import (
     PowerParameters,
     VoltageKnots,
     power_watts,

@@ -20,12 +20,10 @@ from wattcast.models.papers.scaling.card import (
     schema_hash,
     served,
 )
-from wattcast.models.papers.scaling.physical import PhysicalScaling, time_bounds
+from wattcast.models.papers.scaling.physical import PhysicalScaling, relative_time, time_bounds
 from wattcast.models.papers.scaling.residual import CorrectedScaling, power_vectors, time_vectors
-from wattcast.models.papers.scaling.timing import relative_time
 from wattcast.models.papers.scaling.use import UNITS, KernelUse, UseTable
-from wattcast.models.store import ArtifactStore
-from wattcast.models.trees import TreeModel
+from wattcast.models.store import ArtifactStore, TreeModel
 
 RNG = np.random.default_rng(3)
 PHYSICAL = PhysicalScaling(PARAMETERS)

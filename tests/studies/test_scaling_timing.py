@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from studies.fitting.scaling.protocols import unfitted_time
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.physical import time_bounds
-from wattcast.models.papers.scaling.timing import TimeParameters, relative_time
+from wattcast.models.papers.scaling.physical import TimeParameters, relative_time, time_bounds
 from wattcast.models.papers.scaling.use import UseTable
 
 SUM = TimeParameters(

@@ -24,9 +24,8 @@ from studies.papers.guerreiro.sequence import (
     write_sequence,
 )
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.card import scaling_store
+from wattcast.models.papers.scaling.card import Token, scaling_store
 from wattcast.models.papers.scaling.code import MOST_TOKENS, SequenceScaling, Stream, code_scaling
-from wattcast.models.papers.scaling.tokens import Token
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(

@@ -34,7 +34,7 @@ from studies.papers.thesis.regressors import (
 )
 from tests.training.test_protocols_splits import make_rows
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.splits import Predict, Protocol, Rows
+from wattcast.training.evaluation.scores import Predict, Protocol, Rows
 
 ONCE = Effort(assignments=1, jobs=1)
 FAST = ("decision-tree", "svr")

@@ -7,7 +7,7 @@ from math import exp, log
 import pytest
 
 from studies.widths import errors, left_out, width
-from wattcast.models.time.spread import (
+from wattcast.models.time.calibration import (
     ERRORS_SERVED,
     ProgramError,
     interval_width,

@@ -14,7 +14,7 @@ from studies.fitting.trees import boosted as fitting
 from studies.fitting.trees.tables import TrainingTable, training_table
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.training import boosted
-from wattcast.training.evaluation.splits import Indices, Rows
+from wattcast.training.evaluation.scores import Indices, Rows
 from wattcast.training.families import FAMILIES, Catboost
 from wattcast.training.provenance import training_facts
 

@@ -25,7 +25,7 @@ from wattcast.training.calibrate import (
     ranked,
 )
 from wattcast.training.data.datasets import find_data
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.evaluation.scores import Rows
 from wattcast.training.power_rows import power_rows
 
 needs_data = pytest.mark.skipif(

@@ -22,9 +22,16 @@ from tests.training.uploaded import measured, order, packaged, uploads
 from wattcast.app.cli import app
 from wattcast.features.errors import ModelError
 from wattcast.training.boosted import FitTask, fit_predict_all, retrain
-from wattcast.training.data_parallel import SpreadXgboost, fit_data_parallel
-from wattcast.training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.engine import (
+    ClusterError,
+    Engine,
+    InProcess,
+    OnDask,
+    SpreadXgboost,
+    fit_data_parallel,
+    open_engine,
+)
+from wattcast.training.evaluation.scores import Rows
 from wattcast.training.families import Xgboost
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")

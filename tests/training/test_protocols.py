@@ -8,11 +8,11 @@ import pytest
 from studies.evaluation import cross_validate
 from studies.fitting.nested import averaged_folds, calibrated, nested_folds
 from studies.fitting.out_of_fold import plain
-from wattcast.training.evaluation.scores import point_scores
-from wattcast.training.evaluation.splits import (
+from wattcast.training.evaluation.scores import (
     Floats,
     Rows,
     outside_range,
+    point_scores,
 )
 
 

@@ -17,7 +17,7 @@ from studies.evaluation import (
 from studies.fitting.nested import EXPONENTS
 from studies.fitting.out_of_fold import cross_conformal, plain
 from wattcast.models.intervals import Residuals
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.evaluation.scores import Rows
 
 
 @pytest.mark.parametrize(

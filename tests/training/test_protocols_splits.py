@@ -20,7 +20,7 @@ from studies.evaluation import (
     units_of,
 )
 from studies.fitting.out_of_fold import Fit, joined, plain
-from wattcast.training.evaluation.splits import Floats, Indices, Predict, Rows
+from wattcast.training.evaluation.scores import Floats, Indices, Predict, Rows
 
 PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "gpu", "new_gpu", "known")
 

@@ -15,9 +15,8 @@ from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
 from wattcast.training import boosted
 from wattcast.training.boosted import FitTask, fit_predict, retrain
-from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.engine import InProcess
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.engine import Checkpoints, InProcess
+from wattcast.training.evaluation.scores import Rows
 from wattcast.training.families import FAMILIES, Xgboost
 from wattcast.training.folds import board_factor
 from wattcast.training.uploads import Base, Candidate, Champion, Order

@@ -13,7 +13,7 @@ from tests.training.uploaded import uploads as given_rows
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ModelCard, SchemaReference
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PhysicalParameters, PhysicalPowerModel, predicted_power
 from wattcast.models.store import ArtifactStore, schema_hash
@@ -23,10 +23,10 @@ from wattcast.models.time.calibration import (
     CorrectedTimes,
     TimeCorrectionCard,
     features_of,
+    interval_of,
 )
-from wattcast.models.time.spread import interval_of
 from wattcast.training.calibrated import COLUMNS, DEFAULT, calibrate_power, calibrate_time
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.evaluation.scores import Rows
 from wattcast.training.gate import BASELINE, Opponent
 from wattcast.training.uploads import Candidate, Order, Uploads
 

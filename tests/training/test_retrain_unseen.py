@@ -13,13 +13,13 @@ from studies.fitting.trees.tables import TrainingTable, training_table
 from tests.training.left_out import GPU, coverage_by_group, fewer_trees, parted, train_without
 from tests.training.uploaded import measured, order, packaged
 from tests.training.uploaded import uploads as given_rows
+from wattcast.models.cards import Marks, code_marks, group_mark, marks_of, ptx_mark, stored
 from wattcast.models.intervals import supported_level
-from wattcast.models.learned import Marks, code_marks, group_mark, marks_of, ptx_mark, stored
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
 from wattcast.training.boosted import retrain
 from wattcast.training.data.datasets import find_data
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.evaluation.scores import Rows
 from wattcast.training.gate import CHAMPION, Policy
 from wattcast.training.uploads import Base, Candidate, Champion, Uploads
 

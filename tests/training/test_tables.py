@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wattcast.features.errors import DataError
-from wattcast.training.data.tables import number, read_table, text
+from wattcast.training.data.datasets import number, read_table, text
 
 COLUMNS = {
     "kind": text(choices=("real", "micro")),

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wattcast.models.cards import Source
-from wattcast.models.learned import Marks
+from wattcast.models.cards import Marks, Source
 from wattcast.models.store import ArtifactStore
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.evaluation.scores import Rows
 from wattcast.training.uploads import Champion, Order, Uploads
 
 GPU = "tesla-k20"

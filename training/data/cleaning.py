@@ -42,7 +42,7 @@ import pandas as pd
 from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.errors import DataError
 from wattcast.training.data import datasets
-from wattcast.training.data.tables import number, validated, wrong
+from wattcast.training.data.datasets import number, validated, wrong
 
 _SIZE = re.compile(r"_\d+(k|mw|m|w)?(?=kernel|$|_|\s)|\d{2,}$", re.IGNORECASE)
 """Sizes and counters: ``_1024``, ``_1MW``, ``_193K``, and the 10 of a dragged ``vecAdd10``."""

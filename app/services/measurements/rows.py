@@ -25,8 +25,8 @@ from pydantic import (
 from pydantic_core import from_json
 
 from wattcast.app.store.measurements import Measurement
+from wattcast.features.checked import check_measured
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import AnySchema
 from wattcast.predictor.messages import Described, TripCount
 from wattcast.predictor.messages.analyze import AnalyzeRequest

@@ -39,8 +39,7 @@ from wattcast.features import errors
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import activity_schema, get_schema, published_schemas
 from wattcast.models.clocks import admitted
-from wattcast.models.estimate import Estimate
-from wattcast.models.intervals import miss_score
+from wattcast.models.intervals import Estimate, miss_score
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Clocks, LaunchRequest
 from wattcast.predictor.messages.analyze import AnalyzeRequest

@@ -433,8 +433,7 @@ def train(prepared: Prepared) -> Outcome:
 
 def _boosted(prepared: Prepared) -> Candidate:
     from wattcast.training.boosted import retrain
-    from wattcast.training.checkpoints import Checkpoints
-    from wattcast.training.engine import open_engine
+    from wattcast.training.engine import Checkpoints, open_engine
 
     asked, rows, champion = prepared.asked, prepared.rows, prepared.champion
     settings, answering = asked.services.settings, prepared.answering

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def planned(prepared: candidates.Prepared) -> Plan:
     """The plan of a target. Raises DataError where no row counts."""
-    from wattcast.training.evaluation.splits import FOLDS, fold_assignment
+    from wattcast.training.evaluation.scores import FOLDS, fold_assignment
     from wattcast.training.folds import SEED
 
     rows, asked = prepared.rows, prepared.asked

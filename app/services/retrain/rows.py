@@ -20,9 +20,8 @@ from wattcast.features.activity import Activity
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import activity_schema, get_schema
-from wattcast.models.cards import ModelCard, Source
+from wattcast.models.cards import Marks, ModelCard, Source, code_marks, group_mark, ptx_mark
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.learned import Marks, code_marks, group_mark, ptx_mark
 from wattcast.models.power.activities import UnitActivities, unit_activities
 from wattcast.models.power.boosted import launch_features
 from wattcast.models.power.physical import SAME_CLOCK
@@ -129,7 +128,7 @@ class TrainingRows:
 
     def uploads(self, vectors: Floats) -> Uploads:
         """The rows with their model inputs ``[n, k]``."""
-        from wattcast.training.evaluation.splits import Rows
+        from wattcast.training.evaluation.scores import Rows
         from wattcast.training.uploads import Uploads
 
         measured = self.measured

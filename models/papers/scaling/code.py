@@ -24,13 +24,11 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import AnalysisError, ClockError, ModelError
 from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair, CodeModel
-from wattcast.models.estimate import Estimate
-from wattcast.models.papers.scaling.card import TOKEN_SCHEMAS, Quantity
+from wattcast.models.intervals import Estimate
+from wattcast.models.papers.scaling.card import TOKEN_SCHEMAS, Quantity, Token, tokens
 from wattcast.models.papers.scaling.physical import PARAMETERS_NAME, Scale
-from wattcast.models.papers.scaling.tokens import Token, tokens
 from wattcast.models.papers.scaling.use import Floats
-from wattcast.models.store import Artifact, ArtifactStore
-from wattcast.models.trees import ONNX_NAME, open_session
+from wattcast.models.store import ONNX_NAME, Artifact, ArtifactStore, open_session
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -19,9 +19,254 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from wattcast.features.errors import ClockError, ModelError
 from wattcast.models.clocks import ABOVE, BELOW, ClockPair, checked
-from wattcast.models.papers.scaling.power import PowerParameters, power_watts
-from wattcast.models.papers.scaling.timing import TimeParameters, relative_time
 from wattcast.models.papers.scaling.use import UNITS, CounterKind, Floats, KernelUse, UseTable
+
+# Relative time of a kernel at other clocks, from what it used at one pair.
+#
+#     T^p = d^p ((1/m)^p + (fill/c)^p) / (1 + fill^p) + u^p k^p + r^p (a k + (1 - a)/m)^p
+#     k = (1 - fixed)/c + fixed,        t = T(c, m) / T(1, 1)
+#
+# c and m are core and memory clock over those of the counters. d is the use of device memory over
+# the use at which it binds, u the p-norm of the core units' uses over theirs, and r what neither
+# explains: latency, r^p = max(1 - d^p - u^p, floor). So the counters of the run itself say how much
+# of its time each clock governs. a, the core's share of the latency, is logistic in log(u/d): a
+# kernel that keeps the core busier waits for the core. ``fill``: what the path from device memory
+# into L2, on the core clock, adds where memory would deliver more. ``fixed``: the share of core
+# time that no clock shortens.
+#
+# The form extends t = ||(u_dram/m, u_core/c, tau/c)||_4 (docs/frequency.md says what each term
+# brings). T is homogeneous of degree -1 but for ``fixed``, and falls in both
+# clocks: time never increases when a clock rises, and never changes by more than the clocks do.
+
+_SOFTENING = 0.02
+"""Use below which the ratio of core to memory use tells nothing; keeps its logarithm finite."""
+
+
+class TimeParameters(BaseModel):
+    """Parameters of ``relative_time`` for one GPU and one kind of counters.
+
+    ``capacities``: use of each core unit at which it limits the kernel. ``order``: p.
+    ``latency_bias`` and ``latency_slope``: of the core's share of latency.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    capacities: dict[str, float] = Field(min_length=1)
+    dram_capacity: float = Field(gt=0)
+    order: float = Field(ge=1)
+    fill: float = Field(ge=0)
+    fixed_share: float = Field(ge=0, lt=1)
+    latency_bias: float
+    latency_slope: float = Field(ge=0)
+
+    @property
+    def form(self) -> TimeForm:
+        """The parameters as numbers."""
+        capacities = np.array(list(self.capacities.values()))
+        return TimeForm(capacities, *(getattr(self, name) for name in TimeForm._fields[1:]))
+
+
+class TimeForm(NamedTuple):
+    """``TimeParameters`` as numbers; ``fill`` and ``fixed_share`` may differ by row, ``[n]``."""
+
+    capacities: Floats
+    dram_capacity: float
+    order: float
+    fill: float | Floats
+    fixed_share: float | Floats
+    latency_bias: float
+    latency_slope: float
+
+
+LATENCY_FLOOR = 0.02
+"""Least r^p: no kernel is so saturated that nothing of it waits."""
+
+
+def capacity_shares(form: TimeForm, units: Floats, dram: Floats) -> tuple[Floats, Floats]:
+    """Uses over capacities: device memory's, and the core's (p-norm over its units), ``[n]``."""
+    core = np.sum((units / form.capacities) ** form.order, axis=1) ** (1 / form.order)
+    return dram / form.dram_capacity, np.asarray(core)
+
+
+def core_latency_share(form: TimeForm, dram: Floats, core: Floats) -> Floats:
+    """The share of latency on the core clock, ``[n]`` in 0..1, from ``capacity_shares``."""
+    ratio = np.log((core + _SOFTENING) / (dram + _SOFTENING))
+    return np.asarray(1 / (1 + np.exp(-form.latency_bias - form.latency_slope * ratio)))
+
+
+def time_by_form(
+    form: TimeForm, units: Floats, dram: Floats, core: Floats, memory: Floats
+) -> Floats:
+    """Relative time, ``[n]``, from the uses of ``form``'s units ``[n, k]`` and of memory."""
+    p = form.order
+    dram_use, core_use = capacity_shares(form, units, dram)
+    served, busy = dram_use**p, core_use**p
+    latency = np.maximum(1 - served - busy, LATENCY_FLOOR)
+    at_core = core_latency_share(form, dram_use, core_use)
+    core_time = (1 - form.fixed_share) / core + form.fixed_share
+    delivery = (memory**-p + (form.fill / core) ** p) / (1 + form.fill**p)
+    wait = (at_core * core_time + (1 - at_core) / memory) ** p
+    total = served * delivery + busy * core_time**p + latency * wait
+    return np.asarray((total / (served + busy + latency)) ** (1 / p))
+
+
+def relative_time(
+    parameters: TimeParameters, use: UseTable, core: Floats, memory: Floats
+) -> Floats:
+    """Time over that at the counters' clocks, ``[n]``; exactly 1 where both clocks are 1.
+
+    ``core`` and ``memory`` ``[n]``: clocks over the counters' clocks.
+    """
+    units = use.select(tuple(parameters.capacities))
+    time = time_by_form(parameters.form, units, use.dram, core, memory)
+    return np.where((core == 1.0) & (memory == 1.0), 1.0, time)
+
+
+# Power of a kernel at other clocks, from what it used at one pair.
+#
+#     P = board + leak_c s + clock_c s^2 c + leak_m s_m + clock_m s_m^2 m
+#         + duty (s^2 sum_j w_j u_j + s_m^2 w_dram u_dram) / t
+#
+# c, m: clocks over the nominal pair; s, s_m: voltages over those there (Guerreiro et al., HPCA
+# 2018); u: uses, t: relative time, so that u/t is work per second. All watts are >= 0. ``duty`` is
+# T / (T + gap): a campaign repeats a kernel in a loop and reads the board's average, so that a
+# kernel of 40 us seems to draw little; ``gap`` is the campaign's idle time between two launches.
+# With ``gap_seconds`` 0 the kernel runs back to back.
+
+# --- voltage of a clock domain over its clock: what power rises with, besides the clock itself
+
+
+class VoltageKnots(BaseModel):
+    """Relative voltage at some clocks: 1 at the nominal clock, never falling as the clock rises.
+
+    Straight lines between the knots; beyond them the voltage of the last one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    mhz: tuple[float, ...] = Field(min_length=1)
+    relative: tuple[float, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _sound(self) -> VoltageKnots:
+        if len(self.mhz) != len(self.relative):
+            raise ValueError("a voltage for every clock")
+        if any(b <= a for a, b in zip(self.mhz, self.mhz[1:], strict=False)):
+            raise ValueError("clocks must ascend")
+        if min(self.relative) <= 0 or any(
+            b < a for a, b in zip(self.relative, self.relative[1:], strict=False)
+        ):
+            raise ValueError("voltages must be above 0 and never fall")
+        return self
+
+    def at(self, mhz: Floats) -> Floats:
+        """Relative voltage at each clock, in the shape of ``mhz``."""
+        return np.interp(mhz, self.mhz, self.relative)
+
+
+# --- power of a kernel at other clocks, from what it used at one pair -------------------------
+
+
+STATIC_WATTS = (
+    "board_watts",
+    "core_leakage_watts",
+    "core_clock_watts",
+    "memory_leakage_watts",
+    "memory_clock_watts",
+)
+"""What a board draws whatever runs on it, by what moves it."""
+
+
+class PowerParameters(BaseModel):
+    """Parameters of ``power_watts`` for one GPU and one kind of counters.
+
+    Watts at the nominal pair; ``unit_watts`` and ``dram_watts`` at a use of 1.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    board_watts: float = Field(ge=0)
+    core_leakage_watts: float = Field(ge=0)
+    core_clock_watts: float = Field(ge=0)
+    memory_leakage_watts: float = Field(ge=0)
+    memory_clock_watts: float = Field(ge=0)
+    unit_watts: dict[str, float] = Field(min_length=1)
+    dram_watts: float = Field(ge=0)
+    gap_seconds: float = Field(ge=0)
+    core_voltage: VoltageKnots
+    memory_voltage: VoltageKnots
+
+    @model_validator(mode="after")
+    def _sound(self) -> PowerParameters:
+        if any(watts < 0 for watts in self.unit_watts.values()):
+            raise ValueError("a unit's watts are negative")
+        return self
+
+    @property
+    def watts(self) -> Floats:
+        """All watts in the order of ``power_terms``, ``[6 + k]``."""
+        fixed = [getattr(self, name) for name in (*STATIC_WATTS, "dram_watts")]
+        return np.array([*fixed, *self.unit_watts.values()])
+
+
+def power_watts(
+    parameters: PowerParameters,
+    use: UseTable,
+    nominal: ClockPair,
+    core_mhz: Floats,
+    memory_mhz: Floats,
+    time: Floats,
+) -> Floats:
+    """Board watts, ``[n]``, at clocks ``[n]``; ``time`` is relative to the counters' clocks.
+
+    The uses are at the nominal pair. Where their seconds are unknown (NaN), the kernel is taken
+    to be long against the campaign's gap.
+    """
+    terms = power_terms(
+        use.select(tuple(parameters.unit_watts)),
+        use.dram,
+        core_mhz / nominal.core_mhz,
+        memory_mhz / nominal.memory_mhz,
+        parameters.core_voltage.at(core_mhz),
+        parameters.memory_voltage.at(memory_mhz),
+        duty(parameters.gap_seconds, use.seconds * time) / time,
+    )
+    # Not a matrix product: its last bits depend on the row, and equal rows must give equal watts.
+    return np.asarray(np.sum(terms * parameters.watts, axis=1))
+
+
+def power_terms(
+    units: Floats,
+    dram: Floats,
+    core: Floats,
+    memory: Floats,
+    core_voltage: Floats,
+    memory_voltage: Floats,
+    work_rate: Floats,
+) -> Floats:
+    """What each of ``PowerParameters.watts`` is multiplied by, ``[n, 6 + k]``.
+
+    Clocks and voltages over the nominal ones; ``work_rate`` is duty over relative time.
+    """
+    core_work = core_voltage**2 * work_rate
+    return np.column_stack(
+        [
+            np.ones_like(core),
+            core_voltage,
+            core_voltage**2 * core,
+            memory_voltage,
+            memory_voltage**2 * memory,
+            memory_voltage**2 * work_rate * dram,
+            core_work[:, None] * units,
+        ]
+    )
+
+
+def duty(gap_seconds: float, seconds: Floats) -> Floats:
+    """Share of a campaign's loop in which the kernel runs, ``[n]``; 1 where seconds are NaN."""
+    known = np.where(np.isnan(seconds), np.inf, seconds)
+    return np.asarray(1 / (1 + gap_seconds / known))
+
 
 PARAMETERS_NAME = "model.json"
 

@@ -7,7 +7,7 @@ always apart, since it has a clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -148,3 +148,169 @@ def nvprof_use(
         clocks=clocks,
         time_seconds=time_seconds,
     )
+
+
+# Counters by the names of their profilers, as the use of each part of a GPU.
+#
+#     use_of({"inst_executed": 1.2e9, ...}, gpu, ClockPair(1380, 877), 0.004) -> KernelUse
+#
+# nvprof's metrics and Nsight Compute's are counts of one launch, DCGM's fields and utilisations are
+# shares of its time, 0 to 1. One kernel's counters come from one of them.
+
+MOST_SHARE = 1.05
+"""Largest share that is believed: counters of a busy unit pass 1 a little (docs/frequency.md)."""
+
+NVPROF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "issue": ("inst_executed",),
+        "sp": ("inst_fp_32",),
+        "int": ("inst_integer",),
+        "dp": ("inst_fp_64",),
+        "sfu": ("flop_count_sp_special",),
+        "shared": ("shared_load_transactions", "shared_store_transactions"),
+        "l2": ("l2_read_transactions", "l2_write_transactions"),
+        "texture": ("tex_cache_transactions",),
+        "dram": ("dram_read_transactions", "dram_write_transactions"),
+    }
+)
+"""nvprof's metrics that tell each unit's use."""
+
+STANDS_IN = "inst_issued"
+"""Taken for ``inst_executed`` where only it was counted: it also counts replays."""
+
+_ATOMICS = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
+NSIGHT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "inst_executed": ("smsp__inst_executed.sum",),
+        "inst_issued": ("smsp__inst_issued.sum",),
+        "inst_fp_32": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",),
+        "inst_integer": ("smsp__sass_thread_inst_executed_op_integer_pred_on.sum",),
+        "inst_fp_64": ("smsp__sass_thread_inst_executed_op_fp64_pred_on.sum",),
+        "shared_load_transactions": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
+        "shared_store_transactions": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",),
+        "l2_read_transactions": ("lts__t_sectors_op_read.sum", *_ATOMICS),
+        "l2_write_transactions": ("lts__t_sectors_op_write.sum", *_ATOMICS),
+        "tex_cache_transactions": (
+            "l1tex__lsu_writeback_active.sum",
+            "l1tex__tex_writeback_active.sum",
+        ),
+        "dram_read_transactions": ("dram__sectors_read.sum",),
+        "dram_write_transactions": ("dram__sectors_write.sum",),
+        "flop_count_sp_special": ("smsp__inst_executed_pipe_xu.sum",),
+    }
+)
+"""Nsight Compute's metrics whose sum stands for one of nvprof's: NVIDIA's table "nvprof Metric
+Comparison" (Nsight Compute CLI, 2023). It has none for ``flop_count_sp_special``: warps on the
+XU pipe, 32 lanes each, stand for it."""
+
+WARP_METRICS = frozenset({"smsp__inst_executed_pipe_xu.sum"})
+"""Counts of warps among ``NSIGHT`` that stand for counts of threads."""
+LANES = 32
+
+DCGM: Mapping[str, str] = MappingProxyType(
+    {
+        "DCGM_FI_PROF_PIPE_FP32_ACTIVE": "sp",
+        "DCGM_FI_PROF_PIPE_FP64_ACTIVE": "dp",
+        "DCGM_FI_PROF_SM_ACTIVE": "sm_active",
+        "DCGM_FI_PROF_DRAM_ACTIVE": "dram",
+    }
+)
+"""DCGM's profiling fields (dcgm_fields.h: 1007, 1006, 1002, 1005) and the unit each tells."""
+
+
+def kind_of(names: Iterable[str]) -> CounterKind:
+    """The profiler that counts under these names.
+
+    Raises DataError for names nobody counts under, for names of several profilers, and for none.
+    """
+    found: dict[CounterKind, str] = {}
+    for name in names:
+        kind = KINDS.get(name)
+        if kind is None:
+            raise DataError(f"no counter {name!r}; known: {', '.join(sorted(KINDS))}", column=name)
+        found.setdefault(kind, name)
+    if len(found) != 1:
+        told = " and ".join(f"{name} ({kind})" for kind, name in found.items()) or "nothing"
+        raise DataError(f"counters of one profiler are wanted: {told} was given")
+    return next(iter(found))
+
+
+def needed(kind: CounterKind, units: Iterable[str]) -> tuple[str, ...]:
+    """Names of the counters that tell the use of ``units`` and of device memory."""
+    wanted = (*units, "dram")
+    if kind == "nvprof":
+        return tuple(name for unit in wanted for name in NVPROF[unit])
+    if kind == "dcgm":
+        return tuple(name for name, unit in DCGM.items() if unit in wanted)
+    return wanted
+
+
+def use_of(
+    values: Mapping[str, float],
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    time_seconds: float | None,
+    units: Iterable[str] | None = None,
+) -> KernelUse:
+    """The use that counters tell, taken at ``clocks`` in a launch of ``time_seconds``.
+
+    ``units``: those that must be told (all, if ``None``); the others may be missing and are 0.
+    Raises DataError naming counters that are missing, unknown or impossible.
+    """
+    kind = kind_of(values)
+    counts = _as_nvprof(values) if kind == "nvprof" else dict(values)
+    asked = needed(kind, UNITS[kind] if units is None else units)
+    missing = [name for name in asked if name not in counts]
+    if STANDS_IN in counts and "inst_executed" in missing:
+        missing.remove("inst_executed")
+    if missing:
+        # By the names of the profiler that was used.
+        nsight = not _NVPROF_NAMES.intersection(values)
+        told = [
+            part
+            for name in missing
+            for part in (NSIGHT[name] if kind == "nvprof" and nsight else (name,))
+            if part not in values
+        ]
+        raise DataError(f"{gpu.id} needs these counters too: {', '.join(told)}", column=told[0])
+    if kind == "nvprof":
+        if time_seconds is None:
+            raise DataError("counts need time_seconds, the time of the launch they were taken in")
+        use = nvprof_use(counts, time_seconds, gpu, clocks)
+    else:
+        names = DCGM if kind == "dcgm" else {unit: unit for unit in counts}
+        shares = {names[name]: value for name, value in counts.items()}
+        core = {unit: shares.get(unit, 0.0) for unit in UNITS[kind]}
+        use = KernelUse(kind, core, shares["dram"], clocks, time_seconds)
+    for unit, share in (*use.core.items(), ("dram", use.dram)):
+        # Lanes and passes per cycle are datasheet facts; L2's capacity is fitted, not known.
+        if share > MOST_SHARE and (kind != "nvprof" or unit == "dram"):
+            raise DataError(
+                f"{unit} would be busy for {share:.3g} of the time; a share is at most "
+                f"{MOST_SHARE:g}: counters, time_seconds and clocks do not belong together",
+                column=unit,
+            )
+    return use
+
+
+def _as_nvprof(values: Mapping[str, float]) -> dict[str, float]:
+    """Counts by nvprof's names, from its own or Nsight Compute's."""
+    counts = {name: value for name, value in values.items() if name in _NVPROF_NAMES}
+    for name, parts in NSIGHT.items():
+        if name not in counts and all(part in values for part in parts):
+            counts[name] = sum(
+                values[part] * (LANES if part in WARP_METRICS else 1) for part in parts
+            )
+    return counts
+
+
+_NVPROF_NAMES = frozenset({STANDS_IN, *(name for names in NVPROF.values() for name in names)})
+KINDS: Mapping[str, CounterKind] = MappingProxyType(
+    {
+        **dict.fromkeys((*UNITS["utilisation"], "dram"), "utilisation"),
+        **dict.fromkeys(DCGM, "dcgm"),
+        **dict.fromkeys(_NVPROF_NAMES, "nvprof"),
+        **dict.fromkeys((part for parts in NSIGHT.values() for part in parts), "nvprof"),
+    }
+)
+"""Every name a counter is known by, and the kind of its profiler."""

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
-from wattcast.models.papers.thesis import penalties
-from wattcast.models.papers.thesis.algorithms import wave_plan
+from wattcast.models.papers.thesis import work as penalties
 from wattcast.models.papers.thesis.code import (
     DEFAULT_ACCESS_BYTES,
     GLOBAL_LOAD,
     GLOBAL_STORE,
     Charge,
     KernelCode,
+    wave_plan,
 )
 from wattcast.models.papers.thesis.work import CodeTimeModel, KernelWork, Timed, known_trips
 from wattcast.models.time.base import summed

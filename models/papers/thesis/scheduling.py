@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.papers.thesis import algorithms, penalties
+from wattcast.models.papers.thesis import code as algorithms
+from wattcast.models.papers.thesis import work as penalties
 from wattcast.models.papers.thesis.code import KernelCode
 from wattcast.models.papers.thesis.work import (
     CodeTimeModel,

@@ -16,14 +16,13 @@ from typing import NamedTuple
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.counts import Counts
-from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import DramQueueing
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
 from wattcast.models.papers.roofline import matrix_flops
-from wattcast.models.papers.thesis.penalties import launch_overhead_seconds
+from wattcast.models.papers.thesis.work import launch_overhead_seconds
 from wattcast.models.papers.wang_chu.network import (
     DramService,
     QueueingGpu,
@@ -32,7 +31,7 @@ from wattcast.models.papers.wang_chu.network import (
     smooth_service_cycles,
 )
 from wattcast.models.time.beside import dependent_cycles
-from wattcast.models.time.spread import FLOPS_PER_FMA
+from wattcast.models.time.calibration import FLOPS_PER_FMA
 
 # --- a GPU's parameters for Wang and Chu's model, from its profile ----------------------------
 # What the paper measured lies in the profile of the GTX 980 (``[dram_queueing]``). Every other GPU

@@ -15,7 +15,7 @@ import numpy as np
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, checked, default_clocks
-from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Estimate
 from wattcast.models.papers.thesis.work import executed_span, work_of
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters, launch_of
 from wattcast.models.papers.wang_chu.network import (
@@ -29,7 +29,7 @@ from wattcast.models.papers.wang_chu.network import (
     rounds_of,
 )
 from wattcast.models.time.base import Floats, Regime, TimePrediction, summed
-from wattcast.models.time.spread import estimate_within, spread
+from wattcast.models.time.calibration import estimate_within, spread
 
 # --- the published case distinction of Wang and Chu's model (Eq. 8 to 21), corrected ----------
 # Which equation holds depends on what a warp does between two global transactions (avr_comp)

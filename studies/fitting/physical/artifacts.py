@@ -55,6 +55,9 @@ from wattcast.models.cards import (
     ScoreName,
     Spread,
     TrainingFacts,
+    code_marks,
+    group_mark,
+    stored,
 )
 from wattcast.models.intervals import (
     EXTRAPOLATED_WIDENING,
@@ -68,7 +71,6 @@ from wattcast.models.intervals import (
     conformal_width,
     interval_bounds,
 )
-from wattcast.models.learned import code_marks, group_mark, stored
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import (
     PARAMETERS_NAME,
@@ -77,8 +79,7 @@ from wattcast.models.power.physical import (
     parameters_for,
 )
 from wattcast.models.store import PACKAGED_ARTIFACTS
-from wattcast.training.evaluation.scores import point_scores, spread_of
-from wattcast.training.evaluation.splits import FOLDS, Rows, outside_range
+from wattcast.training.evaluation.scores import FOLDS, Rows, outside_range, point_scores, spread_of
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
 

@@ -42,7 +42,7 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
-from wattcast.models.papers.scaling.timing import relative_time
+from wattcast.models.papers.scaling.physical import relative_time
 from wattcast.models.papers.scaling.use import LANES_OF_A_QUAD
 from wattcast.models.power.activities import UnitActivities, unit_activities
 from wattcast.models.power.physical import (

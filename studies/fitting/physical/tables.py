@@ -40,8 +40,8 @@ from wattcast.models.power.physical import (
     parameters_for,
     predicted_power,
 )
-from wattcast.models.power.recalibration import design, refitted
 from wattcast.models.store import ArtifactStore
+from wattcast.training.calibrated import design, refitted
 from wattcast.training.data.datasets import data_root
 
 Line = list[str]
@@ -266,7 +266,7 @@ def _drawn(table: GpuRows, shots: int, seed: int) -> list[list[int]]:
 
 
 def measured_launches(table: GpuRows, rows: Sequence[int]) -> list[MeasuredLaunch]:
-    """Some rows as ``wattcast.models.power.recalibration`` takes them."""
+    """Some rows as ``wattcast.training.calibrated`` takes them."""
     return [
         MeasuredLaunch(
             UnitActivities(*table.activities[row]),

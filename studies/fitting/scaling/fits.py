@@ -29,14 +29,16 @@ from scipy.optimize import least_squares
 
 from studies.fitting.scaling.rows import Floats, ScalingRows
 from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
-from wattcast.models.papers.scaling.power import (
+from wattcast.models.papers.scaling.physical import (
     STATIC_WATTS,
     PowerParameters,
+    TimeForm,
+    TimeParameters,
     VoltageKnots,
     duty,
     power_terms,
+    time_by_form,
 )
-from wattcast.models.papers.scaling.timing import TimeForm, TimeParameters, time_by_form
 from wattcast.models.papers.scaling.use import UNITS, CounterKind
 
 PUBLISHED_VOLTAGES: Mapping[str, VoltageKnots] = MappingProxyType(

@@ -35,9 +35,13 @@ from studies.fitting.scaling.trees import (
     choose,
     fit_trees,
 )
-from wattcast.models.papers.scaling.power import PowerParameters, power_watts
+from wattcast.models.papers.scaling.physical import (
+    PowerParameters,
+    TimeParameters,
+    power_watts,
+    relative_time,
+)
 from wattcast.models.papers.scaling.residual import power_vectors, time_vectors
-from wattcast.models.papers.scaling.timing import TimeParameters, relative_time
 from wattcast.models.papers.scaling.use import UseTable
 
 MODELS = ("mean curve", "unfitted", "physical", "hybrid")

@@ -21,8 +21,8 @@ from wattcast.models.cards import ScalingProtocol
 from wattcast.models.choice import outweighs
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.papers.scaling.known import TRUST_IN_THE_MODEL, exponent
 from wattcast.models.papers.scaling.physical import time_bounds
+from wattcast.models.papers.scaling.residual import TRUST_IN_THE_MODEL, exponent
 
 # --- Which campaigns are scored how, and the table of their scores -----------------------------
 

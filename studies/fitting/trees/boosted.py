@@ -41,14 +41,12 @@ from wattcast.models.cards import (
     ProtocolScores,
     SchemaReference,
     Table,
+    stored,
 )
 from wattcast.models.intervals import IntervalCalibration
-from wattcast.models.learned import stored
 from wattcast.models.store import PACKAGED_ARTIFACTS
-from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.data_parallel import family_on
-from wattcast.training.engine import Engine, InProcess
-from wattcast.training.evaluation.splits import FOLDS, Protocol, Rows
+from wattcast.training.engine import Checkpoints, Engine, InProcess, family_on
+from wattcast.training.evaluation.scores import FOLDS, Protocol, Rows
 from wattcast.training.families import FAMILIES, Family, library_versions
 from wattcast.training.power_rows import THESIS_FILES, source_of
 from wattcast.training.provenance import (
@@ -73,7 +71,7 @@ class Plan:
     jobs: int = 2
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     engine: Engine = field(default_factory=InProcess)
-    """Where fits on many rows run (``wattcast.training.data_parallel``)."""
+    """Where fits on many rows run (``wattcast.training.engine``)."""
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,8 @@ from wattcast.models.cards import ModelCard, ScoreName, Spread
 from wattcast.models.power import BOOSTED_FAMILIES as TREE_FAMILIES
 from wattcast.models.power.anchoring import anchored, launch_coordinates, width_of
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.evaluation.scores import point_scores, spread_of
-from wattcast.training.evaluation.splits import Floats, Rows
+from wattcast.training.engine import Checkpoints
+from wattcast.training.evaluation.scores import Floats, Rows, point_scores, spread_of
 
 
 class IntervalGain(NamedTuple):

@@ -39,10 +39,9 @@ from studies.fitting.trees.tables import (
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import FeatureFacts, ModelCard, Table
 from wattcast.models.power.boosted import LAUNCH_FEATURES, launch_features
-from wattcast.models.store import PACKAGED_ARTIFACTS
-from wattcast.models.trees import NATIVE_NAMES, ONNX_NAME
-from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.evaluation.splits import Floats, Predict, Rows
+from wattcast.models.store import NATIVE_NAMES, ONNX_NAME, PACKAGED_ARTIFACTS
+from wattcast.training.engine import Checkpoints
+from wattcast.training.evaluation.scores import Floats, Predict, Rows
 from wattcast.training.families import library_versions
 from wattcast.training.power_rows import rows_of
 from wattcast.training.provenance import fingerprint, write_artifact, write_background

@@ -16,8 +16,7 @@ import pandas as pd
 from wattcast.features.errors import DataError
 from wattcast.features.schemas import formulas
 from wattcast.features.schemas.tables import Definition, read_definition
-from wattcast.models.cards import FeatureFacts, Table, TrainingFacts
-from wattcast.models.learned import Marks, code_marks, group_mark
+from wattcast.models.cards import FeatureFacts, Marks, Table, TrainingFacts, code_marks, group_mark
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, CleanTable, clean
 from wattcast.training.data.datasets import data_root
 from wattcast.training.data.recompute import (
@@ -34,7 +33,7 @@ from wattcast.training.data.recompute import (
     recompute,
     whole,
 )
-from wattcast.training.evaluation.splits import Rows
+from wattcast.training.evaluation.scores import Rows
 from wattcast.training.power_rows import SCHEMA, THESIS_FILES, rows_of
 from wattcast.training.provenance import training_facts
 
@@ -75,7 +74,7 @@ class TrainingTable:
 
     @property
     def marks(self) -> Marks:
-        """By what its kernels are known again (``wattcast.models.learned``), as published too."""
+        """By what its kernels are known again (``wattcast.models.cards``), as published too."""
         fields = [name for name in next(iter(self.frames.values())) if name in NUMERIC_COLUMNS]
         code = {
             mark

@@ -28,10 +28,8 @@ from studies.fitting.trees.tables import SOURCE, SOURCES, training_table
 from wattcast.features.errors import ModelError, WattcastError
 from wattcast.models.cards import ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.training.checkpoints import Checkpoints
-from wattcast.training.engine import SPREAD_ROWS, ClusterError, Engine, open_engine
-from wattcast.training.evaluation.scores import mae_watts
-from wattcast.training.evaluation.splits import FOLDS, Rows, fold_assignment
+from wattcast.training.engine import SPREAD_ROWS, Checkpoints, ClusterError, Engine, open_engine
+from wattcast.training.evaluation.scores import FOLDS, Rows, fold_assignment, mae_watts
 from wattcast.training.families import FAMILIES, SEED, Floats, get_family
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ from studies.fitting.work.folds import (
     leave_out,
 )
 from wattcast.features.gpus import load_gpu
-from wattcast.models.background import BACKGROUND_NAME
 from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
+from wattcast.models.explain import BACKGROUND_NAME
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
-from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.models.store import PACKAGED_ARTIFACTS, Float32s
 from wattcast.models.time.calibration import (
     MeasuredClocks,
     TimeCard,
@@ -50,7 +50,6 @@ from wattcast.models.time.calibration import (
 )
 from wattcast.models.time.measured_work import WorkGpu, work_schema
 from wattcast.models.time.work_model import FAMILY
-from wattcast.models.trees import Float32s
 from wattcast.training.data.datasets import data_root
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import (

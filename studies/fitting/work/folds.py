@@ -20,6 +20,7 @@ from sklearn.neighbors import NearestNeighbors
 from studies.data.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.cards import Spread
+from wattcast.models.store import Float32s
 from wattcast.models.time.calibration import TimeProtocol, TimeScoreName, TimeScores
 from wattcast.models.time.measured_work import (
     FLOPS_PER_FMA,
@@ -31,9 +32,7 @@ from wattcast.models.time.measured_work import (
     work_schema,
 )
 from wattcast.models.time.work_model import work_inputs
-from wattcast.models.trees import Float32s
-from wattcast.training.evaluation.scores import time_scores
-from wattcast.training.evaluation.splits import Rows, fold_assignment, outside_range
+from wattcast.training.evaluation.scores import Rows, fold_assignment, outside_range, time_scores
 from wattcast.training.families import SEED, Catboost, Hyperparameters
 
 Floats = NDArray[np.float64]

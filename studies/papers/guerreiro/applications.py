@@ -64,7 +64,7 @@ from wattcast.features.cuda import compile_cuda
 from wattcast.features.errors import WattcastError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.timing import relative_time
+from wattcast.models.papers.scaling.physical import relative_time
 from wattcast.models.power.physical import PhysicalParameters
 from wattcast.predictor import Predictor
 from wattcast.predictor.dvfs import dvfs

@@ -45,7 +45,7 @@ from wattcast.models.cards import (
 )
 from wattcast.models.clocks import ClockPair, CodeModel
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.papers.scaling.card import SCHEMAS, TOKEN_SCHEMAS, schema_hash
+from wattcast.models.papers.scaling.card import SCHEMAS, TOKEN_SCHEMAS, Token, schema_hash, tokens
 from wattcast.models.papers.scaling.code import (
     CodeParameters,
     CodeScaling,
@@ -56,9 +56,8 @@ from wattcast.models.papers.scaling.code import (
     warp_work,
 )
 from wattcast.models.papers.scaling.physical import PARAMETERS_NAME
-from wattcast.models.papers.scaling.tokens import Token, tokens
 from wattcast.models.papers.scaling.use import Floats
-from wattcast.models.trees import ONNX_NAME
+from wattcast.models.store import ONNX_NAME
 from wattcast.training.data.datasets import data_root
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact

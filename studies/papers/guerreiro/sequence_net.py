@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wattcast.models.papers.scaling.card import OPCODES, REMEMBERED, SPACES, TYPES
 from wattcast.models.papers.scaling.code import Stream, encoded
-from wattcast.models.papers.scaling.tokens import OPCODES, REMEMBERED, SPACES, TYPES
 from wattcast.models.papers.scaling.use import Floats
 
 SIZES = (len(OPCODES), len(SPACES) + 1, len(TYPES) + 1, 10, REMEMBERED + 1, 3)

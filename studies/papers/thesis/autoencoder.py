@@ -19,7 +19,7 @@ from sklearn.preprocessing import MinMaxScaler
 
 from studies.papers.thesis.data import Effort, Judged, judge, rows_of
 from studies.papers.thesis.networks import Network, candidates
-from wattcast.training.evaluation.splits import Floats
+from wattcast.training.evaluation.scores import Floats
 from wattcast.training.families import SEED
 
 LATENT, HIDDEN, EPOCHS, BATCH, RATE = 15, 32, 200, 64, 1e-3

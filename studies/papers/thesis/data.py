@@ -18,7 +18,7 @@ from studies.fitting.out_of_fold import FitPredict
 from wattcast.features.errors import DataError
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.training.data.cleaning import MODEL_INPUTS, clean
-from wattcast.training.evaluation.splits import Floats, Protocol, Rows
+from wattcast.training.evaluation.scores import Floats, Protocol, Rows
 from wattcast.training.power_rows import THESIS_FILES
 
 # --- A model judged by both protocols on the same folds as its baseline, an --------------------

@@ -28,7 +28,7 @@ from studies.papers.thesis.rows import CAMPAIGNS, QUANTITIES, DynamicStudy, stud
 from studies.papers.thesis.study import Study
 from wattcast.models.cards import ScoreName
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.splits import Floats, Protocol
+from wattcast.training.evaluation.scores import Floats, Protocol
 from wattcast.training.families import get_family
 
 POINTS = 15

@@ -21,7 +21,7 @@ from studies.papers.thesis.regressors import RUNS, initial_study, repeated_runs
 from studies.papers.thesis.rows import Outliers, error_by_dwarf, rows_by_dwarf, study_outliers
 from studies.papers.thesis.study import K20, Study
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.evaluation.scores import Protocol
 
 SCORES: tuple[ScoreName, ...] = ("r2", "rmse_watts", "mae_watts")
 TITLES = ("R²", "RMSE W", "MAE W")

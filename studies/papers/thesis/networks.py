@@ -36,7 +36,7 @@ from studies.papers.thesis.data import (
 )
 from studies.papers.thesis.data import Network as PrintedNetwork
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.splits import Floats
+from wattcast.training.evaluation.scores import Floats
 from wattcast.training.families import SEED
 
 BATCH = 32

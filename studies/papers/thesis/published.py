@@ -2,7 +2,7 @@
 
 ``table_4_8.csv`` holds those of model 2 (thesis Table 4.8, microseconds, 44 kernels on four GPUs),
 ``table_4_2.csv`` those of model 1 (Table 4.2, 45 kernels on Tesla K20). The factors of
-``wattcast.models.time.spread`` are ``spread_of`` them.
+``wattcast.models.time.calibration`` are ``spread_of`` them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from studies.data.frequency import kernel_group
 from wattcast.features.errors import DataError
-from wattcast.models.estimate import Basis
-from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
-from wattcast.models.time.spread import LEVEL
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Basis, IntervalWidth, conformal_factors
+from wattcast.models.time.calibration import LEVEL
 
 TABLE = Path(__file__).with_name("table_4_8.csv")
 DELAY_TABLE = Path(__file__).with_name("table_4_2.csv")

@@ -42,8 +42,15 @@ from studies.fitting.out_of_fold import Fit, FitPredict, plain
 from studies.papers.thesis.data import PROTOCOLS, Effort, Judged, judge, median_filled, rows_of
 from studies.papers.thesis.networks import Network
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.training.evaluation.scores import point_scores, spread_of
-from wattcast.training.evaluation.splits import FOLDS, Floats, Predict, Protocol, Rows
+from wattcast.training.evaluation.scores import (
+    FOLDS,
+    Floats,
+    Predict,
+    Protocol,
+    Rows,
+    point_scores,
+    spread_of,
+)
 from wattcast.training.families import SEED, get_family
 
 Make = Callable[[], Any]

@@ -47,8 +47,7 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.sections import LatencyPiece, ThroughputCurve
 from wattcast.measure.onboard.growth import latency_pieces
 from wattcast.training.data.datasets import read_raw
-from wattcast.training.evaluation.scores import mae_watts
-from wattcast.training.evaluation.splits import Floats, Rows
+from wattcast.training.evaluation.scores import Floats, Rows, mae_watts
 from wattcast.training.families import SEED
 
 BOTH_WAYS = ("xgboost", "catboost")

@@ -24,7 +24,7 @@ from wattcast.features.errors import ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.models.time.registry import TIME_MODELS, get_time_model
+from wattcast.models.time.base import TIME_MODELS, get_time_model
 
 Floats = NDArray[np.float64]
 

@@ -43,7 +43,7 @@ from wattcast.models.papers.wang_chu.inputs import (
     launch_of_activity,
 )
 from wattcast.models.papers.wang_chu.network import QueueingGpu, QueueingLaunch, network_form
-from wattcast.models.time.spread import ANY_GPU, LEVEL, SPREAD_FILE
+from wattcast.models.time.calibration import ANY_GPU, LEVEL, SPREAD_FILE
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]
@@ -365,7 +365,7 @@ def _factors(gpu: str, family: str, errors: Sequence[LogErrors]) -> Factors:
 
 
 def write_factors(factors: Iterable[Factors], path: Path = SPREAD_FILE) -> None:
-    """Put ``FAMILIES`` into the table that ``wattcast.models.time.spread`` reads."""
+    """Put ``FAMILIES`` into the table that ``wattcast.models.time.calibration`` reads."""
     others: list[dict[str, str]] = []
     if path.exists():
         with path.open(encoding="utf-8", newline="") as file:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -218,9 +219,7 @@ def triton_prune(
     def prune(configs: Sequence[Any], named_args: Mapping[str, Any], **given: Any) -> list[Any]:
         from wattcast.predictor.tune import OBJECTIVES
 
-        tuned = kernel if kernel is not None else _calling_autotuner()
-        while hasattr(tuned, "configs"):  # an autotuner's own
-            tuned = tuned.fn
+        tuned = _asked_for(kernel, "triton_prune")
         rows = [
             _triton_forecast(tuned, config, gpu, {**named_args, **given}, registry, options)
             for config in configs
@@ -241,12 +240,33 @@ def triton_prune(
     return prune
 
 
-def _calling_autotuner() -> Any:
-    """The autotuner whose ``prune_configs`` is two frames up (triton/runtime/autotuner.py)."""
-    frame = sys._getframe(2)
-    found = frame.f_locals.get("self")
-    if not hasattr(found, "fn"):
-        raise DataError("no autotuner calls this: pass triton_prune(..., kernel=the_kernel)")
+def triton_model(
+    gpu: str, *, by: Objective = "time", kernel: Any = None, registry: bool = True, **options: Any
+) -> Callable[..., float]:
+    """What ``@triton.autotune`` takes as ``perf_model`` beside ``top_k`` in ``prune_configs_by``:
+    predicted seconds of one configuration (``by``: joules, or joules times seconds) on ``gpu``,
+    which need not be there; infinite where it cannot be predicted. The rest as ``triton_prune``.
+    """
+
+    def model(**given: Any) -> float:
+        from wattcast.predictor.tune import OBJECTIVES
+
+        tuned = _asked_for(kernel, "triton_model")
+        row = _triton_forecast(tuned, {}, gpu, given, registry, options)
+        value = None if row.problem else OBJECTIVES[by][1](row.seconds, row.joules)
+        return inf if value is None else value
+
+    return model
+
+
+def _asked_for(kernel: Any, name: str) -> Any:
+    """The kernel under its autotuner: the one given, or that of the autotuner whose
+    ``prune_configs`` is two frames up (triton/runtime/autotuner.py). Raises DataError."""
+    found: Any = sys._getframe(2).f_locals.get("self") if kernel is None else kernel
+    if kernel is None and not hasattr(found, "fn"):
+        raise DataError(f"no autotuner calls this: pass {name}(..., kernel=the_kernel)")
+    while hasattr(found, "configs"):
+        found = found.fn
     return found
 
 

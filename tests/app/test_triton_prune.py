@@ -3,13 +3,18 @@ place of Triton; where it is installed, the last test asks it."""
 
 from __future__ import annotations
 
+import math
+import runpy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.app.test_triton_launch import ARGUMENTS, MATRIX, SIDE, gemm, made, programs
-from wattcast.app.tuners import triton_prune
+from tests.docs.examples import fences
+from wattcast.app.tuners import triton_model, triton_prune
 from wattcast.features.errors import DataError, GpuError
 
 __all__ = ["made"]  # a fixture
@@ -94,6 +99,42 @@ def test_an_unknown_gpu_is_no_fault_of_a_configuration() -> None:
     tuner = Autotuner(gemm(), [SMALL], triton_prune("no-such-gpu", registry=False))
     with pytest.raises(GpuError):
         tuner.run(*ARGUMENTS, grid=programs)
+
+
+@pytest.mark.usefixtures("made")
+def test_a_model_tells_seconds_or_joules_of_one_configuration() -> None:
+    named = dict(zip("abcmnk", ARGUMENTS, strict=True))
+    tuner = Autotuner(gemm(), [SMALL, LARGE], None)
+
+    def told(config: Config, **more: Any) -> float:
+        given = {**config.kwargs, "num_warps": config.num_warps, "num_stages": 4}
+        asked = triton_model("a100", kernel=tuner, registry=False, **more)
+        return asked(**named, grid=programs, **given)
+
+    assert 0 < told(LARGE) < told(SMALL) < 1
+    assert told(LARGE, by="energy") / told(LARGE) > 10  # watts
+    assert told(BROKEN) == math.inf
+
+    def elsewhere() -> None:
+        triton_model("a100", registry=False)(**named, grid=programs)
+
+    with pytest.raises(DataError, match="triton_model"):
+        elsewhere()
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_")
+def test_the_script_of_the_page_measures_two_of_six(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton (the extra triton) is not installed")
+    page = Path(__file__).parents[2] / "docs" / "howto" / "triton.md"
+    (text,) = (text for _, title, text in fences(page) if title == "pruned.py")
+    (tmp_path / "pruned.py").write_text(text, encoding="utf-8")
+    tuned = runpy.run_path(str(tmp_path / "pruned.py"))["add"]
+    assert len(tuned.configs) == 6
+    array, n = np.zeros(1 << 22, np.float32), 1 << 22
+    tuned.nargs = {"x": array, "y": array, "out": array, "n": n}
+    kept = tuned.prune_configs({"grid": lambda of: (-(-n // of["BLOCK"]),), "warmup": False})
+    assert len(kept) == 2
+    assert all(config.kwargs["BLOCK"] == 1024 for config in kept)
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_")

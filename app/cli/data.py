@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import AsJson, progress
-from wattcast.app.cli.output import print_json, render, rows
+from wattcast.app.cli.inputs import progress
+from wattcast.app.cli.output import Shown, rows, told
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
@@ -24,9 +24,8 @@ def fetch(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="DIR")] = None,
     base: Annotated[str | None, typer.Option("--from", metavar="URL")] = None,
-    replace: Annotated[bool, typer.Option("--replace")] = False,
-    as_json: AsJson = False,
-) -> None:
+    replace: bool = False,
+) -> Shown[Any]:
     """Download the published power files and check their sha256.
 
     The files carry no licence. Use them for training and evaluation; do not redistribute rows.
@@ -47,7 +46,6 @@ def fetch(
     if folder == fetched_data():
         private_folder(Settings().home)
     done: list[dict[str, Any]] = []
-    failed = 0
     for source in wanted:
         try:
             fetched = run(
@@ -55,26 +53,19 @@ def fetch(
             )
         except WattcastError as error:
             # One file that cannot be had keeps nobody from the others.
-            failed += 1
             print(f"wattcast: {error}", file=sys.stderr)
             continue
         done.append({**asdict(fetched), "path": str(fetched.path)})
-    if as_json:
-        print_json(done)
-    else:
-        for one in done:
-            print(f"{one['id']}: {one['how']}, {one['path']}")
-        if done and find_data() != folder:
-            print(f"training looks there with WATTCAST_DATA={folder}")
-    if failed:
-        raise typer.Exit(Exit.NO_ANSWER)
+    lines = [f"{one['id']}: {one['how']}, {one['path']}" for one in done]
+    if done and find_data() != folder:
+        lines.append(f"training looks there with WATTCAST_DATA={folder}")
+    return told(done, *lines, status=Exit.DONE if len(done) == len(wanted) else Exit.NO_ANSWER)
 
 
 @data.command()
 def check(
     folder: Annotated[Path | None, typer.Argument(metavar="[DIR]")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Shown[Any]:
     """Read every table and report rows, missing parts and what cleaning drops.
 
     The exit status is 1 if a table is defective. Missing tables are listed.
@@ -85,26 +76,22 @@ def check(
     from wattcast.training.data.inventory import data_folder, inventory
 
     tables = [asdict(each) for each in inventory(data_folder(folder))]
-    if as_json:
-        print_json(tables)
-    else:
-        shown = [
-            {
-                **each,
-                "sha256": each["sha256"][:12] or "-",
-                "fingerprint": each["fingerprint"][:12] or "-",
-                "dropped": _counts(each["dropped"]),
-                "noted": _counts(each["noted"]),
-            }
-            for each in tables
-        ]
-        columns = ("path", "state", "rows", "kept", "sha256", "fingerprint", "dropped", "noted")
-        render(rows(shown, columns))
+    shown = [
+        {
+            **each,
+            "sha256": each["sha256"][:12] or "-",
+            "fingerprint": each["fingerprint"][:12] or "-",
+            "dropped": _counts(each["dropped"]),
+            "noted": _counts(each["noted"]),
+        }
+        for each in tables
+    ]
+    columns = ("path", "state", "rows", "kept", "sha256", "fingerprint", "dropped", "noted")
     defective = [each["problem"] for each in tables if each["state"] == "defective"]
     for problem in defective:
         print(f"wattcast: {problem}", file=sys.stderr)
-    if defective:
-        raise typer.Exit(Exit.NO_ANSWER)
+    status = Exit.NO_ANSWER if defective else Exit.DONE
+    return Shown(tables, lambda: rows(shown, columns), status)
 
 
 @data.command()
@@ -112,8 +99,7 @@ def pack(
     recordings: Annotated[list[Path], typer.Argument(metavar="RECORDING")],
     to: Annotated[Path, typer.Option("--to", metavar="FILE.zip")],
     attribution: Annotated[str, typer.Option()],
-    as_json: AsJson = False,
-) -> None:
+) -> Shown[Any]:
     """Pack recordings into an open data set (CC BY 4.0).
 
     It holds the PTX, the launches, the raw samples and the results.
@@ -126,13 +112,11 @@ def pack(
     from wattcast.measure.exchange import pack as run
 
     counts = run(recordings, to, attribution)
-    if as_json:
-        print_json({"file": str(to), **counts})
-    else:
-        print(
-            f"{to}: {counts['recordings']} recordings, {counts['configurations']} configurations, "
-            f"{counts['modules']} PTX modules, {counts['bytes']} bytes"
-        )
+    return told(
+        {"file": str(to), **counts},
+        f"{to}: {counts['recordings']} recordings, {counts['configurations']} configurations, "
+        f"{counts['modules']} PTX modules, {counts['bytes']} bytes",
+    )
 
 
 @data.command("import")

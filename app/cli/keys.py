@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import print_json
-from wattcast.app.settings import Settings
+from wattcast.app.cli.inputs import fail
+from wattcast.app.cli.output import Shown, database, told
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
-
     from wattcast.app.store.keys import ApiKey, KeyStore
 
 keys = typer.Typer(help="Create, list or revoke API keys.", no_args_is_help=True)
@@ -26,8 +23,7 @@ keys = typer.Typer(help="Create, list or revoke API keys.", no_args_is_help=True
 def create(
     name: str,
     scope: Annotated[list[str], typer.Option("--scope")] = ["read"],  # noqa: B006 - Typer copies it
-    as_json: AsJson = False,
-) -> None:
+) -> Shown[Any]:
     """Create a key and print it once. Only its hash is stored.
 
     Args:
@@ -44,25 +40,20 @@ def create(
         fail("a key's name has 1 to 100 printable characters")
     with _store() as store:
         key, token = store.create(name, [s for s in SCOPES if s in scope], _actor())
-    if as_json:
-        print_json({**_row(key), "key": token})
-    else:
-        print(token)
+    return told({**_row(key), "key": token}, token)
 
 
 @keys.command("list")
-def list_keys(as_json: AsJson = False) -> None:
+def list_keys() -> Shown[Any]:
     """List all keys by id, name, scopes and state. The keys themselves are never shown."""
     with _store() as store:
         rows = [_row(key) for key in store.all()]
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        state = f"revoked {row['revoked']}" if row["revoked"] else "in use"
-        print(
-            f"{row['id']}  {','.join(row['scopes']):16}  {row['created']}  {state}  {row['name']}"
-        )
+    lines = [
+        f"{row['id']}  {','.join(row['scopes']):16}  {row['created']}  "
+        f"{'revoked ' + row['revoked'] if row['revoked'] else 'in use'}  {row['name']}"
+        for row in rows
+    ]
+    return told(rows, *lines)
 
 
 @keys.command()
@@ -78,10 +69,7 @@ def revoke(key_id: str) -> None:
     print(f"revoked {key_id}")
 
 
-def audit(
-    limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50,
-    as_json: AsJson = False,
-) -> None:
+def audit(limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50) -> Shown[Any]:
     """List changes, newest first: keys, measurements, jobs, models.
 
     Args:
@@ -91,15 +79,14 @@ def audit(
 
     from wattcast.app.store.tables import entries
 
-    with _database() as engine:
+    with database() as engine:
         found = entries(engine, limit=limit)
-    if as_json:
-        print_json([asdict(entry) for entry in found])
-        return
+    lines = []
     for entry in found:
         at = entry.at.isoformat(timespec="seconds")
         said = " ".join(f"{name}={value}" for name, value in entry.detail.items())
-        print(f"{at}  {entry.actor}  {entry.action}  {entry.subject}  {said}".rstrip())
+        lines.append(f"{at}  {entry.actor}  {entry.action}  {entry.subject}  {said}".rstrip())
+    return told([asdict(entry) for entry in found], *lines)
 
 
 def _actor() -> str:
@@ -121,20 +108,8 @@ def _row(key: ApiKey) -> dict[str, Any]:
 
 
 @contextmanager
-def _database() -> Iterator[Engine]:
-    """The database that the settings name, migrated if need be."""
-    from wattcast.app.store.database import open_database
-
-    engine = open_database(Settings().sqlalchemy_url)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
-
-
-@contextmanager
 def _store() -> Iterator[KeyStore]:
     from wattcast.app.store.keys import KeyStore
 
-    with _database() as engine:
+    with database() as engine:
         yield KeyStore(engine)

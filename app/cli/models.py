@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import Shown, print_json, rows, show
+from wattcast.app.cli.output import Shown, print_json, rows, services, show
 from wattcast.app.settings import Settings
 
 models = typer.Typer(help="List, promote or roll back trained models.", invoke_without_command=True)
@@ -48,7 +48,8 @@ def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
     """Print champions, candidates and retrained versions of a GPU as JSON."""
     from wattcast.app.services.models import registry
 
-    _told(lambda services: registry.registry_of(services, gpu, target))
+    with services() as opened:
+        print_json(registry.registry_of(opened, gpu, target))
 
 
 @models.command("promote")
@@ -71,7 +72,8 @@ def models_promote(
     if len(parts) != 3 or not number.isdecimal():
         fail(f"{name!r} is not of the form FAMILY-SCHEMA-SOURCE/VERSION")
     which = parts[0], parts[1], parts[2], int(number)
-    _told(lambda services: registry.promote(services, gpu, target, which, board, ACTOR, why))
+    with services() as opened:
+        print_json(registry.promote(opened, gpu, target, which, board, ACTOR, why))
 
 
 @models.command("rollback")
@@ -81,7 +83,8 @@ def models_rollback(
     """Go back to the champion before the last promotion."""
     from wattcast.app.services.models import registry
 
-    _told(lambda services: registry.rollback(services, gpu, target, board, ACTOR, why))
+    with services() as opened:
+        print_json(registry.rollback(opened, gpu, target, board, ACTOR, why))
 
 
 def worker(jobs: int | None = None) -> None:
@@ -113,17 +116,3 @@ def worker(jobs: int | None = None) -> None:
     working.wait()
     working.close()
     engine.dispose()
-
-
-def _told(act: Any) -> None:
-    """Print what ``act`` answers, with the registry of these settings."""
-    from wattcast.app.services import Services
-    from wattcast.app.store.database import open_database
-    from wattcast.app.store.repositories import Repositories
-
-    settings = Settings()
-    engine = open_database(settings.sqlalchemy_url)
-    try:
-        print_json(act(Services(settings, data=Repositories.over(engine))))
-    finally:
-        engine.dispose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
@@ -20,6 +21,9 @@ from wattcast.app.settings import Settings
 from wattcast.predictor import messages, reports
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+    from wattcast.app.services import Services
     from wattcast.predictor import Predictor
 
 _PIPED_WIDTH = 240
@@ -42,6 +46,28 @@ def predictor(*, registry: bool = True) -> Predictor:
     return standalone_predictor(Settings(), registry=registry)
 
 
+@contextmanager
+def database() -> Iterator[Engine]:
+    """The database that the settings name, migrated if need be."""
+    from wattcast.app.store.database import open_database
+
+    engine = open_database(Settings().sqlalchemy_url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def services() -> Iterator[Services]:
+    """What the service has, on that database."""
+    from wattcast.app.services import Services
+    from wattcast.app.store.repositories import Repositories
+
+    with database() as engine:
+        yield Services(Settings(), data=Repositories.over(engine))
+
+
 def print_json(value: Any) -> None:
     """An answer as HTTP gives it, indented; NaN and infinities become ``null``."""
     clear()
@@ -62,6 +88,11 @@ class Shown(NamedTuple, Generic[Kind]):
     then: Callable[[], None] | None = None
     file: Path | None = None
     """What its places are in."""
+
+
+def told(answer: Kind, *lines: str, status: Exit = Exit.DONE) -> Shown[Kind]:
+    """An answer that people get as lines."""
+    return Shown(answer, lambda: [*map(reports.Line, lines)], status)
 
 
 def forms_of(answer: Any) -> list[str]:

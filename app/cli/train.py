@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import Shown
+from wattcast.app.cli.inputs import fail
+from wattcast.app.cli.output import Shown, services, told
 from wattcast.app.settings import Settings
 from wattcast.predictor.reports import Block, Line
 
@@ -23,8 +23,7 @@ ACTOR = "command line"
 def calibrate(
     measured: Annotated[Path, typer.Argument(metavar="MEASURED.csv")],
     predict: Annotated[Path | None, typer.Option("--predict", metavar="FILE.csv")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Shown[Any]:
     """Adapt models of other GPUs to a new one from a few launches.
 
     Needs the power files (wattcast data check). Prints which mapping was chosen and the error of
@@ -38,22 +37,19 @@ def calibrate(
     from wattcast.training.calibrate import calibrate as run
 
     found = run(measured, predict)
-    errors = found.choice.left_out_mae_watts
-    if as_json:
-        answer = {
-            "chosen": found.choice.way,
-            "measured_launches": found.measured,
-            "left_out_mae_watts": dict(errors),
-            "power_watts": list(found.predicted_watts),
-        }
-        print(json.dumps(answer, indent=2))
-        return
-    print(f"{found.measured} measured launches; mean error, leaving out one at a time:")
+    errors, chosen = found.choice.left_out_mae_watts, found.choice.way
+    answer = {
+        "chosen": chosen,
+        "measured_launches": found.measured,
+        "left_out_mae_watts": dict(errors),
+        "power_watts": list(found.predicted_watts),
+    }
+    lines = [f"{found.measured} measured launches; mean error, leaving out one at a time:"]
     for way, watts in errors.items():
-        mark = "  <- chosen" if way == found.choice.way else ""
-        print(f"  {way:14} {watts:7.1f} W{mark}")
+        lines.append(f"  {way:14} {watts:7.1f} W{'  <- chosen' if way == chosen else ''}")
     for at, watts in enumerate(found.predicted_watts, start=1):
-        print(f"launch {at}: {watts:.1f} W")
+        lines.append(f"launch {at}: {watts:.1f} W")
+    return told(answer, *lines)
 
 
 def retrain(
@@ -84,50 +80,40 @@ def retrain(
         promote: Let a better model serve.
     """
     from wattcast.app.jobs.worker import Worker
-    from wattcast.app.services import Services
     from wattcast.app.services.measurements.upload import UploadOptions, store_upload
     from wattcast.app.services.retrain import plan, submit
     from wattcast.app.services.retrain.messages import RetrainRequest
-    from wattcast.app.store.database import open_database
     from wattcast.app.store.private import private_folder
-    from wattcast.app.store.repositories import Repositories
 
     settings = Settings()
     private_folder(settings.home)
-    engine = open_database(settings.sqlalchemy_url)
-    worker = None
-    try:
-        data = Repositories.over(engine)
-        services = Services(settings, data=data)
+    with services() as use:
+        assert use.data is not None  # the database is open
         batches = list(batch or ())
         if file is not None:
             try:
                 with file.open("rb") as opened:
                     options = UploadOptions(gpu, board, schema)
-                    stored, _ = store_upload(services, opened, options, ACTOR)
+                    stored, _ = store_upload(use, opened, options, ACTOR)
             except OSError as error:
                 fail(f"{file}: {error.strerror}")
             batches.append(str(stored.id))
-            told = f"batch {stored.id}: {stored.accepted} rows, {stored.rejected} rejected"
-            print(told, file=sys.stderr)
+            counts = f"{stored.accepted} rows, {stored.rejected} rejected"
+            print(f"batch {stored.id}: {counts}", file=sys.stderr)
         body = {"gpu": gpu, "board": board, "mode": mode, "targets": target or ["power"]}
         more = {"batches": batches, "schema": schema, "dry_run": dry_run, "promote": promote}
         request = RetrainRequest.model_validate({**body, **more})
         if dry_run:
-            planned = plan(services, request)
+            planned = plan(use, request)
             return Shown(planned, lambda: [*_planned(planned.data())])
-        job, _ = submit(services, request, ACTOR)
-        worker = Worker(settings, data.jobs, 1)
-        worker.start()
-        while not job.ended:
-            time.sleep(0.2)
-            before, job = job.stage, data.jobs.get(job.id) or job
-            if job.stage != before:
-                print(f"job {job.id}: {job.stage}", file=sys.stderr)
-    finally:
-        if worker is not None:
-            worker.close()
-        engine.dispose()
+        job, _ = submit(use, request, ACTOR)
+        with closing(Worker(settings, use.data.jobs, 1)) as worker:
+            worker.start()
+            while not job.ended:
+                time.sleep(0.2)
+                before, job = job.stage, use.data.jobs.get(job.id) or job
+                if job.stage != before:
+                    print(f"job {job.id}: {job.stage}", file=sys.stderr)
     if job.result is None:
         fail(
             f"the job {job.state}: {(job.error or {}).get('detail', 'it was cancelled')}",

@@ -13,7 +13,6 @@ import typer
 
 from wattcast.app.cli import inputs, runners
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.measure import DeviceIndex
 from wattcast.app.cli.output import Shown, console, line, predictor, show
 from wattcast.app.cli.progress import advance
 from wattcast.app.python.predictors import crew
@@ -118,7 +117,7 @@ def tune(
     run: str | None = None,
     run_seconds: Annotated[float, typer.Option(min=0.1)] = 60,
     measure: bool = False,
-    device: DeviceIndex = None,
+    device: int | None = None,
     predictions: Annotated[int, typer.Option(min=10)] = 500,
     budget: Annotated[int, typer.Option(min=1)] = 50,
     following: Annotated[int, typer.Option("--next", min=1)] = 5,
@@ -142,6 +141,7 @@ def tune(
             seconds, or seconds and joules.
         run_seconds: A run that takes longer has failed.
         measure: Measure on the GPU of this machine, as `wattcast measure` does.
+        device: CUDA device number. Required if there are several GPUs.
         predictions: Most predictions before a measurement; the rest is told from them.
         budget: Most measurements with --run or --measure.
         following: How many to propose.

@@ -36,7 +36,7 @@ from wattcast.training.engine import Checkpoints, Engine, InProcess, family_on, 
 from wattcast.training.evaluation.scores import Floats, Rows
 from wattcast.training.families import SEED, Family, get_family, library_versions
 from wattcast.training.folds import Folds, PowerScores, UploadFold, folds_over, power_scores
-from wattcast.training.gate import CHAMPION, OldRows, Opponent, judge
+from wattcast.training.gate import CHAMPION, OldRows, Opponent
 from wattcast.training.uploads import Base, Candidate, Champion, Order, Uploads
 
 MORE_TREES: Mapping[str, int] = MappingProxyType({"xgboost": 100, "catboost": 60})
@@ -149,16 +149,9 @@ def retrain(
     if champion is not None:
         watts = champion.model.predict_watts(rows.vectors)
         opponents = (Opponent(CHAMPION, watts, champion.card.marks), *opponents)
-    compared = uploads.hold_out(
-        final.grouped_watts,
-        final.baseline_watts,
-        opponents,
-        boosting.ancestor,
-        order.policy,
-        notes,
-    )
-    verdict = judge(compared, boosting.old_rows(models), order.policy)
-    return Candidate(tuple(cards), verdict, compared)
+    old, left_out = boosting.old_rows(models), (final.grouped_watts, final.baseline_watts)
+    ancestor = boosting.ancestor
+    return uploads.judged(tuple(cards), *left_out, opponents, ancestor, order.policy, notes, old)
 
 
 @dataclass(frozen=True)

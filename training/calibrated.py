@@ -49,7 +49,7 @@ from wattcast.training import provenance
 from wattcast.training.evaluation.scores import Indices, Rows, time_scores
 from wattcast.training.families import library_versions
 from wattcast.training.folds import LEVEL, Corrections, Folds, folds_over, power_scores
-from wattcast.training.gate import OldRows, Opponent, judge
+from wattcast.training.gate import OldRows, Opponent
 from wattcast.training.uploads import Candidate, Order, Uploads
 
 # Corrects the physical model by a few measured launches of a GPU it was not fitted on.
@@ -300,14 +300,12 @@ def _calibrate(
     way, parameters = corrections.fitted(everything)
     card = make_card(folds, left_out, way)
     card = provenance.write_parameters(card, out_dir, PARAMETERS_NAME, parameters)
-    compared = uploads.hold_out(
-        left_out[0], folds.baseline_watts[0], opponents, ancestor, order.policy, notes
-    )
     old = None
     if champion is not None and not new.all():
         final = corrections.predict(parameters, everything)
         old = OldRows(rows.watts[~new], rows.groups[~new], final[~new], champion[~new])
-    return Candidate((card,), judge(compared, old, order.policy), compared)
+    predicted = left_out[0], folds.baseline_watts[0]
+    return uploads.judged((card,), *predicted, opponents, ancestor, order.policy, notes, old)
 
 
 @dataclass(frozen=True)

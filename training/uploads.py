@@ -20,7 +20,7 @@ from wattcast.models.cards import Marks, ModelCard, SchemaReference, Source
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import NATIVE_NAMES, AnyCard, Artifact
 from wattcast.training.evaluation.scores import Floats, Rows
-from wattcast.training.gate import HoldOut, Opponent, Policy, Verdict
+from wattcast.training.gate import HoldOut, OldRows, Opponent, Policy, Verdict, judge
 from wattcast.training.provenance import code_revision, today
 
 SOURCE = "uploads"
@@ -127,19 +127,22 @@ class Uploads:
         )
         return Footing(unseen | (self.new & known), (note,))
 
-    def hold_out(
+    def judged(
         self,
+        cards: tuple[AnyCard, ...],
         candidate: Floats,
         baseline: Floats,
         opponents: Sequence[Opponent],
         ancestor: Marks | None,
         policy: Policy,
-        notes: tuple[str, ...] = (),
-    ) -> HoldOut:
-        """The rows to compare on. ``candidate`` and ``baseline`` are predictions ``[n]`` of all
-        rows with their kernels left out; ``ancestor`` as in ``footing``."""
+        notes: tuple[str, ...],
+        old: OldRows | None,
+    ) -> Candidate[AnyCard]:
+        """The candidate of ``cards`` with its verdict. ``candidate`` and ``baseline`` are
+        predictions ``[n]`` of all rows with their kernels left out; ``ancestor`` as in
+        ``footing``."""
         at, footing_notes = self.footing(ancestor, [each.marks for each in opponents], policy)
-        return HoldOut(
+        compared = HoldOut(
             measured=self.rows.watts[at],
             groups=self.rows.groups[at],
             candidate=candidate[at],
@@ -148,6 +151,7 @@ class Uploads:
             at=np.flatnonzero(at),
             notes=(*notes, *footing_notes),
         )
+        return Candidate(cards, judge(compared, old, policy), compared)
 
 
 @dataclass(frozen=True)

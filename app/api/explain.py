@@ -8,12 +8,14 @@ from uuid import UUID
 
 from fastapi import Query, Request
 from fastapi.responses import Response
+from pydantic import Field
 
 from wattcast.app.api.route import Router, json_response
 from wattcast.app.services import Services, services_of
 from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explain
 from wattcast.predictor.explain.page import POLICY, drawn
 from wattcast.predictor.explain.pictures import ChartKind
+from wattcast.predictor.messages import Described
 from wattcast.predictor.messages.explain import (
     LimeAnswer,
     ShapAnswer,
@@ -45,64 +47,49 @@ _FORMATS: dict[int | str, dict[str, Any]] = {
 }
 
 
+class Asked(Described):
+    """What is to be explained, and how."""
+
+    prediction_id: UUID
+    """The id that POST /predict answered."""
+    method: Method = "shap"
+    """`shap`: exact; `lime`: seeded local linear model."""
+    target: Target = "power"
+    """What is explained."""
+    format: Format | None = None
+    """Default: from the Accept header, else JSON."""
+    chart: ChartKind = "waterfall"
+    """Chart in pictures: from base to prediction, or plain bars."""
+    seeds: int = Field(1, ge=1, le=MOST_SEEDS)
+    """LIME seeds; several also give the stability."""
+
+
 @router.answers(
     "/explain",
     ShapAnswer | LimeAnswer | TimeShapAnswer | TimeLimeAnswer,
     "unknown-prediction no-explanation unknown-model validation busy time-limit store",
     also=_FORMATS,
 )
-async def get_explain(
-    request: Request,
-    prediction_id: Annotated[UUID, Query(description="The id that POST /predict answered.")],
-    method: Annotated[
-        Method, Query(description="`shap`: exact; `lime`: seeded local linear model.")
-    ] = "shap",
-    target: Annotated[Target, Query(description="What is explained.")] = "power",
-    format: Annotated[  # noqa: A002 - the parameter's name
-        Format | None, Query(description="Default: from the Accept header, else JSON.")
-    ] = None,
-    chart: Annotated[
-        ChartKind,
-        Query(description="Chart in pictures: from base to prediction, or plain bars."),
-    ] = "waterfall",
-    seeds: Annotated[
-        int,
-        Query(
-            ge=1,
-            le=MOST_SEEDS,
-            description="LIME seeds; several also give the stability.",
-        ),
-    ] = 1,
-) -> Response:
+async def get_explain(request: Request, asked: Annotated[Asked, Query()]) -> Response:
     """Explain a prediction.
 
     SHAP contributions sum with the base to the prediction, in watts or seconds. A physical
     power model is explained by component (with joules), a time by the model's own parts.
     """
     services = services_of(request)
-    wanted = format or chosen(request.headers.get("accept"), MEDIA)
-    made = await services.analyses.run(
-        _explained, services, prediction_id, method, target, seeds, wanted, chart
-    )
+    wanted = asked.format or chosen(request.headers.get("accept"), MEDIA)
+    made = await services.analyses.run(_explained, services, asked, wanted)
     made.headers["Vary"] = "Accept"
     return made
 
 
-def _explained(
-    services: Services,
-    prediction_id: UUID,
-    method: Method,
-    target: Target,
-    seeds: int,
-    wanted: str,
-    kind: ChartKind,
-) -> Response:
-    found = explain(services, prediction_id, method, target, seeds)
+def _explained(services: Services, asked: Asked, wanted: str) -> Response:
+    found = explain(services, asked.prediction_id, asked.method, asked.target, asked.seeds)
     if wanted == "json":
         return json_response(found)
-    prediction = answer_of(record_of(services, prediction_id))
+    prediction = answer_of(record_of(services, asked.prediction_id))
     headers = {"Content-Security-Policy": POLICY} if wanted == "html" else None
-    content = drawn(found, prediction, wanted, kind)
+    content = drawn(found, prediction, wanted, asked.chart)
     return Response(content, media_type=MEDIA[wanted], headers=headers)
 
 

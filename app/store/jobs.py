@@ -11,7 +11,8 @@ own comes to nothing. A result counts only through ``finish``, in the transactio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
@@ -23,13 +24,14 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from wattcast.app.store.database import database_now, seconds_since_1970
-from wattcast.app.store.tables import JOB_EVENTS, JOBS, read, record
+from wattcast.app.store.tables import JOB_EVENTS, JOBS, found, read, record, records
 from wattcast.features.errors import ServiceError
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
 ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
 _QUEUED = {"state": "queued", "stage": "queued", "progress": 0.0}
+_FREE: Mapping[str, None] = {"lease_token": None, "lease_until": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +123,12 @@ class JobStore:
             if key is None:
                 raise
             return self._under_key(key, digest), False
-        found = self.get(job_id)
-        assert found is not None
-        return found, True
+        job = self.get(job_id)
+        assert job is not None
+        return job, True
 
     def _under_key(self, key: str, digest: str) -> Job:
-        with self._engine.connect() as connection:
-            row = connection.execute(sa.select(JOBS).where(JOBS.c.idempotency_key == key)).one()
+        (row,) = found(self._engine, sa.select(JOBS).where(JOBS.c.idempotency_key == key))
         if row.request_sha256 != digest:
             raise ServiceError(
                 "idempotency-key",
@@ -137,23 +138,20 @@ class JobStore:
 
     def get(self, job_id: UUID) -> Job | None:
         """A job by its id."""
-        with self._engine.connect() as connection:
-            row = connection.execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
-        return None if row is None else read(Job, row)
+        jobs = records(self._engine, Job, sa.select(JOBS).where(JOBS.c.id == job_id))
+        return jobs[0] if jobs else None
 
     def ended_of(self, job_ids: Sequence[UUID]) -> list[UUID]:
         """Which of these jobs have ended."""
         if not job_ids:
             return []
         query = sa.select(JOBS.c.id).where(JOBS.c.id.in_(job_ids), JOBS.c.state.in_(ENDED))
-        with self._engine.connect() as connection:
-            return list(connection.scalars(query))
+        return [row.id for row in found(self._engine, query)]
 
     def latest(self, limit: int = 100) -> list[Job]:
         """Jobs, newest first."""
         query = sa.select(JOBS).order_by(JOBS.c.created.desc(), JOBS.c.id).limit(limit)
-        with self._engine.connect() as connection:
-            return [read(Job, row) for row in connection.execute(query)]
+        return records(self._engine, Job, query)
 
     def events(self, job_id: UUID, after: int = 0, limit: int = 1000) -> list[JobEvent]:
         """What happened to a job after the event of id ``after``, in order."""
@@ -164,8 +162,7 @@ class JobStore:
             .order_by(columns.id)
             .limit(limit)
         )
-        with self._engine.connect() as connection:
-            return [read(JobEvent, row) for row in connection.execute(query)]
+        return records(self._engine, JobEvent, query)
 
     def claim(self, kinds: Sequence[str], lease_seconds: float, most_attempts: int) -> Claim | None:
         """Take the oldest job that waits, or whose worker is gone; ``None`` if there is none.
@@ -213,35 +210,30 @@ class JobStore:
         """End jobs whose worker is gone and that shall not run again."""
         columns = JOBS.c
         gone = sa.or_(columns.cancel_requested, columns.attempts >= most_attempts)
-        with self._engine.connect() as connection:
-            found = connection.execute(
-                sa.select(columns.id, columns.lease_token).where(expired, gone)
-            ).all()
-        for job_id, token in found:  # as a rule none
+        lost = sa.select(columns.id, columns.lease_token).where(expired, gone)
+        for row in found(self._engine, lost):  # as a rule none
             why = f"its worker died {most_attempts} times; see the log"
             error = {"kind": "internal", "detail": why}
             try:
-                with self._engine.begin() as connection:
-                    job = self._held(connection, job_id, token)
+                with self._lease(row.id, row.lease_token) as (connection, job):
                     if job.cancel_requested:
-                        self._end(connection, job_id, "cancelled", {})
+                        self._end(connection, row.id, "cancelled", {})
                     else:
-                        self._end(connection, job_id, "failed", {"error": error}, why)
+                        self._end(connection, row.id, "failed", {"error": error}, why)
             except LeaseLostError:
                 continue  # another worker came first
 
     def beat(self, job_id: UUID, token: str, lease_seconds: float) -> bool:
         """Renew a lease; ``True`` if the job is to be cancelled. Raises LeaseLostError."""
         until = database_now() + lease_seconds
-        with self._engine.begin() as connection:
-            return self._held(connection, job_id, token, lease_until=until).cancel_requested
+        with self._lease(job_id, token, lease_until=until) as (_, job):
+            return job.cancel_requested
 
     def progress(
         self, job_id: UUID, token: str, stage: str, share: float, detail: str = ""
     ) -> None:
         """Tell how far a job is. Raises LeaseLostError."""
-        with self._engine.begin() as connection:
-            self._held(connection, job_id, token, stage=stage, progress=share)
+        with self._lease(job_id, token, stage=stage, progress=share) as (connection, _):
             _event(connection, job_id, "running", stage, share, detail)
 
     def finish(
@@ -256,23 +248,20 @@ class JobStore:
 
     def fail(self, job_id: UUID, token: str, error: Mapping[str, Any]) -> None:
         """End a job that cannot succeed. Raises LeaseLostError."""
-        with self._engine.begin() as connection:
-            self._held(connection, job_id, token)
+        with self._lease(job_id, token) as (connection, _):
             self._end(connection, job_id, "failed", {"error": error}, str(error.get("detail")))
 
     def release(
         self, job_id: UUID, token: str, why: str, *, wait_seconds: float = 0.0, used: bool = True
     ) -> None:
         """Give a job back to the queue; ``used``: the attempt counts. Raises LeaseLostError."""
-        with self._engine.begin() as connection:
-            job = self._held(connection, job_id, token)
+        with self._lease(job_id, token) as (connection, job):
             if job.cancel_requested:
                 self._end(connection, job_id, "cancelled", {})
                 return
             values = {
                 **_QUEUED,
-                "lease_token": None,
-                "lease_until": None,
+                **_FREE,
                 "not_before": database_now() + wait_seconds,
                 "attempts": JOBS.c.attempts - (0 if used else 1),
             }
@@ -299,9 +288,14 @@ class JobStore:
 
     def cancelled(self, job_id: UUID, token: str) -> None:
         """Tell that a job has stopped as asked. Raises LeaseLostError."""
-        with self._engine.begin() as connection:
-            self._held(connection, job_id, token)
+        with self._lease(job_id, token) as (connection, _):
             self._end(connection, job_id, "cancelled", {})
+
+    @contextmanager
+    def _lease(self, job_id: UUID, token: str, **values: Any) -> Iterator[tuple[Connection, Job]]:
+        """A transaction and the job under this lease. Raises LeaseLostError."""
+        with self._engine.begin() as connection:
+            yield connection, self._held(connection, job_id, token, **values)
 
     def _held(self, connection: Connection, job_id: UUID, token: str, **values: Any) -> Job:
         """The job under this lease, its row locked until the transaction ends.
@@ -329,14 +323,7 @@ class JobStore:
         values: Mapping[str, Any],
         detail: str = "",
     ) -> None:
-        ended = {
-            "state": state,
-            "stage": state,
-            "lease_token": None,
-            "lease_until": None,
-            "finished": datetime.now(UTC),
-            **values,
-        }
+        ended = {"state": state, "stage": state, **_FREE, "finished": datetime.now(UTC), **values}
         done = sa.update(JOBS).where(JOBS.c.id == job_id).values(ended).returning(JOBS.c.progress)
         share = connection.execute(done).scalar_one()
         _event(connection, job_id, state, state, share, detail)
@@ -390,12 +377,10 @@ def job_figures(engine: Engine, kinds: Sequence[str], bounds: Sequence[float]) -
         .where(columns.kind.in_(kinds))
         .group_by(columns.kind, columns.state)
     )
-    with engine.connect() as connection:
-        rows = connection.execute(query).all()
     by_state = {(kind, state): 0 for kind in kinds for state in STATES}
     oldest = dict.fromkeys(kinds, 0.0)
     durations = []
-    for row in rows:
+    for row in found(engine, query):
         by_state[row.kind, row.state] = int(row.jobs)
         if row.state == "queued":
             oldest[row.kind] = max(0.0, float(row.waited))

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
 
 from wattcast.app.store.database import store_errors
-from wattcast.app.store.tables import API_KEYS, read, record
+from wattcast.app.store.tables import API_KEYS, found, read, record
 
 Scope = Literal["read", "write", "train"]
 """``read`` predicts and looks, ``write`` uploads and deletes measurements, ``train`` makes and
@@ -70,9 +70,8 @@ class KeyStore:
     def all(self) -> list[ApiKey]:
         """Every key, the oldest first, revoked ones too."""
         columns = API_KEYS.c
-        with self._engine.connect() as connection:
-            found = connection.execute(sa.select(*columns).order_by(columns.created, columns.id))
-            return [_key(row) for row in found]
+        query = sa.select(API_KEYS).order_by(columns.created, columns.id)
+        return [_key(row) for row in found(self._engine, query)]
 
     def revoke(self, key_id: str, actor: str) -> bool:
         """End a key for good; ``False`` if there is none of this id that is still in use."""
@@ -89,10 +88,8 @@ class KeyStore:
 
     def hashes(self) -> dict[str, tuple[ApiKey, str]]:
         """The keys in use with the hashes of their tokens, by id."""
-        columns = API_KEYS.c
-        with self._engine.connect() as connection:
-            found = connection.execute(sa.select(*columns).where(columns.revoked.is_(None)))
-            return {row.id: (_key(row), row.secret_sha256) for row in found}
+        query = sa.select(API_KEYS).where(API_KEYS.c.revoked.is_(None))
+        return {row.id: (_key(row), row.secret_sha256) for row in found(self._engine, query)}
 
 
 UNKNOWN_SECONDS = 0.25
@@ -122,11 +119,11 @@ class KeyRing:
         A key that is unknown may have been made a moment ago. So it is looked for, but not more
         often than every ``UNKNOWN_SECONDS``: wrong keys wait, and cost next to nothing.
         """
-        found = _KEY.fullmatch(token)
-        if found is None:
+        known = _KEY.fullmatch(token)
+        if known is None:
             return None
         age = time.monotonic() - self._read_at
-        if found[1] in self._keys:
+        if known[1] in self._keys:
             return 0.0 if age > KEPT_SECONDS else None
         return max(0.0, min(KEPT_SECONDS, UNKNOWN_SECONDS) - age)
 
@@ -143,8 +140,8 @@ class KeyRing:
 
     def find(self, token: str) -> ApiKey | None:
         """The key of a token; ``None`` for one that is unknown, wrong or revoked."""
-        found = _KEY.fullmatch(token)
-        key, expected = self._keys.get(found[1], (None, "")) if found else (None, "")
+        known = _KEY.fullmatch(token)
+        key, expected = self._keys.get(known[1], (None, "")) if known else (None, "")
         return key if hmac.compare_digest(expected, _hash(token)) else None
 
 

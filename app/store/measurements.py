@@ -19,6 +19,7 @@ from wattcast.app.store.tables import (
     MEASUREMENTS,
     OBSERVATIONS,
     PTX,
+    found,
     page,
     plain,
     read,
@@ -165,22 +166,19 @@ class MeasurementStore:
 
     def get(self, batch_id: UUID) -> Batch | None:
         """A batch by its id."""
-        found = self.get_many([batch_id])
-        return found.get(batch_id)
+        return self.get_many([batch_id]).get(batch_id)
 
     def get_many(self, batch_ids: Sequence[UUID]) -> dict[UUID, Batch]:
         """Batches by id; one that does not exist is missing."""
         columns = MEASUREMENT_BATCHES.c
         query = sa.select(*columns).where(columns.id.in_(batch_ids))
-        with self._engine.connect() as connection:
-            return {row.id: _batch(row) for row in connection.execute(query)}
+        return {row.id: _batch(row) for row in found(self._engine, query)}
 
     def latest(self, *, limit: int = 100, before: UUID | None = None) -> list[Batch]:
         """Batches, newest first; ``before`` is the last of the page before.
         A ``before`` that does not exist gives an empty page."""
         query = page(sa.select(MEASUREMENT_BATCHES), MEASUREMENT_BATCHES, limit, before)
-        with self._engine.connect() as connection:
-            return [_batch(row) for row in connection.execute(query)]
+        return [_batch(row) for row in found(self._engine, query)]
 
     def rows(
         self, batch_ids: Sequence[UUID], *, gpu: str | None = None
@@ -207,19 +205,15 @@ class MeasurementStore:
         )
         if board is not None:
             query = query.where(sa.func.coalesce(columns.board, "") == board)
-        with self._engine.connect() as connection:
-            return int(connection.execute(query).scalar_one())
+        return int(found(self._engine, query)[0][0])
 
     def ptx(self, sha256s: Sequence[str]) -> dict[str, str]:
         """Stored PTX texts by hash; one that is not stored is missing."""
         if not sha256s:
             return {}
         query = sa.select(PTX.c.sha256, PTX.c.compressed).where(PTX.c.sha256.in_(sha256s))
-        with self._engine.connect() as connection:
-            return {
-                row.sha256: zlib.decompress(row.compressed).decode()
-                for row in connection.execute(query)
-            }
+        rows = found(self._engine, query)
+        return {row.sha256: zlib.decompress(row.compressed).decode() for row in rows}
 
     def delete(self, batch_id: UUID, actor: str) -> bool:
         """Delete a batch with its rows; ``False`` if there is none. Its PTX stays."""

@@ -28,7 +28,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, Statement
 from wattcast.app.logs import log
 from wattcast.app.problems import NOT_STORED
 from wattcast.app.store.database import DATABASE_SECONDS, StoreError, store_errors
-from wattcast.app.store.tables import PREDICTIONS, PTX, page, read
+from wattcast.app.store.tables import PREDICTIONS, PTX, found, page, read, records
 from wattcast.predictor.parts.memory import Kept, Memory
 from wattcast.predictor.parts.stored import PredictionRecord
 
@@ -177,24 +177,23 @@ class PredictionStore:
     def recent(self, prediction_id: UUID) -> PredictionRecord | None:
         """A record that is still in memory; never touches the database."""
         with self._changed:
-            found = self._recent.get(prediction_id)
-            if found is None:
+            recent = self._recent.get(prediction_id)
+            if recent is None:
                 pending = (*self._writing, *self._waiting)
-                found = next((q.record for q in pending if q.record.id == prediction_id), None)
-            return found
+                recent = next((q.record for q in pending if q.record.id == prediction_id), None)
+            return recent
 
     def get(self, prediction_id: UUID) -> PredictionRecord | None:
         """A record from memory or the database. Raises StoreError if the latter is gone."""
-        found = self.recent(prediction_id)
-        if found is not None:
-            return found
-        columns = PREDICTIONS.c
-        query = sa.select(*columns).where(columns.id == prediction_id)
-        with store_errors("the database cannot be read"), self._engine.connect() as connection:
-            row = connection.execute(query).one_or_none()
-        if row is None:
+        recent = self.recent(prediction_id)
+        if recent is not None:
+            return recent
+        query = sa.select(PREDICTIONS).where(PREDICTIONS.c.id == prediction_id)
+        with store_errors("the database cannot be read"):
+            rows = found(self._engine, query)
+        if not rows:
             return None
-        return read(PredictionRecord, row, result=row.result.encode(), ptx=None)
+        return read(PredictionRecord, rows[0], result=rows[0].result.encode(), ptx=None)
 
     def ptx(self, sha256: str) -> str | None:
         """A stored PTX text by its hash."""
@@ -204,9 +203,8 @@ class PredictionStore:
                 if record.ptx is not None and record.ptx_sha256 == sha256:
                     return record.ptx
         query = sa.select(PTX.c.compressed).where(PTX.c.sha256 == sha256)
-        with self._engine.connect() as connection:
-            compressed = connection.scalar(query)
-        return None if compressed is None else zlib.decompress(compressed).decode()
+        rows = found(self._engine, query)
+        return zlib.decompress(rows[0].compressed).decode() if rows else None
 
     def check(self) -> None:
         """Ask the database for a sign of life. Raises StoreError."""
@@ -370,10 +368,7 @@ def latest(engine: Engine, *, limit: int, before: UUID | None = None) -> list[Pa
     """
     columns = PREDICTIONS.c
     query = sa.select(columns.id, columns.created, columns.request, columns.result)
-    with engine.connect() as connection:
-        return [
-            read(Past, row) for row in connection.execute(page(query, PREDICTIONS, limit, before))
-        ]
+    return records(engine, Past, page(query, PREDICTIONS, limit, before))
 
 
 MOST_ANSWERED = 20_000
@@ -400,5 +395,4 @@ def answered(engine: Engine, sha256s: Sequence[str]) -> list[Answered]:
         .order_by(columns.created.desc())
         .limit(MOST_ANSWERED)
     )
-    with engine.connect() as connection:
-        return [read(Answered, row) for row in connection.execute(query)]
+    return records(engine, Answered, query)

@@ -146,9 +146,7 @@ class RegistryStore:
 
     def generation(self) -> int:
         """A number that grows with every change."""
-        with self._engine.connect() as connection:
-            found = connection.execute(sa.select(tables.REGISTRY.c.generation)).scalar_one()
-        return int(found)
+        return int(tables.found(self._engine, sa.select(tables.REGISTRY.c.generation))[0][0])
 
     def reserve_version(self) -> int:
         """A version number that nobody else gets. One that is not used leaves a gap."""
@@ -199,12 +197,10 @@ class RegistryStore:
             .order_by(columns.id.desc())
             .limit(limit)
         )
-        with self._engine.connect() as connection:
-            rows = connection.execute(query).all()
-            wanted = sa.select(tables.MODEL_VERSIONS).where(
-                tables.MODEL_VERSIONS.c.id.in_({row.version_id for row in rows})
-            )
-            versions = {row.id: _version(row) for row in connection.execute(wanted)}
+        rows = tables.found(self._engine, query)
+        wanted = tables.MODEL_VERSIONS.c.id.in_({row.version_id for row in rows})
+        made = tables.found(self._engine, sa.select(tables.MODEL_VERSIONS).where(wanted))
+        versions = {row.id: _version(row) for row in made}
         return [_move(row, versions) for row in rows]
 
     def register(

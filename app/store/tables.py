@@ -55,6 +55,17 @@ def read(kind: type[Record], row: sa.Row[Any], **more: Any) -> Record:
     return kind(**{name: getattr(row, name) for name in names}, **more)
 
 
+def found(engine: Engine, query: sa.Select[Any]) -> list[sa.Row[Any]]:
+    """What a query finds, in a transaction of its own. Raises SQLAlchemyError."""
+    with engine.connect() as connection:
+        return list(connection.execute(query))
+
+
+def records(engine: Engine, kind: type[Record], query: sa.Select[Any]) -> list[Record]:
+    """The same as dataclasses."""
+    return [read(kind, row) for row in found(engine, query)]
+
+
 def plain(record: DataclassInstance, *without: str) -> dict[str, Any]:
     """A record's fields by name, but ``without`` some; times as text (ISO 8601)."""
     found = {one.name: getattr(record, one.name) for one in fields(record)}
@@ -376,5 +387,4 @@ def record(
 def entries(engine: Engine, *, limit: int = 100) -> list[AuditEntry]:
     """The latest ``limit`` entries, newest first."""
     query = sa.select(AUDIT_LOG).order_by(AUDIT_LOG.c.id.desc()).limit(limit)
-    with engine.connect() as connection:
-        return [read(AuditEntry, row) for row in connection.execute(query)]
+    return records(engine, AuditEntry, query)

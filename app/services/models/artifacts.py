@@ -19,7 +19,7 @@ from wattcast.app.store.registry import PACKAGED, ModelName, Version
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
 from wattcast.models.store import AnyCard, Artifact, ArtifactStore
-from wattcast.models.time.calibration import TimeCorrectionCard
+from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
 from wattcast.predictor.parts.power_models import PowerModels
 
 
@@ -64,9 +64,10 @@ class RegistryArtifacts:
         was."""
         return self._open(name, card_sha256, ModelCard)
 
-    def open_correction(self, name: ModelName, card_sha256: str) -> Artifact[TimeCorrectionCard]:
-        """The same for a correction of times."""
-        return self._open(name, card_sha256, TimeCorrectionCard)
+    def correction(self, version: Version) -> CorrectedTimes:
+        """The same of a registered correction of times."""
+        artifact = self._open(version.name, version.card_sha256, TimeCorrectionCard)
+        return CorrectedTimes(artifact)
 
     def _open(self, name: ModelName, card_sha256: str, kind: type[AnyCard]) -> Artifact[AnyCard]:
         folder = self.root / name.place

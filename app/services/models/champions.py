@@ -182,8 +182,7 @@ class Champions:
     def _correction(self, version: store.Version) -> CorrectedTimes:
         """A correction of times; all stay open, being a few numbers each."""
         if version.id not in self._times:
-            artifact = self._artifacts.open_correction(version.name, version.card_sha256)
-            self._times[version.id] = CorrectedTimes(artifact)
+            self._times[version.id] = self._artifacts.correction(version)
         return self._times[version.id]
 
     def _forget(self, serving: Sequence[int]) -> None:

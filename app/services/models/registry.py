@@ -10,7 +10,6 @@ from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, sha256_of
 from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
 from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
-from wattcast.models.time.calibration import CorrectedTimes
 from wattcast.predictor.catalog import observed
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 
@@ -77,7 +76,7 @@ def _version(
             artifacts = RegistryArtifacts.of(services.settings)
             # What does not load shall not serve.
             if place.target == TIME:
-                CorrectedTimes(artifacts.open_correction(version.name, version.card_sha256))
+                artifacts.correction(version)
             else:
                 open_version(services.power, artifacts, version)
             return NewVersion(version.name, version.board, PACKAGED, version.card_sha256)

@@ -58,17 +58,15 @@ def serving(settings: Settings, power: power_models.PowerModels) -> power_models
     registry = _Registry(settings)
 
     def champion(version: Version) -> power_models.Champion:
-        from wattcast.app.services.models.artifacts import RegistryArtifacts, open_version
+        from wattcast.app.services.models import artifacts
 
-        return power_models.champion_of(
-            open_version(power, RegistryArtifacts.of(settings), version)
-        )
+        own = artifacts.RegistryArtifacts.of(settings)
+        return power_models.champion_of(artifacts.open_version(power, own, version))
 
     def correction(version: Version) -> CorrectedTimes:
         from wattcast.app.services.models.artifacts import RegistryArtifacts
 
-        artifacts = RegistryArtifacts.of(settings)
-        return CorrectedTimes(artifacts.open_correction(version.name, version.card_sha256))
+        return RegistryArtifacts.of(settings).correction(version)
 
     return power_models.Serving(
         Promoted(lambda: registry.champions(power_models.TARGET), _once(champion)),

@@ -14,7 +14,6 @@ both in ``wattcast.training``: *boosted* (modes ``full`` and ``continue``) and *
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -24,7 +23,7 @@ from sqlalchemy.engine import Connection
 from wattcast.app.jobs.worker import work_folder
 from wattcast.app.logs import log
 from wattcast.app.problems import kind_of
-from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
+from wattcast.app.services.models.artifacts import name_of
 from wattcast.app.services.retrain.candidates import Outcome, Retraining, prepare, train
 from wattcast.app.services.retrain.messages import PlanAnswer, RetrainRequest
 from wattcast.app.services.retrain.plan import planned
@@ -68,34 +67,10 @@ def submit(
 def plan(services: Services, request: RetrainRequest) -> PlanAnswer:
     """What a retraining would do. Raises as ``submit``, and DataError where no row would train."""
     gpu = _checked(services, request)
-    asked = _retraining(services, services.database, request, Path())
+    asked = Retraining(services, services.database, request, Path())
     targets = [prepare(asked, target) for target in request.targets]
     plans = [planned(target) for target in targets]
     return PlanAnswer(gpu=gpu, board=targets[-1].place.board or None, targets=plans)
-
-
-def _retraining(
-    services: Services,
-    data: Repositories,
-    request: RetrainRequest,
-    work: Path,
-    progress: Callable[[str, float], None] = lambda stage, share: None,
-) -> Retraining:
-    """A retraining against the registry as it stands now."""
-    from wattcast.training.gate import Policy
-
-    settings = services.settings
-    return Retraining(
-        services=services,
-        data=data,
-        artifacts=RegistryArtifacts.of(settings),
-        snapshot=data.registry.snapshot(),
-        gpu=services.gpus.load(request.gpu),
-        request=request,
-        policy=Policy(),
-        work=work,
-        progress=progress,
-    )
 
 
 def _checked(services: Services, request: RetrainRequest) -> str:
@@ -172,7 +147,7 @@ def _run(services: Services, data: Repositories, job: Job, token: str) -> None:
     progress("rows", 0.0)
     work = work_folder(services.settings, job.id)
     shutil.rmtree(work / "made", ignore_errors=True)  # of an attempt that died
-    asked = _retraining(services, data, request, work, progress)
+    asked = Retraining(services, data, request, work, progress)
     outcomes = []
     for number, target in enumerate(request.targets):  # noqa: B007 - ``progress`` reads it
         outcomes.append(train(prepare(asked, target)))

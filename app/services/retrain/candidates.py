@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -71,20 +72,37 @@ MOST_SHOWN = 400
 class Retraining:
     """What is asked, and where the data are.
 
-    ``snapshot`` is the registry that the candidate is judged against, ``work`` the folder of new
-    artifacts (``made``) and of fits that outlive an attempt (``folds``). ``progress`` takes the
-    stage and the share of the work that is done.
+    ``work`` is the folder of new artifacts (``made``) and of fits that outlive an attempt
+    (``folds``). ``progress`` takes the stage and the share of the work that is done.
     """
 
     services: Services
     data: Repositories
-    artifacts: RegistryArtifacts
-    snapshot: Snapshot
-    gpu: GpuProfile
     request: RetrainRequest
-    policy: Policy
     work: Path
     progress: Callable[[str, float], None] = lambda stage, share: None
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The registry that the candidate is judged against: as it stands when first asked."""
+        return self.data.registry.snapshot()
+
+    @cached_property
+    def artifacts(self) -> RegistryArtifacts:
+        """Artifacts of registered versions."""
+        return RegistryArtifacts.of(self.services.settings)
+
+    @cached_property
+    def gpu(self) -> GpuProfile:
+        """The board's profile."""
+        return self.services.gpus.load(self.request.gpu)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What a promotion takes."""
+        from wattcast.training.gate import Policy
+
+        return Policy()
 
     @property
     def launches(self) -> Launches:
@@ -261,12 +279,8 @@ def prepare(asked: Retraining, target: Target) -> Prepared:
     if target == TIME:
         version = asked.snapshot.answering(place)
         if version is not None:
-            correction = CorrectedTimes(
-                asked.artifacts.open_correction(version.name, version.card_sha256)
-            )
-        before: BoardFacts | TimeBoard | None = (
-            None if correction is None else correction.card.board
-        )
+            correction = asked.artifacts.correction(version)
+        before: BoardFacts | TimeBoard | None = correction.card.board if correction else None
     else:
         answering = asked.serving(place)
         before = answering.card.board

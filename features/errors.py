@@ -149,6 +149,11 @@ class ServiceError(WattcastError):
         self.kind = kind
 
 
+def refused(detail: str, field: str) -> ServiceError:
+    """The error of a request whose ``field`` asks for what is not given."""
+    return ServiceError("validation", detail, field=field)
+
+
 class MissingExtraError(WattcastError):
     """Something needs a package that is not installed; the message has the pip command."""
 

@@ -69,9 +69,11 @@ class Launch:
         block: int | tuple[int, ...] | list[int],
         dynamic_shared_bytes: int = 0,
         arguments: Mapping[str, Argument] | None = None,
+        l2: L2State = "warm",
     ) -> Launch:
         """Build from 1 to 3 dimensions; missing ones are 1. Raises LaunchError."""
-        return cls(dim3("grid", grid), dim3("block", block), dynamic_shared_bytes, arguments or {})
+        dims = dim3("grid", grid), dim3("block", block)
+        return cls(*dims, dynamic_shared_bytes, arguments or {}, l2)
 
     @property
     def blocks(self) -> int:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
 
-_SAMPLING = ("launch_blocks", "relative_standard_error", "completed", "effort")
-
 MOST_ROWS = 2000
 """Accesses and source lines of one answer; a warning tells how many are left out."""
 
@@ -46,8 +44,8 @@ def analyze(predictor: Predictor, request: messages.AnalyzeRequest) -> messages.
         compiled=parts.compiled(source),
         launch=_launch(analysis, source),
         how=analysis.activity_how,
-        occupancy=messages.AnalyzedOccupancy(
-            **parts.occupancy(analysis).data(),
+        occupancy=messages.AnalyzedOccupancy.from_attributes(
+            analysis.occupancy,
             limits={str(name): blocks for name, blocks in analysis.occupancy.limits.items()},
             waves=analysis.waves,
         ),
@@ -55,21 +53,16 @@ def analyze(predictor: Predictor, request: messages.AnalyzeRequest) -> messages.
         loops=_loops(analysis),
         mix=dict(mix),
         blocks=_blocks(analysis),
-        accesses=[messages.AnalyzedAccess(**asdict(access)) for access in accesses[:MOST_ROWS]],
+        accesses=[messages.AnalyzedAccess.from_attributes(each) for each in accesses[:MOST_ROWS]],
         activity=[
-            messages.Quantity(
-                name=field.name,
-                value=activity[field.name],
-                **parts.members(field, "unit", "description"),
-            )
+            messages.Quantity.from_attributes(field, value=activity[field.name])
             for field in activity_schema().fields
         ],
         lines=[_line(line, source) for line in lines[:MOST_ROWS]],
         sampling=None
         if executed is None
-        else messages.Sampling(
-            sampled_blocks=len(executed.sampling.plan.blocks),
-            **parts.members(executed.sampling, *_SAMPLING),
+        else messages.Sampling.from_attributes(
+            executed.sampling, sampled_blocks=len(executed.sampling.plan.blocks)
         ),
         needs=parts.needs(source, analysis),
         coverage=parts.coverage(analysis),
@@ -91,10 +84,10 @@ def _launch(analysis: KernelAnalysis, source: Source) -> messages.AnalyzedLaunch
         position: asdict(value) if isinstance(value, PointerHint) else value
         for position, value in launch.arguments.items()
     }
-    return messages.AnalyzedLaunch(
+    return messages.AnalyzedLaunch.from_attributes(
+        launch,
         grid=list(launch.grid),
         block=list(launch.block),
-        **parts.members(launch, "blocks", "threads", "warps_per_block", "dynamic_shared_bytes"),
         static_shared_bytes=analysis.static_shared_bytes,
         arguments=[
             messages.AnalyzedArgument(**parameter.data(), given=given.get(str(parameter.position)))
@@ -107,11 +100,8 @@ def _blocks(analysis: KernelAnalysis) -> list[messages.AnalyzedBlock]:
     """Basic blocks with what bounds their own speed: how long their chain of dependences is."""
     body = analysis.function.body
     return [
-        messages.AnalyzedBlock(
-            block=chain.block,
-            label=block.label,
-            line=body.instructions[block.start].line,
-            **parts.members(chain, "instructions", "longest_chain", "ilp"),
+        messages.AnalyzedBlock.from_attributes(
+            chain, label=block.label, line=body.instructions[block.start].line
         )
         for block, chain in zip(analysis.cfg.blocks, analysis.chains, strict=True)
         if chain.instructions
@@ -131,9 +121,7 @@ def _loops(analysis: KernelAnalysis) -> list[messages.AnalyzedLoop]:
     observed: dict[int, messages.ObservedTrips] = {}
     if analysis.activity_how == "executed":
         observed = {
-            seen.loop: messages.ObservedTrips(
-                **parts.members(seen, "mean", "lowest", "highest", "entries", "extrapolated")
-            )
+            seen.loop: messages.ObservedTrips.from_attributes(seen)
             for seen in analysis.executed.loops
             if seen.function == analysis.function.name
         }
@@ -165,12 +153,7 @@ def features(predictor: Predictor, request: FeaturesRequest) -> FeaturesAnswer:
         kernel=parts.kernel_name(analysis.function),
         compiled=parts.compiled(source),
         features=[
-            FeatureValue(
-                name=field.name,
-                value=values[field.name],
-                **parts.members(field, "unit", "source", "description", "model_input"),
-            )
-            for field in schema.fields
+            FeatureValue.from_attributes(field, value=values[field.name]) for field in schema.fields
         ],
         occupancy=parts.occupancy(analysis),
         registers=parts.registers(analysis),

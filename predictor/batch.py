@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import AnalysisError, Diagnostic, LaunchError
+from wattcast.features.gpus import GpuProfile
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Need
 from wattcast.predictor.messages import sweep as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.predict import Launched, launched, rests_on_activity
+from wattcast.predictor.parts.time_and_power import TimeAndPower
+from wattcast.predictor.predict import launched, rests_on_activity
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -42,14 +45,15 @@ def _predict_many(predictor: Predictor, request: messages.BatchRequest) -> messa
     answers: list[messages.BatchPrediction] = []
     needs: dict[int, Need] = {}
     notes = {note.code: note for note in reversed(beside)}
-    first: Launched | None = None
+    first: tuple[KernelAnalysis, TimeAndPower] | None = None
     with parts.announced(source, function, launches):
         for launch in launches:
             try:
                 asked = one.model_copy(update={"launch": parts.completed(function, launch)})
                 found = launched(predictor, asked, source, gpu, clocks, keep=False)
-                own = _notes(found)
-                answers.append(_answer(found, own))
+                analysis, point = found
+                own = _notes(analysis, point)
+                answers.append(_answer(analysis, point, gpu, own))
             except (LaunchError, AnalysisError) as error:
                 problem = messages.LaunchProblem.of(error)
                 answers.append(messages.BatchPrediction(problem=problem))
@@ -57,40 +61,39 @@ def _predict_many(predictor: Predictor, request: messages.BatchRequest) -> messa
             first = first or found
             for note in own:
                 notes.setdefault(note.code, note)
-            if found.analysis.needs:
-                for need in parts.needs(source, found.analysis):
+            if analysis.needs:
+                for need in parts.needs(source, analysis):
                     needs.setdefault(need.position, need)
-    card = first.point.power.card if first is not None else None
+    best = first[1] if first is not None else None
+    card = best.power.card if best is not None else None
     return messages.BatchAnswer(
         gpu=gpu.id,
         kernel=parts.kernel_name(function),
         compiled=parts.compiled(source),
-        clocks=parts.clocks(first.point.clocks if first is not None else clocks),
+        clocks=parts.clocks(best.clocks if best is not None else clocks),
         model=reference_of(card) if card else None,
-        time_model=first.point.duration.family if first and first.point.duration else None,
+        time_model=best.duration.family if best and best.duration else None,
         analysis=request.analysis,
         predictions=answers,
         failed=sum(each.problem is not None for each in answers),
         needs=list(needs.values()),
-        warnings=parts.warnings(source, first.analysis, notes.values())
+        warnings=parts.warnings(source, first[0], notes.values())
         if first is not None
         else parts.plain_warnings(notes.values()),
     )
 
 
-def _notes(found: Launched) -> list[Diagnostic]:
-    power, notes = found.point.power, found.point.notes
-    of_vector = power.vector.diagnostics if power.vector else ()
-    return [*found.analysis.diagnostics, *of_vector, *power.diagnostics, *notes]
+def _notes(analysis: KernelAnalysis, point: TimeAndPower) -> list[Diagnostic]:
+    of_vector = point.power.vector.diagnostics if point.power.vector else ()
+    return [*analysis.diagnostics, *of_vector, *point.power.diagnostics, *point.notes]
 
 
-def _answer(launched: Launched, notes: list[Diagnostic]) -> messages.BatchPrediction:
-    analysis, cost, energy = launched
-    duration, power = cost.duration, cost.power
+def _answer(
+    analysis: KernelAnalysis, point: TimeAndPower, gpu: GpuProfile, notes: list[Diagnostic]
+) -> messages.BatchPrediction:
+    duration, power = point.duration, point.power
     return messages.BatchPrediction(
-        power=parts.power(power.estimate) if power.estimate else None,
-        time=parts.time(duration.estimate) if duration else None,
-        energy=parts.energy(energy) if energy else None,
+        **point.costs(gpu),
         regime=duration.regime if duration else None,
         occupancy=analysis.occupancy.occupancy,
         waves=analysis.waves,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import KernelError, ModelError, ServiceError
+from wattcast.features.errors import KernelError, ModelError, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
 from wattcast.models.time.base import TimePrediction
@@ -108,10 +108,9 @@ def _kernels(
             if not wanted:
                 module.kernel(None)  # raises: there is none
             if len(wanted) > MOST_KERNELS:
-                raise ServiceError(
-                    "validation",
+                raise refused(
                     f"{len(wanted)} kernels; at most {MOST_KERNELS} are compared: name one",
-                    field="kernel",
+                    "kernel",
                 )
             found.append(wanted)
     return found[0], found[1]
@@ -193,7 +192,7 @@ def _operator(
         if not (answer.power and answer.time and answer.energy and answer.model):
             raise ModelError(f"no model tells the power of {answer.name} on {gpu.id}")
     kernel = operator_name(side.operator)
-    measured = Measured(kernel=kernel, power=answer.power, time=answer.time, energy=answer.energy)
+    measured = Measured.from_attributes(answer, kernel=kernel)
     ranked = Ranked.of(answer)
     return Side(measured, answer.clocks, answer.model, ranked, None, answer.warnings)
 

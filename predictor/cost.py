@@ -58,13 +58,9 @@ def cost(predictor: Predictor, request: messages.CostRequest) -> messages.CostAn
         gpu=kernels[0].answer.gpu,
         covers="gpu_board_while_kernels_run",
         kernels=[
-            messages.KernelCost(
+            messages.KernelCost.from_attributes(
+                each,
                 prediction_id=each.answer.id,
-                kernel=each.kernel,
-                launches=each.launches,
-                power=each.power,
-                time=each.time,
-                energy=each.energy,
                 seconds=each.launches * each.time.seconds,
                 joules=each.launches * each.energy.joules,
                 energy_share=each.launches * each.energy.joules / joules,

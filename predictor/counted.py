@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wattcast.features.errors import ClockError, DataError, Diagnostic, ServiceError
+from wattcast.features.errors import ClockError, DataError, Diagnostic, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
@@ -353,10 +353,9 @@ def _absolute(
 def _check_constraints(constraints: Constraints, counted: _Counted) -> None:
     for name, unit in (("max_power_watts", "power_watts"), ("deadline_seconds", "time_seconds")):
         if getattr(constraints, name) is not None and getattr(counted, unit) is None:
-            raise ServiceError(
-                "validation",
+            raise refused(
                 f"constraints.{name} needs counters.{unit}: scales alone tell no absolute value",
-                field=f"constraints.{name}",
+                f"constraints.{name}",
             )
 
 

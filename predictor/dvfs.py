@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import Diagnostic, ServiceError
+from wattcast.features.errors import Diagnostic, ServiceError, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, outweighs, pareto
 from wattcast.models.clocks import (
@@ -214,7 +214,7 @@ def wanted_pairs(
 
 def _too_many(asked: str) -> ServiceError:
     detail = f"clocks: {asked}; at most {MOST_PAIRS} are taken"
-    return ServiceError("validation", detail, field="clocks")
+    return refused(detail, "clocks")
 
 
 def _point(

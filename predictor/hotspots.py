@@ -80,9 +80,7 @@ def hotspots_of(
     bare = compiled_here or source.cuda is not None
     return messages.HotspotsAnswer(
         prediction_id=answer.id,
-        gpu=gpu.id,
-        kernel=answer.kernel,
-        clocks=answer.clocks,
+        **parts.members(answer, "gpu", "kernel", "clocks"),
         seconds=seconds,
         joules=joules,
         shares_by=reference_of(found.model),

@@ -387,15 +387,7 @@ def _phase(sums: Sequence[_Sum], phase: Phase, request: LanguageModelRequest) ->
 def _rows(sums: Sequence[_Sum]) -> list[OperatorRow]:
     joules = sum(each.joules for each in sums)
     return [
-        OperatorRow(
-            phase=each.phase,
-            role=each.role,
-            operator=each.operator,
-            launches=each.launches,
-            seconds=each.seconds,
-            joules=each.joules,
-            energy_share=each.joules / joules,
-        )
+        OperatorRow.from_attributes(each, energy_share=each.joules / joules)
         for each in sorted(sums, key=lambda each: -each.joules)
     ]
 

@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from wattcast.features.errors import LaunchError, ModelError, ServiceError
+from wattcast.features.errors import LaunchError, ModelError, refused
 from wattcast.features.operators import FEATURE_NAMES, Board
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import checked_limit
@@ -134,11 +134,7 @@ def sweep_operator(
     gpus = gpus_of(predictor, request)
     count = len(gpus) * prod(map(len, request.vary.values()))
     if count > MOST_POINTS:
-        raise ServiceError(
-            "validation",
-            f"{count} points are asked for; at most {MOST_POINTS} are taken",
-            field="vary",
-        )
+        raise refused(f"{count} points are asked for; at most {MOST_POINTS} are taken", "vary")
     combinations = [
         dict(zip(request.vary, each, strict=True)) for each in product(*request.vary.values())
     ]

@@ -10,19 +10,17 @@ from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydantic_core import from_json, to_json
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.checked import check_measured
-from wattcast.features.errors import ServiceError
+from wattcast.features.errors import refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import activity_schema
 from wattcast.models.clocks import ClockPair
-from wattcast.models.energy import energy
-from wattcast.models.intervals import Estimate
 from wattcast.models.power import PHYSICAL
 from wattcast.models.time.base import DEFAULT, TimePrediction
 from wattcast.models.time.beside import beside
@@ -83,11 +81,7 @@ def gpus_of(predictor: Predictor, request: messages.PredictRequest | OnGpus) -> 
     """Those named. Raises GpuError, and ServiceError for too many."""
     names = request.names()
     if len(names) > MOST_GPUS:
-        raise ServiceError(
-            "validation",
-            f"gpus: {len(names)} named; at most {MOST_GPUS} are taken",
-            field="gpus",
-        )
+        raise refused(f"gpus: {len(names)} named; at most {MOST_GPUS} are taken", "gpus")
     return [predictor.gpus.load(name) for name in names]
 
 
@@ -167,7 +161,7 @@ def _predicted(
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
     clocks, nearby = parts.clocks_of(request.clocks, gpu)
-    analysis, point, energy_of = launched(predictor, request, source, gpu, clocks)
+    analysis, point = launched(predictor, request, source, gpu, clocks)
     duration, power = point.duration, point.power
     trips, needs = parts.trip_counts(analysis), parts.needs(source, analysis)
     vector, card = power.vector, power.card
@@ -179,9 +173,7 @@ def _predicted(
         clocks=parts.clocks(point.clocks),
         l2=analysis.launch.l2,
         power_limit_watts=point.limit_watts,
-        power=parts.power(power.estimate) if power.estimate else None,
-        time=parts.time(duration.estimate) if duration else None,
-        energy=parts.energy(energy_of) if energy_of else None,
+        **point.costs(gpu),
         model=reference_of(card) if card else None,
         components=dict(power.components) if power.components is not None else None,
         time_model=parts.time_model(duration),
@@ -219,14 +211,6 @@ def _predicted(
     return answer
 
 
-class Launched(NamedTuple):
-    """One launch with its estimates."""
-
-    analysis: KernelAnalysis
-    point: TimeAndPower
-    energy: Estimate | None
-
-
 def launched(
     predictor: Predictor,
     request: messages.PredictRequest,
@@ -235,8 +219,8 @@ def launched(
     clocks: ClockPair,
     *,
     keep: bool = True,
-) -> Launched:
-    """Time, power and energy of the request's launch; ``keep`` its analysis for later requests."""
+) -> tuple[KernelAnalysis, TimeAndPower]:
+    """Time and power of the request's launch; ``keep`` its analysis for later requests."""
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True, keep=keep)
     asked = predictor, request, source, gpu
     corrections = [partial(corrected_by_known, *asked)] if request.known else []
@@ -249,9 +233,7 @@ def launched(
             return found
         return replace(found, power=anchored_power(*asked, found.power))
 
-    found = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
-    duration, watts = found.duration, found.power.estimate
-    return Launched(analysis, found, energy(watts, duration, gpu) if watts and duration else None)
+    return analysis, within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
 
 
 def rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:
@@ -283,15 +265,14 @@ def _speed_of_light(
         duration.estimate.value,
         beside(analysis.extras),
     )
+    points = [messages.RooflinePoint.from_attributes(point) for point in speed.points]
     return messages.SpeedOfLight(
         bound=duration.bound,
         seconds=speed.seconds,
-        units=[messages.UnitSpeed(name=NAMES[unit.unit], **unit._asdict()) for unit in speed.units],
-        roofline=messages.Roofline(
-            dram_bytes=speed.dram_bytes,
-            dram_peak=speed.dram_peak,
-            points=[messages.RooflinePoint(**point._asdict()) for point in speed.points],
-        ),
+        units=[
+            messages.UnitSpeed.from_attributes(unit, name=NAMES[unit.unit]) for unit in speed.units
+        ],
+        roofline=messages.Roofline.from_attributes(speed, points=points),
     )
 
 

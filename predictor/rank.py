@@ -8,7 +8,7 @@ no macros any more, they choose the launch alone. Blocks are the parameters ``bl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -238,7 +238,7 @@ def _measured_of(row: RankedConfiguration, objective: Objective) -> float | None
 def _judged(rows: Sequence[RankedConfiguration], objective: Objective, top: int) -> Judged:
     predicted = [_predicted_of(row, objective) for row in rows]
     measured = [_measured_of(row, objective) or 0.0 for row in rows]
-    return Judged(**asdict(preselection(predicted, measured, top)))
+    return Judged.from_attributes(preselection(predicted, measured, top))
 
 
 def request_of(problem: TuningProblem, configuration: Configuration) -> dict[str, Any]:

@@ -25,13 +25,12 @@ from wattcast.features.errors import (
     KernelError,
     LaunchError,
     PtxError,
-    ServiceError,
+    refused,
 )
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual_blocks
 from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
 from wattcast.predictor import parts
-from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.messages import sweep as messages
 from wattcast.predictor.messages.sweep import (
     MOST_POINTS,
@@ -210,11 +209,11 @@ def _of_variant(request: SweepRequest, variant: Variant) -> SweepRequest:
         for name, value in (*request.launch.arguments.items(), *variant)
         if isinstance(value, int | float)
     }
-    changed = dict(request.launch)
+    changed = {}
     for field, formulas in (("grid", request.grid_formula), ("block", request.block_formula)):
         if formulas is not None:
             changed[field] = dimensions(field, formulas, known)
-    launch = LaunchRequest.model_construct(**changed)
+    launch = request.launch.model_copy(update=changed)
     source = with_macros(request.cuda, variant)
     return request.model_copy(update={"cuda": source, "launch": launch, "defines": None})
 
@@ -230,11 +229,7 @@ def _shapes(request: SweepRequest, base: Launch, gpus: Sequence[GpuProfile]) -> 
     grids = len(request.grids) if request.grids is not None else 1
     count = len(gpus) * len(blocks) * grids * len(registers)
     if count > MOST_POINTS:
-        raise ServiceError(
-            "validation",
-            f"{count} shapes are asked for; at most {MOST_POINTS} are taken",
-            field="blocks",
-        )
+        raise refused(f"{count} shapes are asked for; at most {MOST_POINTS} are taken", "blocks")
     seen: set[tuple[str, Dim3, Dim3, int | None]] = set()
     for gpu in gpus:
         for block in blocks:
@@ -281,8 +276,7 @@ def _point(
     return SweepPoint(
         **each.shape.members(),
         threads=analysis.launch.threads,
-        occupancy=analysis.occupancy.occupancy,
-        limiter=analysis.occupancy.limiter,
+        **parts.members(analysis.occupancy, "occupancy", "limiter"),
         waves=analysis.waves,
         **each.found.costs(each.shape.gpu),
         edp_joule_seconds=point.edp,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from wattcast.features.errors import DataError, ServiceError
+from wattcast.features.errors import DataError, refused
 from wattcast.models.processes import LEARNED_FROM
 from wattcast.predictor import parts
 from wattcast.predictor.forecasts import Forecast, forecasts
@@ -32,21 +32,7 @@ each measured one to all. 100 of 20,000 take 3 s of one core, 300 would take 16 
 MOST_CELLS = 400_000
 """Configurations times parameters of one request: each is some 300 bytes while it is answered."""
 
-_OF_A_LAUNCH = (
-    *(
-        "ptx",
-        "cuda",
-        "headers",
-        "compiler_options",
-        "kernel",
-        "loops",
-        "registers_per_thread",
-        "static_shared_bytes",
-        "analysis",
-    ),
-    *("analysis_effort", "gpu", "launch", "clocks", "power_limit_watts", "model", "time_model"),
-    "board",
-)
+_OF_A_LAUNCH = set(PredictRequest.model_fields) - {"analysis_seconds"}
 """Members of the request that the prediction of each configuration takes over."""
 
 
@@ -172,14 +158,12 @@ def _space(predictor: Predictor, request: messages.TuningsRequest) -> TuningRun:
 def _problem(request: messages.TuningsRequest, found: TuningRun) -> TuningProblem:
     size = tuple(request.problem_size or found.problem_size or ())
     if not 1 <= len(size) <= 3:
-        raise ServiceError(
-            "validation",
-            "problem_size: the space does not tell it; give 1 to 3 whole numbers",
-            field="problem_size",
+        raise refused(
+            "problem_size: the space does not tell it; give 1 to 3 whole numbers", "problem_size"
         )
     divisors = [tuple(names) for names in request.grid_divisors or ()]
     divisors += [(name,) for name in BLOCK_NAMES[len(divisors) :]]
-    one = request.model_dump(include=set(_OF_A_LAUNCH), exclude_defaults=True)
+    one = request.model_dump(include=_OF_A_LAUNCH, exclude_defaults=True)
     if request.cuda is not None:
         one["kernel"] = request.kernel or found.kernel
     return TuningProblem(size, tuple(divisors), request={**one, "model": request.model})

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from wattcast.features.errors import LaunchError, ServiceError
+from wattcast.features.errors import LaunchError, refused
 from wattcast.predictor import expressions
 from wattcast.predictor.expressions import ExpressionError
 
@@ -30,10 +30,8 @@ def variants(defines: Mapping[str, Sequence[Value]], gpus: int = 1) -> Iterator[
     """Every combination of values, for so many GPUs. Raises ServiceError for too many."""
     count = gpus * prod(len(values) for values in defines.values())
     if count > MOST_VARIANTS:
-        raise ServiceError(
-            "validation",
-            f"{count} variants are asked for; at most {MOST_VARIANTS} are compiled",
-            field="defines",
+        raise refused(
+            f"{count} variants are asked for; at most {MOST_VARIANTS} are compiled", "defines"
         )
     for values in product(*defines.values()):
         yield tuple(zip(defines, values, strict=True))
@@ -47,9 +45,7 @@ def with_macros(source: str, variant: Variant) -> str:
     """
     for name, _ in variant:
         if not re.search(rf"\b{name}\b", source):
-            raise ServiceError(
-                "validation", f"the source does not use {name}", field=f"defines.{name}"
-            )
+            raise refused(f"the source does not use {name}", f"defines.{name}")
         own = rf"^[ \t]*#[ \t]*define[ \t]+{name}\b(?!\()(?:[^\n\\]|\\\n|\\.)*"
         source = re.sub(own, lambda found: "\n" * found[0].count("\n"), source, flags=re.MULTILINE)
     lines = [f"#define {name} {value}" for name, value in variant]

@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr
 from wattcast.app.python.predictors import predictor
 from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import reports
+from wattcast.predictor.messages import Shown
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.compare import CompareAnswer
 from wattcast.predictor.messages.explain import HotspotsAnswer
@@ -154,24 +155,7 @@ class Prediction(PredictAnswer):
         return ""
 
 
-class _Shown:
-    """A list of answers that shows itself as one answer does."""
-
-    def report(self) -> Report:
-        """What people see of it."""
-        raise NotImplementedError
-
-    def show(self) -> None:
-        """Print the table."""
-        print(reports.text(self.report()))
-
-    def _repr_html_(self) -> str:
-        from wattcast.predictor.reports.html import card
-
-        return card(self.report())
-
-
-class Predictions(_Shown, list[Prediction]):
+class Predictions(Shown, list[Prediction]):
     """Answers for several GPUs, in the order asked."""
 
     def report(self) -> Report:
@@ -194,7 +178,7 @@ class Predictions(_Shown, list[Prediction]):
         return plots.of_points([(each.gpu, each.time, each.energy, False) for each in self], "GPUs")
 
 
-class GpuList(_Shown, list[dict[str, Any]]):
+class GpuList(Shown, list[dict[str, Any]]):
     """GPUs with a profile, by id."""
 
     def report(self) -> Report:

@@ -22,9 +22,9 @@ from uuid import UUID
 from wattcast.features.errors import ServiceError
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.predictor import parts
-from wattcast.predictor.advise.adviser import Adviser, Outcome, gain
+from wattcast.predictor.advise.adviser import Adviser, gain
 from wattcast.predictor.advise.launches import others, patches
-from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain
+from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain, Outcome
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of, request_of
@@ -74,7 +74,7 @@ def advise(
         clocks=parts.clocks(adviser.clocks),
         model=reference_of(adviser.model.card),
         time_model="bottleneck",
-        before=adviser.before.answer(),
+        before=adviser.before,
         advice=kept[:MOST_ADVICE],
         unpriced=unpriced[:MOST_ADVICE],
         needs=parts.needs(source, analysis) if unpriced or analysis.trips_assumed else [],
@@ -115,7 +115,7 @@ def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[Fu
 
 def _fused(chain: Sequence[Adviser]) -> Fusion:
     """A product with the passes after it, as launches and as one."""
-    before = Outcome.both(each.before for each in chain)
+    before = Outcome.together(each.before for each in chain)
     after = []
     for number, each in enumerate(chain):
         activity = each.analysis.activity
@@ -131,7 +131,7 @@ def _fused(chain: Sequence[Adviser]) -> Fusion:
             dram_write_sectors=max(0.0, activity.dram_write_sectors - gone),
         )
         after.append(each.outcome(less))
-    then = Outcome.both(after)
+    then = Outcome.together(after)
     spared = 2 * SECTOR_BYTES * sum(each.written for each in chain[:-1])
     names = [each.analysis.function.demangled for each in chain]
     passes = " and ".join(names[1:])
@@ -141,8 +141,8 @@ def _fused(chain: Sequence[Adviser]) -> Fusion:
         bytes=spared,
         detail=f"{names[0]} writes what {passes} read again, element by element",
         remedy=f"compute {passes} on the sums before {names[0]} stores them",
-        before=before.answer(),
-        after=then.answer(),
+        before=before,
+        after=then,
         gain=gain(before, then),
     )
 

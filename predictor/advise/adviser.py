@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,13 @@ from wattcast.models.time.beside import Beside, beside
 from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.messages import KernelRequest, LaunchRequest, PointerArgument
-from wattcast.predictor.messages import advise as messages
 from wattcast.predictor.messages.advise import (
     Advice,
     AdvicePlace,
     Advised,
     ChangedQuantity,
     Gain,
+    Outcome,
 )
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.sources import Source
@@ -40,39 +40,12 @@ if TYPE_CHECKING:
 
 MOST_PLACES = 50
 
-POINTER = ("elements", "values", "low", "high")
-"""What a request tells of a pointer."""
-
 MOST_PTX = 200_000
 """Characters of changed PTX that an answer carries at most."""
 
 SAME = 0.99
 """Of what a launch writes, what the next must read to be taken for a pass over it: the last sectors
 of rows may differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Seconds and watts of a launch."""
-
-    seconds: float
-    watts: float
-
-    @property
-    def joules(self) -> float:
-        """Their product."""
-        return self.seconds * self.watts
-
-    @classmethod
-    def both(cls, parts: Iterable[Outcome]) -> Outcome:
-        """Launches one after another."""
-        told = list(parts)
-        seconds = sum(each.seconds for each in told)
-        return cls(seconds, sum(each.joules for each in told) / seconds)
-
-    def answer(self) -> messages.Outcome:
-        """As answers hold it."""
-        return messages.Outcome(seconds=self.seconds, watts=self.watts, joules=self.joules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +124,7 @@ class Adviser:
         def free(pair: ClockPair) -> Outcome:
             seconds = predicted_seconds(activity, self.gpu, pair, more=besides)
             found = self.model.predict(WorkAtTime(activity, seconds, besides), pair)
-            return Outcome(seconds, found.estimate.value)
+            return Outcome.of(seconds, found.estimate.value)
 
         asked = clocks or self.clocks
         found = free(asked)
@@ -161,8 +134,9 @@ class Adviser:
             found = free(pair)
             runs = held_back(self._limit, found.watts, idle)
             if runs < 1.0:
-                found = Outcome(found.seconds / runs, self._limit)
-        return replace(found, watts=min(max(found.watts, idle), self._limit * (1.0 + OVER_LIMIT)))
+                found = Outcome.of(found.seconds / runs, self._limit)
+        watts = min(max(found.watts, idle), self._limit * (1.0 + OVER_LIMIT))
+        return Outcome.of(found.seconds, watts)
 
     @property
     def written(self) -> float:
@@ -245,7 +219,7 @@ class Adviser:
         """The launch with its arguments by position, as PTX has no C names, and with so many
         blocks if any."""
         given = {
-            name: PointerArgument.model_validate(parts.members(value, *POINTER))
+            name: PointerArgument.model_validate(value, from_attributes=True)
             if isinstance(value, PointerHint)
             else value
             for name, value in self.analysis.launch.arguments.items()
@@ -272,7 +246,7 @@ class Adviser:
             activity=activity,
             request=request,
             changed_ptx=ptx if ptx is not None and len(ptx) <= MOST_PTX else None,
-            after=after.answer(),
+            after=after,
             gain=gain(self.before, after),
             promise="at_least" if found.at_least else "estimate" if made else "at_most",
         )
@@ -307,9 +281,6 @@ def _deciders(one: Instruction) -> Iterator[str]:
 
 def _places(finding: Finding, text: list[str]) -> list[AdvicePlace]:
     return [
-        AdvicePlace(
-            **parts.members(each, "function", "line", "source_line", "opcode"),
-            text=parts.line_of(text, each.line),
-        )
+        AdvicePlace.from_attributes(each, text=parts.line_of(text, each.line))
         for each in finding.places[:MOST_PLACES]
     ]

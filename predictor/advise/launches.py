@@ -16,9 +16,9 @@ from wattcast.features.occupancy import occupancy
 from wattcast.features.ptx.ir import Instruction, Register, Special
 from wattcast.models.clocks import supported_pairs
 from wattcast.models.time.base import DEFAULT, get_time_model
-from wattcast.predictor.advise.adviser import Adviser, Otherwise, Outcome, gain
+from wattcast.predictor.advise.adviser import Adviser, Otherwise, gain
 from wattcast.predictor.messages import LaunchRequest
-from wattcast.predictor.messages.advise import Advice, Patch
+from wattcast.predictor.messages.advise import Advice, Outcome, Patch
 from wattcast.predictor.sweep import RESOLUTION
 
 MOST_SLOWDOWN = 1.05
@@ -238,7 +238,7 @@ def patches(adviser: Adviser, file: str) -> list[Patch]:
             continue
         old, new = (text.splitlines(keepends=True) for text in (source, changed))
         diff = "".join(unified_diff(old, new, f"a/{file}", f"b/{file}"))
-        found.append(Patch(code=code, remedy=remedy, diff=diff, after=after.answer(), gain=saved))
+        found.append(Patch(code=code, remedy=remedy, diff=diff, after=after, gain=saved))
     return sorted(found, key=lambda each: -each.gain.joules)
 
 

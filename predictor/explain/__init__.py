@@ -342,8 +342,7 @@ def _seeded(
 
 
 def _stability(agreed: Stability | None) -> messages.LimeStability | None:
-    names = ("seeds", "top", "selection", "sign_agreement")
-    return None if agreed is None else messages.LimeStability(**members(agreed, *names))
+    return None if agreed is None else messages.LimeStability.from_attributes(agreed)
 
 
 def _spread(found: Stability | None, name: str, factor: float = 1.0) -> float | None:

@@ -9,7 +9,6 @@ import ast
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -182,6 +181,12 @@ class Answer(Described):
 
     model_config = ConfigDict(frozen=True, validate_by_name=True)
 
+    @classmethod
+    def from_attributes(cls, source: object, **given: Any) -> Self:
+        """Made of the attributes of ``source`` that have the members' names, and what is given."""
+        left = (name for name in cls.model_fields if name not in given)
+        return cls(**{name: getattr(source, name) for name in left}, **given)
+
     def json_bytes(self) -> bytes:
         """As HTTP answers it; NaN and infinities, which JSON lacks, become ``null``."""
         return self.__pydantic_serializer__.to_json(self, by_alias=True, exclude_unset=True)
@@ -202,12 +207,25 @@ class Answer(Described):
         return member in self.model_fields_set
 
 
-class Reported(Answer):
-    """An answer as a whole: it shows itself, and becomes a table."""
+class Shown:
+    """What shows itself: in a terminal, and in a notebook."""
 
     def report(self) -> Report:
         """What people see of it."""
         raise NotImplementedError
+
+    def show(self) -> None:
+        """Print it, as the command line does."""
+        print(reports.text(self.report()))
+
+    def _repr_html_(self) -> str:
+        from wattcast.predictor.reports.html import card
+
+        return card(self.report())
+
+
+class Reported(Shown, Answer):
+    """An answer as a whole: it shows itself, and becomes a table."""
 
     def rows(self) -> Iterable[Mapping[str, Any]]:
         """Its rows, as ``to_frame`` takes them."""
@@ -221,15 +239,6 @@ class Reported(Answer):
 
     def __str__(self) -> str:
         return reports.text(self.report())
-
-    def show(self) -> None:
-        """Print it, as the command line does."""
-        print(reports.text(self.report()))
-
-    def _repr_html_(self) -> str:
-        from wattcast.predictor.reports.html import card
-
-        return card(self.report())
 
 
 class PointerArgument(Message):
@@ -279,16 +288,13 @@ class LaunchRequest(Message):
 
     def launch(self) -> Launch:
         """The launch. Raises LaunchError for an impossible dimension."""
-        hints = {
-            name: PointerHint(value.elements, value.values, value.low, value.high)
-            if isinstance(value, PointerArgument)
-            else value
-            for name, value in self.arguments.items()
-        }
         if self.block is None:
             raise LaunchError("launch.block is not given, and nothing fixes it", field="block")
-        launch = Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints)
-        return replace(launch, l2=self.l2)
+        hints = {
+            name: PointerHint(**dict(value)) if isinstance(value, PointerArgument) else value
+            for name, value in self.arguments.items()
+        }
+        return Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints, self.l2)
 
 
 class KernelCode(Message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 from uuid import UUID
 
@@ -28,6 +28,18 @@ class Outcome(Answer):
     seconds: float
     watts: float
     joules: float
+
+    @classmethod
+    def of(cls, seconds: float, watts: float) -> Outcome:
+        """Of so many seconds at so many watts."""
+        return cls(seconds=seconds, watts=watts, joules=seconds * watts)
+
+    @classmethod
+    def together(cls, launches: Iterable[Outcome]) -> Outcome:
+        """Of launches one after another."""
+        told = list(launches)
+        seconds = sum(each.seconds for each in told)
+        return cls.of(seconds, sum(each.joules for each in told) / seconds)
 
 
 class Gain(Answer):

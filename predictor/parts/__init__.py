@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
-from wattcast.features.counted import Coverage
 from wattcast.features.effort import giving_up
-from wattcast.features.errors import Diagnostic, LaunchError, ServiceError, WattcastError
+from wattcast.features.errors import Diagnostic, LaunchError, WattcastError, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.occupancy import fixed_block
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 MOST_LINES = 5
 """Lines named of what one cause does elsewhere."""
-
-COVERED = tuple(each.name for each in fields(Coverage))
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="KernelRequest")
@@ -133,11 +130,10 @@ def effort_of(settings: Limits, request: KernelRequest) -> int:
     if asked is None:
         return min(settings.analysis_effort, settings.max_analysis_effort)
     if asked > settings.max_analysis_effort:
-        raise ServiceError(
-            "validation",
+        raise refused(
             f"analysis_effort: {asked:,} asked; at most {settings.max_analysis_effort:,} is given "
             "(WATTCAST_MAX_ANALYSIS_EFFORT)",
-            field="analysis_effort",
+            "analysis_effort",
         )
     return asked
 
@@ -151,11 +147,10 @@ def asked_seconds(predictor: Predictor, request: KernelCode) -> Iterator[None]:
         yield
         return
     if asked > most:
-        raise ServiceError(
-            "validation",
+        raise refused(
             f"analysis_seconds: {asked:g} asked; at most {most:g} are given "
             "(WATTCAST_ANALYSIS_SECONDS)",
-            field="analysis_seconds",
+            "analysis_seconds",
         )
     with giving_up(asked):
         yield
@@ -248,7 +243,7 @@ def _ends(part: Estimate) -> dict[str, Any]:
 
 def clocks(pair: ClockPair) -> messages.ClocksAnswer:
     """A pair of clocks as answers hold it."""
-    return messages.ClocksAnswer(core_mhz=pair.core_mhz, memory_mhz=pair.memory_mhz)
+    return messages.ClocksAnswer.from_attributes(pair)
 
 
 def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequence[Diagnostic]]:
@@ -281,31 +276,26 @@ def kernel_name(function: Function) -> messages.KernelName:
 
 def occupancy(analysis: KernelAnalysis) -> messages.Occupancy:
     """How many blocks and warps one SM holds."""
-    resident = ("occupancy", "resident_blocks_per_sm", "resident_warps_per_sm", "limiter")
-    return messages.Occupancy(**members(analysis.occupancy, *resident))
+    return messages.Occupancy.from_attributes(analysis.occupancy)
 
 
 def registers(analysis: KernelAnalysis) -> messages.Registers:
     """Registers per thread, and how they are known."""
     known = analysis.registers
-    return messages.Registers(
-        value=known.registers_per_thread, **members(known, "low", "high", "how")
-    )
+    return messages.Registers.from_attributes(known, value=known.registers_per_thread)
 
 
 def trip_counts(analysis: KernelAnalysis) -> list[messages.LoopTrips]:
     """Executions of each loop's body, and how they are known."""
     return [
-        messages.LoopTrips(
-            loop=trip.label, trips=trip.count, **members(trip, "how", "line", "source_line")
-        )
+        messages.LoopTrips.from_attributes(trip, loop=trip.label, trips=trip.count)
         for trip in analysis.trip_counts
     ]
 
 
 def coverage(analysis: KernelAnalysis) -> messages.Coverage:
     """How the launch's work is known."""
-    return messages.Coverage(**members(analysis.coverage, *COVERED))
+    return messages.Coverage.from_attributes(analysis.coverage)
 
 
 def needs(source: Source, analysis: KernelAnalysis) -> list[messages.Need]:
@@ -314,7 +304,7 @@ def needs(source: Source, analysis: KernelAnalysis) -> list[messages.Need]:
         return []
     names = c_names(analysis.function, source.kernels)
     return [
-        messages.Need(**{**asdict(need), "argument": names[need.position] or need.argument})
+        messages.Need.from_attributes(need, argument=names[need.position] or need.argument)
         for need in analysis.needs
     ]
 
@@ -323,8 +313,8 @@ def time_model(timing: TimePrediction | None) -> messages.TimeModel | None:
     """How the time came about."""
     if timing is None:
         return None
-    return messages.TimeModel(
-        **members(timing, "family", "regime", "bound"),
+    return messages.TimeModel.from_attributes(
+        timing,
         parts=dict(timing.parts),
         model=None if timing.card is None else reference_of(timing.card),
     )
@@ -334,9 +324,7 @@ def compiled(source: Source) -> messages.Compiled | None:
     """How the PTX came about; ``None`` where the request brought it."""
     if source.cuda is None:
         return None
-    return messages.Compiled(
-        **members(source.cuda.compiled, "compiler", "target"), source_sha256=source.cuda.sha256
-    )
+    return messages.Compiled.from_attributes(source.cuda.compiled, source_sha256=source.cuda.sha256)
 
 
 def warnings(
@@ -499,10 +487,7 @@ def _and_more(count: int, lines: list[int]) -> str:
 def _warning(
     diagnostic: Diagnostic, line: int | None, source_line: int | None, more: str = ""
 ) -> messages.WarningLine:
-    return messages.WarningLine(
-        code=diagnostic.code,
-        detail=diagnostic.detail + more,
-        line=line,
-        column=diagnostic.column,
-        source_line=source_line,
+    told = diagnostic.detail + more
+    return messages.WarningLine.from_attributes(
+        diagnostic, detail=told, line=line, source_line=source_line
     )

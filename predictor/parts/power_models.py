@@ -377,13 +377,9 @@ def _name(card: Card) -> Name:
 
 def reference_of(card: Card) -> ModelReference:
     """How answers name the model of a card."""
-    return ModelReference(
-        family=card.family,
-        version=card.version,
-        schema=card.feature_schema.id,
-        source=card.source,
-        gpu=card.gpu,
-        target=card.target,
-        members=[MemberReference(family=m.family, version=m.version) for m in card.members],
+    return ModelReference.from_attributes(
+        card,
+        schema_id=card.feature_schema.id,
+        members=[MemberReference.from_attributes(member) for member in card.members],
         card=f"/models/{card.place}",
     )

@@ -155,7 +155,7 @@ class Swept:
 
     def _launch(self, shape: Shape) -> LaunchRequest:
         changed = {"grid": list(shape.grid), "block": list(shape.block)}
-        return LaunchRequest.model_construct(**{**dict(self._request.launch), **changed})
+        return self._request.launch.model_copy(update=changed)
 
     def _at(self, shape: Shape, mode: Mode) -> Predicted:
         changes: dict[str, Any] = {"launch": self._launch(shape), "analysis": mode}

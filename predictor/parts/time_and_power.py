@@ -85,12 +85,13 @@ class TimeAndPower:
         return (*self.notes, *self.power.diagnostics)
 
     def costs(self, gpu: GpuProfile) -> dict[str, Any]:
-        """Time, power and energy as answers hold them. Raises as ``told``."""
-        duration, watts, _ = self.told()
+        """Time, power and energy as answers hold them; ``None`` for what is not told."""
+        duration, watts = self.duration, self.power.estimate
+        both = energy(watts, duration, gpu) if watts and duration else None
         return {
-            "time": parts.time(duration.estimate),
-            "power": parts.power(watts),
-            "energy": parts.energy(energy(watts, duration, gpu)),
+            "time": parts.time(duration.estimate) if duration else None,
+            "power": parts.power(watts) if watts else None,
+            "energy": parts.energy(both) if both else None,
         }
 
     def ranked(self, gpu: GpuProfile, analysis: KernelAnalysis) -> Ranked:

@@ -12,7 +12,6 @@ from uuid import uuid4
 from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
-from wattcast.models.energy import energy
 from wattcast.models.intervals import weaker
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import work_activities
@@ -100,9 +99,7 @@ def predict_work(
         gpu=gpu.id,
         clocks=parts.clocks(point.clocks),
         power_limit_watts=point.limit_watts,
-        power=parts.power(power),
-        time=parts.time(duration.estimate),
-        energy=parts.energy(energy(power, duration, gpu)),
+        **point.costs(gpu),
         model=reference_of(model.card),
         components=dict(point.power.components or {}),
         time_model=parts.time_model(duration),

@@ -89,7 +89,9 @@ def mutated(rng: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("home"), cache_bytes=0))
+    """Executions end early: a grid of 2**31 - 1 blocks would take most of the time."""
+    home = tmp_path_factory.mktemp("home")
+    return Services(settings_at(home, cache_bytes=0, analysis_effort=2_000_000))
 
 
 @pytest.mark.slow

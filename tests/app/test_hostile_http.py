@@ -20,8 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 LIMIT_SECONDS = 10.0
 MEGABYTE = 1_000_000
 LAUNCH = {"grid": [4096], "block": [256]}
-ROUTINE = tuple(case for at, case in enumerate(CASES) if at < 11 or at % 4 == 0)
-"""What the service was brought down with, and every fourth of the others."""
+ROUTINE = tuple(case for at, case in enumerate(CASES) if at < 11 or at % 8 == 0)
+"""What the service was brought down with, and every eighth of the others: each shape is analysed in
+``tests/features/test_hostile_ptx.py``."""
 HOSTILE = CASES if os.environ.get("HOSTILE_TEST_CASES") == "all" else ROUTINE
 HARMLESS = kernel("add.s32 %r1, %r1, %r2;\n" * 900)
 

@@ -17,7 +17,8 @@ from wattcast.features.gpus import load_gpu
 from wattcast.models.power.boosted import BoostedPowerModel, launch_features
 from wattcast.models.store import ArtifactStore
 
-pytestmark = pytest.mark.slow
+# On SQLite: what PostgreSQL could do otherwise hold test_retrain.py and test_registry_store.py.
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("home", ["sqlite"], indirect=True)]
 
 CASE = {"ptx": "add.ptx", "grid": 1000, "block": 256, "loops": {}}
 

@@ -1,4 +1,4 @@
-"""A GPU that nobody measured: its power and time from uploads, over HTTP, on both databases."""
+"""A GPU that nobody measured: its power and time from uploads, over HTTP."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from tests.app.new_gpu import (
 from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
+
+embedded = pytest.mark.parametrize("home", ["sqlite"], indirect=True)
+"""What PostgreSQL could do otherwise is held by test_retrain.py and test_registry_store.py."""
 
 CASES = [
     {"ptx": "add.ptx", "grid": 1000, "block": 256, "loops": {}},
@@ -51,6 +54,7 @@ def answers(client: httpx.Client, kernels: dict[str, str]) -> list[dict[str, Any
     ]
 
 
+@embedded
 @pytest.mark.slow
 def test_garbage_leaves_a_gpu_as_it_was(service: httpx.Client, kernels: dict[str, str]) -> None:
     before = answers(service, kernels)
@@ -65,6 +69,7 @@ def test_garbage_leaves_a_gpu_as_it_was(service: httpx.Client, kernels: dict[str
     assert answers(service, kernels) == before
 
 
+@embedded
 @pytest.mark.slow
 def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
     service: httpx.Client, home: dict[str, Any], kernels: dict[str, str]
@@ -143,6 +148,7 @@ def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
     assert answers(service, kernels) == before
 
 
+@embedded
 def test_what_cannot_be_calibrated_is_refused_at_once(
     service: httpx.Client, kernels: dict[str, str]
 ) -> None:

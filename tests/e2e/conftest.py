@@ -1,4 +1,4 @@
-"""A service, a browser and a page of it for each module of tests."""
+"""A browser for all, a service for each module of tests and a page of it for each test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def vector_add() -> str:
     return files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     with chromium() as opened:
         yield opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,17 @@ BAR = 20
 def chart_of(explanation: messages.Explanation, prediction: PredictAnswer) -> Chart:
     """What to draw of an explanation; ``prediction`` is the answer that it explains."""
     amount, unit = QUANTITIES[explanation.target]
-    shap = isinstance(explanation, messages.ShapAnswer | messages.TimeShapAnswer)
-    start, start_name = ("base", "base") if shap else ("intercept", "intercept")
-    end, end_name = ("prediction", "prediction") if shap else ("local_prediction", "linear model")
-    fit = ""
-    if isinstance(explanation, messages.LimeAnswer | messages.TimeLimeAnswer):
+    if isinstance(explanation, messages.ShapAnswer | messages.TimeShapAnswer):
+        start, end, end_name, fit = "base", "prediction", "prediction", ""
+    else:
+        start, end, end_name = "intercept", "local_prediction", "linear model"
         fit = f", fits the model with R² {explanation.r_squared:.2f}"
     return Chart(
         title=f"{explanation.target.capitalize()} of {prediction.name} on {prediction.gpu}",
         subtitle=f"{explanation.method.upper()} on the {explanation.model.family} model{fit}",
         quantity=explanation.target,
         unit=unit,
-        start=(start_name, getattr(explanation, f"{start}_{amount}")),
+        start=(start, getattr(explanation, f"{start}_{amount}")),
         bars=[
             (label(part), getattr(part, amount))
             for part in explanation.contributions
@@ -96,10 +96,10 @@ def report(explanation: messages.Explanation, prediction: PredictAnswer, most: i
         rows.append((signed(total), "", f"{len(rest)} more", "", ""))
     rows.append((quantity(chart.end[1], unit), "", chart.end[0], "", ""))
     headings = [explanation.target, "", "part", "energy", "what it is"]
-    shown = [n for n in range(len(headings)) if n != 3 or any(each[3] for each in rows)]
     columns = [
-        Column(headings[n], lambda row, n=n: row[n], figures=n in (0, 3))  # type: ignore[misc]
-        for n in shown
+        Column(heading, itemgetter(n), figures=n in (0, 3))
+        for n, heading in enumerate(headings)
+        if n != 3 or any(each[3] for each in rows)
     ]
     return [Line(chart.subtitle), Line(sentence(explanation)), Table(columns, rows, most=len(rows))]
 

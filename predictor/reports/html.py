@@ -114,24 +114,24 @@ def page(title: str, report: reports.Report, style: str) -> str:
                 heading = f"<h2>{escape(block.title)}</h2>" if block.title else ""
                 parts += [heading, table_element(block)] if block.rows else []
             case reports.Folded(heading, lines):
-                points = "".join(f"<li>{escape(each)}</li>" for each in lines)
-                parts += (
-                    [f"<h2>{escape(heading.rstrip(':').capitalize())}</h2><ul>{points}</ul>"]
-                    if lines
-                    else []
-                )
+                parts.append(_listed(heading.rstrip(":").capitalize(), lines))
             case reports.Warnings(listed):
-                notes = (f"{note.code}: {note.detail}" for note in listed)
-                items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-                parts += [f"<h2>Warnings</h2><ul>{items}</ul>"] if items else []
+                notes = [f"{note.code}: {note.detail}" for note in listed]
+                parts.append(_listed("Warnings", notes))
             case _:
                 parts.append(_html(block))
+    body = "\n".join(filter(None, parts))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n'
-        f"<style>{style}</style>\n</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _listed(heading: str, lines: Sequence[str]) -> str:
+    points = "".join(f"<li>{escape(each)}</li>" for each in lines)
+    return f"<h2>{escape(heading)}</h2><ul>{points}</ul>" if points else ""
 
 
 def _factor(part: Any) -> float:

@@ -186,7 +186,7 @@ def test_clocks_gpus_and_history(page: Watched) -> None:
     page.check_access("compare")
     tab.fill("#grid", "1")  # the form takes what was asked then
     page.view("history")
-    with tab.expect_response("**/hotspots*"):
+    with tab.expect_response(f"**/predictions/{asked}/hotspots*"):
         tab.click(f"#history-table a[href$='{asked}']")
     assert tab.input_value("#grid") == "4096"
     assert page.number("energy") == kept

@@ -1,11 +1,10 @@
 // What would save: the first of it beside the numbers, all of it in a list, each to be tried.
 
-import { byId, el, plain, quantity, show } from "./dom.js";
+import { button, byId, el, plain, quantity, show, signed } from "./dom.js";
 import * as diff from "./diff.js";
 import * as kernel from "./kernel.js";
 import { open } from "./tabs.js";
 
-const percentOf = (share) => `${share > 0 ? "−" : share < 0 ? "+" : ""}${plain(Math.abs(share))} %`;
 const saved = (amount, unit, what, share) => `${quantity(Math.abs(amount), unit)} `
   + `${amount < 0 ? "more" : "less"} ${what} (${plain(Math.abs(share))} %)`;
 const bound = (one, before) => (one.promise === "estimate" ? "" : before + one.promise.replace("_", " "));
@@ -38,8 +37,8 @@ function first(advice, mend) {
   const { gain } = one;
   return [
     el("h3", {}, "What would save"),
-    el("p", { class: "gain" }, el("b", { class: gain.joules > 0 ? "good" : null }, percentOf(gain.energy_percent)),
-      ` energy, ${percentOf(gain.time_percent)} time${bound(one, ", ")}`),
+    el("p", { class: "gain" }, el("b", { class: gain.joules > 0 ? "good" : null }, signed(-gain.energy_percent)),
+      ` energy, ${signed(-gain.time_percent)} time${bound(one, ", ")}`),
     el("p", {}, sentence(one.remedy), lines(one), "."),
     el("div", { class: "row tight" }, tries(one, mend, true),
       advice.length > 1 ? el("a", { href: "#advice-panel", onclick: (event) => {
@@ -83,22 +82,21 @@ function mended(one, mend) {
 /** Buttons: change the code here, or put old and new beside each other. */
 function tries(one, mend, isFirst) {
   const text = mended(one, mend);
-  const named = el("span", { class: "visually-hidden" }, ` ${one.code.replaceAll("_", " ")}`);
-  const made = [];
-  if (text !== null && isFirst) made.push(el("button", {
-    type: "button", class: "small", id: "try", onclick: () => kernel.edit(mended(one, mend) ?? kernel.sourceText()),
-  }, "Try it", named.cloneNode(true)));
-  if (one.request && isFirst) made.push(el("button", {
-    type: "button", class: "small", id: "try", onclick: () => kernel.change(one.request),
-  }, "Try it", named.cloneNode(true)));
-  if (text !== null || one.snippet_after) made.push(el("button", {
-    type: "button", class: "plain small", onclick: () => {
+  const about = one.code.replaceAll("_", " ");
+  const tried = (act) => {
+    const made = button("Try it", act, about);
+    [made.className, made.id] = ["small", "try"];
+    return made;
+  };
+  return [
+    text !== null && isFirst && tried(() => kernel.edit(mended(one, mend) ?? kernel.sourceText())),
+    one.request && isFirst && tried(() => kernel.change(one.request)),
+    (text !== null || one.snippet_after) && button("Compare old and new", () => {
       const old = kernel.sourceText();
       diff.offer(old, mended(one, mend) ?? `${suggestion(one)}${old}`);
       open("diff", { focus: true });
-    },
-  }, "Compare old and new", named));
-  return made;
+    }, about),
+  ];
 }
 
 /** The advice as a comment at the head of the code, to be followed by hand. */

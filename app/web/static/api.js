@@ -64,6 +64,13 @@ export const postForm = async (path, form, signal) =>
   data(await call("POST", path, { form, signal }));
 export const remove = async (path) => data(await call("DELETE", path));
 
+/** A JSON file that came with the page. */
+export async function packaged(name) {
+  const answer = await fetch(new URL(`${name}.json`, import.meta.url));
+  if (!answer.ok) throw new Error(`${name}.json cannot be loaded (${answer.status}).`);
+  return answer.json();
+}
+
 const ENDED = new Set(["done", "failed", "cancelled"]);
 const POLL_MILLISECONDS = 1000;
 

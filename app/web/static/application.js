@@ -1,10 +1,12 @@
 // A whole application from its trace: what its kernels draw, power over time, what to do about it.
 
 import { postForm } from "./api.js";
-import { takesFiles } from "./box.js";
-import { card, estimate, trustLine, warningsBox } from "./cards.js";
+import { card, estimate, rates, trustLine, warningsBox } from "./cards.js";
 import { bar } from "./charts.js";
-import { announce, byId, el, joules, percent, plain, quantity, say, seconds, show, table, watts } from "./dom.js";
+import {
+  amount, announce, between, byId, cells, el, heads, joules, names, numbers, percent, plain, quantity, seconds, show, signed, table, watts,
+} from "./dom.js";
+import { members, submits, takesFiles } from "./forms.js";
 import { csv, saves } from "./save.js";
 import { whenOpened } from "./tabs.js";
 import { COLOURED, Timeline } from "./timeline.js";
@@ -21,7 +23,6 @@ const COLUMNS = ["name", "device", "how", "family", "data_type", "launches", "se
 /** Files chosen, by the id of their field. */
 const chosen = { trace: [], code: [], against: [] };
 const field = (name) => byId(`application-${name}`);
-const valueOf = (name) => field(name).value.trim();
 
 let asking = null;
 let timeline = null;
@@ -33,38 +34,17 @@ function choose(name, files) {
     ? `${files.length} files` : files.map((file) => file.name).join(", ") || "none";
 }
 
-function options() {
-  const made = { launches: true };
-  if (valueOf("gpu")) made.gpu = valueOf("gpu");
-  if (valueOf("core-mhz")) made.clocks = { core_mhz: Number(valueOf("core-mhz")) };
-  if (valueOf("price") && !valueOf("currency")) throw new Error("Say in which currency the price is.");
-  if (valueOf("price")) made.tariff = { price_per_kwh: Number(valueOf("price")), currency: valueOf("currency") };
-  if (valueOf("carbon")) made.grams_co2_per_kwh = Number(valueOf("carbon"));
-  if (valueOf("slowdown")) made.most_slowdown = Number(valueOf("slowdown"));
-  return made;
-}
-
-async function ask(event) {
-  event.preventDefault();
-  say(field("error"), "");
+async function ask() {
   asking?.abort();
-  const own = asking = new AbortController();
-  try {
-    if (!chosen.trace.length) throw new Error("Choose a trace first.");
-    const form = new FormData();
-    form.append("file", chosen.trace[0], chosen.trace[0].name);
-    for (const file of chosen.code) form.append("code", file, file.name);
-    for (const file of chosen.against) form.append("against", file, file.name);
-    form.append("options", JSON.stringify(options()));
-    field("busy").textContent = "reading the trace";
-    const answer = await postForm("/applications", form, own.signal);
-    showAnswer(answer, chosen.trace[0].name);
-    announce(`${answer.launches.toLocaleString()} launches: ${joules(answer.energy.joules)}`);
-  } catch (error) {
-    if (error.name !== "AbortError") say(field("error"), error.message);
-  } finally {
-    if (own === asking) field("busy").textContent = "";
-  }
+  asking = new AbortController();
+  if (!chosen.trace.length) throw new Error("Choose a trace first.");
+  const form = new FormData();
+  for (const [name, files] of Object.entries({ file: chosen.trace, code: chosen.code, against: chosen.against }))
+    for (const file of files) form.append(name, file, file.name);
+  form.append("options", JSON.stringify({ launches: true, ...members(field("form")) }));
+  const answer = await postForm("/applications", form, asking.signal);
+  showAnswer(answer, chosen.trace[0].name);
+  announce(`${answer.launches.toLocaleString()} launches: ${joules(answer.energy.joules)}`);
 }
 
 /** The first line of every report: how the power of the launches' time is known. */
@@ -85,28 +65,21 @@ function showAnswer(answer, name) {
     JSON: () => JSON.stringify(answer), CSV: () => csv([COLUMNS, ...answer.kernels.map((row) => COLUMNS.map((column) => row[column]))]) }));
 }
 
-const between = (part, format) => el("div", { class: "interval" }, `${format(part.low)} to ${format(part.high)}`);
-
 function showNumbers(answer) {
-  const { energy, price, co2 } = answer;
-  const money = (value) => `${plain(value, 4)} ${price.currency}`;
-  const grams = (value) => quantity(value, "g");
-  const rate = (id, title, part, amount, format, hint) => (part ? card(id, title, format(part[amount]), between(part, format))
-    : card(id, title, "–", el("p", { class: "hint" }, hint)));
   show(field("numbers"),
-    estimate("application-energy", `Energy of the boards, ${plain(answer.kwh, 4)} kWh`, energy, "joules", joules),
+    estimate("application-energy", `Energy of the boards, ${plain(answer.kwh, 4)} kWh`, answer.energy, "joules", joules),
     card("application-time", "Time", seconds(answer.span_seconds), el("p", { class: "hint" },
       `${watts(answer.power.watts)} on average`)),
-    rate("application-cost", "Price", price, "amount", money, "Give a price per kWh to see it."),
-    rate("application-co2", "CO2", co2, "grams", grams, "Give a carbon intensity to see it."));
+    rates(answer, "application-cost", "application-co2"));
   show(field("trust"), trustLine(answer.trust));
   show(field("boards"), table("GPU boards; gaps are at idle power", [
-    { title: "GPU", head: true, of: (one) => `${one.device}: ${one.gpu}` },
-    { title: "Launches", num: true, of: (one) => one.launches.toLocaleString("en") },
-    { title: "Busy", num: true, of: (one) => percent(one.busy_seconds / (one.span_seconds || 1)) },
-    { title: "Mean power", num: true, of: (one) => watts(one.mean_watts) },
-    { title: "Energy", num: true, of: (one) => joules(one.energy.joules), value: (one) => one.energy.joules, unit: "J" },
-    { title: "In gaps", num: true, of: (one) => joules(one.gaps.joules), value: (one) => one.gaps.joules, unit: "J" },
+    ...heads({ GPU: (one) => `${one.device}: ${one.gpu}` }),
+    ...numbers({
+      Launches: (one) => one.launches.toLocaleString("en"), Busy: (one) => percent(one.busy_seconds / (one.span_seconds || 1)),
+      "Mean power": (one) => watts(one.mean_watts),
+    }),
+    amount("Energy", (one) => one.energy.joules, joules, "J"),
+    amount("In gaps", (one) => one.gaps.joules, joules, "J"),
   ], answer.devices));
 }
 
@@ -154,13 +127,12 @@ function listLaunches() {
   const { columns, answer } = timeline;
   const rows = view.most(LISTED);
   show(field("launch-table"), table(`Of ${view.launches.toLocaleString("en")} launches in view the ${rows.length} of the most energy`, [
-    { title: "Kernel", head: true, class: "wrap", of: (place) => shortened(answer.kernels[columns.kernel[place]].name) },
-    { title: "GPU", of: (place) => columns.device[place] },
-    { title: "Stream", of: (place) => answer.streams[columns.stream[place]]?.name ?? "others" },
-    { title: "Start", num: true, of: (place) => quantity(columns.start[place], "s", { digits: 6 }), value: (place) => columns.start[place], unit: "s" },
-    { title: "Time", num: true, of: (place) => seconds(columns.lasts[place]), value: (place) => columns.lasts[place], unit: "s" },
-    { title: "Energy", num: true, of: (place) => joules(columns.joules[place]), value: (place) => columns.joules[place], unit: "J" },
-    { title: "Power", num: true, of: (place) => watts(columns.power[place]), value: (place) => columns.power[place], unit: "W" },
+    ...names({ Kernel: (place) => shortened(answer.kernels[columns.kernel[place]].name) }),
+    ...cells({ GPU: (place) => columns.device[place], Stream: (place) => answer.streams[columns.stream[place]]?.name ?? "others" }),
+    amount("Start", (place) => columns.start[place], (value) => quantity(value, "s", { digits: 6 }), "s"),
+    amount("Time", (place) => columns.lasts[place], seconds, "s"),
+    amount("Energy", (place) => columns.joules[place], joules, "J"),
+    amount("Power", (place) => columns.power[place], watts, "W"),
   ], rows));
 }
 
@@ -173,22 +145,22 @@ function showToDo(answer) {
   const advised = answer.kernels.filter((row) => row.advice.length);
   field("to-do").hidden = !best.length && !advised.length;
   show(field("clocks"), best.length ? table("Best core clock within the slowdown, for the kernels that have code", [
-    { title: "Launches", head: true, of: (one) => `GPU ${one.device}, ${one.step ?? "all"}` },
-    { title: "Core clock", num: true, of: (one) => `${plain(one.best.core_mhz, 4)} MHz` },
-    { title: "Energy", num: true, of: (one) => change(one.best.energy - 1) },
-    { title: "Time", num: true, of: (one) => change(one.best.time - 1) },
-    { title: "Power limit", num: true, of: (one) => (one.power_limit_watts === null ? "" : `about ${watts(one.power_limit_watts)}`) },
-    { title: "Time that has code", num: true, of: (one) => percent(one.covers) },
+    ...heads({ Launches: (one) => `GPU ${one.device}, ${one.step ?? "all"}` }),
+    ...numbers({
+      "Core clock": (one) => `${plain(one.best.core_mhz, 4)} MHz`,
+      Energy: (one) => signed(100 * (one.best.energy - 1)), Time: (one) => signed(100 * (one.best.time - 1)),
+      "Power limit": (one) => (one.power_limit_watts === null ? "" : `about ${watts(one.power_limit_watts)}`),
+      "Time that has code": (one) => percent(one.covers),
+    }),
   ], best) : null);
   show(field("advice"), advised.map((row) => [
     el("h3", {}, shortened(row.name)),
     el("ol", { class: "advice" }, row.advice.map((one) => el("li", {},
       el("p", {}, el("b", {}, one.remedy), `: ${plain(one.gain.energy_percent)} % less energy, `
-        + `${change(-one.gain.time_percent / 100)} time`),
+        + `${signed(-one.gain.time_percent)} time`),
       el("p", { class: "hint" }, one.detail))))]));
 }
 
-const change = (share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${percent(Math.abs(share))}`;
 const energyShare = (one) => [percent(one.energy_share), bar(0, one.energy_share)];
 
 function sums(caption, rows, ...more) {
@@ -196,9 +168,9 @@ function sums(caption, rows, ...more) {
   const cut = rows.length > SHOWN_ROWS ? `; the first ${SHOWN_ROWS} of ${rows.length.toLocaleString("en")}` : "";
   return rows.length ? table(`${caption}${cut}`, [
     first,
-    { title: "Launches", num: true, of: (one) => one.launches.toLocaleString("en"), value: (one) => one.launches },
-    { title: "Time", num: true, of: (one) => seconds(one.seconds), value: (one) => one.seconds, unit: "s" },
-    { title: "Energy", num: true, of: (one) => joules(one.joules), value: (one) => one.joules, unit: "J" },
+    amount("Launches", (one) => one.launches, (value) => value.toLocaleString("en")),
+    amount("Time", (one) => one.seconds, seconds, "s"),
+    amount("Energy", (one) => one.joules, joules, "J"),
     { title: "Share of energy", of: energyShare, value: (one) => one.energy_share },
     ...others,
   ], rows.slice(0, SHOWN_ROWS)) : null;
@@ -207,11 +179,10 @@ function sums(caption, rows, ...more) {
 function showRows(answer) {
   show(field("kernels"), sums("By energy", answer.kernels,
     { title: "Kernel", head: true, class: "wrap", of: (one) => shortened(one.name), value: (one) => one.name },
-    { title: "Between", num: true, of: (one) => `${joules(one.low)} to ${joules(one.high)}`, value: (one) => `${one.low} to ${one.high}`, unit: "J" },
-    { title: "Power", num: true, of: (one) => watts(one.watts), value: (one) => one.watts, unit: "W" },
+    { title: "Between", num: true, of: (one) => between(one, joules), value: (one) => `${one.low} to ${one.high}`, unit: "J" },
+    amount("Power", (one) => one.watts, watts, "W"),
     { title: "Known", of: (one) => el("span", { title: one.why }, one.code ? `${one.how}: ${one.code}` : one.how) },
-    { title: "Trust", of: (one) => one.trust.mark },
-    { title: "GPU", of: (one) => one.device }));
+    ...cells({ Trust: (one) => one.trust.mark, GPU: "device" })));
   show(field("operators"), sums("Framework operators, by energy", answer.operators));
   show(field("streams"), sums("Streams, by energy", answer.streams,
     { title: "Stream", head: true, of: (one) => one.name ?? "(none)" }, { title: "GPU", of: (one) => one.device }));
@@ -229,7 +200,7 @@ function showChanges(found) {
   const rows = (caption, given) => table(caption, [
     { title: "Name", head: true, class: "wrap", of: (one) => shortened(one.name ?? "(none)") },
     ...pair("Energy", joules), ...pair("Launches", (value) => value.toLocaleString("en")),
-    { title: "Change", num: true, of: (one) => quantity(one.joules, "J", { sign: true }), value: (one) => one.joules, unit: "J" },
+    amount("Change", (one) => one.joules, (value) => quantity(value, "J", { sign: true }), "J"),
   ], given);
   const whole = { name: "All of it, gaps included", joules: found.joules, ...Object.fromEntries(["old", "new"].flatMap((side) =>
     [[`${side}_joules`, found[side].joules], [`${side}_launches`, found[side].launches]])) };
@@ -245,8 +216,8 @@ export function start() {
       if (event.target.files.length || name !== "trace") choose(name, [...event.target.files]);
     });
   }
-  takesFiles(field("drop"), (file) => choose("trace", [file]));
-  field("form").addEventListener("submit", ask);
+  takesFiles("application", (file) => choose("trace", [file]));
+  submits("application", ask, "reading the trace");
   field("launches").addEventListener("toggle", () => view && field("launches").open && listLaunches());
   for (const [name, act] of Object.entries({
     left: () => timeline.pan(-0.5), right: () => timeline.pan(0.5), in: () => timeline.zoom(0.5),

@@ -1,6 +1,7 @@
 // A field for code: pasted, dropped or opened from a file. It tells what it holds.
 
 import { byId } from "./dom.js";
+import { takesFiles } from "./forms.js";
 import { kernelsIn, languageOf } from "./source.js";
 
 const SHOWN_CHARACTERS = 400_000;
@@ -14,43 +15,30 @@ const TYPED_MILLISECONDS = 150;
 export class SourceBox {
   /** A text too long to edit: the field shows its beginning, the whole is sent. */
   #whole = null;
-  #name = "";
-  #language;
-  #changed;
-  #replaced;
+  /** The file that the text came from, if it is still as it was there. */
+  name = "";
+  #tell;
   #later = null;
 
-  constructor(id, { language = languageOf, changed = () => {}, replaced = () => {} } = {}) {
+  constructor(id, told = {}) {
     this.field = byId(id);
     this.note = byId(`${id}-note`);
-    this.#language = language;
-    this.#changed = changed;
-    this.#replaced = replaced;
+    this.#tell = { language: languageOf, changed: () => {}, replaced: () => {}, ...told };
     this.field.addEventListener("input", () => {
-      this.#name = "";
+      this.name = "";
       clearTimeout(this.#later);
       this.#later = setTimeout(() => this.update(), TYPED_MILLISECONDS);
     });
     this.field.addEventListener("paste", () => setTimeout(() => this.update()));
-    const read = async (file) => this.set(await file.text(), file.name);
-    byId(`${id}-file`).addEventListener("change", (event) => {
-      if (event.target.files.length) read(event.target.files[0]);
-      event.target.value = "";
-    });
-    takesFiles(byId(`${id}-drop`), read);
+    takesFiles(id, async (file) => this.set(await file.text(), file.name));
   }
 
   get text() {
     return this.#whole ?? this.field.value;
   }
 
-  /** The file that the text came from, if it is still as it was there. */
-  get name() {
-    return this.#name;
-  }
-
   get language() {
-    return this.#language(this.text);
+    return this.#tell.language(this.text);
   }
 
   /** Names of the kernels in it. */
@@ -68,8 +56,8 @@ export class SourceBox {
     this.#whole = text.length > SHOWN_CHARACTERS ? text : null;
     this.field.value = this.#whole ? text.slice(0, SHOWN_CHARACTERS) : text;
     this.field.readOnly = this.#whole !== null;
-    this.#name = name;
-    this.#replaced();
+    this.name = name;
+    this.#tell.replaced();
     this.update();
   }
 
@@ -82,31 +70,12 @@ export class SourceBox {
   update() {
     clearTimeout(this.#later);
     this.#later = null;
-    const { text } = this;
-    const isEmpty = !text.trim();
-    const { kernels } = this;
-    const told = [];
-    if (this.#name) told.push(this.#name);
-    if (!isEmpty) {
-      told.push(this.language === "ptx" ? "PTX" : "CUDA");
-      told.push(kernels.length === 1 ? "1 kernel" : `${kernels.length} kernels`);
-    }
-    if (this.#whole) told.push("too long to edit here: only its beginning is shown, all of it is sent");
-    this.note.textContent = told.join(" · ");
-    this.#changed(kernels);
+    const { text, kernels } = this;
+    this.note.textContent = [
+      this.name,
+      ...(text.trim() ? [this.language === "ptx" ? "PTX" : "CUDA", kernels.length === 1 ? "1 kernel" : `${kernels.length} kernels`] : []),
+      this.#whole && "too long to edit here: only its beginning is shown, all of it is sent",
+    ].filter(Boolean).join(" · ");
+    this.#tell.changed(kernels);
   }
-}
-
-/** Read files that are dropped on an element. */
-export function takesFiles(element, take) {
-  element.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    element.classList.add("over");
-  });
-  element.addEventListener("dragleave", () => element.classList.remove("over"));
-  element.addEventListener("drop", (event) => {
-    event.preventDefault();
-    element.classList.remove("over");
-    if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
-  });
 }

@@ -1,7 +1,7 @@
 // Numbers with what they rest on, and what was guessed on the way to them.
 
 import { interval, logarithmic } from "./charts.js";
-import { el, percent } from "./dom.js";
+import { QUANTITIES, between, el, percent, plain, quantity } from "./dom.js";
 
 const BASES = {
   seen_kernel: ["Measured before", "this PTX has accepted measurements"],
@@ -23,12 +23,37 @@ export function estimate(id, title, part, unit, format, { isBrief = false } = {}
   const at = logarithmic(part.low, part.high);
   const made = card(id, title, format(part[unit]),
     interval(0, at(part[unit]), 1),
-    el("div", { class: "interval" }, `${format(part.low)} to ${format(part.high)}, ${percent(part.level, 2)}`),
+    el("div", { class: "interval" }, `${between(part, format)}, ${percent(part.level, 2)}`),
     el("p", { class: "hint basis", title: isBrief ? meaning : null }, el("span", { class: "basis-name" }, name),
       el("span", { class: isBrief ? "visually-hidden" : null }, ": ", meaning)));
   made.classList.add(`basis-${part.basis}`);
   return made;
 }
+
+/** The three of an answer, with ids that begin with `prefix`. */
+export const estimates = (prefix, answer, options) => Object.entries(QUANTITIES).map(([name, [title, unit, format]]) =>
+  estimate(`${prefix}-${name}`, title, answer[name], unit, format, options));
+
+/** An estimate in a table: the value over its interval, with a figure of it on the scale `at` if that is given. */
+export const estimated = (part, [, unit, format], at = null) => [
+  el("b", {}, format(part[unit])), " ",
+  el("span", { class: "hint range-text" }, between(part, format)),
+  at && interval(at(part.low), at(part[unit]), at(part.high))];
+
+/** Price and CO2 under ids; where no rate was given, what to give. */
+export function rates({ price, co2 }, priceId, co2Id) {
+  const rate = (id, title, part, amount, format, hint) => (part
+    ? card(id, title, format(part[amount]), el("div", { class: "interval" }, between(part, format)))
+    : card(id, title, "–", el("p", { class: "hint" }, hint)));
+  return [
+    rate(priceId, "Price", price, "amount", (value) => `${plain(value, 4)} ${price.currency}`, "Give a price per kWh to see it."),
+    rate(co2Id, "CO2", co2, "grams", (value) => quantity(value, "g"), "Give a carbon intensity to see it."),
+  ];
+}
+
+/** Facts, [term, text]. */
+export const facts = (told) => el("dl", { class: "facts" },
+  told.map(([term, text]) => el("div", {}, el("dt", {}, term), el("dd", {}, text))));
 
 /** What the answer is worth, by one rule. */
 export function trustLine(trust) {

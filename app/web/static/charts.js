@@ -3,21 +3,17 @@
 import { el, quantity, svg } from "./dom.js";
 import { savesOfTable } from "./save.js";
 
-const share = (value) => `${Math.max(0, Math.min(100, 100 * value)).toFixed(2)}%`;
+export const share = (value) => `${Math.max(0, Math.min(100, 100 * value)).toFixed(2)}%`;
+
+const rect = (kind, from, to) => svg("rect", {
+  class: kind, x: share(from), y: "15%", height: "70%", width: share(to - from), rx: 1.5,
+});
 
 /** A bar from `from` to `to`, both 0 to 1, in the style of `kind` (`plain`, `up`, `down`). */
-export function bar(from, to, kind = "plain") {
-  const low = Math.min(from, to);
-  return frame(svg("rect", {
-    class: kind, x: share(low), y: "15%", height: "70%", width: share(Math.max(from, to) - low), rx: 1.5,
-  }));
-}
+export const bar = (from, to, kind = "plain") => frame(rect(kind, Math.min(from, to), Math.max(from, to)));
 
 /** A share of a whole, 0 to 1, on the track of the whole. */
-export function part(value, kind = "plain") {
-  const rect = (name, width) => svg("rect", { class: name, x: 0, y: "15%", height: "70%", width: share(width), rx: 1.5 });
-  return frame(rect("track", 1), rect(kind, value));
-}
+export const part = (value, kind = "plain") => frame(rect("track", 0, 1), rect(kind, 0, value));
 
 /** An interval with the value marked in it, all 0 to 1 on the scale of the column. */
 export function interval(low, value, high) {
@@ -42,23 +38,15 @@ export function logarithmic(low, high) {
   return (value) => along(Math.log(value));
 }
 
-/** The steps from `start` to the end: [{from, to}] in the unit of the values. */
-export function steps(start, values) {
-  let at = start;
-  return values.map((value) => {
-    const from = at;
-    at += value;
-    return { from, to: at };
-  });
-}
-
-/** A table whose rows hold a name, a bar and numbers. Narrow screens lay it out as a grid, which
- *  would take its meaning from it but for the roles. */
-export function barTable(caption, titles, rows) {
-  const made = el("table", { class: "bars", role: "table" },
+/** A table whose rows hold a name, a bar and numbers. Narrow screens lay it out as a grid, which would take its
+ *  meaning from it but for the roles. `kind` is its class, `told` what files say of the bars where they show titles. */
+export function barTable(caption, titles, rows, { kind = "bars", told = null } = {}) {
+  const made = el("table", { class: kind, role: "table" },
     el("caption", {}, caption),
-    el("thead", { class: "visually-hidden", role: "rowgroup" }, el("tr", { role: "row" },
-      titles.map((title) => el("th", { scope: "col", role: "columnheader", class: title === "Figure" ? "pic" : null }, title)))),
+    el("thead", { class: told ? null : "visually-hidden", role: "rowgroup" }, el("tr", { role: "row" },
+      titles.map((title, at) => (title === "Figure"
+        ? el("th", { scope: "col", role: "columnheader", class: "pic", "data-value": told }, el("span", { class: "visually-hidden" }, title))
+        : el("th", { scope: "col", role: "columnheader", class: told && at ? "num" : null }, title))))),
     el("tbody", { role: "rowgroup" }, rows));
   return el("div", {}, made, savesOfTable(made, caption));
 }

@@ -70,7 +70,7 @@ function ofSource(rows) {
 function listing(lines) {
   const first = listed();
   const most = first[0].row.energy_share || 1;
-  const table = barTable("The costliest lines", ["Line", "Share of the costliest", "Energy", "Share"],
+  return barTable("The costliest lines", ["Line", "Share of the costliest", "Energy", "Share"],
     first.map((group) => {
       const { row } = group;
       const made = barRow(group.link === null ? null : `link-${group.link}`,
@@ -86,7 +86,6 @@ function listing(lines) {
       group.shown = made;
       return made;
     }));
-  return table;
 }
 
 /** Mark a group in every pane, or none. */

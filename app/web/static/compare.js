@@ -1,19 +1,19 @@
 // The same launch on several GPUs: asked as code against itself, of which nothing is stored.
 
 import { post } from "./api.js";
-import { interval, logarithmic } from "./charts.js";
-import { announce, asking, byId, colour, el, joules, seconds, show, table, watts } from "./dom.js";
+import { estimated } from "./cards.js";
+import { logarithmic } from "./charts.js";
+import { QUANTITIES, action, announce, button, byId, colour, el, heads, show, table, words } from "./dom.js";
+import { submits, telling } from "./forms.js";
 import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
 import { draw, energyAgainstTime } from "./plot.js";
 import { whenOpened } from "./tabs.js";
 
-const PARTS = { energy: ["Energy", "joules", joules], time: ["Time", "seconds", seconds], power: ["Power", "watts", watts] };
-
 /** {gpu, energy, time, power, why} of each board; `why` it is not ranked, if it is not. */
 let found = [];
 
-const compare = asking("compare", async () => {
+async function compare() {
   const gpus = chosenGpus(byId("compare-gpus"));
   if (!gpus.length) throw new Error("Choose GPUs first.");
   const { gpu: _, details: __, ptx, cuda, ...asked } = kernel.predictRequest();
@@ -25,7 +25,7 @@ const compare = asking("compare", async () => {
   draw(byId("compare-figure"), figure);
   showTable();
   announce(`${found.length} GPUs compared`);
-});
+}
 
 /** Energy against time, a mark for each board. */
 function figure() {
@@ -43,32 +43,20 @@ function figure() {
 
 function showTable() {
   const by = byId("compare-sort").value;
-  const valueOf = (one) => one[by][PARTS[by][1]];
+  const valueOf = (one) => one[by][QUANTITIES[by][1]];
   const rows = found.slice().sort((a, b) => Boolean(a.why) - Boolean(b.why) || valueOf(a) - valueOf(b));
-  const columns = Object.entries(PARTS).map(([name, [title, unit, format]]) => {
+  const columns = Object.entries(QUANTITIES).map(([name, as]) => {
     const at = logarithmic(Math.min(...rows.map((one) => one[name].low)), Math.max(...rows.map((one) => one[name].high)));
-    return {
-      title,
-      of: ({ [name]: part }) => el("div", { class: "cell" },
-        el("b", {}, format(part[unit])), " ",
-        el("span", { class: "hint range-text" }, `${format(part.low)} to ${format(part.high)}`),
-        interval(at(part.low), at(part[unit]), at(part.high))),
-    };
+    return { title: as[0], of: (one) => el("div", { class: "cell" }, estimated(one[name], as, at)) };
   });
   show(byId("compare-table"), table(`Sorted by ${by}, what cannot be compared last; intervals of 90 %`, [
-    { title: "GPU", head: true, of: (one) => one.gpu },
-    ...columns,
-    { title: "Not ranked", class: "wrap", of: (one) => one.why ?? "" },
-    {
-      title: "Action", hidden: true,
-      of: (one) => el("button", { type: "button", class: "plain small", onclick: () => kernel.change({ gpu: one.gpu }) },
-        "Use", el("span", { class: "visually-hidden" }, ` ${one.gpu}`)),
-    },
+    ...heads({ GPU: "gpu" }), ...columns, ...words({ "Not ranked": "why" }),
+    action((one) => button("Use", () => kernel.change({ gpu: one.gpu }), one.gpu)),
   ], rows));
 }
 
 export function start() {
-  byId("compare-form").addEventListener("submit", compare);
+  submits("compare", compare);
   byId("compare-sort").addEventListener("change", () => found.length && showTable());
-  whenOpened("compare", () => (found.length ? dispatchEvent(new Event("resize")) : compare()));
+  whenOpened("compare", () => found.length || telling("compare", compare));
 }

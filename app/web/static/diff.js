@@ -2,13 +2,13 @@
 
 import { post } from "./api.js";
 import { SourceBox } from "./box.js";
-import { warningsBox } from "./cards.js";
+import { estimated, warningsBox } from "./cards.js";
 import { differences } from "./charts.js";
-import { announce, asking, byId, copyField, el, joules, plain, seconds, show, table, watts } from "./dom.js";
+import { QUANTITIES, announce, byId, cells, copyField, el, numbers, plain, show, signed, table } from "./dom.js";
+import { members, submits } from "./forms.js";
 import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
 
-const QUANTITIES = { energy: ["Energy", "joules", joules], time: ["Time", "seconds", seconds], power: ["Power", "watts", watts] };
 const OPENED = 3;
 /** Share of the energy below which a component's change is rounding. */
 const NOTHING = 1e-6;
@@ -19,33 +19,20 @@ function compareRequest() {
   const asked = { old: sides.old, new: sides.new };
   for (const [name, box] of Object.entries(asked))
     if (!box.text.trim()) throw new Error(`Paste the ${name} code first, or take the form's.`);
-  const body = { old: sides.old.member, new: sides.new.member, ...kernel.settings(sides.new.kernels) };
   const chosen = chosenGpus(byId("diff-gpus"));
-  body.gpus = chosen.length ? chosen : [kernel.gpu()];
-  Object.assign(body, kernel.operating(), kernel.models());
-  body.limits = limits();
-  return body;
+  return {
+    old: sides.old.member, new: sides.new.member, ...kernel.settings(sides.new.kernels),
+    gpus: chosen.length ? chosen : [kernel.gpu()], ...kernel.operating(), ...kernel.models(), limits: {},
+    ...members(byId("diff-form")),
+  };
 }
 
-/** The limits given, in percent: {max_energy_percent: 5}. */
-function limits() {
-  const given = {};
-  for (const name of Object.keys(QUANTITIES)) {
-    const text = byId(`diff-${name}`).value.trim();
-    if (!text) continue;
-    const number = Number(text.replace("%", "").replace("−", "-").replace(",", "."));
-    if (!Number.isFinite(number)) throw new Error(`${text}: a limit is a percentage, +5 or -2 say.`);
-    given[`max_${name}_percent`] = number;
-  }
-  return given;
-}
-
-const compare = asking("diff", async () => {
+async function compare() {
   const asked = compareRequest();
   const found = await post("/compare", asked);
   byId("diff-result").hidden = false;
   showResult(found, asked.limits);
-});
+}
 
 function showResult(found, given) {
   const broken = found.comparisons.filter((one) => one.exceeded.length).length;
@@ -68,8 +55,6 @@ function showResult(found, given) {
   announce(`Compared: ${verdict.textContent}`);
 }
 
-const signed = (share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${plain(Math.abs(share))} %`;
-
 function comparison(one, given, isOpen) {
   const { model, clocks } = one;
   return el("details", { open: isOpen, class: "comparison" },
@@ -79,16 +64,12 @@ function comparison(one, given, isOpen) {
       + ` · power: ${model.family}, version ${model.version}`),
     table("Prediction and interval of one launch", [
       { title: "Quantity", head: true, hidden: true, of: ([, [title]]) => title },
-      { title: "Change", num: true, of: ([name]) => el("b", {}, signed(one.change[`${name}_percent`])) },
-      { title: "Limit", num: true, of: ([name]) => limit(`max_${name}_percent`, one, given) },
-      { title: "Old", of: ([name, as]) => told(one.old[name], as) },
-      { title: "New", of: ([name, as]) => told(one.new[name], as) },
+      ...numbers({ Change: ([name]) => el("b", {}, signed(one.change[`${name}_percent`])),
+        Limit: ([name]) => limit(`max_${name}_percent`, one, given) }),
+      ...cells({ Old: ([name, as]) => estimated(one.old[name], as), New: ([name, as]) => estimated(one.new[name], as) }),
     ], Object.entries(QUANTITIES)),
     differences("Energy by component, new less old", one.components ?? {}, "J", NOTHING * one.old.energy.joules));
 }
-
-const told = (part, [, unit, format]) => [el("b", {}, format(part[unit])),
-  el("span", { class: "hint range-text" }, `${format(part.low)} to ${format(part.high)}`)];
 
 function limit(name, one, given) {
   if (given[name] === undefined) return "none";
@@ -113,7 +94,7 @@ export function start() {
       announce(`The ${side} code is the form's.`);
     });
   }
-  byId("diff-form").addEventListener("submit", compare);
+  submits("diff", compare);
   byId("diff-copy").addEventListener("click", () =>
     copyField(byId("diff-markdown"), byId("diff-copy"), "The table"));
 }

@@ -17,7 +17,7 @@ export function el(tag, given = {}, ...children) {
   return made;
 }
 
-const SVG = "http://www.w3.org/2000/svg";
+export const SVG = "http://www.w3.org/2000/svg";
 
 /** An SVG element with attributes and children. */
 export function svg(tag, given = {}, ...children) {
@@ -47,20 +47,6 @@ export function say(element, text) {
   if (text && document.activeElement?.id !== "editor") element.scrollIntoView({ block: "nearest" });
 }
 
-/** What a form's button does by `act`, told beside it: in the elements `name`-busy and `name`-error. */
-export const asking = (name, act) => async (event) => {
-  event?.preventDefault();
-  say(byId(`${name}-error`), "");
-  byId(`${name}-busy`).textContent = "computing";
-  try {
-    await act();
-  } catch (error) {
-    say(byId(`${name}-error`), error.message);
-  } finally {
-    byId(`${name}-busy`).textContent = "";
-  }
-};
-
 /** Tell those who cannot see it what has happened. */
 export function announce(text) {
   byId("status").textContent = text;
@@ -85,6 +71,25 @@ export function table(caption, columns, rows, { chosen, kind } = {}) {
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, made),
     rows.length ? savesOfTable(made, caption) : null);
 }
+
+/** A small button; `about`: what it is about, for those who cannot see where it stands. */
+export const button = (title, onclick, about = null) => el("button", { type: "button", class: "plain small", onclick },
+  title, about ? el("span", { class: "visually-hidden" }, ` ${about}`) : null);
+
+/** Columns by title, {title: a member of the row, or what makes the cell of it}; `more` holds for all of them. */
+export const cells = (titles, more = {}) => Object.entries(titles).map(([title, member]) =>
+  ({ title, ...more, of: typeof member === "string" ? (row) => row[member] : member }));
+export const heads = (titles) => cells(titles, { head: true });
+export const names = (titles) => cells(titles, { head: true, class: "wrap" });
+export const words = (titles) => cells(titles, { class: "wrap" });
+export const numbers = (titles) => cells(titles, { num: true });
+
+/** The column of such buttons. */
+export const action = (of) => ({ title: "Action", hidden: true, of });
+
+/** A column of numbers as `format` writes them; files hold the value in `unit`. */
+export const amount = (title, of, format = (value) => value, unit = null) =>
+  ({ title, num: true, of: (row) => format(of(row)), value: of, unit });
 
 const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
 
@@ -131,6 +136,19 @@ export function unitFor(values, unit) {
 export const watts = (value) => quantity(value, "W");
 export const seconds = (value) => quantity(value, "s");
 export const joules = (value) => quantity(value, "J");
+
+/** What is predicted: its title, the member that holds it, and how it is written. */
+export const QUANTITIES = { energy: ["Energy", "joules", joules], time: ["Time", "seconds", seconds], power: ["Power", "watts", watts] };
+
+/** Columns of what is predicted. */
+export const COSTS = Object.entries(QUANTITIES).flatMap(([name, [title, unit, format]]) =>
+  numbers({ [title]: (one) => format(one[name][unit]) }));
+
+/** Both ends of an estimate. */
+export const between = (part, format) => `${format(part.low)} to ${format(part.high)}`;
+
+/** A change with its sign, in percent. */
+export const signed = (percents) => `${percents > 0 ? "+" : percents < 0 ? "−" : ""}${plain(Math.abs(percents))} %`;
 
 /** A share of 1 as percent. */
 export const percent = (share, digits = 3) => `${plain(100 * share, digits)} %`;

@@ -1,5 +1,6 @@
 // Examples with their answers, solved before anyone asked: the page opens with the first.
 
+import { packaged } from "./api.js";
 import { byId } from "./dom.js";
 import * as kernel from "./kernel.js";
 import { openExample } from "./predict.js";
@@ -9,9 +10,7 @@ const FIRST = "transpose";
 const buttons = () => [...document.querySelectorAll("[data-example]")];
 
 async function pick(name) {
-  const answer = await fetch(new URL(`${name}.json`, import.meta.url));
-  if (!answer.ok) throw new Error("The example cannot be loaded.");
-  const solved = await answer.json();
+  const solved = await packaged(name);
   await openExample(solved, name === FIRST ? "/" : `/?example=${name}`);
   for (const button of buttons()) button.setAttribute("aria-pressed", String(button.dataset.example === name));
   return solved.request.gpu;

@@ -59,11 +59,9 @@ export function searchable(search, field, found) {
   });
 }
 
-/** Fill a `fieldset` with a chip for each GPU chosen, to be pressed away, and a field that adds others. */
+/** Fill a `fieldset` (chips in fields.html.j2) with a chip for each GPU chosen, to be pressed away; its field adds others. */
 export function fillChips(box, found, first = []) {
-  const chips = el("div", { class: "row tight" });
-  const search = el("input", { type: "search", list: "gpu-names", autocomplete: "off", "aria-label": "Add a GPU",
-    placeholder: "Add a GPU: L4, rtx 4090, 10de:2684" });
+  const [chips, search] = ["div", "input"].map((tag) => box.querySelector(tag));
   const add = (gpu) => chosenGpus(box).includes(gpu.id) || chips.append(el("button", {
     type: "button", class: "pill", "data-gpu": gpu.id, onclick: (event) => {
       event.currentTarget.remove();
@@ -71,7 +69,6 @@ export function fillChips(box, found, first = []) {
     },
   }, gpu.name, el("span", { "aria-hidden": "true" }, " ×"), el("span", { class: "visually-hidden" }, ": remove")));
   searched(search, found, add);
-  show(box, box.querySelector("legend"), chips, search);
   for (const id of first) add(found.find((gpu) => gpu.id === id));
 }
 

@@ -1,32 +1,31 @@
 // Predictions answered before, a page at a time; two of them side by side.
 
 import { get } from "./api.js";
-import { differences, interval, linear } from "./charts.js";
-import { announce, byId, dimensions, el, joules, plain, say, seconds, show, table, watts, when } from "./dom.js";
+import { estimated } from "./cards.js";
+import { differences, linear } from "./charts.js";
+import {
+  QUANTITIES, amount, announce, byId, cells, dimensions, el, heads, joules, numbers, plain, seconds, show, signed, table, watts, when,
+  words,
+} from "./dom.js";
+import { telling } from "./forms.js";
 import { openPrediction } from "./predict.js";
 import { whenOpened } from "./tabs.js";
 
 const PAGE = 50;
-const PARTS = [["Power", "power", "watts", watts], ["Time", "time", "seconds", seconds], ["Energy", "energy", "joules", joules]];
 
 let listed = [];
 /** Ids of those to compare, the older choice first. */
 let chosen = [];
 
-async function load(before = null) {
-  say(byId("history-error"), "");
-  try {
-    const query = new URLSearchParams({ limit: PAGE, ...(before && { before }) });
-    const page = await get(`/predictions?${query}`);
-    listed = before ? [...listed, ...page] : page;
-    chosen = chosen.filter((id) => listed.some((one) => one.id === id));
-    byId("history-more").hidden = page.length < PAGE;
-    showTable();
-    showChoice();
-  } catch (error) {
-    say(byId("history-error"), error.message);
-  }
-}
+const load = (before = null) => telling("history", async () => {
+  const query = new URLSearchParams({ limit: PAGE, ...(before && { before }) });
+  const page = await get(`/predictions?${query}`);
+  listed = before ? [...listed, ...page] : page;
+  chosen = chosen.filter((id) => listed.some((one) => one.id === id));
+  byId("history-more").hidden = page.length < PAGE;
+  showTable();
+  showChoice();
+});
 
 const nameOf = (one) => one.kernel ?? "measured work";
 const launchOf = ({ grid, block }) => (grid
@@ -34,11 +33,7 @@ const launchOf = ({ grid, block }) => (grid
 const clocksOf = (one) => (one.core_mhz ? `${plain(one.core_mhz, 4)}/${plain(one.memory_mhz, 4)} MHz` : "");
 
 function showTable() {
-  if (!listed.length) {
-    show(byId("history-table"), el("p", { class: "hint" }, "Nothing has been predicted yet."));
-    return;
-  }
-  show(byId("history-table"), table("Newest first", [
+  show(byId("history-table"), !listed.length ? el("p", { class: "hint" }, "Nothing has been predicted yet.") : table("Newest first", [
     { title: "Compare", hidden: true, of: choiceOf },
     {
       title: "Kernel", head: true, class: "wrap",
@@ -51,12 +46,10 @@ function showTable() {
         },
       }, nameOf(one)),
     },
-    { title: "Grid x block", of: launchOf },
-    { title: "GPU", of: (one) => one.gpu },
-    { title: "Clocks", of: clocksOf },
-    { title: "Power", num: true, of: (one) => watts(one.watts), value: (one) => one.watts, unit: "W" },
-    { title: "Time", num: true, of: (one) => seconds(one.seconds), value: (one) => one.seconds, unit: "s" },
-    { title: "Energy", num: true, of: (one) => joules(one.joules), value: (one) => one.joules, unit: "J" },
+    ...cells({ "Grid x block": launchOf, GPU: "gpu", Clocks: clocksOf }),
+    amount("Power", (one) => one.watts, watts, "W"),
+    amount("Time", (one) => one.seconds, seconds, "s"),
+    amount("Energy", (one) => one.joules, joules, "J"),
     { title: "When", of: (one) => when(one.created), value: (one) => one.created },
   ], listed));
 }
@@ -84,25 +77,20 @@ function showChoice() {
 }
 
 async function compare() {
-  say(byId("history-error"), "");
   // The earlier one is what the later is held against.
   const ids = chosen.slice().sort((a, b) => listed.findIndex((one) => one.id === b) - listed.findIndex((one) => one.id === a));
-  try {
-    const answers = await Promise.all(ids.map((id) => get(`/predictions/${encodeURIComponent(id)}`)));
-    const entries = ids.map((id, at) => ({ ...listed.find((one) => one.id === id), answer: answers[at] }));
-    byId("history-pair").hidden = false;
-    show(byId("history-sides"), pairTable(entries), componentChanges(entries));
-    byId("history-pair").scrollIntoView({ block: "nearest" });
-    announce("The two are side by side.");
-  } catch (error) {
-    say(byId("history-error"), error.message);
-  }
+  const answers = await Promise.all(ids.map((id) => get(`/predictions/${encodeURIComponent(id)}`)));
+  const entries = ids.map((id, at) => ({ ...listed.find((one) => one.id === id), answer: answers[at] }));
+  byId("history-pair").hidden = false;
+  show(byId("history-sides"), pairTable(entries), componentChanges(entries));
+  byId("history-pair").scrollIntoView({ block: "nearest" });
+  announce("The two are side by side.");
 }
 
 function change(before, after) {
   if (!before || !after) return "";
   const share = 100 * (after / before - 1);
-  return Math.abs(share) < 0.05 ? "the same" : `${share > 0 ? "+" : "−"}${plain(Math.abs(share))} %`;
+  return Math.abs(share) < 0.05 ? "the same" : signed(share);
 }
 
 function pairTable(entries) {
@@ -112,26 +100,18 @@ function pairTable(entries) {
     ["Bound by", ({ answer }) => answer.time_model?.regime ?? ""],
     ["Asked", (one) => when(one.created)],
   ].map(([title, of]) => ({ title, cells: entries.map(of), change: "" }));
-  const numbers = PARTS.map(([title, part, unit, format]) => {
+  const predicted = Object.entries(QUANTITIES).reverse().map(([part, as]) => {
     const found = entries.map(({ answer }) => answer[part]);
-    const known = found.filter(Boolean);
-    const at = linear(0, Math.max(...known.map((one) => one.high)));
+    const at = linear(0, Math.max(...found.filter(Boolean).map((one) => one.high)));
     return {
-      title,
-      cells: found.map((one) => (one ? [el("b", {}, format(one[unit])), " ",
-        el("span", { class: "hint range-text" }, `${format(one.low)} to ${format(one.high)}`),
-        interval(at(one.low), at(one[unit]), at(one.high))] : "unknown")),
-      change: change(...found.map((one) => one?.[unit])),
+      title: as[0], cells: found.map((one) => (one ? estimated(one, as, at) : "unknown")),
+      change: change(...found.map((one) => one?.[as[1]])),
     };
   });
-  const side = (at) => ({
-    title: at ? "Later" : "Earlier", class: "wrap", of: (row) => row.cells[at],
-  });
   return table("The earlier and the later; intervals of 90 %", [
-    { title: "", head: true, of: (row) => row.title },
-    side(0), side(1),
-    { title: "Change", num: true, of: (row) => el("b", {}, row.change) },
-  ], [...numbers, ...facts]);
+    ...heads({ "": "title" }), ...words({ Earlier: (row) => row.cells[0], Later: (row) => row.cells[1] }),
+    ...numbers({ Change: (row) => el("b", {}, row.change) }),
+  ], [...predicted, ...facts]);
 }
 
 /** Watts by component, later less earlier, where the model of both knows components. */
@@ -147,6 +127,6 @@ function componentChanges(entries) {
 export function start() {
   byId("history-reload").addEventListener("click", () => load());
   byId("history-more").addEventListener("click", () => load(listed.at(-1)?.id));
-  byId("history-compare").addEventListener("click", compare);
+  byId("history-compare").addEventListener("click", () => telling("history", compare));
   whenOpened("history", () => load());
 }

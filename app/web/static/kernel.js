@@ -4,9 +4,8 @@ import { get, post, Problem } from "./api.js";
 import { SourceBox } from "./box.js";
 import { byId, dimensions, el, parseDimensions, plain, say, show } from "./dom.js";
 import { Pane } from "./editor.js";
+import { members, pick } from "./forms.js";
 import { kernelsIn, languageOf } from "./source.js";
-
-const NUMBERS = ["dynamic_shared_bytes", "static_shared_bytes", "registers_per_thread"];
 
 /** Warnings of an answer that say something about a place in PTX that was sent. */
 const MISREAD = new Set(["unknown_operand", "unparsed_statement", "unknown_opcode"]);
@@ -47,10 +46,7 @@ function mirror() {
 function forget() {
   loopValues = {};
   argumentValues = {};
-  show(byId("loops"));
-  show(byId("arguments"));
-  byId("loops-count").textContent = "";
-  byId("inspect-note").textContent = "";
+  for (const id of ["loops", "arguments", "loops-count", "inspect-note"]) show(byId(id));
 }
 
 function changed(kernels) {
@@ -77,9 +73,11 @@ function listKernels(names, chosen = byId("kernel").value) {
 export function request() {
   if (!box.text.trim()) throw new Error("Paste PTX or CUDA source first, or take one of the examples.");
   settle();
-  const kernel = byId("kernel").value;
-  return { ...box.member, ...(kernel && { kernel }), ...settings() };
+  return { ...box.member, ...pick(said(), "kernel"), ...settings() };
 }
+
+/** What the form's fields say but for the code and the shape, those left to the service not among them. */
+const said = () => Object.fromEntries(Object.entries(members(byId("kernel-form"))).filter(([, value]) => value !== "auto"));
 
 /**
  * The same without the code: launch, loops, arguments, how it is analysed. For other code than the form's,
@@ -87,14 +85,8 @@ export function request() {
  */
 export function settings(kernels = known) {
   const isAbout = !known.length || kernels.some((name) => known.includes(name));
-  const body = { launch: { grid: dims("grid"), block: dims("block") } };
-  for (const name of NUMBERS) {
-    const value = byId(name).value.trim();
-    if (!value) continue;
-    (name === "dynamic_shared_bytes" ? body.launch : body)[name] = Number(value);
-  }
-  if (byId("analysis").value !== "auto") body.analysis = byId("analysis").value;
-  if (byId("time_model").value !== "auto") body.time_model = byId("time_model").value;
+  const body = pick(said(), "launch", "static_shared_bytes", "registers_per_thread", "analysis", "time_model");
+  body.launch = { grid: dims("grid"), block: dims("block"), ...body.launch };
   const loops = Object.entries(loopValues).filter(([, value]) => value !== "");
   if (loops.length && isAbout) body.loops = Object.fromEntries(loops.map(([name, value]) => [name, Number(value)]));
   const given = Object.entries(argumentValues).filter(([, value]) => value !== null);
@@ -112,24 +104,13 @@ function dims(name) {
 
 export const gpu = () => byId("gpu").value;
 
-/** The clocks of the form, if any are given. */
-export function clocks() {
-  const given = {};
-  for (const name of ["core_mhz", "memory_mhz"])
-    if (byId(name).value.trim()) given[name] = Number(byId(name).value);
-  return Object.keys(given).length ? given : null;
-}
-
 /** Clocks and power limit of the form, if any are given. */
-export function operating() {
-  const limit = byId("power_limit_watts").value.trim();
-  return { ...(clocks() && { clocks: clocks() }), ...(limit && { power_limit_watts: Number(limit) }) };
-}
+export const operating = () => pick(said(), "clocks", "power_limit_watts");
 
 /** Which power model answers, unless it is the usual one: a model, or the board's own. */
 export function models() {
-  const [board, model] = [byId("board").value.trim(), byId("model").value];
-  return { ...(board && { board }), ...((board || model !== "auto") && { model }) };
+  const found = pick(said(), "board", "model");
+  return found.board ? { model: "auto", ...found } : found;
 }
 
 /** Suggest the boards of the GPU that have a model of their own. */
@@ -167,14 +148,10 @@ export function change(members) {
 /** Everything but the code. */
 function setAll(asked) {
   byId("gpu").value = asked.gpu;
-  byId("grid").value = dimensions([asked.launch.grid].flat());
-  byId("block").value = dimensions([asked.launch.block].flat());
-  for (const name of NUMBERS) byId(name).value = asked.launch[name] ?? asked[name] ?? "";
-  byId("core_mhz").value = asked.clocks?.core_mhz ?? "";
-  byId("memory_mhz").value = asked.clocks?.memory_mhz ?? "";
-  byId("power_limit_watts").value = asked.power_limit_watts ?? "";
-  byId("board").value = asked.board ?? "";
-  for (const name of ["analysis", "time_model", "model"]) byId(name).value = asked[name] ?? "auto";
+  for (const name of ["grid", "block"]) byId(name).value = dimensions([asked.launch[name]].flat());
+  const flat = { ...asked, ...asked.clocks, ...asked.launch };
+  for (const field of byId("kernel-form").elements)
+    if (field.name && field.name !== "kernel") field.value = flat[field.id] ?? (field.matches("select") ? "auto" : "");
   loopValues = { ...asked.loops };
   argumentValues = { ...asked.launch.arguments };
 }
@@ -237,15 +214,10 @@ function argumentField(one) {
       .map(([value, title]) => el("option", { value }, title)));
   kind.value = isBuffer ? given.values ?? "uniform" : pointer ? "uniform" : "number";
   const take = () => {
-    const text = field.value.trim();
-    const number = Number(text);
-    if (!text) argumentValues[place] = null;
-    else if (kind.value === "number") argumentValues[place] = number;
-    else argumentValues[place] = { elements: number, values: kind.value };
+    const number = field.value.trim() ? Number(field.value) : null;
+    argumentValues[place] = number === null || kind.value === "number" ? number : { elements: number, values: kind.value };
   };
-  field.addEventListener("input", take);
-  kind.addEventListener("change", take);
-  return el("div", {}, el("label", { for: id, class: "wrap" }, one.c_name ?? one.ptx_name, " ",
+  return el("div", { oninput: take }, el("label", { for: id, class: "wrap" }, one.c_name ?? one.ptx_name, " ",
     el("span", { class: "hint" }, `argument ${place}, ${one.type}`)), field, kind);
 }
 

@@ -11,19 +11,18 @@ export function start(again) {
     say(byId("key-error"), why);
     field.focus();
   };
-  onKeyNeeded((why) => open(why));
+  const keep = (value) => {
+    key.set(value);
+    field.value = "";
+    form.hidden = true;
+  };
+  onKeyNeeded(open);
   byId("key-open").addEventListener("click", () => (form.hidden ? open("") : (form.hidden = true)));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    key.set(field.value.trim());
-    field.value = "";
-    form.hidden = true;
+    keep(field.value.trim());
     say(byId("key-error"), "");
     again();
   });
-  byId("key-forget").addEventListener("click", () => {
-    key.set("");
-    field.value = "";
-    form.hidden = true;
-  });
+  byId("key-forget").addEventListener("click", () => keep(""));
 }

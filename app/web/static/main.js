@@ -39,11 +39,8 @@ async function fill() {
   fillGpus(byId("gpu"), found, (await example) ?? FIRST_GPU);
   searchable(byId("gpu-search"), byId("gpu"), found);
   fillChips(byId("compare-gpus"), found, COMPARED);
-  fillChips(byId("sweep-gpus"), found);
-  fillChips(byId("diff-gpus"), found);
-  fillGpus(byId("application-gpu"), found);
-  fillGpus(byId("upload-gpu"), found);
-  fillGpus(byId("retrain-gpu"), found);
+  for (const name of ["sweep", "diff"]) fillChips(byId(`${name}-gpus`), found);
+  for (const name of ["application", "upload", "retrain"]) fillGpus(byId(`${name}-gpu`), found);
   models.fill(found, FIRST_GPU);
   if (id) await predict.openPrediction(id);
   document.documentElement.dataset.ready = "true";

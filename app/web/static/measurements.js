@@ -1,9 +1,11 @@
 // Uploads of measurements, checked before they are stored, and retraining on them.
 
 import { follow, get, post, postForm, remove } from "./api.js";
-import { announce, byId, colour, el, percent, plain, say, show, table, when } from "./dom.js";
-import { takesFiles } from "./box.js";
-import { draw } from "./plot.js";
+import {
+  action, announce, button, byId, cells, colour, el, heads, names, numbers, percent, plain, show, table, when, words,
+} from "./dom.js";
+import { members, submits, takesFiles, telling } from "./forms.js";
+import { diagonal, draw } from "./plot.js";
 import { whenOpened } from "./tabs.js";
 
 const SHOWN_ROWS = 20;
@@ -18,8 +20,7 @@ const chosen = new Set();
 function form() {
   const made = new FormData();
   made.append("file", file, file.name);
-  for (const [name, id] of [["gpu", "upload-gpu"], ["board", "upload-board"], ["schema", "upload-schema"]])
-    if (byId(id).value.trim()) made.append(name, byId(id).value.trim());
+  for (const [name, value] of Object.entries(members(byId("upload-form")))) made.append(name, value);
   return made;
 }
 
@@ -33,28 +34,26 @@ async function choose(given) {
 /** Ask the service what it would take of the file; the latest question counts. A field that is left
  *  by pressing Upload asks too, so the button stays as it is and waits for the answer. */
 function check() {
-  checked = look();
+  if (file) checked = telling("upload", look, "checking each row");
   return checked;
 }
 
 async function look() {
-  if (!file) return;
   checking?.abort();
   checking = new AbortController();
-  const { signal } = checking;
-  say(byId("upload-error"), "");
-  byId("upload-busy").textContent = "checking each row";
+  let found = null;
   try {
-    const found = await postForm("/measurements/check", form(), signal);
-    show(byId("upload-check"), await preview(), verdict(found));
-    byId("upload").disabled = !found.accepted;
+    found = await postForm("/measurements/check", form(), checking.signal);
   } catch (error) {
-    if (error.name === "AbortError") return;
-    show(byId("upload-check"), await preview());
-    say(byId("upload-error"), error.message);
-    byId("upload").disabled = true;
+    if (error.name !== "AbortError") await showCheck(null);
+    throw error;
   }
-  byId("upload-busy").textContent = "";
+  await showCheck(found);
+}
+
+async function showCheck(found) {
+  show(byId("upload-check"), await preview(), found && verdict(found));
+  byId("upload").disabled = !found?.accepted;
 }
 
 async function preview() {
@@ -74,19 +73,13 @@ function verdict(found) {
 
 const rejected = (rows) => table(
   rows.length > SHOWN_ROWS ? `The first ${SHOWN_ROWS} reasons` : "Why rows are refused", [
-    { title: "Row", num: true, of: (one) => one.row },
-    { title: "Column", of: (one) => one.column ?? "" },
-    { title: "Reason", class: "wrap", of: (one) => one.reason },
+    ...numbers({ Row: "row" }), ...cells({ Column: "column" }), ...words({ Reason: "reason" }),
   ], rows.slice(0, SHOWN_ROWS));
 
-async function upload(event) {
-  event.preventDefault();
+async function upload() {
   await checked;
   if (!file || byId("upload").disabled) return;
-  say(byId("upload-error"), "");
-  byId("upload").disabled = true;
-  byId("upload-busy").textContent = "storing";
-  try {
+  await disabling("upload", async () => {
     const batch = await postForm("/measurements", form());
     show(byId("upload-check"), el("p", { class: "good", id: "upload-done" },
       `${batch.accepted} rows of ${file.name} are stored.`));
@@ -95,93 +88,66 @@ async function upload(event) {
     byId("upload-name").textContent = "or drop one here";
     chosen.add(batch.id);
     await listBatches();
-  } catch (error) {
-    say(byId("upload-error"), error.message);
-    byId("upload").disabled = false;
-  }
-  byId("upload-busy").textContent = "";
+  })();
+  byId("upload").disabled = true;
 }
 
-async function listBatches() {
-  say(byId("batches-error"), "");
+/** `act` while the button of this id cannot be pressed. */
+const disabling = (id, act) => async () => {
+  byId(id).disabled = true;
   try {
-    const batches = await get("/measurements?limit=50");
-    show(byId("batches"), batches.length ? table("Newest first", [
-      {
-        title: "For retraining",
-        of: (one) => el("input", {
-          type: "checkbox", value: one.id, checked: chosen.has(one.id),
-          "aria-label": `Retrain on the batch of ${when(one.created)}`,
-          onchange: (event) => (event.target.checked ? chosen.add(one.id) : chosen.delete(one.id)),
-        }),
-      },
-      { title: "Stored", head: true, of: (one) => when(one.created) },
-      { title: "Rows", num: true, of: (one) => one.accepted },
-      { title: "Refused", num: true, of: (one) => one.rejected },
-      { title: "Schemas", of: (one) => Object.keys(one.schemas).join(", ") },
-      { title: "By", class: "wrap", of: (one) => one.uploaded_by },
-      { title: "Actions", hidden: true, of: deleteButton },
-    ], batches) : el("p", { class: "hint" }, "Nothing has been uploaded yet."));
-  } catch (error) {
-    say(byId("batches-error"), error.message);
+    await act();
+  } finally {
+    byId(id).disabled = false;
   }
-}
+};
+
+const listBatches = () => telling("batches", async () => {
+  const batches = await get("/measurements?limit=50");
+  show(byId("batches"), batches.length ? table("Newest first", [
+    {
+      title: "For retraining",
+      of: (one) => el("input", {
+        type: "checkbox", value: one.id, checked: chosen.has(one.id),
+        "aria-label": `Retrain on the batch of ${when(one.created)}`,
+        onchange: (event) => (event.target.checked ? chosen.add(one.id) : chosen.delete(one.id)),
+      }),
+    },
+    ...heads({ Stored: (one) => when(one.created) }), ...numbers({ Rows: "accepted", Refused: "rejected" }),
+    ...cells({ Schemas: (one) => Object.keys(one.schemas).join(", ") }), ...words({ By: "uploaded_by" }),
+    { title: "Actions", hidden: true, of: deleteButton },
+  ], batches) : el("p", { class: "hint" }, "Nothing has been uploaded yet."));
+});
 
 /** Deleting is for good, so the button asks once more. */
 function deleteButton(batch) {
-  let asked = false;
-  const button = el("button", {
-    type: "button", class: "plain small",
-    onclick: async () => {
-      if (!asked) {
-        asked = true;
-        button.textContent = "Really delete?";
-        return;
-      }
-      try {
-        await remove(`/measurements/${batch.id}`);
-        chosen.delete(batch.id);
-        await listBatches();
-      } catch (error) {
-        say(byId("batches-error"), error.message);
-      }
-    },
-  }, "Delete");
-  return button;
+  const made = button("Delete", () => {
+    if (made.textContent === "Delete") made.textContent = "Really delete?";
+    else telling("batches", async () => {
+      await remove(`/measurements/${batch.id}`);
+      chosen.delete(batch.id);
+      await listBatches();
+    });
+  });
+  return made;
 }
 
 function retrainRequest() {
   if (!chosen.size) throw new Error("Choose batches above first.");
-  const body = {
-    gpu: byId("retrain-gpu").value, mode: byId("retrain-mode").value, batches: [...chosen],
-    targets: byId("retrain-targets").value.split(" "),
-    promote: byId("retrain-promote").checked,
-  };
-  if (byId("retrain-board").value.trim()) body.board = byId("retrain-board").value.trim();
-  if (byId("retrain-family").value) body.families = [byId("retrain-family").value];
-  return body;
+  const { targets, ...body } = members(byId("retrain-form"));
+  return { ...body, batches: [...chosen], targets: targets.split(" ") };
 }
 
 /** Show what would be done; a button below it does it. */
-async function plan(event) {
-  event.preventDefault();
-  say(byId("retrain-error"), "");
+const plan = disabling("retrain", async () => {
   byId("job").hidden = true;
-  byId("retrain").disabled = true;
-  byId("retrain-busy").textContent = "looking at each row";
-  try {
-    const body = retrainRequest();
-    const found = await post("/retrain", { ...body, dry_run: true });
-    const start = el("button", { type: "button", id: "retrain-start", onclick: () => retrain(body) }, "Start this retraining");
-    show(byId("plan"), found.targets.map((one) => planOf(one, found)), el("div", { class: "row" }, start));
-    announce("The plan is shown; nothing has started.");
-  } catch (error) {
-    show(byId("plan"));
-    say(byId("retrain-error"), error.message);
-  }
-  byId("retrain-busy").textContent = "";
-  byId("retrain").disabled = false;
-}
+  show(byId("plan"));
+  const body = retrainRequest();
+  const found = await post("/retrain", { ...body, dry_run: true });
+  const start = el("button", { type: "button", id: "retrain-start", onclick: () => telling("retrain", () => retrain(body), null) }, "Start this retraining");
+  show(byId("plan"), found.targets.map((one) => planOf(one, found)), el("div", { class: "row" }, start));
+  announce("The plan is shown; nothing has started.");
+});
 
 const MODES = {
   new_gpu: "The physical model is calibrated", continue: "Trees are added", full: "New trees are fitted",
@@ -199,43 +165,29 @@ function planOf(one, { gpu, board }) {
       el("ul", {}, one.obstacles.map((text) => el("li", { class: "wrap" }, text)))) : null,
     one.notes.map((text) => el("p", { class: "hint wrap" }, text)),
     el("details", {}, el("summary", {}, "Rows by kernel"), table("What trains, and in which fold it is left out", [
-      { title: "Kernel", head: true, class: "wrap", of: (row) => row.kernel },
-      { title: "Rows", num: true, of: (row) => row.rows },
-      { title: "Earlier rows", num: true, of: (row) => row.earlier_rows },
-      { title: "Fold", num: true, of: (row) => row.fold ?? "" },
-      { title: "Known before", of: (row) => (row.known ? "yes" : "") },
+      ...names({ Kernel: "kernel" }), ...numbers({ Rows: "rows", "Earlier rows": "earlier_rows", Fold: "fold" }),
+      ...cells({ "Known before": (row) => (row.known ? "yes" : "") }),
     ], one.kernels)),
     left.length ? [table("Rows that do not train", [
-      { title: "Reason", head: true, class: "wrap", of: ([why]) => why },
-      { title: "Rows", num: true, of: ([, count]) => count },
+      ...names({ Reason: ([why]) => why }), ...numbers({ Rows: ([, count]) => count }),
     ], left), el("details", {}, el("summary", {}, "Which rows"), table("The first of them", [
-      { title: "Row", num: true, of: (row) => row.row },
-      { title: "Reason", class: "wrap", of: (row) => row.reason },
+      ...numbers({ Row: "row" }), ...words({ Reason: "reason" }),
     ], one.left_out_rows.slice(0, SHOWN_ROWS)))] : el("p", { class: "hint" }, "No row is left out."));
 }
 
 async function retrain(body) {
-  say(byId("retrain-error"), "");
   show(byId("plan"));
-  byId("retrain").disabled = true;
-  try {
+  await disabling("retrain", async () => {
     const job = await post("/retrain", body, { more: { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) } });
     listJobs();
     await watch(job);
-  } catch (error) {
-    say(byId("retrain-error"), error.message);
-  }
-  byId("retrain").disabled = false;
-  listJobs();
+  })().finally(listJobs);
 }
 
 async function watch(job) {
   const bar = el("progress", { id: "job-progress", max: 1, value: 0, "aria-label": "Progress of the retraining" });
   const stage = el("p", { class: "hint", id: "job-stage", role: "status" }, "waiting");
-  const cancel = el("button", {
-    type: "button", class: "plain small",
-    onclick: () => remove(`/jobs/${job.id}`).catch((error) => say(byId("retrain-error"), error.message)),
-  }, "Cancel");
+  const cancel = button("Cancel", () => telling("retrain", () => remove(`/jobs/${job.id}`), null));
   const box = byId("job");
   box.hidden = false;
   show(box, bar, stage, cancel);
@@ -253,38 +205,23 @@ const whyOf = (job) => (job.state === "failed" ? job.error?.detail ?? ""
   : [job.result, ...(job.result?.also ?? [])].flatMap((one) => one?.verdict.reasons ?? []).join("; "));
 
 /** Retrainings of before with what became of them. */
-async function listJobs() {
-  say(byId("jobs-error"), "");
-  try {
-    const jobs = await get("/jobs?limit=20");
-    show(byId("jobs"), jobs.length ? table("Newest first", [
-      { title: "Started", head: true, of: (job) => when(job.created) },
-      { title: "GPU", of: (job) => job.request.gpu },
-      { title: "Board", class: "wrap", of: (job) => job.result?.board ?? job.request.board ?? "" },
-      { title: "Mode", of: (job) => job.result?.mode ?? job.request.mode },
-      { title: "Verdict", class: "wrap", of: (job) => el("span", { class: job.result?.promoted ? "good" : null }, stateOf(job)) },
-      { title: "Why", class: "wrap", of: whyOf },
-      {
-        title: "Action", hidden: true,
-        of: (job) => (job.state === "done" ? jobButton("Show", job, () => showJob(job.id))
-          : ["queued", "running"].includes(job.state) ? jobButton("Watch", job, () => watch(job).then(listJobs)) : ""),
-      },
-    ], jobs) : el("p", { class: "hint" }, "Nothing has been retrained yet."));
-  } catch (error) {
-    say(byId("jobs-error"), error.message);
-  }
-}
+const listJobs = () => telling("jobs", async () => {
+  const jobs = await get("/jobs?limit=20");
+  show(byId("jobs"), jobs.length ? table("Newest first", [
+    ...heads({ Started: (job) => when(job.created) }), ...cells({ GPU: (job) => job.request.gpu }),
+    ...words({ Board: (job) => job.result?.board ?? job.request.board }),
+    ...cells({ Mode: (job) => job.result?.mode ?? job.request.mode }),
+    ...words({ Verdict: (job) => el("span", { class: job.result?.promoted ? "good" : null }, stateOf(job)), Why: whyOf }),
+    action((job) => (job.state === "done" ? jobButton("Show", job, () => showJob(job.id))
+      : ["queued", "running"].includes(job.state) ? jobButton("Watch", job, () => watch(job).then(listJobs)) : "")),
+  ], jobs) : el("p", { class: "hint" }, "Nothing has been retrained yet."));
+});
 
-const jobButton = (title, job, onclick) => el("button", { type: "button", class: "plain small", onclick },
-  title, el("span", { class: "visually-hidden" }, ` the retraining of ${when(job.created)}`));
+const jobButton = (title, job, act) => button(title, () => telling("jobs", act), `the retraining of ${when(job.created)}`);
 
 async function showJob(id) {
-  try {
-    show(byId("past-job"), outcome(await get(`/jobs/${id}`), "past-done"));
-    announce("The retraining is shown below the list.");
-  } catch (error) {
-    say(byId("jobs-error"), error.message);
-  }
+  show(byId("past-job"), outcome(await get(`/jobs/${id}`), "past-done"));
+  announce("The retraining is shown below the list.");
 }
 
 function outcome(job, id) {
@@ -303,7 +240,7 @@ function ofTarget({ candidate, verdict, promoted, gpu, board, target, scores: fo
       : `${name} is a candidate for the ${target} of ${where}; it does not serve. It can be promoted under Models.`),
     verdict.reasons?.length ? el("ul", {}, verdict.reasons.map((reason) => el("li", { class: "wrap" }, reason))) : null,
     rows.length ? heldOut(rows, target) : null,
-    target === "power" ? scores(found) : timeScores(found));
+    scores(target, found));
 }
 
 /** Old and new against what was measured, on kernels that were left out: a picture and a table. */
@@ -320,7 +257,7 @@ function heldOut(rows, target) {
   setTimeout(() => draw(figure, () => ({
     title: `Predicted against measured ${word} of kernels left out, old and new; the table below says the same by kernel`,
     data: [
-      { type: "scatter", mode: "lines", name: "as measured", x: ends, y: ends, hoverinfo: "skip", line: { color: colour("control"), dash: "dot" } },
+      { ...diagonal(ends, { width: 2, dash: "dot" }), name: "as measured", showlegend: true },
       points("old", "x-thin-open", "bar-up", (row) => row.old),
       points("new", "circle-open", "bar", (row) => row.new),
     ],
@@ -338,41 +275,41 @@ function heldOut(rows, target) {
   const told = (value) => (value === null ? "unknown" : percent(value, 2));
   return el("div", { class: "held-out" }, el("h3", {}, "Old and new on kernels left out"), figure,
     el("details", {}, el("summary", {}, "Error by kernel"), table("Mean error of launches whose kernel was not in training", [
-      { title: "Kernel", head: true, class: "wrap", of: (one) => one.kernel },
-      { title: "Launches", num: true, of: (one) => one.launches },
-      { title: "Old", num: true, of: (one) => told(one.old) },
-      { title: "New", num: true, of: (one) => told(one.new) },
+      ...names({ Kernel: "kernel" }),
+      ...numbers({ Launches: "launches", Old: (one) => told(one.old), New: (one) => told(one.new) }),
     ], kernels)));
 }
 
-/** Scores on seen and unseen kernels beside those of no information. */
-export function scores(rows) {
-  const of = (part, name) => (one) => {
-    const found = one[part]?.[name];
-    return found ? `${plain(found.mean)} ± ${plain(found.std, 2)}` : "";
-  };
-  return table("Error and fit, beside the median power as the answer to everything", [
-    { title: "Kernels", head: true, of: (one) => (one.protocol === "grouped" ? "not seen" : "seen") },
-    { title: "Rows", of: (one) => one.table.replaceAll("_", " ") },
-    { title: "MAE, W", num: true, of: of("model", "mae_watts") },
-    { title: "Baseline", num: true, of: of("baseline", "mae_watts") },
-    { title: "R²", num: true, of: of("model", "r2") },
-    { title: "Baseline", num: true, of: of("baseline", "r2") },
-  ], rows.filter((one) => ["grouped", "random"].includes(one.protocol)));
-}
+/** How kernels that were not seen are told from others. */
+const UNSEEN = { power: "grouped", time: "program" };
 
-/** The same of times, beside the default model as it is and the median time. */
-export function timeScores(rows) {
-  const of = (scored) => {
-    const found = scored?.median_ape_percent;
-    return found ? plain(found.mean) : "";
-  };
-  return table("Half of the launches are nearer than this", [
-    { title: "Kernels", head: true, of: (one) => (one.protocol === "program" ? "not seen" : "seen") },
-    { title: "Error, %", num: true, of: (one) => of(one.model) },
-    { title: "Uncorrected", num: true, of: (one) => of(one.others["default time model"]) },
-    { title: "Median time", num: true, of: (one) => of(one.others["median time"]) },
-  ], rows);
+/** Columns of errors in a row of scores: of watts the mean beside that of the median power, of times the median. */
+const ERRORS = {
+  power: [["MAE, W", (one) => one.model?.mae_watts], ["Baseline", (one) => one.baseline?.mae_watts]],
+  time: [["Error, %", (one) => one.model?.median_ape_percent],
+    ["Uncorrected", (one) => one.others["default time model"]?.median_ape_percent],
+    ["Median time", (one) => one.others["median time"]?.median_ape_percent]],
+};
+
+/** The same of a model, on kernels that it has not seen, as it was scored last. */
+export const errorsOf = (target) => ERRORS[target].flatMap(([title, of]) => numbers({
+  [title.replace("Median time", "Baseline")]: (model) => {
+    const last = model.scores?.filter((one) => one.protocol === UNSEEN[target]).at(-1);
+    return last && of(last) ? plain(of(last).mean) : "";
+  },
+}));
+
+/** Scores on seen and unseen kernels beside those of no information. */
+export function scores(target, rows) {
+  const isPower = target === "power";
+  const told = (found) => (found ? plain(found.mean) + (isPower ? ` ± ${plain(found.std, 2)}` : "") : "");
+  const seen = heads({ Kernels: (one) => (one.protocol === UNSEEN[target] ? "not seen" : "seen") });
+  const fits = [["R²", (one) => one.model?.r2], ["Baseline", (one) => one.baseline?.r2]];
+  const columns = [...ERRORS[target], ...(isPower ? fits : [])].flatMap(([title, of]) => numbers({ [title]: (one) => told(of(one)) }));
+  if (!isPower) return table("Half of the launches are nearer than this", [...seen, ...columns], rows);
+  return table("Error and fit, beside the median power as the answer to everything", [
+    ...seen, ...cells({ Rows: (one) => one.table.replaceAll("_", " ") }), ...columns,
+  ], rows.filter((one) => [UNSEEN.power, "random"].includes(one.protocol)));
 }
 
 async function fillSchemas() {
@@ -383,14 +320,10 @@ async function fillSchemas() {
 }
 
 export function start() {
-  byId("upload-file").addEventListener("change", (event) => {
-    if (event.target.files.length) choose(event.target.files[0]);
-    event.target.value = "";
-  });
-  takesFiles(byId("upload-drop"), choose);
+  takesFiles("upload", choose);
   for (const id of ["upload-gpu", "upload-board", "upload-schema"]) byId(id).addEventListener("change", check);
-  byId("upload-form").addEventListener("submit", upload);
-  byId("retrain-form").addEventListener("submit", plan);
+  submits("upload", upload, "storing");
+  submits("retrain", plan, "looking at each row");
   byId("retrain-form").addEventListener("change", () => show(byId("plan")));
   whenOpened("measurements", () => {
     fillSchemas();

@@ -1,21 +1,12 @@
 // Library operators by their shape, and language models as sums of them. Their fields come from the API's schema.
 
-import { post } from "./api.js";
-import { takesFiles } from "./box.js";
-import { estimate, trustLine, warningsBox } from "./cards.js";
+import { packaged, post } from "./api.js";
+import { estimates, facts, trustLine, warningsBox } from "./cards.js";
 import { bar } from "./charts.js";
-import { announce, asking, byId, colour, el, joules, percent, plain, quantity, seconds, show, table, unitFor, watts } from "./dom.js";
+import { amount, announce, byId, colour, el, joules, percent, plain, quantity, seconds, show, table, unitFor, watts } from "./dom.js";
+import { members, submits, takesFiles, telling } from "./forms.js";
 import { draw } from "./plot.js";
 import { whenOpened } from "./tabs.js";
-
-const fieldsOf = (name) => [...byId(`${name}-form`).elements].filter((field) => field.name);
-
-/** What the fields in use hold; those left empty have their defaults. */
-function values(name) {
-  const used = fieldsOf(name).filter((field) => field.value.trim() && !field.matches(":disabled"));
-  return Object.fromEntries(used.map(({ name: member, value, type, dataset }) => [member, type === "number" ? Number(value)
-    : "json" in dataset ? JSON.parse(dataset.json.replace("?", value)) : value.trim()]));
-}
 
 /** The fields of the operator chosen; the others are not sent. */
 function choose() {
@@ -24,15 +15,11 @@ function choose() {
 }
 
 /** Cards, trust, facts as [term, text] and warnings of an answer. */
-function present(name, title, answer, facts) {
+function present(name, title, answer, told) {
   byId(`${name}-result`).hidden = false;
   byId(`${name}-title`).textContent = `${title} on ${answer.gpu}`;
-  show(byId(`${name}-numbers`),
-    estimate(`${name}-energy`, "Energy", answer.energy, "joules", joules),
-    estimate(`${name}-time`, "Time", answer.time, "seconds", seconds),
-    estimate(`${name}-power`, "Power", answer.power, "watts", watts));
-  show(byId(`${name}-facts`), trustLine(answer.trust), el("dl", { class: "facts" },
-    facts.map(([term, text]) => el("div", {}, el("dt", {}, term), el("dd", {}, text)))));
+  show(byId(`${name}-numbers`), estimates(name, answer));
+  show(byId(`${name}-facts`), trustLine(answer.trust), facts(told));
   show(byId(`${name}-warnings`), warningsBox(answer.warnings));
   announce(`Predicted: ${joules(answer.energy?.joules)}, ${seconds(answer.time?.seconds)}`);
 }
@@ -50,8 +37,6 @@ function showOperator(answer) {
 }
 
 const named = (one) => one.role.replaceAll("_", " ");
-const column = (title, of, format = (value) => value, unit = null) =>
-  ({ title, num: true, of: (row) => format(of(row)), value: of, unit });
 
 function showLanguage(answer) {
   const { model, curve } = answer;
@@ -60,18 +45,18 @@ function showLanguage(answer) {
     ["Memory of each GPU", `${quantity(model.weight_bytes, "B")} of weights, ${quantity(model.cache_bytes, "B")} of cache`],
     ["Not included", answer.not_included.join(", ")]]);
   const phase = { title: "Phase", head: true, of: (one) => one.phase };
-  const token = column("J/token", (one) => one.joules_per_token, (value) => (value === null ? "does not fit" : plain(value)));
-  const tokens = column("Tokens/s", (one) => one.tokens_per_second, plain);
+  const token = amount("J/token", (one) => one.joules_per_token, (value) => (value === null ? "does not fit" : plain(value)));
+  const tokens = amount("Tokens/s", (one) => one.tokens_per_second, plain);
   show(byId("language-phases"), table("By phase", [phase,
-    column("Time", (one) => one.time.seconds, seconds, "s"), column("Energy", (one) => one.energy.joules, joules, "J"),
-    column("Power", (one) => one.power.watts, watts, "W"), tokens, token], answer.phases));
+    amount("Time", (one) => one.time.seconds, seconds, "s"), amount("Energy", (one) => one.energy.joules, joules, "J"),
+    amount("Power", (one) => one.power.watts, watts, "W"), tokens, token], answer.phases));
   show(byId("language-tables"),
     table("By operator", [{ title: "Operator", head: true, of: named }, { ...phase, head: false },
-      column("Launches", (one) => one.launches), column("Time", (one) => one.seconds, seconds, "s"),
-      column("Energy", (one) => one.joules, joules, "J"),
-      column("Share of energy", (one) => one.energy_share, (value) => [percent(value), bar(0, value)])], answer.operators),
-    curve.length ? table("Along the curve", [{ ...column("Batch", (one) => one.batch), head: true },
-      column("Power limit", (one) => one.power_limit_watts, (value) => (value === null ? "" : watts(value)), "W"),
+      amount("Launches", (one) => one.launches), amount("Time", (one) => one.seconds, seconds, "s"),
+      amount("Energy", (one) => one.joules, joules, "J"),
+      amount("Share of energy", (one) => one.energy_share, (value) => [percent(value), bar(0, value)])], answer.operators),
+    curve.length ? table("Along the curve", [{ ...amount("Batch", (one) => one.batch), head: true },
+      amount("Power limit", (one) => one.power_limit_watts, (value) => (value === null ? "" : watts(value)), "W"),
       tokens, token, { title: "Pareto set", of: (one) => (one.pareto ? "yes" : "") }], curve) : null);
   draw(byId("language-operators"), () => byOperator(answer));
   byId("language-curve-box").hidden = !curve.length;
@@ -114,17 +99,16 @@ const VIEWS = {
 export function start() {
   byId("operator-name").addEventListener("change", choose);
   const read = async (file) => (byId("language-config").value = await file.text());
-  byId("language-file").addEventListener("change", (event) => event.target.files.length && read(event.target.files[0]));
-  takesFiles(byId("language-drop"), read);
+  takesFiles("language", read);
   for (const [name, [present, path, body]] of Object.entries(VIEWS)) {
     let isOpened = false;
-    byId(`${name}-form`).addEventListener("submit", asking(name, async () => present(await post(path, body(values(name))))));
-    whenOpened(name, asking(name, async () => {
-      if (isOpened) return dispatchEvent(new Event("resize"));
+    const form = byId(`${name}-form`);
+    submits(name, async () => present(await post(path, body(members(form)))));
+    whenOpened(name, () => isOpened || telling(name, async () => {
       isOpened = true;
-      const { request, prediction } = await (await fetch(new URL(`${name}.json`, import.meta.url))).json();
+      const { request, prediction } = await packaged(name);
       const given = { ...request, ...request.operator };
-      for (const field of fieldsOf(name).filter((one) => one.name in given)) field.value = given[field.name];
+      for (const field of form.elements) if (field.name in given) field.value = given[field.name];
       choose();
       byId("language-config").value ||= JSON.stringify(request.config, null, 1) ?? "";
       present(prediction);

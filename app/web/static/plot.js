@@ -84,6 +84,29 @@ function themed(layout) {
   };
 }
 
+/** Texts that points are pointed at for. */
+export const named = (text) => ({ text, hovertemplate: "%{text}<extra></extra>" });
+
+/** Stars on what is best. */
+export const stars = (x, y, size = 12) => ({
+  type: "scatter", mode: "markers", name: "Pareto set", hoverinfo: "skip", x, y,
+  marker: { symbol: "star", size, color: colour("accent"), line: { color: "#ffffff", width: 1.5 } },
+});
+
+/** Rows of cells, some of them empty, with the `value` of each and what is `told` of it. */
+export const heatmap = (x, y, cells, value, told, unit) => ({
+  type: "heatmap", colorscale: HEAT, ygap: 2, hoverongaps: false, x, y,
+  z: cells.map((row) => row.map((cell) => (cell ? value(cell) : null))),
+  ...named(cells.map((row) => row.map((cell) => (cell ? told(cell) : "")))),
+  colorbar: { title: { text: unit, side: "top" }, thickness: 14 },
+});
+
+/** The line on which both axes say the same, or one is `factor` times the other. */
+export const diagonal = (ends, line, factor = 1) => ({
+  type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false,
+  x: ends, y: ends.map((end) => end * factor), line: { color: colour("control"), width: 1, ...line },
+});
+
 /** Energy against time: `at(points)` places some of `all`, `axes(x, y)` is the layout, each axis with more if given. */
 export function energyAgainstTime(all) {
   const [joule, energy] = unitFor(all.map((point) => point.energy.joules), "J");
@@ -97,6 +120,6 @@ export function energyAgainstTime(all) {
 }
 
 /** From thrifty to costly, in lightness too, so that it reads without colours. */
-export const HEAT = [
+const HEAT = [
   [0, "#fdf3d8"], [0.25, "#f8cf8d"], [0.5, "#e98f4e"], [0.75, "#b4492f"], [1, "#5e1f2b"],
 ];

@@ -2,9 +2,9 @@
 
 import { get, post } from "./api.js";
 import { showAdvice } from "./advice.js";
-import { estimate, needsBox, trustLine, warningsBox } from "./cards.js";
+import { estimates, facts, needsBox, trustLine, warningsBox } from "./cards.js";
 import * as code from "./code.js";
-import { announce, byId, copyField, el, joules, percent, plain, say, seconds, show, watts } from "./dom.js";
+import { announce, byId, copyField, el, joules, percent, plain, say, seconds, show, signed, watts } from "./dom.js";
 import * as kernel from "./kernel.js";
 import { showSpeed } from "./speed.js";
 import { open, whenOpened } from "./tabs.js";
@@ -138,21 +138,18 @@ async function present(answer, { isCuda, signal, ptx, solved = null, link = null
 async function aboutIt(answer, text, signal) {
   const path = `/predictions/${answer.id}`;
   const isKernel = answer.kernel !== null;
-  const made = { problem: null };
-  const otherwise = (then) => (error) => {
+  const orProblem = (asked) => asked.catch((error) => {
     if (error.name === "AbortError") throw error;
-    return then(error);
-  };
-  [made.hotspots, made.ptx, made.advice, made.explanation] = await Promise.all([
-    isKernel ? get(`${path}/hotspots?rows=${HOT_ROWS}`, signal).catch(otherwise((error) => {
-      made.problem = error;
-      return null;
-    })) : null,
+    return error;
+  });
+  const [hotspots, ptx, advice, explanation] = await Promise.all([
+    isKernel && orProblem(get(`${path}/hotspots?rows=${HOT_ROWS}`, signal)),
     text ?? (isKernel ? get(`${path}/request`, signal).then((found) => found.request.ptx) : ""),
-    isKernel ? get(`${path}/advice`, signal).catch(otherwise(() => null)) : null,
-    answer.power || answer.time ? askedWhy(answer.id, signal).catch(otherwise((error) => error)) : null,
+    isKernel && orProblem(get(`${path}/advice`, signal)),
+    (answer.power || answer.time) && orProblem(askedWhy(answer.id, signal)),
   ]);
-  return made;
+  const known = (found) => (found instanceof Error || !found ? null : found);
+  return { hotspots: known(hotspots), ptx, advice: known(advice), explanation, problem: hotspots instanceof Error && hotspots };
 }
 
 function showNumbers(answer, link) {
@@ -167,14 +164,11 @@ function showNumbers(answer, link) {
     + (answer.model ? ` · power: ${answer.model.family}, version ${answer.model.version}` : "")
     + (answer.time_model ? ` · time: ${answer.time_model.family}` : "");
   show(byId("needs"), needsBox(answer.needs));
-  show(byId("numbers"),
-    estimate("number-energy", "Energy", answer.energy, "joules", joules, { isBrief: true }),
-    estimate("number-time", "Time", answer.time, "seconds", seconds, { isBrief: true }),
-    estimate("number-power", "Power", answer.power, "watts", watts, { isBrief: true }));
+  show(byId("numbers"), estimates("number", answer, { isBrief: true }));
   byId("number-energy").querySelector(".value").after(change(answer) ?? "");
   for (const id of ["energy-total", "source-energy"])
     show(byId(id), el("b", {}, joules(answer.energy?.joules)), " ", change(answer));
-  show(byId("facts"), trustLine(answer.trust), facts(answer));
+  show(byId("facts"), trustLine(answer.trust), facts(factsOf(answer)));
   show(byId("warnings"), warningsBox(answer.warnings));
   kernel.showLoops(answer.trip_counts);
   showSpeed(answer);
@@ -189,7 +183,7 @@ function change(answer) {
   if (!now || last === null) return null;
   const told = (from) => {
     const share = now / from - 1;
-    return Math.abs(share) < SAME ? "no change" : `${share > 0 ? "+" : "−"}${plain(100 * Math.abs(share))} %`;
+    return Math.abs(share) < SAME ? "no change" : signed(100 * share);
   };
   const kind = Math.abs(now / last - 1) < SAME ? "" : now < last ? "good" : "bad-text";
   const whole = told(first);
@@ -197,22 +191,16 @@ function change(answer) {
     whole === told(last) ? null : el("span", { class: "hint" }, ` ${whole} since opened`));
 }
 
-function facts(answer) {
-  const told = [];
-  const { time_model: model } = answer;
-  if (model?.bound || model?.regime) told.push(["Bound by", model.bound ?? model.regime]);
-  if (answer.occupancy) told.push(["Occupancy",
-    `${percent(answer.occupancy.occupancy)}, limited by ${answer.occupancy.limiter}`]);
-  if (answer.registers) {
-    const { value, low, high, how } = answer.registers;
-    told.push(["Registers", `${value} a thread${low < high ? `, between ${low} and ${high}` : ""} (${how})`]);
-  }
-  for (const one of answer.trip_counts.slice(0, 8))
-    told.push([`Loop ${one.loop ?? one.line}`, `${plain(one.trips)} trips (${one.how})`]);
-  if (answer.compiled) told.push(["Compiled by",
-    `${answer.compiled.compiler} for ${(answer.compiled.target / 10).toFixed(1)}`]);
-  return el("dl", { class: "facts" }, told.map(([term, text]) =>
-    el("div", {}, el("dt", {}, term), el("dd", {}, text))));
+function factsOf(answer) {
+  const { time_model: model, occupancy, registers, compiled } = answer;
+  const held = ({ value, low, high, how }) => `${value} a thread${low < high ? `, between ${low} and ${high}` : ""} (${how})`;
+  return [
+    (model?.bound || model?.regime) && ["Bound by", model.bound ?? model.regime],
+    occupancy && ["Occupancy", `${percent(occupancy.occupancy)}, limited by ${occupancy.limiter}`],
+    registers && ["Registers", held(registers)],
+    ...answer.trip_counts.slice(0, 8).map((one) => [`Loop ${one.loop ?? one.line}`, `${plain(one.trips)} trips (${one.how})`]),
+    compiled && ["Compiled by", `${compiled.compiler} for ${(compiled.target / 10).toFixed(1)}`],
+  ].filter(Boolean);
 }
 
 /** Another explanation of the same answer; a solved example is asked about first. */

@@ -1,8 +1,7 @@
 // What is shown, to take along: tables as CSV and HTML, figures as PNG, SVG, CSV and HTML.
 
-import { announce, colour, el, svg } from "./dom.js";
+import { SVG, announce, colour, el, svg } from "./dom.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 /** Pixels of a PNG for each of the page's. */
 const SHARPER = 2;
 /** What a picture leaves out: things to press, and what only screen readers say. */
@@ -49,43 +48,36 @@ const slug = (name) => `wattcast-${name.toLowerCase().normalize("NFKD").replace(
 
 /** The buttons of a table; one whose cells hold figures is a picture as well. */
 export function savesOfTable(made, caption) {
-  const name = () => caption;
   const drawn = made.querySelector("svg");
-  return saves(name, {
+  return saves(() => caption, {
     CSV: () => csv(rowsOf(made)),
     HTML: () => page(caption, [copy(made)]),
     ...(drawn && { SVG: () => text(picture(made)), PNG: () => png(picture(made)) }),
   });
 }
 
-/** The buttons of a plotly figure in `box`; `figure()` is what it was drawn from. */
-export function savesOfPlot(box, figure) {
-  const name = () => figure().title.split(";")[0];
-  return saves(name, {
-    PNG: () => png(picture(box)),
-    SVG: () => text(picture(box)),
-    CSV: () => csv(rowsOfPlot(figure())),
-    HTML: () => page(name(), [picture(box), tableOf(rowsOfPlot(figure()))]),
-  });
-}
+const pictured = (drawn) => ({ PNG: () => png(drawn()), SVG: () => text(drawn()) });
 
-/** The buttons of a picture that is an SVG already; `rows()` are its numbers under their titles. */
-export function savesOfSvg(node, title, rows) {
-  return saves(() => title, {
-    PNG: () => png(picture(node)),
-    SVG: () => text(picture(node)),
-    CSV: () => csv(rows()),
-    HTML: () => page(title, [picture(node), tableOf(rows())]),
-  });
-}
+/** The buttons of a figure in `box`; `rows()` are its numbers under their titles. */
+const savesOfFigure = (box, name, rows) => saves(name, {
+  ...pictured(() => picture(box)),
+  CSV: () => csv(rows()),
+  HTML: () => page(name(), [picture(box), tableOf(rows())]),
+});
+
+/** The same of a plotly figure; `figure()` is what it was drawn from. */
+export const savesOfPlot = (box, figure) =>
+  savesOfFigure(box, () => figure().title.split(";")[0], () => rowsOfPlot(figure()));
+
+/** The same of an SVG. */
+export const savesOfSvg = (node, title, rows) => savesOfFigure(node, () => title, rows);
 
 /** The buttons of a whole view: what stands in it, without its forms. */
 export function savesOfView(view, title) {
   const belongs = `[data-with=${view.id}], #${view.id} .panel:not(form, .empty)`;
   const parts = () => [...document.querySelectorAll(belongs)].filter((one) => one.offsetParent);
   const made = saves(() => title, {
-    PNG: () => png(picture(view, parts())),
-    SVG: () => text(picture(view, parts())),
+    ...pictured(() => picture(view, parts())),
     HTML: () => page(title, parts().map(copy)),
   });
   made.classList.add("whole");
@@ -257,6 +249,7 @@ function paint(node, into) {
   if (node.nodeType !== Node.ELEMENT_NODE || isPressed(node)) return undefined;
   const looks = getComputedStyle(node);
   const box = node.getBoundingClientRect();
+  const place = { x: box.left, y: box.top, width: box.width, height: box.height };
   if (looks.display === "none" || looks.visibility === "hidden") return undefined;
   if (node.namespaceURI === SVG) {
     const one = styled(node);
@@ -264,20 +257,16 @@ function paint(node, into) {
     one.setAttribute("y", box.top);
     return into.append(one);
   }
-  if (node.matches("canvas")) return into.append(svg("image", {
-    x: box.left, y: box.top, width: box.width, height: box.height, href: node.toDataURL() }));
-  if (looks.backgroundColor !== CLEAR) into.append(svg("rect", {
-    x: box.left, y: box.top, width: box.width, height: box.height,
-    rx: parseFloat(looks.borderTopLeftRadius) || 0, fill: looks.backgroundColor,
-  }));
+  if (node.matches("canvas")) return into.append(svg("image", { ...place, href: node.toDataURL() }));
+  if (looks.backgroundColor !== CLEAR)
+    into.append(svg("rect", { ...place, rx: parseFloat(looks.borderTopLeftRadius) || 0, fill: looks.backgroundColor }));
   const under = parseFloat(looks.borderBottomWidth);
   if (under && looks.borderBottomStyle !== "none") into.append(svg("line", {
     x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom, stroke: looks.borderBottomColor, "stroke-width": under,
   }));
   let inner = into;
   if (looks.overflowY !== "visible" && node.scrollHeight > node.clientHeight + 1) {
-    inner = svg("svg", { x: box.left, y: box.top, width: box.width, height: box.height,
-      viewBox: `${box.left} ${box.top} ${box.width} ${box.height}` });
+    inner = svg("svg", { ...place, viewBox: Object.values(place).join(" ") });
     into.append(inner);
   }
   for (const child of (node.shadowRoot ?? node).childNodes) {

@@ -1,11 +1,14 @@
 // A kernel at many launch shapes: heat map, time against energy, best shapes, all of them.
 
 import { post } from "./api.js";
-import { announce, asking, byId, colour, dimensions, el, joules, parseDimensions, percent, plain, say, seconds, show, table, unitFor, watts } from "./dom.js";
+import {
+  COSTS, action, announce, button, byId, cells, colour, dimensions, heads, joules, numbers, parseDimensions, percent, plain, say,
+  seconds, show, table, unitFor, watts, words,
+} from "./dom.js";
+import { members, submits } from "./forms.js";
 import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
-import { HEAT, draw, energyAgainstTime, load } from "./plot.js";
-import { whenOpened } from "./tabs.js";
+import { draw, energyAgainstTime, heatmap, load, named, stars } from "./plot.js";
 
 const MEASURES = {
   energy: ["Energy", "J", (point) => point.energy.joules],
@@ -35,11 +38,11 @@ function macros(text) {
 const formulas = (text) => text.split(/,(?![^(]*\))/).map((part) => part.trim()).filter(Boolean);
 
 function sweepRequest() {
-  const body = kernel.request();
+  const body = { ...kernel.request(), ...kernel.operating(), ...kernel.models(), ...members(byId("sweep-form")) };
+  if (body.registers) delete body.registers_per_thread;
   const chosen = chosenGpus(byId("sweep-gpus"));
   if (chosen.length > 1) body.gpus = chosen;
   else body.gpu = chosen[0] ?? kernel.gpu();
-  Object.assign(body, kernel.operating(), kernel.models());
   const blocks = list(byId("sweep-blocks").value);
   if (blocks.length) body.blocks = blocks.map(parseDimensions);
   const defines = macros(byId("sweep-defines").value);
@@ -49,16 +52,10 @@ function sweepRequest() {
     if (grid.length) body.grid_formula = grid;
     if (block.length) body.block_formula = block;
   }
-  if (byId("sweep-unproven").checked) body.include_unproven = true;
-  const registers = list(byId("sweep-registers").value).map(Number);
-  if (registers.length) {
-    body.registers = registers;
-    delete body.registers_per_thread;
-  }
   return body;
 }
 
-const sweep = asking("sweep", async () => {
+async function sweep() {
   load().catch(() => {});
   found = await post("/sweep", sweepRequest());
   byId("sweep-result").hidden = false;
@@ -68,43 +65,36 @@ const sweep = asking("sweep", async () => {
   showFront();
   showTables();
   announce(`${found.points.length} shapes computed`);
-});
+}
 
 /** Columns and rows of the map: blocks, by whatever else was varied. What each is named, and the
  *  numbers that it is sorted by. */
 function axes(points) {
   const several = (of) => new Set(points.map(of)).size > 1;
-  const gpuName = (point) => point.gpu;
-  const registers = (point) => `${registersOf(point)}`;
-  const count = (point) => point.registers_per_thread ?? 0;
-  const place = (point) => found.models.findIndex((one) => one.gpu === point.gpu);
+  const gpus = [(point) => point.gpu, (point) => found.models.findIndex((one) => one.gpu === point.gpu)];
+  const registers = [(point) => `${registersOf(point)}`, (point) => point.registers_per_thread ?? 0];
+  const also = [gpus, registers].filter(([name]) => several(name));
+  const rest = also.length ? also : [registers];
+  const axis = (title, parts) => [title,
+    (point) => parts.map(([name]) => name(point)).join(", "), (point) => parts.map(([, number]) => number(point))];
   if (points[0].defines) {
     const [first, ...others] = Object.keys(points[0].defines);
     const rank = (name) => {
       const values = [...new Set(points.map((point) => point.defines[name]))];
       return (point) => (typeof point.defines[name] === "number" ? point.defines[name] : values.indexOf(point.defines[name]));
     };
-    const ranks = others.map(rank);
-    const rest = [several(gpuName) && gpuName, several(registers) && registers].filter(Boolean);
+    const macros = others.map((name) => [(point) => `${name}=${point.defines[name]}`, rank(name)]);
     return {
-      x: [first, (point) => `${point.defines[first]}`, (point) => [rank(first)(point)]],
-      y: [others.length ? "" : "Registers", (point) => [
-        ...others.map((name) => `${name}=${point.defines[name]}`), ...rest.map((of) => of(point)),
-      ].join(", ") || registers(point), (point) => [...ranks.map((of) => of(point)), place(point), count(point)]],
+      x: axis(first, [[(point) => `${point.defines[first]}`, rank(first)]]),
+      y: macros.length ? axis("", [...macros, ...also]) : axis("Registers", rest),
     };
   }
-  const isPlane = several((point) => point.block[1]) && !several(gpuName) && !several(registers);
-  if (isPlane) return {
+  if (several((point) => point.block[1]) && !also.length) return {
     x: ["Threads along x", (point) => `${point.block[0]}`, (point) => [point.block[0]]],
     y: ["Threads along y", (point) => dimensions(point.block.slice(1)), (point) => point.block.slice(1)],
   };
-  const parts = [several(gpuName) && gpuName, several(registers) && registers].filter(Boolean);
-  const y = parts.length ? (point) => parts.map((of) => of(point)).join(", ") : registers;
-  const name = parts.length === 2 ? "GPU, registers" : parts[0] === gpuName ? "" : "Registers";
-  return {
-    x: ["Block", (point) => dimensions(point.block), (point) => point.block],
-    y: [name, y, (point) => [place(point), count(point)]],
-  };
+  const title = also.length === 2 ? "GPU, registers" : rest[0] === gpus ? "" : "Registers";
+  return { x: ["Block", (point) => dimensions(point.block), (point) => point.block], y: axis(title, rest) };
 }
 
 /** The names along an axis, each once, in the order of the numbers behind them. */
@@ -144,27 +134,13 @@ function showMap() {
     const [columns, rows] = [inOrder(points, x), inOrder(points, y)];
     const [low, high] = scale(points.map((point) => of(point) / factor));
     const cells = rows.map(() => columns.map(() => null));
-    const texts = rows.map(() => columns.map(() => ""));
-    for (const point of points) {
-      const [row, column] = [rows.indexOf(y[1](point)), columns.indexOf(x[1](point))];
-      cells[row][column] = of(point) / factor;
-      texts[row][column] = told(point);
-    }
-    const stars = points.filter((point) => point.pareto);
+    for (const point of points) cells[rows.indexOf(y[1](point))][columns.indexOf(x[1](point))] = point;
+    const pareto = points.filter((point) => point.pareto);
     return {
       title: `${title} by launch shape; the table of all shapes says the same`,
       data: [
-        {
-          type: "heatmap", x: columns, y: rows, z: cells, text: texts, colorscale: HEAT, xgap: 2, ygap: 2,
-          zmin: low, zmax: high,
-          hovertemplate: "%{text}<extra></extra>", hoverongaps: false,
-          colorbar: { title: { text: unit, side: "top" }, thickness: 14 },
-        },
-        {
-          type: "scatter", mode: "markers", hoverinfo: "skip",
-          x: stars.map(x[1]), y: stars.map(y[1]),
-          marker: { symbol: "star", size: 13, color: colour("accent"), line: { color: "#ffffff", width: 1.5 } },
-        },
+        { ...heatmap(columns, rows, cells, (point) => of(point) / factor, told, unit), xgap: 2, zmin: low, zmax: high },
+        stars(pareto.map(x[1]), pareto.map(y[1]), 13),
       ],
       layout: {
         showlegend: false, height: Math.max(220, 130 + 34 * rows.length),
@@ -177,11 +153,9 @@ function showMap() {
 
 /** Every shape by time and energy, and the Pareto set as a line. */
 function showFront() {
-  const { points, pareto, reference } = found;
+  const { points, reference } = found;
   const { at, axes: titled } = energyAgainstTime(points);
-  const isIt = (one) => (point) => ["gpu", "grid", "block", "registers_per_thread"]
-    .every((name) => `${point[name]}` === `${one[name]}`) && macrosOf(point) === macrosOf(one);
-  const front = pareto.map((one) => points.find(isIt(one))).filter(Boolean);
+  const front = points.filter((point) => point.pareto).sort((a, b) => a.time.seconds - b.time.seconds);
   const range = (values) => {
     const [low, high] = scale(values);
     return [low - (high - low) / 12, high + (high - low) / 12];
@@ -191,8 +165,7 @@ function showFront() {
     return {
       title: "Time and energy of every shape; the table of all shapes says the same",
       data: [
-        { mode: "markers", name: "shapes", ...at(points), text: points.map(told),
-          hovertemplate: "%{text}<extra></extra>", marker: { size: 8, color: colour("muted") } },
+        { mode: "markers", name: "shapes", ...at(points), ...named(points.map(told)), marker: { size: 8, color: colour("muted") } },
         { mode: "lines+markers", name: "Pareto set", ...at(front), hoverinfo: "skip",
           line: { color: colour("accent"), shape: "hv", width: 1.5 },
           marker: { symbol: "star", size: 13, color: colour("accent") } },
@@ -214,37 +187,26 @@ const registersOf = (one) => one.registers_per_thread ?? "own";
 function showTables() {
   const best = Object.entries(found.best).map(([name, one]) => ({ name: OBJECTIVES[name] ?? name, ...one }));
   const common = [
-    { title: "Grid x block", head: true, of: (one) => (one.no_difference ? "no better one" : shapeOf(one)) },
-    { title: "Registers", num: true, of: registersOf },
-    { title: "GPU", of: (one) => one.gpu },
+    ...heads({ "Grid x block": (one) => (one.no_difference ? "no better one" : shapeOf(one)) }),
+    ...numbers({ Registers: registersOf }), ...cells({ GPU: "gpu" }),
   ];
   show(byId("sweep-best"), table(`Against ${shapeOf(found.reference)} on ${found.reference.gpu}: `
     + `${joules(found.reference.energy.joules)}, ${seconds(found.reference.time.seconds)}`, [
-    { title: "Objective", head: true, of: (one) => one.name },
-    ...common.map((column) => ({ ...column, head: false })),
-    { title: "Energy", num: true, of: (one) => gain(one, one.energy_saved_percent) },
-    { title: "Time", num: true, of: (one) => gain(one, one.time_saved_percent) },
-    { title: "Action", hidden: true, of: (one) => (one.no_difference ? "" : el("button", { type: "button", class: "plain small", onclick: () => use(one) },
-      "Use", el("span", { class: "visually-hidden" }, ` ${shapeOf(one)}`))) },
+    ...heads({ Objective: "name" }), ...common.map((column) => ({ ...column, head: false })),
+    ...numbers({ Energy: (one) => gain(one, one.energy_saved_percent), Time: (one) => gain(one, one.time_saved_percent) }),
+    action((one) => (one.no_difference ? "" : button("Use", () => use(one), shapeOf(one)))),
   ], best));
   show(byId("sweep-table"), table("In the order of GPUs, blocks and registers", [
-    ...common,
-    { title: "Energy", num: true, of: (one) => joules(one.energy.joules) },
-    { title: "Time", num: true, of: (one) => seconds(one.time.seconds) },
-    { title: "Power", num: true, of: (one) => watts(one.power.watts) },
-    { title: "Occupancy", num: true, of: (one) => percent(one.occupancy) },
-    { title: "Limited by", of: (one) => one.limiter },
-    { title: "Pareto", of: (one) => (one.pareto ? "yes" : "") },
-    { title: "Shown the same", of: (one) => (one.unproven ? "no" : "yes") },
+    ...common, ...COSTS, ...numbers({ Occupancy: (one) => percent(one.occupancy) }),
+    ...cells({ "Limited by": "limiter", Pareto: (one) => (one.pareto ? "yes" : ""), "Shown the same": (one) => (one.unproven ? "no" : "yes") }),
   ], found.points, { chosen: (one) => one.pareto }));
-  byId("sweep-infeasible-box").hidden = !found.infeasible.length;
-  byId("sweep-infeasible-title").textContent = `${found.infeasible.length} shapes cannot be launched`;
-  show(byId("sweep-infeasible"), table("And why", [
-    ...common, { title: "Reason", class: "wrap", of: (one) => one.reason }], found.infeasible));
-  byId("sweep-left-out-box").hidden = !found.left_out.length;
-  byId("sweep-left-out-title").textContent = `${found.left_out.length} shapes are left out: not shown to compute the same`;
-  show(byId("sweep-left-out"), table("And why", [
-    ...common, { title: "Reason", class: "wrap", of: (one) => one.reason }], found.left_out));
+  const without = (name, rows, why) => {
+    byId(`${name}-box`).hidden = !rows.length;
+    byId(`${name}-title`).textContent = `${rows.length} shapes ${why}`;
+    show(byId(name), table("And why", [...common, ...words({ Reason: "reason" })], rows));
+  };
+  without("sweep-infeasible", found.infeasible, "cannot be launched");
+  without("sweep-left-out", found.left_out, "are left out: not shown to compute the same");
 }
 
 /** Put a shape into the form. */
@@ -258,9 +220,8 @@ function use(one) {
 }
 
 export function start() {
-  byId("sweep-form").addEventListener("submit", sweep);
+  submits("sweep", sweep);
   byId("sweep-measure").addEventListener("change", () => found && showMap());
-  whenOpened("sweep", () => dispatchEvent(new Event("resize")));
 }
 
 export { OBJECTIVES, saved };

@@ -12,6 +12,11 @@ export function whenOpened(name, act) {
   opened[name] = act;
 }
 
+function isSeen(view) {
+  opened[nameOf(view)]?.();
+  dispatchEvent(new Event("resize"));  // figures that were drawn out of sight
+}
+
 const tabs = () => [...document.querySelectorAll("[role=tab]")].filter((tab) => tab.offsetParent);
 const placeOf = (tab) => byId(tab.getAttribute("aria-controls"));
 const viewsIn = (root) => [...root.querySelectorAll("[id^=view-]")];
@@ -29,7 +34,7 @@ export function open(name, { focus = false, remember = true } = {}) {
     placeOf(tab).hidden = !chosen;
     if (chosen && focus) tab.focus();
   }
-  for (const one of viewsIn(place)) if (!isFolded(one)) opened[nameOf(one)]?.();
+  for (const one of viewsIn(place)) if (!isFolded(one)) isSeen(one);
   if (view.matches("details")) {
     view.open = true;  // "toggle" tells it
     view.scrollIntoView();
@@ -68,7 +73,7 @@ export function start() {
     view.addEventListener("toggle", () => {
       if (!view.open) return;
       address(nameOf(view));
-      opened[nameOf(view)]?.();
+      isSeen(view);
     });
   }
   addEventListener("hashchange", () => open(named(), { remember: false }));

@@ -2,16 +2,20 @@
 // The service keeps nothing of it. All of it lies here, and in the tab's session storage.
 
 import { post } from "./api.js";
-import { takesFiles } from "./box.js";
 import { card } from "./cards.js";
-import { announce, byId, colour, el, parseDimensions, percent, plain, quantity, say, show, svg, table, unitFor } from "./dom.js";
+import {
+  action, amount, announce, between, button, byId, cells, colour, el, names, numbers, parseDimensions, percent, quantity, show, table,
+  unitFor, words,
+} from "./dom.js";
+import { members, submits, takesFiles, telling } from "./forms.js";
 import * as kernel from "./kernel.js";
 import { axisOf, brushed, parallel, scaleOf } from "./parallel.js";
-import { draw } from "./plot.js";
+import { diagonal, draw } from "./plot.js";
 import { csv, saves, savesOfSvg } from "./save.js";
 import { whenOpened } from "./tabs.js";
 
 const KEPT = "wattcast.tune";
+const VALUES = ["predicted", "expected", "low", "high", "measured"];
 const FIELDS = ["space", "size", "divisors", "objective", "most", "gain", "limit"];
 /** Predicted by one call; fewer where the service takes too long for so many. */
 const AT_ONCE = { cuda: 8, ptx: 16 };
@@ -40,6 +44,7 @@ let ranges = [];
 const field = (name) => byId(`tune-${name}`);
 const named = (configuration) => Object.entries(configuration).map(([name, value]) => `${name}=${value}`).join(", ");
 const format = (value) => quantity(value, found.unit);
+const CONFIGURATION = names({ Configuration: (one) => named(one.configuration) });
 
 function problemOf() {
   const { launch: { grid, block, ...launch }, ...body } = kernel.request();
@@ -50,10 +55,7 @@ function problemOf() {
   return body;
 }
 
-function aim() {
-  const [most, gain] = [field("most").value, field("gain").value];
-  return { objective: field("objective").value, ...(most && { most_seconds: Number(most) / 1e3 }), ...(gain && { gain: Number(gain) / 100 }) };
-}
+const aim = () => members(field("form"));
 
 let last = Promise.resolve();
 
@@ -84,19 +86,13 @@ function keep() {
   }
 }
 
-async function begin(event) {
-  event.preventDefault();
-  say(field("error"), "");
-  try {
-    const problem = problemOf();
-    if (JSON.stringify(problem) !== JSON.stringify(state?.problem)) {
-      state = { problem, rows: [], measured: state?.measured ?? [] };
-      ranges = [];
-    }
-    await run();
-  } catch (error) {
-    say(field("error"), error.message);
+async function begin() {
+  const problem = problemOf();
+  if (JSON.stringify(problem) !== JSON.stringify(state?.problem)) {
+    state = { problem, rows: [], measured: state?.measured ?? [] };
+    ranges = [];
   }
+  await run();
 }
 
 /** Predict until enough is known, the limit is reached or somebody stops it. */
@@ -104,7 +100,6 @@ async function run() {
   running = new AbortController();
   field("stop").hidden = field("progress").hidden = false;
   field("on").hidden = true;
-  say(field("error"), "");
   let [count, calls] = [AT_ONCE[state.problem.cuda ? "cuda" : "ptx"], 0];
   try {
     let answer = null;
@@ -125,8 +120,8 @@ async function run() {
     await refresh();
     announce("The space is predicted.");
   } catch (error) {
-    if (error.name !== "AbortError") say(field("error"), error.message);
-    else if (state?.rows.length) await telling(() => refresh({ predictions: 0 }));
+    if (error.name !== "AbortError") throw error;
+    if (state?.rows.length) await taking(() => refresh({ predictions: 0 }));
   } finally {
     running = null;
     field("stop").hidden = true;
@@ -190,7 +185,7 @@ function showNumbers() {
     best ? card("tune-least", `Best ${OBJECTIVES[found.objective][0].toLowerCase()}`, format(middle(best.measured)),
       el("p", { class: "hint wrap" }, named(best.configuration))) : null,
     next.length ? card("tune-hope", "Next is expected at", format(next[0].expected),
-      el("p", { class: "hint" }, `${format(next[0].low)} to ${format(next[0].high)}, 90 %`)) : null);
+      el("p", { class: "hint" }, `${between(next[0], format)}, 90 %`)) : null);
   field("advice").textContent = found.finished ? "One more measurement is not expected to gain enough: stop here."
     : "Measure these, the most promising first, and enter what you found: 31.2 µs, 4.8 mJ; bare numbers are seconds and joules.";
 }
@@ -201,13 +196,15 @@ function showNext() {
   });
   listed = found.next;
   show(field("next"), found.next.length ? table("The most promising first", [
-    { title: "Configuration", head: true, class: "wrap", of: (one) => named(one.configuration) },
-    { title: "Expected", num: true, of: (one) => `${format(one.expected)}${one.emulated ? " (not predicted)" : ""}` },
-    { title: "90 % interval", num: true, of: (one) => `${format(one.low)} to ${format(one.high)}` },
-    { title: "Expected gain", num: true, of: (one) => (found.measured ? percent(one.gain, 2) : "–") },
-    { title: "Time", of: (one) => input(one, "seconds", "Time") },
-    { title: "Energy", of: (one) => input(one, "joules", "Energy") },
-    { title: "Failed", of: (one) => el("input", { type: "checkbox", name: "failed", "aria-label": `${named(one.configuration)} failed` }) },
+    ...CONFIGURATION,
+    ...numbers({
+      Expected: (one) => `${format(one.expected)}${one.emulated ? " (not predicted)" : ""}`, "90 % interval": (one) => between(one, format),
+      "Expected gain": (one) => (found.measured ? percent(one.gain, 2) : "–"),
+    }),
+    ...cells({
+      Time: (one) => input(one, "seconds", "Time"), Energy: (one) => input(one, "joules", "Energy"),
+      Failed: (one) => el("input", { type: "checkbox", name: "failed", "aria-label": `${named(one.configuration)} failed` }),
+    }),
   ], found.next) : el("p", { class: "hint" }, "Nothing is left to measure."));
 }
 
@@ -219,32 +216,20 @@ function parsed(text, base) {
   return Number(number) * factor;
 }
 
-async function take(event) {
-  event.preventDefault();
-  await telling(async () => {
-    const rows = [...field("next").querySelectorAll("tbody tr")].flatMap((line, at) => {
-      const [seconds, joules] = ["seconds", "joules"].map((name) => line.querySelector(`[name=${name}]`).value.trim());
-      const failed = line.querySelector("[name=failed]").checked;
-      if (failed) return [{ configuration: listed[at].configuration, failed }];
-      if (!seconds && !joules) return [];
-      return [{ configuration: listed[at].configuration, ...(seconds && { seconds: parsed(seconds, "s") }), ...(joules && { joules: parsed(joules, "J") }) }];
-    });
-    if (!rows.length) throw new Error("Enter a time, an energy or a failure first.");
-    await refresh({ measured: [...state.measured, ...rows] });
-    announce(`${rows.length} taken in. ${field("advice").textContent}`);
+async function take() {
+  const rows = [...field("next").querySelectorAll("tbody tr")].flatMap((line, at) => {
+    const [seconds, joules] = ["seconds", "joules"].map((name) => line.querySelector(`[name=${name}]`).value.trim());
+    const failed = line.querySelector("[name=failed]").checked;
+    if (failed) return [{ configuration: listed[at].configuration, failed }];
+    if (!seconds && !joules) return [];
+    return [{ configuration: listed[at].configuration, ...(seconds && { seconds: parsed(seconds, "s") }), ...(joules && { joules: parsed(joules, "J") }) }];
   });
+  if (!rows.length) throw new Error("Enter a time, an energy or a failure first.");
+  await refresh({ measured: [...state.measured, ...rows] });
+  announce(`${rows.length} taken in. ${field("advice").textContent}`);
 }
 
-async function telling(act) {
-  say(field("measured-error"), "");
-  try {
-    await act();
-  } catch (error) {
-    if (error.name !== "AbortError") say(field("measured-error"), error.message);
-  }
-}
-
-const addResults = (file) => telling(async () => refresh({ results: await file.text() }));
+const taking = (act) => telling("tune-measured", act);
 
 /** The measurements as a T4 results file of Kernel Tuner (predictor/tuning_files.py, t4_text). */
 function t4() {
@@ -261,17 +246,13 @@ function t4() {
 
 function showMeasured() {
   field("measured-panel").hidden = !state.measured.length;
-  if (!state.measured.length) {
-    field("best").hidden = true;
-    return;
-  }
-  const of = (one, name, unit) => (one.failed ? "failed" : one[name] === null ? "" : quantity(one[name], unit));
+  const told = (title, name, unit) => ({
+    ...amount(title, (one) => one[name], null, unit),
+    of: (one) => (one.failed ? "failed" : one[name] === null ? "" : quantity(one[name], unit)),
+  });
   show(field("measured"), table("In the order they were taken in", [
-    { title: "Configuration", head: true, class: "wrap", of: (one) => named(one.configuration) },
-    { title: "Time", num: true, of: (one) => of(one, "seconds", "s"), value: (one) => one.seconds, unit: "s" },
-    { title: "Energy", num: true, of: (one) => of(one, "joules", "J"), value: (one) => one.joules, unit: "J" },
-    { title: "Action", hidden: true, of: (one) => el("button", { type: "button", class: "plain small", onclick: () => telling(() => refresh({ measured: state.measured.filter((each) => each !== one) })) },
-      "Remove", el("span", { class: "visually-hidden" }, ` ${named(one.configuration)}`)) },
+    ...CONFIGURATION, told("Time", "seconds", "s"), told("Energy", "joules", "J"),
+    action((one) => button("Remove", () => taking(() => refresh({ measured: state.measured.filter((each) => each !== one) })), named(one.configuration))),
   ], state.measured));
   show(field("export"), saves(() => "Results for Kernel Tuner", { JSON: t4 }));
   const [title, base, value] = OBJECTIVES[found.objective];
@@ -341,7 +322,7 @@ function showScatter() {
   draw(field("scatter"), () => ({
     title: `Predicted against measured or expected ${title.toLowerCase()}; the table of configurations says the same`,
     data: [
-      { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, x: ends, y: ends, line: { color: colour("control"), width: 1 } },
+      diagonal(ends),
       trace("predicted only", cells.map((one) => one.row), expected, { symbol: "circle-open", size: cells.map((one) => 5 + Math.min(9, 2 * Math.log2(one.count))), color: colour("bar") },
         cells.map((one) => named(configurationAt(one.row)) + (one.count > 1 ? ` and ${one.count - 1} more` : ""))),
       ...(failed.length ? [trace("failed", failed, expected, { symbol: "x", size: 9, color: colour("bad") })] : []),
@@ -375,8 +356,6 @@ function showParallel() {
   };
   brushed(figure, axes, choose);
   show(box, figure);
-  const line = (kind, name) => el("span", {}, svg("svg", { class: "bar parallel", "aria-hidden": "true" }, svg("line", { class: kind, x1: "0%", x2: "100%", y1: "50%", y2: "50%" })), name);
-  show(field("key"), line("measured", "measured"), line("next", "next"), line("best", "best measured"));
   show(field("parallel-saves"), savesOfSvg(figure, title, () => [["Configuration", `${axes.at(-1).name}, ${found.unit}`], ...rows.map((row) => [named(configurationAt(row)), value[row]])]));
   field("kept").textContent = `${rows.length} of ${found.configurations} configurations are shown.`;
   const focused = document.activeElement?.id;
@@ -400,25 +379,21 @@ function filterOf(axis, at, choose, isExpected) {
 function showTables() {
   const { columns } = found;
   const rows = rowsOf((status, row) => columns.expected[row] !== null).sort((a, b) => columns.expected[a] - columns.expected[b]);
-  const number = (name) => (row) => (columns[name][row] === null ? "" : format(columns[name][row]));
   const caption = rows.length > LISTED ? `The ${LISTED} that are expected to be best, of ${rows.length}` : "The best expected first";
   show(field("table"), table(caption, [
-    { title: "Configuration", head: true, class: "wrap", of: (row) => named(configurationAt(row)) },
-    { title: "State", of: (row) => columns.status[row] },
-    ...["predicted", "expected", "low", "high", "measured"].map((name) => ({ title: name[0].toUpperCase() + name.slice(1), num: true, of: number(name) })),
+    ...names({ Configuration: (row) => named(configurationAt(row)) }), ...cells({ State: (row) => columns.status[row] }),
+    ...VALUES.flatMap((name) => numbers({
+      [name[0].toUpperCase() + name.slice(1)]: (row) => (columns[name][row] === null ? "" : format(columns[name][row])) })),
   ], rows.slice(0, LISTED)));
-  const names = Object.keys(columns.parameters);
-  const values = ["predicted", "expected", "low", "high", "measured"];
+  const parameters = Object.keys(columns.parameters);
   show(field("all"), saves(() => "All configurations", {
-    CSV: () => csv([[...names, "status", ...values.map((name) => `${name}, ${found.unit}`)],
-      ...columns.status.map((status, row) => [...names.map((name) => columns.parameters[name][row]), status, ...values.map((name) => columns[name][row])])]),
+    CSV: () => csv([[...parameters, "status", ...VALUES.map((name) => `${name}, ${found.unit}`)],
+      ...columns.status.map((status, row) => [...parameters.map((name) => columns.parameters[name][row]), status, ...VALUES.map((name) => columns[name][row])])]),
   }));
   const refused = state.rows.filter((row) => row.problem);
   field("refused-box").hidden = !refused.length;
   field("refused-title").textContent = `${refused.length} cannot be predicted`;
-  show(field("refused"), table("And why", [
-    { title: "Configuration", head: true, class: "wrap", of: (row) => named(row.configuration) },
-    { title: "Reason", class: "wrap", of: (row) => row.problem }], refused.slice(0, LISTED)));
+  show(field("refused"), table("And why", [...CONFIGURATION, ...words({ Reason: "problem" })], refused.slice(0, LISTED)));
 }
 
 function forget() {
@@ -444,24 +419,18 @@ function restore() {
 }
 
 export function start() {
-  field("form").addEventListener("submit", begin);
-  field("measured-form").addEventListener("submit", take);
+  submits("tune", begin, null);
+  submits("tune-measured", take);
   field("stop").addEventListener("click", () => running?.abort());
-  field("on").addEventListener("click", run);
+  field("on").addEventListener("click", () => telling("tune", run, null));
   field("clear").addEventListener("click", forget);
   for (const name of ["objective", "most", "gain"])
-    field(name).addEventListener("change", () => found && !running && telling(() => refresh()));
-  const opened = async (file) => (field("space").value = await file.text());
-  takesFiles(field("space-drop"), opened);
-  for (const [id, act] of [["space-file", opened], ["results-file", addResults]])
-    field(id).addEventListener("change", ({ target }) => {
-      if (target.files.length) act(target.files[0]);
-      target.value = "";
-    });
+    field(name).addEventListener("change", () => found && !running && taking(() => refresh()));
+  takesFiles("tune-space", async (file) => (field("space").value = await file.text()));
+  takesFiles("tune-results", (file) => taking(async () => refresh({ results: await file.text() })));
   restore();
   whenOpened("tune", () => {
-    dispatchEvent(new Event("resize"));
     if (found) showParallel();
-    else if (state?.rows.length && !running) telling(() => refresh({ predictions: 0 }));
+    else if (state?.rows.length && !running) taking(() => refresh({ predictions: 0 }));
   });
 }

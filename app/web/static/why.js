@@ -1,7 +1,7 @@
 // Why a prediction is what it is: SHAP or LIME as a waterfall, and the energy by component.
 
 import { get } from "./api.js";
-import { bar, barRow, barTable, linear, steps } from "./charts.js";
+import { bar, barRow, barTable, linear } from "./charts.js";
 import { byId, el, percent, plain, quantity, show } from "./dom.js";
 
 const MOST_PARTS = 12;
@@ -31,31 +31,32 @@ function waterfall(found) {
   const parts = found.contributions.filter((one) => one[word] !== 0);
   const first = parts.slice(0, MOST_PARTS);
   const others = parts.slice(MOST_PARTS);
-  const rows = first.map((one) => ({
-    name: one.condition ?? (isPower && one.value !== null
-      ? `${one.feature} = ${plain(one.value, 4)}` : one.feature),
-    amount: one[word], meaning: one.meaning,
-  }));
-  if (others.length) rows.push({
-    name: `${others.length} others`, meaning: "",
-    amount: others.reduce((sum, one) => sum + one[word], 0),
-  });
-  const spans = steps(start, rows.map((row) => row.amount));
-  const values = [start, end, ...spans.flatMap((s) => [s.from, s.to])];
-  const at = linear(Math.min(...values, 0), Math.max(...values));
-  const row = (name, meaning, from, to, kind, text, amount, total) => barRow(total ? "total" : null,
-    el("th", { scope: "row", role: "rowheader", class: "wrap" }, name, meaning ? el("span", { class: "meaning" }, meaning) : null),
-    [bar(at(from), at(to), kind), text, end ? percent(amount / end) : ""]);
+  const rows = [
+    { name: isShap ? "Base" : "Intercept", amount: start, isTotal: true },
+    ...first.map((one) => ({
+      name: one.condition ?? (isPower && one.value !== null ? `${one.feature} = ${plain(one.value, 4)}` : one.feature),
+      amount: one[word], meaning: one.meaning,
+    })),
+    ...(others.length ? [{ name: `${others.length} others`, amount: others.reduce((sum, one) => sum + one[word], 0) }] : []),
+    { name: isShap ? "Prediction" : "Linear model", amount: end, isTotal: true },
+  ];
+  let reached = 0;
+  for (const row of rows) {
+    row.from = row.isTotal ? 0 : reached;
+    reached = row.to = row.from + row.amount;
+  }
+  const values = rows.flatMap((row) => [row.from, row.to]);
+  const at = linear(Math.min(...values), Math.max(...values));
   return el("div", { id: "waterfall" },
     el("p", { class: "hint" }, isShap
       ? `Exact SHAP values of the ${found.model.family} model: base and parts sum to the prediction.`
       : `LIME on the ${found.model.family} model: a local linear model, R² ${plain(found.r_squared)}; `
         + "an approximation."),
-    barTable(isPower ? "What makes the power" : "What makes the time", ["Part", "Figure", "Amount", "Share"], [
-      row(isShap ? "Base" : "Intercept", "", 0, start, "plain", quantity(start, unit), start, true),
-      rows.map((one, i) => row(one.name, one.meaning, spans[i].from, spans[i].to,
-        one.amount > 0 ? "up" : "down", quantity(one.amount, unit, { sign: true }), one.amount)),
-      row(isShap ? "Prediction" : "Linear model", "", 0, end, "plain", quantity(end, unit), end, true)]));
+    barTable(isPower ? "What makes the power" : "What makes the time", ["Part", "Figure", "Amount", "Share"],
+      rows.map(({ name, meaning, amount, from, to, isTotal }) => barRow(isTotal ? "total" : null,
+        el("th", { scope: "row", role: "rowheader", class: "wrap" }, name, meaning ? el("span", { class: "meaning" }, meaning) : null),
+        [bar(at(from), at(to), isTotal ? "plain" : amount > 0 ? "up" : "down"), quantity(amount, unit, { sign: !isTotal }),
+          end ? percent(amount / end) : ""]))));
 }
 
 /**

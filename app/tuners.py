@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from wattcast.app.python.code import argument
 from wattcast.app.python.predictors import crew as _crew
 from wattcast.app.python.predictors import predictor as _predictor
 from wattcast.features.cuda import CompileError
@@ -154,18 +155,8 @@ def _divisors(given: Any, usual: tuple[str, ...]) -> tuple[str, ...]:
 
 def _known_arguments(given: Sequence[Any] | None) -> dict[str, Any]:
     """Numbers as they are, arrays by their size. NumPy's, CuPy's and Torch's know both."""
-    found: dict[str, Any] = {}
-    for place, each in enumerate(given or ()):
-        if hasattr(each, "shape") and len(each.shape):
-            elements = 1
-            for extent in each.shape:
-                elements *= int(extent)
-            found[str(place)] = {"elements": elements}
-        elif hasattr(each, "item"):
-            found[str(place)] = each.item()
-        elif isinstance(each, int | float):
-            found[str(place)] = each
-    return found
+    found = {str(place): argument(each) for place, each in enumerate(given or ())}
+    return {place: each for place, each in found.items() if isinstance(each, int | float | dict)}
 
 
 def predicted_best(

@@ -7,15 +7,16 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import console, line, predictor, print_json, render, show
-from wattcast.app.cli.progress import advance, clear
+from wattcast.app.cli.output import Shown, predictor, show, told
+from wattcast.app.cli.progress import advance
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, JudgeRequest, Limits
+from wattcast.predictor.reports import Block, Line
 
 
 def _percent(text: str) -> float:
@@ -43,8 +44,7 @@ def diff(
     against: Annotated[str | None, typer.Option(metavar="REVISION")] = None,
     markdown: bool = False,
     brief: inputs.Brief = False,
-    as_json: inputs.AsJson = False,
-) -> None:
+) -> Shown[CompareAnswer]:
     """Compare old and new code; exit with 3 if a limit is exceeded.
 
     Args:
@@ -65,18 +65,14 @@ def diff(
     if against is not None:
         if brief:
             inputs.fail("--brief is of two files; with --against use --json")
-        _against(against, files, compared, markdown=markdown, as_json=as_json)
-        return
+        return _against(against, files, compared, markdown=markdown)
     if len(files) != 2:
         inputs.fail("expected OLD and NEW, or files and --against REVISION")
     answer = compared(*files)
-    if markdown and not (brief or as_json):
-        clear()
-        print(answer.markdown, end="")
-    else:
-        show(answer, as_json, brief=brief)
-    if not answer.passed:
-        raise typer.Exit(Exit.EXCEEDED)
+    status = Exit.DONE if answer.passed else Exit.EXCEEDED
+    if markdown:
+        return told(answer, answer.markdown.removesuffix("\n"), status=status)
+    return Shown(answer, status=status)
 
 
 def _against(
@@ -85,8 +81,7 @@ def _against(
     compared: Callable[[Path, Path], CompareAnswer],
     *,
     markdown: bool,
-    as_json: bool,
-) -> None:
+) -> Shown[Any]:
     """Each file beside its version in a Git revision. What cannot be compared is told and
     exceeds no limit: a new file, or one without a kernel that both versions have."""
     from wattcast.features.errors import KernelError
@@ -105,23 +100,21 @@ def _against(
             except KernelError as error:
                 left_out[str(new)] = error.detail
             advance(number + 1, len(files))
-    clear()
-    passed = all(answer.passed for answer in answers.values())
-    if as_json:
-        told = [{"file": name, **answer.data()} for name, answer in answers.items()]
-        print_json({"files": told, "left_out": left_out, "passed": passed})
-    for name, answer in answers.items() if not as_json else ():
+    blocks: list[Block] = []
+    for name, answer in answers.items():
         if markdown:
             heading = "### Predicted energy"
-            print(answer.markdown.replace(heading, f"{heading} of {markdown_name(name)}", 1))
+            named = answer.markdown.replace(heading, f"{heading} of {markdown_name(name)}", 1)
+            blocks.append(Line(named))
         else:
-            line(console(), name)
-            render(answer.report())
-    for name, why in left_out.items() if not as_json else ():
-        named, reason = (markdown_name(name), markdown_name(why)) if markdown else (name, why)
-        print(f"{named}: not compared: {reason}")
-    if not passed:
-        raise typer.Exit(Exit.EXCEEDED)
+            blocks += [Line(name), *answer.report()]
+    for name, why in left_out.items():
+        parts = map(markdown_name, (name, why)) if markdown else (name, why)
+        blocks.append(Line(": not compared: ".join(parts)))
+    passed = all(answer.passed for answer in answers.values())
+    listed = [{"file": name, **answer.data()} for name, answer in answers.items()]
+    data = {"files": listed, "left_out": left_out, "passed": passed}
+    return Shown(data, lambda: blocks, Exit.DONE if passed else Exit.EXCEEDED)
 
 
 def _checked_out(revision: str, file: Path, to: Path) -> bool:

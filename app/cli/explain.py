@@ -9,7 +9,7 @@ import typer
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.inputs import ClockOptions, KernelOptions, OnGpu, request
-from wattcast.app.cli.output import Shown, predictor, print_json, render, rows
+from wattcast.app.cli.output import Shown, predictor, rows
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.analyze import (
     AnalyzeAnswer,
@@ -36,7 +36,7 @@ def explain(
     output: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     chart: str = "waterfall",
     as_json: inputs.AsJson = False,
-) -> None:
+) -> Shown[Any]:
     """Explain the predicted power or time of a launch.
 
     Args:
@@ -71,11 +71,9 @@ def explain(
     answer = explained(opened, prediction, method, target, seeds)  # type: ignore[arg-type]
     if output is not None and wanted is not None:
         inputs.write(output, drawn(answer, prediction, wanted, chart))  # type: ignore[arg-type]
-    elif as_json:
-        print_json(answer)
-    else:
-        title = Title(chart_of(answer, prediction).title)
-        render([title, *report(answer, prediction, rows), Warnings(prediction.warnings)])
+        return Shown(answer, list)
+    title, warnings = Title(chart_of(answer, prediction).title), Warnings(prediction.warnings)
+    return Shown(answer, lambda: [title, *report(answer, prediction, rows), warnings])
 
 
 def _format(given: str | None, output: Path | None) -> str | None:

@@ -637,11 +637,12 @@ def with_options(command: Callable[..., Any]) -> Callable[..., None]:
                 kind = Annotated[kind, typer.Argument() if required else typer.Option()]
             parameters.append(_parameter(each.name, kind, each.default, helps.get(each.name)))
     forms = forms_of(signature.return_annotation)
-    parameters += [_parameter(name, FORMS[name], False, None) for name in forms]
+    added = [name for name in forms if name not in signature.parameters]
+    parameters += [_parameter(name, FORMS[name], False, None) for name in added]
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
-        how = {name: given.pop(name) for name in forms}
+        how = {name: given.pop(name) if name in added else given[name] for name in forms}
         for name, kind in groups.items():
             words = {each.name: given.pop(each.name) for each in kind.parameters()}
             given[name] = kind.model_construct(**words)

@@ -180,7 +180,7 @@ def _table(out: Console, table: reports.Table) -> None:
     if table.title:
         out.print()
         out.print(Text(table.title, "bold"))
-    shown = grid()
+    shown = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     shown.show_header = any(column.heading for column in table.columns)
     for column in table.columns:
         justify: Literal["left", "right"] = "right" if column.figures else "left"
@@ -190,14 +190,6 @@ def _table(out: Console, table: reports.Table) -> None:
     out.print(shown)
     if table.hidden:
         line(out, f"and {table.hidden} more (--json shows all)")
-
-
-def grid(*headings: str) -> rich.table.Table:
-    """A table without lines, with one column for each heading."""
-    table = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(heading)
-    return table
 
 
 def line(out: Console, text: str) -> None:

@@ -13,12 +13,13 @@ import typer
 
 from wattcast.app.cli import inputs, runners
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import Shown, console, line, predictor, show
+from wattcast.app.cli.output import Shown, console, line, predictor
 from wattcast.app.cli.progress import advance
 from wattcast.app.python.predictors import crew
 from wattcast.app.settings import Settings
 from wattcast.models.intervals import quantity
-from wattcast.predictor.messages.tunings import RankAnswer
+from wattcast.predictor.messages.tunings import RankAnswer, Stands, named
+from wattcast.predictor.reports import Line
 
 if TYPE_CHECKING:
     from wattcast.predictor.forecasts import Crew, Forecast
@@ -126,7 +127,7 @@ def tune(
     workers: Annotated[int | None, typer.Option(min=1)] = None,
     dask: str | None = None,
     as_json: inputs.AsJson = False,
-) -> None:
+) -> Shown[Stands]:
     """Find the best tuning configuration with few measurements.
 
     Predicts all configurations, of a large space those that matter, then says which to measure
@@ -151,7 +152,6 @@ def tune(
         dask: Dask scheduler to predict on. Default: WATTCAST_DASK.
     """
     from wattcast.predictor.forecasts import failures, forecasts
-    from wattcast.predictor.messages.tunings import named
     from wattcast.predictor.tune import Objective, Tuning
     from wattcast.predictor.tuning_files import Configuration
     from wattcast.training.engine import ClusterError
@@ -199,11 +199,12 @@ def tune(
         if runner is not None:
             _search(tuning, runner, results, budget, gain, quiet=as_json)
     answer = tuning.answer(following, gain)
-    show(answer, as_json)
-    for each in () if as_json else failures(answer.refused):
-        first = each["first"]
-        refusal = f"{named(first['parameters'])}: {first['problem']}"
-        line(console(), f"{each['count']} refused ({each['kind']}), the first: {refusal}")
+    refused = [
+        f"{each['count']} refused ({each['kind']}), the first: "
+        f"{named(each['first']['parameters'])}: {each['first']['problem']}"
+        for each in failures(answer.refused)
+    ]
+    return Shown(answer, lambda: [*answer.report(), *map(Line, refused)])
 
 
 def _tell(tuning: Tuning, one: Configuration) -> None:

@@ -98,7 +98,7 @@ def request_of(
     """
     given = {name: value for name, value in options.items() if value is not None}
     launch = {name: given.pop(name) for name in LaunchRequest.model_fields if name in given}
-    arguments = {str(name): _argument(value) for name, value in launch.pop("arguments", {}).items()}
+    arguments = {str(name): argument(value) for name, value in launch.pop("arguments", {}).items()}
     if block is not None:
         launch["block"] = _dimensions(block)
     kernels = sources(code, given.pop("cuda", None))
@@ -124,10 +124,10 @@ def request_of(
 
 def _dimensions(size: Any) -> Any:
     """A grid or block as requests hold it; numbers may be NumPy's."""
-    return [_argument(each) for each in size] if hasattr(size, "__len__") else _argument(size)
+    return [argument(each) for each in size] if hasattr(size, "__len__") else argument(size)
 
 
-def _argument(value: Any) -> Any:
+def argument(value: Any) -> Any:
     """An argument as requests hold it: of an array (PyTorch's, NumPy's, CuPy's) its elements, of a
     number of NumPy's the number."""
     shape = getattr(value, "shape", None)

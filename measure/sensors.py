@@ -25,6 +25,9 @@ MIN_CHANGES = 6
 SETTLED_SHARE = 0.4
 """Last part of a step response that counts as settled."""
 
+LEAST_STEP_WATTS = 20.0
+"""A step below it tells no lag: sensors resolve about a watt."""
+
 LAG_REST = 0.1
 """Share of a step that may be missing where its area is cut: beyond it noise outweighs."""
 
@@ -55,9 +58,7 @@ def update_period(readings: Sequence[Reading]) -> float | None:
     return float(np.mean(gaps[gaps < 1.5 * shortest]))
 
 
-def lag_seconds(
-    readings: Sequence[Reading], load_from: float, resolution_watts: float = 1.0
-) -> float | None:
+def lag_seconds(readings: Sequence[Reading], load_from: float) -> float | None:
     """Time constant of the sensor from readings before and after a load starts at ``load_from``.
 
     The area between the settled value and the response, over the step, up to where only
@@ -75,7 +76,7 @@ def lag_seconds(
     settled = float(np.mean(late)) if len(late) else float(rise[-1])
     start = float(before[-1])
     step = settled - start
-    if abs(step) < 20 * resolution_watts:
+    if abs(step) < LEAST_STEP_WATTS:
         return None
     missing = 1 - (rise - start) / step
     (reached,) = np.nonzero(missing < LAG_REST)

@@ -45,7 +45,7 @@ several always looks a little better than it is."""
 
 _SHRINKAGE = 3.0
 """Known rows that the prior slope of the affine map counts as: 1, power varies as elsewhere."""
-_TREES = 100
+_TREES, _DRAWS = 100, 8
 _SEED = 7
 
 
@@ -176,12 +176,10 @@ class Calibrator:
     """Calibration as protocols score it: fits on other GPUs, predicts from known rows.
 
     ``ways`` are those to choose from. Fits of source models are kept, since the other GPUs are the
-    same for every draw of known rows. ``chosen`` counts the choices.
+    same for every draw of known rows.
     """
 
     ways: Mapping[str, Way] = field(default_factory=lambda: WAYS)
-    draws: int = 8
-    chosen: dict[str, int] = field(default_factory=dict)
     _models: dict[tuple[str, ...], SourceModel] = field(default_factory=dict)
     _gains: dict[tuple[tuple[str, ...], int], dict[str, float]] = field(default_factory=dict)
 
@@ -191,9 +189,8 @@ class Calibrator:
 
         def predict(known: Rows, test: Rows) -> Floats:
             measured, asked = model.launches(known), model.launches(test)
-            way = self._choose(train, measured).way
-            self.chosen[way] = self.chosen.get(way, 0) + 1
-            return np.asarray(np.exp(self.ways[way](measured, asked)))
+            way = self.ways[self._choose(train, measured).way]
+            return np.asarray(np.exp(way(measured, asked)))
 
         return predict
 
@@ -231,7 +228,7 @@ class Calibrator:
                     continue  # too few launches to stand in, or no GPU left to learn from
                 model = self._model(train.take(np.flatnonzero(~own)))
                 launches = model.launches(train.take(np.flatnonzero(own)))
-                gains += [self._drawn(launches, shots, draw) for draw in range(self.draws)]
+                gains += [self._drawn(launches, shots, draw) for draw in range(_DRAWS)]
             self._gains[key] = {
                 name: float(np.mean([gain[name] for gain in gains])) if gains else 0.0
                 for name in self.ways

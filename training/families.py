@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from wattcast.features.checked import read_toml
 from wattcast.features.errors import ModelError
 from wattcast.models.store import NATIVE_NAMES, ONNX_NAME
+from wattcast.training.evaluation.scores import Floats
 
 OPERATOR = "TreeEnsembleRegressor"
 _NODE = ("treeids", "nodeids", "modes", "featureids", "values", "truenodeids", "falsenodeids",
@@ -94,7 +94,6 @@ def _compacted(old: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
 
-Floats = NDArray[np.float64]
 Hyperparameters = Mapping[str, bool | int | float | str]
 
 SEED = 20230101

@@ -24,14 +24,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattcast.models.cards import Marks
-from wattcast.training.evaluation.scores import group_means
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from wattcast.training.evaluation.scores import Floats, Indices, group_means
 
 WORST_ERROR = float(np.log(1e6))
 """A row's error counts at most this much, a factor of a million: a convention of ours that keeps

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import BaseModel
 from scipy.stats import rankdata
 
@@ -31,8 +31,7 @@ from wattcast.models.cards import (
     sha256_of,
 )
 from wattcast.models.explain import BACKGROUND_NAME, Background, Bin, FeatureStatistics
-
-Floats = NDArray[np.float64]
+from wattcast.training.evaluation.scores import Floats
 
 
 def write_artifact(card: AnyCard, out_dir: Path, write_files: Callable[[Path], None]) -> AnyCard:

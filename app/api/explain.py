@@ -8,14 +8,13 @@ from uuid import UUID
 
 from fastapi import Query, Request
 from fastapi.responses import Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from wattcast.app.api.route import Router, json_response
 from wattcast.app.services import Services, services_of
 from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explain
 from wattcast.predictor.explain.page import POLICY, drawn
 from wattcast.predictor.explain.pictures import ChartKind
-from wattcast.predictor.messages import Described
 from wattcast.predictor.messages.explain import (
     LimeAnswer,
     ShapAnswer,
@@ -47,8 +46,10 @@ _FORMATS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Asked(Described):
+class Asked(BaseModel):
     """What is to be explained, and how."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     prediction_id: UUID
     """The id that POST /predict answered."""

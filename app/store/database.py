@@ -213,7 +213,15 @@ def open_database(url: str, pool: Pool | None = None) -> Engine:
         if address.get_backend_name() == "sqlite":
             engine = _sqlite(address.database, url, pool.seconds)
         else:
-            engine = _postgres(address, pool)
+            engine = _postgres(
+                address,
+                pool.seconds,
+                pool_pre_ping=True,  # a restarted server costs one reconnect, not an error
+                pool_size=min(pool.kept, pool.most),
+                max_overflow=max(0, pool.most - pool.kept),
+                pool_recycle=int(pool.recycle_seconds),
+                pool_timeout=pool.seconds,
+            )
         migrate(engine)
     except (StoreError, SQLAlchemyError, OSError, ImportError) as error:
         if engine is not None:
@@ -229,17 +237,10 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
-def _postgres(address: URL, pool: Pool) -> Engine:
-    engine = sa.create_engine(
-        address,
-        pool_pre_ping=True,  # a restarted server costs one reconnect, not an error
-        pool_size=min(pool.kept, pool.most),
-        max_overflow=max(0, pool.most - pool.kept),
-        pool_recycle=int(pool.recycle_seconds),
-        pool_timeout=pool.seconds,
-        connect_args=connect_arguments(address, pool.seconds),
-    )
-    be_patient(engine, pool.seconds)
+def _postgres(address: URL, seconds: float, **pool: Any) -> Engine:
+    connection = connect_arguments(address, seconds)
+    engine = sa.create_engine(address, connect_args=connection, **pool)
+    be_patient(engine, seconds)
     return engine
 
 
@@ -389,12 +390,7 @@ class Reading:
                     "sqlite://", creator=self._connect, poolclass=sa.NullPool
                 )
             else:
-                self._engine = sa.create_engine(
-                    self._address,
-                    poolclass=sa.NullPool,
-                    connect_args=connect_arguments(self._address, DATABASE_SECONDS),
-                )
-                be_patient(self._engine, DATABASE_SECONDS)
+                self._engine = _postgres(self._address, DATABASE_SECONDS, poolclass=sa.NullPool)
         except (SQLAlchemyError, ImportError) as error:
             raise cannot_read(url, error) from error
         self._checked = False

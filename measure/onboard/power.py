@@ -301,12 +301,9 @@ class _Fit:
         )
 
 
-def predicted_watts(
-    parameters: physical.PhysicalParameters, row: PowerRow, *, served: bool = True
-) -> float:
-    """Watts of a row, from activities as served or over the measured time."""
-    activities = row.served if served else row.activities
-    return physical.predicted_power(parameters, activities, row.clocks).watts
+def predicted_watts(parameters: physical.PhysicalParameters, row: PowerRow) -> float:
+    """Watts of a row, from activities as served."""
+    return physical.predicted_power(parameters, row.served, row.clocks).watts
 
 
 def picojoules(parameters: physical.PhysicalParameters, gpu: GpuProfile) -> dict[str, float]:

@@ -29,8 +29,8 @@ from wattcast.features.errors import ModelError, WattcastError
 from wattcast.models.cards import ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.training.engine import SPREAD_ROWS, Checkpoints, ClusterError, Engine, open_engine
-from wattcast.training.evaluation.scores import FOLDS, Rows, fold_assignment, mae_watts
-from wattcast.training.families import FAMILIES, SEED, Floats, get_family
+from wattcast.training.evaluation.scores import FOLDS, Floats, Rows, fold_assignment, mae_watts
+from wattcast.training.families import FAMILIES, SEED, get_family
 
 if TYPE_CHECKING:
     import optuna

@@ -161,7 +161,14 @@ class Terminal:
                     pipe.close()
 
 
-def follow(checkout: Path, environment: dict[str, str], install_seconds: float) -> None:
+def served(shell: Terminal, environment: dict[str, str], command: str, seconds: float) -> None:
+    """``make run`` prints one prediction and serves."""
+    printed = shell.wait_for("wattcast serves on http://", command, seconds)
+    assert "vector_add on tesla-v100" in printed
+    assert environment["WATTCAST_PORT"] in printed
+
+
+def follow(checkout: Path, environment: dict[str, str]) -> None:
     """The page, step by step; what is typed prints what the page shows."""
     first, second = Terminal(checkout, environment), Terminal(checkout, environment)
     try:
@@ -170,9 +177,7 @@ def follow(checkout: Path, environment: dict[str, str], install_seconds: float) 
             if kind == "file":
                 (checkout / name).write_text(text, encoding="utf-8")
             elif kind == "serve":
-                printed = first.wait_for("wattcast serves on http://", text, install_seconds)
-                assert "vector_add on tesla-v100" in printed
-                assert environment["WATTCAST_PORT"] in printed
+                served(first, environment, text, 120)
             elif kind == "sh":
                 for command in text.splitlines():
                     status, lines = second.type(command)
@@ -199,16 +204,20 @@ def test_the_tutorial_is_followed_to_the_letter(
     checkout: Path, environment: dict[str, str]
 ) -> None:
     prepared(checkout)
-    follow(checkout, environment, install_seconds=120)
+    follow(checkout, environment)
 
 
 @pytest.mark.slow
-def test_the_tutorial_is_followed_in_an_environment_that_make_run_installs(
+def test_make_run_installs_an_environment_and_serves(
     checkout: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Installs all that is locked (some minutes)."""
+    """Installs all that is locked (some minutes); what is typed then, the test above follows."""
     asked = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "itanium-demangler"]
     reached = subprocess.run([*asked, "-d", str(tmp_path)], capture_output=True, env=environment)
     if reached.returncode:
         pytest.skip("the package index cannot be reached")
-    follow(checkout, environment, install_seconds=1800)
+    shell = Terminal(checkout, environment)
+    try:
+        served(shell, environment, "make run\n", 1800)
+    finally:
+        shell.close()

@@ -11,6 +11,7 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.launch import PointerHint
 from wattcast.features.schemas import activity_schema, get_schema
 from wattcast.predictor import parts
+from wattcast.predictor.messages import Coverage
 from wattcast.predictor.messages import analyze as messages
 from wattcast.predictor.messages.analyze import FeaturesAnswer, FeaturesRequest, FeatureValue
 from wattcast.predictor.parts.arguments import c_names, described
@@ -40,8 +41,7 @@ def analyze(predictor: Predictor, request: messages.AnalyzeRequest) -> messages.
     mix = sorted(analysis.mix.items(), key=lambda item: -item[1])
     return messages.AnalyzeAnswer(
         gpu=gpu.id,
-        kernel=parts.kernel_name(analysis.function),
-        compiled=parts.compiled(source),
+        **parts.code_of(source, analysis.function),
         launch=_launch(analysis, source),
         how=analysis.activity_how,
         occupancy=messages.AnalyzedOccupancy.from_attributes(
@@ -49,7 +49,7 @@ def analyze(predictor: Predictor, request: messages.AnalyzeRequest) -> messages.
             limits={str(name): blocks for name, blocks in analysis.occupancy.limits.items()},
             waves=analysis.waves,
         ),
-        registers=parts.registers(analysis),
+        registers=parts.resources(analysis)["registers"],
         loops=_loops(analysis),
         mix=dict(mix),
         blocks=_blocks(analysis),
@@ -65,7 +65,7 @@ def analyze(predictor: Predictor, request: messages.AnalyzeRequest) -> messages.
             executed.sampling, sampled_blocks=len(executed.sampling.plan.blocks)
         ),
         needs=parts.needs(source, analysis),
-        coverage=parts.coverage(analysis),
+        coverage=Coverage.from_attributes(analysis.coverage),
         warnings=parts.warnings(
             source,
             analysis,
@@ -150,13 +150,10 @@ def features(predictor: Predictor, request: FeaturesRequest) -> FeaturesAnswer:
     return FeaturesAnswer(
         schema=schema.id,
         gpu=gpu.id,
-        kernel=parts.kernel_name(analysis.function),
-        compiled=parts.compiled(source),
+        **parts.code_of(source, analysis.function),
         features=[
             FeatureValue.from_attributes(field, value=values[field.name]) for field in schema.fields
         ],
-        occupancy=parts.occupancy(analysis),
-        registers=parts.registers(analysis),
-        trip_counts=parts.trip_counts(analysis),
+        **parts.resources(analysis),
         warnings=parts.warnings(source, analysis, vector.diagnostics),
     )

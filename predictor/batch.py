@@ -18,7 +18,7 @@ from wattcast.predictor.messages import sweep as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.time_and_power import TimeAndPower
-from wattcast.predictor.predict import launched, rests_on_activity
+from wattcast.predictor.predict import coverage_of, launched
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -68,8 +68,7 @@ def _predict_many(predictor: Predictor, request: messages.BatchRequest) -> messa
     card = best.power.card if best is not None else None
     return messages.BatchAnswer(
         gpu=gpu.id,
-        kernel=parts.kernel_name(function),
-        compiled=parts.compiled(source),
+        **parts.code_of(source, function),
         clocks=parts.clocks(best.clocks if best is not None else clocks),
         model=reference_of(card) if card else None,
         time_model=best.duration.family if best and best.duration else None,
@@ -91,12 +90,12 @@ def _notes(analysis: KernelAnalysis, point: TimeAndPower) -> list[Diagnostic]:
 def _answer(
     analysis: KernelAnalysis, point: TimeAndPower, gpu: GpuProfile, notes: list[Diagnostic]
 ) -> messages.BatchPrediction:
-    duration, power = point.duration, point.power
+    duration = point.duration
     return messages.BatchPrediction(
         **point.costs(gpu),
         regime=duration.regime if duration else None,
         occupancy=analysis.occupancy.occupancy,
         waves=analysis.waves,
-        coverage=parts.coverage(analysis) if rests_on_activity(power, duration) else None,
+        coverage=coverage_of(analysis, point),
         warnings=list(dict.fromkeys(note.code for note in notes)),
     )

@@ -111,8 +111,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     one_in_ten = _one_in_ten(predictor, gpu) if code is None else code.one_in_ten
     return DvfsAnswer(
         gpu=gpu.id,
-        kernel=parts.kernel_name(analysis.function),
-        compiled=parts.compiled(source),
+        **parts.code_of(source, analysis.function),
         model=reference_of(base.card if code is None else code.card),
         reference=Reference(**base.point.key._asdict(), **base.costs),
         points=[_point(each, base, front, constraints, gpu) for each in found],
@@ -124,9 +123,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
         assumptions=Assumptions(
             trip_counts_guessed=analysis.trips_assumed,
             activity=analysis.activity_how,
-            occupancy=parts.occupancy(analysis),
-            registers=parts.registers(analysis),
-            trip_counts=parts.trip_counts(analysis),
+            **parts.resources(analysis),
             voltage_curve="typical" if predictor.power.physical(gpu).typical_voltage else "fitted",
             one_memory_clock=one_memory_clock(gpu),
             time_model=base.time.family if code is None else request.model,

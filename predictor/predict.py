@@ -25,6 +25,7 @@ from wattcast.models.power import PHYSICAL
 from wattcast.models.time.base import DEFAULT, TimePrediction
 from wattcast.models.time.beside import beside
 from wattcast.predictor import parts
+from wattcast.predictor.messages import Coverage
 from wattcast.predictor.messages import predict as messages
 from wattcast.predictor.parts.arguments import by_position
 from wattcast.predictor.parts.known_launches import anchored_power, corrected_by_known
@@ -163,13 +164,13 @@ def _predicted(
     clocks, nearby = parts.clocks_of(request.clocks, gpu)
     analysis, point = launched(predictor, request, source, gpu, clocks)
     duration, power = point.duration, point.power
-    trips, needs = parts.trip_counts(analysis), parts.needs(source, analysis)
+    resources, needs = parts.resources(analysis), parts.needs(source, analysis)
+    trips = resources["trip_counts"]
     vector, card = power.vector, power.card
     answer = messages.PredictAnswer(
         id=uuid4(),
         gpu=gpu.id,
-        kernel=parts.kernel_name(analysis.function),
-        compiled=parts.compiled(source),
+        **parts.code_of(source, analysis.function),
         clocks=parts.clocks(point.clocks),
         l2=analysis.launch.l2,
         power_limit_watts=point.limit_watts,
@@ -179,13 +180,11 @@ def _predicted(
         time_model=parts.time_model(duration),
         features=parts.values(vector) if vector else {},
         schema=vector.schema_id if vector else None,
-        occupancy=parts.occupancy(analysis),
+        **resources,
         waves=analysis.waves,
-        registers=parts.registers(analysis),
-        trip_counts=trips,
         needs=needs,
         trust=trust(power.estimate.basis, card, needs, trips) if power.estimate and card else None,
-        coverage=parts.coverage(analysis) if rests_on_activity(power, duration) else None,
+        coverage=coverage_of(analysis, point),
         warnings=parts.warnings(
             source,
             analysis,
@@ -236,11 +235,14 @@ def launched(
     return analysis, within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
 
 
-def rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:
-    """Whether counts of the launch's activity are in the answer: published schemas need none."""
-    timed_by_it = duration is not None and duration.family == DEFAULT
-    schema = power.vector.schema_id if power.vector else None
-    return timed_by_it or schema == activity_schema().id
+def coverage_of(analysis: KernelAnalysis, point: TimeAndPower) -> Coverage | None:
+    """How the launch's work is known, where counts of its activity are in the answer: published
+    schemas need none."""
+    timed_by_it = point.duration is not None and point.duration.family == DEFAULT
+    schema = point.power.vector.schema_id if point.power.vector else None
+    if not timed_by_it and schema != activity_schema().id:
+        return None
+    return Coverage.from_attributes(analysis.coverage)
 
 
 def _explained(power: Watts, answer: messages.PredictAnswer) -> ShapExplanation:

@@ -92,8 +92,7 @@ def sweep(predictor: Predictor, request: SweepRequest) -> SweepAnswer:
     later = parts.later(each.found for each in found)
     warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, later)
     return SweepAnswer(
-        kernel=parts.kernel_name(reference.analysis.function),
-        compiled=parts.compiled(source),
+        **parts.code_of(source, reference.analysis.function),
         models=[each.answer() for each in sweeps.values()],
         reference=SweepReference(
             **reference.shape.members(), **reference.found.costs(reference.shape.gpu)

@@ -31,7 +31,7 @@ from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import L2State, Launch, PointerHint
 from wattcast.models.clocks import ClockPair, CodeModel, default_clocks
-from wattcast.models.intervals import Basis
+from wattcast.models.intervals import Basis, Estimate
 from wattcast.models.power import POWER_FAMILIES
 from wattcast.models.time.base import TIME_MODELS
 from wattcast.predictor import reports
@@ -451,6 +451,14 @@ class Interval(Answer):
     widened: float = 1.0
     """How many times as wide, in logarithms, as calibrated: measurements said that it had to be.
     Left out where it is 1."""
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> Self:
+        """An estimate as answers hold it; the first member is its value."""
+        names = ["low", "high", "level", "basis", *["widened"] * (estimate.widened != 1.0)]
+        told: dict[str, Any] = {name: getattr(estimate, name) for name in names}
+        told[next(iter(cls.model_fields))] = estimate.value
+        return cls(**told)
 
 
 class Power(Interval, _Watts):

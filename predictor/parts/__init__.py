@@ -221,24 +221,13 @@ def about(what: str) -> Iterator[None]:
         raise
 
 
-def power(part: Estimate) -> messages.Power:
-    """An estimate in watts as answers hold it."""
-    return messages.Power(watts=part.value, **_ends(part))
-
-
-def time(part: Estimate) -> messages.Time:
-    """An estimate in seconds."""
-    return messages.Time(seconds=part.value, **_ends(part))
-
-
-def energy(part: Estimate) -> messages.Energy:
-    """An estimate in joules."""
-    return messages.Energy(joules=part.value, **_ends(part))
-
-
-def _ends(part: Estimate) -> dict[str, Any]:
-    widened = {} if part.widened == 1.0 else {"widened": part.widened}
-    return {**members(part, "low", "high", "level", "basis"), **widened}
+def costs(time: Estimate | None, power: Estimate | None, energy: Estimate | None) -> dict[str, Any]:
+    """Members ``time``, ``power`` and ``energy`` of an answer; ``None`` for what is not told."""
+    return {
+        "time": time and messages.Time.of(time),
+        "power": power and messages.Power.of(power),
+        "energy": energy and messages.Energy.of(energy),
+    }
 
 
 def clocks(pair: ClockPair) -> messages.ClocksAnswer:
@@ -274,15 +263,24 @@ def kernel_name(function: Function) -> messages.KernelName:
     return messages.KernelName(mangled=function.name, demangled=function.demangled)
 
 
-def occupancy(analysis: KernelAnalysis) -> messages.Occupancy:
-    """How many blocks and warps one SM holds."""
-    return messages.Occupancy.from_attributes(analysis.occupancy)
+def code_of(source: Source, function: Function) -> dict[str, Any]:
+    """Members ``kernel`` and ``compiled`` of an answer."""
+    made = source.cuda
+    return {
+        "kernel": kernel_name(function),
+        "compiled": made
+        and messages.Compiled.from_attributes(made.compiled, source_sha256=made.sha256),
+    }
 
 
-def registers(analysis: KernelAnalysis) -> messages.Registers:
-    """Registers per thread, and how they are known."""
+def resources(analysis: KernelAnalysis) -> dict[str, Any]:
+    """Members ``occupancy``, ``registers`` and ``trip_counts`` of an answer."""
     known = analysis.registers
-    return messages.Registers.from_attributes(known, value=known.registers_per_thread)
+    return {
+        "occupancy": messages.Occupancy.from_attributes(analysis.occupancy),
+        "registers": messages.Registers.from_attributes(known, value=known.registers_per_thread),
+        "trip_counts": trip_counts(analysis),
+    }
 
 
 def trip_counts(analysis: KernelAnalysis) -> list[messages.LoopTrips]:
@@ -291,11 +289,6 @@ def trip_counts(analysis: KernelAnalysis) -> list[messages.LoopTrips]:
         messages.LoopTrips.from_attributes(trip, loop=trip.label, trips=trip.count)
         for trip in analysis.trip_counts
     ]
-
-
-def coverage(analysis: KernelAnalysis) -> messages.Coverage:
-    """How the launch's work is known."""
-    return messages.Coverage.from_attributes(analysis.coverage)
 
 
 def needs(source: Source, analysis: KernelAnalysis) -> list[messages.Need]:
@@ -318,13 +311,6 @@ def time_model(timing: TimePrediction | None) -> messages.TimeModel | None:
         parts=dict(timing.parts),
         model=None if timing.card is None else reference_of(timing.card),
     )
-
-
-def compiled(source: Source) -> messages.Compiled | None:
-    """How the PTX came about; ``None`` where the request brought it."""
-    if source.cuda is None:
-        return None
-    return messages.Compiled.from_attributes(source.cuda.compiled, source_sha256=source.cuda.sha256)
 
 
 def warnings(

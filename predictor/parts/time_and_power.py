@@ -88,11 +88,7 @@ class TimeAndPower:
         """Time, power and energy as answers hold them; ``None`` for what is not told."""
         duration, watts = self.duration, self.power.estimate
         both = energy(watts, duration, gpu) if watts and duration else None
-        return {
-            "time": parts.time(duration.estimate) if duration else None,
-            "power": parts.power(watts) if watts else None,
-            "energy": parts.energy(both) if both else None,
-        }
+        return parts.costs(duration.estimate if duration else None, watts, both)
 
     def ranked(self, gpu: GpuProfile, analysis: KernelAnalysis) -> Ranked:
         """What decides whether it can be ranked with other GPUs. Raises as ``told``."""

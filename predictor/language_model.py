@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, hypot, log
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -345,13 +345,7 @@ def _ends(sums: Iterable[_Sum], value: str, width: str) -> tuple[float, float]:
     return max(total - below, 0.0), total + above
 
 
-class _Whole(TypedDict):
-    time: Time
-    power: Power
-    energy: Energy
-
-
-def _total(sums: Sequence[_Sum]) -> _Whole:
+def _total(sums: Sequence[_Sum]) -> dict[str, Any]:
     """Time, power and energy of some operators together."""
     seconds, joules = sum(each.seconds for each in sums), sum(each.joules for each in sums)
     basis = max((each.basis for each in sums), key=BASIS_ORDER.index)

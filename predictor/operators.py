@@ -219,12 +219,9 @@ def predicted(
             for number in at:
                 found[number] = error
             continue
-        able = []
         for number in at:
-            problem = _too_large(asked[number])
-            found[number] = problem
-            if problem is None:
-                able.append(number)
+            found[number] = _too_large(asked[number])
+        able = [number for number in at if found[number] is None]
         if not able:
             continue
         gpu = asked[able[0]].gpu

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, checked, default_clocks
-from wattcast.models.intervals import Estimate
-from wattcast.models.papers.thesis.work import executed_span, work_of
+from wattcast.models.papers.thesis.work import Timed, executed_span, work_of
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters, launch_of
 from wattcast.models.papers.wang_chu.network import (
     Delays,
-    FormTime,
     QueueingGpu,
     QueueingLaunch,
     Rounds,
@@ -174,7 +172,41 @@ _CASES: Mapping[Case, Regime] = {
 }
 
 
-class QueueingTimeModel:
+class _QueueingModel:
+    """What both forms share: the launch as they take it, its start, and the interval."""
+
+    family: ClassVar[str]
+
+    def _timed(self, launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> Timed:
+        raise NotImplementedError
+
+    def predict(
+        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
+    ) -> TimePrediction:
+        """Time of an analysed launch; see ``TimeModel``. The interval also holds what uncertain
+        trip counts would execute.
+
+        Raises ModelError for matrix instructions on a GPU without tensor cores.
+        """
+        pair = checked(clocks or default_clocks(gpu))
+        parameters = gpu_parameters(gpu)
+        launch = launch_of(analysis, gpu, parameters.gpu.shared_latency)
+        found = self._timed(launch, parameters.gpu, pair)
+        start = parameters.gpu.launch_seconds
+        seconds = found.seconds + start
+        less, more = executed_span(work_of(analysis))
+        width = spread(self.family, gpu.id)
+        return TimePrediction(
+            family=self.family,
+            estimate=estimate_within(seconds, seconds * less, seconds * more, width),
+            clocks=pair,
+            parts={**found.parts, "launch": start},
+            regime="launch" if start > found.seconds else found.regime,
+            diagnostics=parameters.diagnostics,
+        )
+
+
+class QueueingTimeModel(_QueueingModel):
     """The max form with servers that wait for each other (``network_form``). Stateless.
 
     ``parts`` are seconds: ``sm``, ``texture``, ``l2`` and ``dram`` what each server needs alone,
@@ -193,30 +225,16 @@ class QueueingTimeModel:
         found: Floats = np.maximum(busiest + parts["overlap"] + parts["latency"], parts["chain"])
         return found
 
-    def predict(
-        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of an analysed launch; see ``TimeModel``.
-
-        Raises ModelError for matrix instructions on a GPU without tensor cores.
-        """
-        pair = checked(clocks or default_clocks(gpu))
-        parameters = gpu_parameters(gpu)
-        launch = launch_of(analysis, gpu, parameters.gpu.shared_latency)
-        found = network_form(launch, parameters.gpu, pair)
-        start = parameters.gpu.launch_seconds
-        parts = {name: cycles / pair.core_hz for name, cycles in found.parts.items()}
-        return TimePrediction(
-            family=self.family,
-            estimate=_estimate(self.family, found.seconds + start, analysis, gpu),
-            clocks=pair,
-            parts={**parts, "launch": start},
-            regime=_regime(found, start),
-            diagnostics=parameters.diagnostics,
-        )
+    def _timed(self, launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> Timed:
+        found = network_form(launch, gpu, clocks)
+        parts = {name: cycles / clocks.core_hz for name, cycles in found.parts.items()}
+        regime = _SERVERS[max(_SERVERS, key=lambda each: found.parts[each])]
+        if found.cycles <= found.parts["chain"]:
+            regime = "latency"
+        return Timed(found.seconds, parts, regime)
 
 
-class QueueingCasesTimeModel:
+class QueueingCasesTimeModel(_QueueingModel):
     """The published case distinction, corrected (``case_form``). Stateless.
 
     ``parts`` are summands in seconds: ``active``, T_active over all rounds, under the name of its
@@ -228,35 +246,6 @@ class QueueingCasesTimeModel:
     family = "queueing-cases"
     combined = staticmethod(summed)
 
-    def predict(
-        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of an analysed launch; see ``TimeModel``."""
-        pair = checked(clocks or default_clocks(gpu))
-        parameters = gpu_parameters(gpu)
-        launch = launch_of(analysis, gpu, parameters.gpu.shared_latency)
-        found = case_form(launch, parameters.gpu, pair)
-        start = parameters.gpu.launch_seconds
-        return TimePrediction(
-            family=self.family,
-            estimate=_estimate(self.family, found.seconds + start, analysis, gpu),
-            clocks=pair,
-            parts={found.case: found.seconds, "launch": start},
-            regime="launch" if start > found.seconds else _CASES[found.case],
-            diagnostics=parameters.diagnostics,
-        )
-
-
-def _estimate(family: str, seconds: float, analysis: KernelAnalysis, gpu: GpuProfile) -> Estimate:
-    """The interval also holds what uncertain trip counts would execute."""
-    less, more = executed_span(work_of(analysis))
-    return estimate_within(seconds, seconds * less, seconds * more, spread(family, gpu.id))
-
-
-def _regime(found: FormTime, start_seconds: float) -> Regime:
-    if start_seconds > found.seconds:
-        return "launch"
-    if found.cycles <= found.parts["chain"]:
-        return "latency"
-    name = max(_SERVERS, key=lambda each: found.parts[each])
-    return _SERVERS[name]
+    def _timed(self, launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> Timed:
+        found = case_form(launch, gpu, clocks)
+        return Timed(found.seconds, {found.case: found.seconds}, _CASES[found.case])

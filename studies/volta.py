@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import sys
 import tempfile
 import time
@@ -98,10 +99,10 @@ def kernels() -> Iterator[tuple[str, Mapping[str, Any], Counters]]:
 
 
 def _request(ptx: str, launch: Mapping[str, Any]) -> PredictRequest:
-    found = [word for word in ptx.split() if launch["kernel"] in word and word.startswith("_Z")]
+    found = re.findall(rf"\.entry (_Z\w*{launch['kernel']}\w*)", ptx)
     body = {
         "ptx": ptx,
-        "kernel": found[0].rstrip("("),
+        "kernel": found[0],
         "gpu": GPU,
         "clocks": {"core_mhz": CORE_MHZ, "memory_mhz": MEMORY_MHZ},
         "launch": {

@@ -2,9 +2,9 @@
 
 A warp issues in order and stalls where it needs a result that is not there. Within a basic block
 results that do not depend on each other are waited for together (instruction- and memory-level
-parallelism); blocks follow one after another. ptxas unrolls loops of one block and moves their
-loads together, unless a load needs what a round before has loaded (a pointer chase) or follows a
-store that may be to the same place.
+parallelism); blocks follow one after another. ptxas unrolls counted loops of one block and moves
+their loads together, unless a load needs what a round before has loaded (a pointer chase) or
+follows a store that may be to the same place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wattcast.features.loops import natural_loops
 from wattcast.features.machine_code import Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Module, Operand
-from wattcast.features.registers import UNROLL
+from wattcast.features.registers import UNROLL, is_counted
 
 INSTRUCTION, SHARED, LOAD = 4.0, 25.0, 400.0
 """Cycles by which the longest of several chains is chosen: arithmetic, shared memory and device
@@ -119,8 +119,9 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
             stores[base] = max(reached)
     chain = Waiting(*longest[1:])
     if chain.loads and block.index in block.successors and not chain.barriers:
-        gathered = 1 if _chases(body, block) or _stores_between(body, block) else UNROLL
-        chain = chain._replace(loads=chain.loads / gathered)
+        apart = _chases(body, block) or _stores_between(body, block)
+        if not apart and is_counted(body.instructions[block.start : block.end]):
+            chain = chain._replace(loads=chain.loads / UNROLL)
     return chain
 
 

@@ -211,8 +211,9 @@ def waiting_seconds(
     )
     loads = waiting.loads * activity.load_requests_per_warp
     asked = max(activity.global_load_sectors + activity.local_sectors, 1.0)
-    past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
-    past_l2 = min(past_l1, activity.dram_read_sectors / asked)
+    missed = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
+    past_l1 = _slowest(missed, activity, waiting)
+    past_l2 = _slowest(min(missed, activity.dram_read_sectors / asked), activity, waiting)
     near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
     if gpu.compute_capability in TWO_PARTITIONS and 2 * activity.footprint_bytes > gpu.l2_bytes:
         far *= FAR_L2
@@ -227,6 +228,22 @@ def waiting_seconds(
     copy = each / clocks.core_hz + behind
     staged = copies.pipelined * copy + copies.between * chain
     return activity.waves * (max(chain, staged) + copies.exposed * copy)
+
+
+def _slowest(share: float, activity: Activity, waiting: Waiting) -> float:
+    """Share of waits that last until a load comes from behind a cache, of ``share`` of loads.
+
+    A wait lasts as long as the slowest of the loads that a warp waits for together, and before a
+    barrier as long as the slowest of those of all warps of the block.
+    """
+    waits = waiting.loads * activity.load_requests_per_warp
+    if not waits:
+        return share
+    together = max(1.0, activity.load_requests_per_warp / waits)
+    met = min(1.0, waiting.barriers * activity.instructions_per_warp / waits)
+    warps = max(1, ceil(activity.threads_per_block / WARP_SIZE))
+    alone, all_warps = (1.0 - pow(1.0 - share, together * each) for each in (1, warps))
+    return float(alone + met * (all_warps - alone))
 
 
 def major(gpu: GpuProfile) -> str:

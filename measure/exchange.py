@@ -140,17 +140,8 @@ def from_tuning(
         sizes = (*problem_size, 1, 1, 1)[:3]
         grid = tuple(max(1, -(-size // width)) for size, width in zip(sizes, block, strict=True))
         told = ", ".join(f"{name}={value}" for name, value in one.parameters.items())
-        made.append(
-            _configuration(
-                f"{_name(kernel)}-{number}",
-                kernel,
-                one.time_seconds,
-                one.energy_joules,
-                told,
-                grid,
-                block,
-            )
-        )
+        key, measured = f"{_name(kernel)}-{number}", (one.time_seconds, one.energy_joules)
+        made.append(_configuration(key, kernel, *measured, told, grid, block))
     if not made:
         raise DataError("the file has no measured configurations")
     return made

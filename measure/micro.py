@@ -238,11 +238,7 @@ def arithmetic(make: Maker, target: str, chains: int, warps: int, single: bool) 
 
 def latencies(make: Maker) -> Iterator[Workload]:
     """Arithmetic, shared memory without and with bank conflicts, barriers, atomics."""
-    for target in (
-        "fma.f32", "add.f32", "mul.f32", "fma.f64", "add.f64", "mul.f64", "fma.f16x2", "add.s32",
-        "mad.s32", "mulhi.u32", "shf.b32", "prmt.b32", "popc.b32", "ex2.f32", "lg2.f32",
-        "rsqrt.f32", "sqrt.f32", "sin.f32", "div.f32", "shfl.b32", "ld.shared",
-    ):  # fmt: skip
+    for target in (*CHAIN, "ld.shared"):
         yield arithmetic(make, target, 1, 1, single=True)
     for target, kernel, operations in (
         ("cvt.f32", "cvt_f32_i1", 64), ("selp.b32", "selp_s32_i1", 32),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import IO, Annotated
 from uuid import UUID
 
@@ -11,13 +12,13 @@ from pydantic import StringConstraints
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import Before, Limit, Router, existing, json_response, query
+from wattcast.app.api.route import Before, Limit, Router, T, existing, json_response, query
 from wattcast.app.services import services_of
 from wattcast.app.services.measurements.export import export
 from wattcast.app.services.measurements.rows import Label
 from wattcast.app.services.measurements.upload import UploadOptions
 from wattcast.app.store import database
-from wattcast.app.store.measurements import Batch
+from wattcast.app.store.measurements import Batch, MeasurementStore
 from wattcast.app.store.tables import plain
 from wattcast.predictor.messages import Described
 
@@ -194,23 +195,18 @@ async def delete_batch(request: Request, batch_id: UUID) -> Response:
     that were trained on them stay as they are.
     """
     actor = actor_of(request)
-    await existing(
-        request,
-        lambda of: of.database.measurements.delete(batch_id, actor),
-        _unknown(batch_id),
-        problems.NOT_STORED,
-    )
+    await _stored(request, batch_id, lambda store: store.delete(batch_id, actor))
     return Response(status_code=204)
 
 
 async def _batch(request: Request, batch_id: UUID) -> Batch:
+    return await _stored(request, batch_id, lambda store: store.get(batch_id))
+
+
+async def _stored(
+    request: Request, batch_id: UUID, ask: Callable[[MeasurementStore], T | None]
+) -> T:
+    missing = "unknown-batch", f"no measurements {batch_id}"
     return await existing(
-        request,
-        lambda of: of.database.measurements.get(batch_id),
-        _unknown(batch_id),
-        problems.NOT_STORED,
+        request, lambda of: ask(of.database.measurements), missing, problems.NOT_STORED
     )
-
-
-def _unknown(batch_id: UUID) -> tuple[str, str]:
-    return "unknown-batch", f"no measurements {batch_id}"

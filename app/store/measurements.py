@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
 
-from wattcast.app.store.predictions import insert_or_leave, ptx_row
+from wattcast.app.store.predictions import insert_or_leave, ptx_row, ptx_texts
 from wattcast.app.store.registry import next_generation
 from wattcast.app.store.tables import (
     MEASUREMENT_BATCHES,
@@ -209,11 +208,7 @@ class MeasurementStore:
 
     def ptx(self, sha256s: Sequence[str]) -> dict[str, str]:
         """Stored PTX texts by hash; one that is not stored is missing."""
-        if not sha256s:
-            return {}
-        query = sa.select(PTX.c.sha256, PTX.c.compressed).where(PTX.c.sha256.in_(sha256s))
-        rows = found(self._engine, query)
-        return {row.sha256: zlib.decompress(row.compressed).decode() for row in rows}
+        return ptx_texts(self._engine, sha256s)
 
     def delete(self, batch_id: UUID, actor: str) -> bool:
         """Delete a batch with its rows; ``False`` if there is none. Its PTX stays."""

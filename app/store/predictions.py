@@ -202,9 +202,7 @@ class PredictionStore:
                 record = queued.record
                 if record.ptx is not None and record.ptx_sha256 == sha256:
                     return record.ptx
-        query = sa.select(PTX.c.compressed).where(PTX.c.sha256 == sha256)
-        rows = found(self._engine, query)
-        return zlib.decompress(rows[0].compressed).decode() if rows else None
+        return ptx_texts(self._engine, [sha256]).get(sha256)
 
     def check(self) -> None:
         """Ask the database for a sign of life. Raises StoreError."""
@@ -337,6 +335,13 @@ def ptx_row(sha256: str, text: str, created: datetime | None = None) -> dict[str
         "compressed": zlib.compress(encoded, 6),
         "created": created or datetime.now(UTC),
     }
+
+
+def ptx_texts(engine: Engine, sha256s: Sequence[str]) -> dict[str, str]:
+    """Stored PTX texts by hash; one that is not stored is missing."""
+    query = sa.select(PTX.c.sha256, PTX.c.compressed).where(PTX.c.sha256.in_(sha256s))
+    rows = found(engine, query) if sha256s else []
+    return {row.sha256: zlib.decompress(row.compressed).decode() for row in rows}
 
 
 def insert_or_leave(dialect: str, table: sa.Table) -> sa.Insert:

@@ -233,20 +233,13 @@ class RegistryStore:
         current = _current(connection, place)
         if expected not in ("any", current):
             raise ChampionMovedError(place)
-        move = connection.execute(
-            sa.insert(tables.ALIAS_MOVES)
-            .values(
-                **place._asdict(),
-                version_id=version_id,
-                before_id=current,
-                at=datetime.now(UTC),
-                actor=actor,
-                why=why,
-            )
-            .returning(tables.ALIAS_MOVES.c.id)
-        ).scalar_one()
-        _point(connection, place, champion_move_id=move)
         facts = {**place._asdict(), "version_id": version_id, "why": why}
+        move = (
+            sa.insert(tables.ALIAS_MOVES)
+            .values(**facts, before_id=current, at=datetime.now(UTC), actor=actor)
+            .returning(tables.ALIAS_MOVES.c.id)
+        )
+        _point(connection, place, champion_move_id=connection.execute(move).scalar_one())
         record(connection, actor, "models.promote", _subject(place), facts)
 
     def promote_by_hand(self, place: Place, new: NewVersion, actor: str, why: str) -> None:

@@ -222,15 +222,12 @@ the same rows compressed or in another format are the same batch. ``form`` is ``
 ``features``. JSON text: ``schemas`` the hash of each schema's definition by its id,
 ``rejections`` the first rejected rows as ``[{"row": 3, "column": "grid", "reason": "..."}]``."""
 
+_OF_ITS_BATCH = sa.ForeignKey(MEASUREMENT_BATCHES.c.id, ondelete="CASCADE")
+
 MEASUREMENTS = sa.Table(
     "measurements",
     METADATA,
-    sa.Column(
-        "batch_id",
-        sa.Uuid,
-        sa.ForeignKey(MEASUREMENT_BATCHES.c.id, ondelete="CASCADE"),
-        primary_key=True,
-    ),
+    sa.Column("batch_id", sa.Uuid, _OF_ITS_BATCH, primary_key=True),
     sa.Column("row", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("gpu", sa.String(64), nullable=False),
     sa.Column("board", sa.String(64), nullable=True),
@@ -372,16 +369,9 @@ def record(
     ``action`` names kind and verb (``measurements.upload``), ``subject`` what it was done to (an
     id); ``detail`` holds JSON data, and never a secret. The request's id is added by itself.
     """
-    connection.execute(
-        sa.insert(AUDIT_LOG).values(
-            at=datetime.now(UTC),
-            actor=actor,
-            action=action,
-            subject=subject,
-            detail=detail or {},
-            request_id=REQUEST_ID.get(),
-        )
-    )
+    told = {"actor": actor, "action": action, "subject": subject, "detail": detail or {}}
+    now = {"at": datetime.now(UTC), "request_id": REQUEST_ID.get()}
+    connection.execute(sa.insert(AUDIT_LOG).values(**told, **now))
 
 
 def entries(engine: Engine, *, limit: int = 100) -> list[AuditEntry]:

@@ -303,15 +303,8 @@ class Launches:
     def _known(self, rows: Sequence[Measurement]) -> list[tuple[Activity, str | None] | str]:
         """The activity of each launch and its code, if that is stored; or what is wrong."""
         activities = [_activity(row) for row in rows]
-        texts = self.store.ptx(
-            sorted(
-                {
-                    row.ptx_sha256
-                    for row, activity in zip(rows, activities, strict=True)
-                    if row.ptx_sha256 and isinstance(activity, Activity)
-                }
-            )
-        )
+        sound = [row for row, one in zip(rows, activities, strict=True) if not isinstance(one, str)]
+        texts = self.store.ptx(sorted({row.ptx_sha256 for row in sound if row.ptx_sha256}))
         known: list[tuple[Activity, str | None] | str] = []
         for row, activity in zip(rows, activities, strict=True):
             ptx = texts.get(row.ptx_sha256 or "")

@@ -8,7 +8,7 @@ HEADER = ".version 8.0\n.target sm_70\n.address_size 64\n\n"
 def kernel(instructions: int, name: str = "synthetic", blocks: int | None = None) -> str:
     """PTX of one kernel with about ``instructions`` instructions in ``blocks`` basic blocks.
 
-    Blocks end in forward conditional branches; every fourth one is a self loop. Registers
+    Blocks end in forward conditional branches; every fourth one is a loop of ten rounds. Registers
     are defined once and used later, as nvcc's output does.
     """
     blocks = blocks or max(1, instructions // 25)
@@ -21,7 +21,7 @@ def kernel(instructions: int, name: str = "synthetic", blocks: int | None = None
         "{",
         f"\t.reg .pred \t%p<{blocks + 2}>;",
         f"\t.reg .f32 \t%f<{instructions + 8}>;",
-        f"\t.reg .b32 \t%r<{instructions + 8}>;",
+        f"\t.reg .b32 \t%r<{instructions + 8}>, %i<{blocks}>;",
         f"\t.reg .b64 \t%rd<{instructions + 8}>;",
         "",
         f"\tld.param.u64 \t%rd1, [{name}_param_0];",
@@ -41,11 +41,14 @@ def kernel(instructions: int, name: str = "synthetic", blocks: int | None = None
         "\tfma.rn.f32 \t%f{a}, %f{c}, %f{d}, %f1;",
         "\tld.global.f32 \t%f{a}, [%rd4+{o}];",
         "\tmul.f32 \t%f{a}, %f{c}, 0f3F000000;",
-        "\tshl.b32 \t%r{a}, %r{b}, 2;",
+        "\tsub.s32 \t%r{a}, %r{b}, 5;",
         "\tst.global.f32 \t[%rd4+{o}], %f{c};",
     )
     last_r, last_f, register = 5, 2, 6
     for block in range(blocks):
+        loop = block % 4 == 3
+        if loop:
+            lines.append(f"\tmov.u32 \t%i{block}, 0;")
         lines.append(f"\n$L__BB0_{block + 1}:")
         for step in range(per_block - 2):
             form = body[step % len(body)]
@@ -57,8 +60,12 @@ def kernel(instructions: int, name: str = "synthetic", blocks: int | None = None
             elif "%f{a}" in form:
                 last_f = register
             register += 1
-        lines.append(f"\tsetp.lt.s32 \t%p{block + 1}, %r{last_r}, %r1;")
-        target = block + 1 if block % 4 == 3 else min(block + 2, blocks + 1)
+        compared = f"%r{last_r}, %r1"
+        if loop:
+            lines.append(f"\tadd.s32 \t%i{block}, %i{block}, 1;")
+            compared = f"%i{block}, 10"
+        lines.append(f"\tsetp.lt.s32 \t%p{block + 1}, {compared};")
+        target = block + 1 if loop else min(block + 2, blocks + 1)
         lines.append(f"\t@%p{block + 1} bra \t$L__BB0_{target};")
     lines += [f"\n$L__BB0_{blocks + 1}:", "\tret;", "}", ""]
     return HEADER + "\n".join(lines)

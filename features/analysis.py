@@ -36,7 +36,6 @@ from wattcast.features.assembled import assembled, spill_warning, spills_execute
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, Floats, LaunchCounts, symbolic_atomics
 from wattcast.features.dataflow import BlockChain, dependent_chains
-from wattcast.features.deciding import calls_in
 from wattcast.features.effort import DEFAULT_EFFORT
 from wattcast.features.errors import CUT_SHORT, AnalysisError, Diagnostic, LaunchError
 from wattcast.features.gpus import GpuProfile
@@ -46,7 +45,7 @@ from wattcast.features.machine_code import machine_code
 from wattcast.features.occupancy import Occupancy, check_directives, check_launch, occupancy, waves
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.registers import RegisterEstimate
-from wattcast.features.runs import REUSE_UNKNOWN, Runs, accesses
+from wattcast.features.runs import Runs, accesses
 from wattcast.features.schemas.counting import find_n_loop
 from wattcast.features.statics import KernelStatics, statics
 from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
@@ -62,8 +61,8 @@ MOST_MISSED = 0.05
 out instead: symbols do not follow reuse, which what ran tells of."""
 
 Mode = Literal["auto", "symbolic", "executed"]
-"""How trip counts and activity are found out. ``symbolic`` runs the kernel only where it calls
-functions, ``executed`` runs sampled blocks. ``auto`` runs nothing where symbols know everything;
+"""How trip counts and activity are found out. ``symbolic`` runs nothing and refuses what it cannot
+prove, ``executed`` runs sampled blocks. ``auto`` runs nothing where symbols know everything;
 else trip counts are worked out, what that leaves open is run if the request gives arguments, and
 so is activity."""
 
@@ -157,13 +156,14 @@ class KernelAnalysis:
     def activity_how(self) -> Literal["executed", "symbolic"]:
         """Which analysis ``activity`` comes from.
 
-        In mode ``auto`` nothing is run where symbols know everything, and counts worked out are
-        preferred to lower bounds, and where the budget ended before parts of the kernel that
-        symbols count exactly.
+        In mode ``auto`` nothing is run where symbols know everything, and exact counts are
+        preferred to lower bounds, and where the budget ended before parts of the kernel. Raises
+        AnalysisError in mode ``symbolic`` for what is not proven.
         """
-        if calls_in(self.function) or self.mode == "executed":
-            return "executed"
-        if self.mode == "symbolic" or self._all_known or self._worked_out_better:
+        if self.mode == "symbolic":
+            _ = self.runs.proven
+            return "symbolic"
+        if self.mode == "auto" and (self._all_known or self._worked_out_better):
             return "symbolic"
         return "executed"
 
@@ -180,7 +180,7 @@ class KernelAnalysis:
             one.opcode.startswith("ld.const") for one in body.instructions
         ):
             return False
-        atomics = symbolic_atomics(self.module, self.function, self.runs.symbolic)
+        atomics = symbolic_atomics(self.module, self.function, self.runs.proven)
         return atomics.hottest_operations is not None and all(
             use.passes is not None for use in atomics.uses
         )
@@ -191,13 +191,10 @@ class KernelAnalysis:
         if executed.sampling.completed:
             return False
         try:
-            if not self.symbolic.complete:
-                return False
-            known = self.symbolic.functions[self.function.name]
+            known = self.runs.proven.functions[self.function.name]
         except AnalysisError:
             return False
-        ran = executed.functions[self.function.name].warp_executions
-        behind = known.counts_known & (ran == 0)
+        behind = executed.functions[self.function.name].warp_executions == 0
         return executed.lower_bounds or any(
             bool(counts[behind].sum() > MOST_MISSED * counts.sum())
             for counts in (known.warp_executions, known.sectors)
@@ -312,13 +309,10 @@ class KernelAnalysis:
         """What had to be assumed for ``activity``, and what was cut short."""
         if self.activity_how == "executed":
             return self.executed.diagnostics
-        instead: tuple[Diagnostic, ...] = ()
-        if self.mode == "auto" and self._all_known:
-            return self.symbolic.diagnostics
-        if self.mode == "auto":
-            detail = "the executed analysis was cut short at once: counts are worked out instead"
-            instead = (Diagnostic(CUT_SHORT, detail, self.function.line),)
-        return (*instead, *self.symbolic.diagnostics, REUSE_UNKNOWN)
+        if self.mode == "symbolic" or self._all_known:
+            return *self.runs.assumptions, *self.runs.proven.diagnostics
+        detail = "the executed analysis was cut short at once: counts are worked out instead"
+        return Diagnostic(CUT_SHORT, detail, self.function.line), *self.symbolic.diagnostics
 
     @property
     def lines(self) -> tuple[LineActivity, ...]:
@@ -328,8 +322,9 @@ class KernelAnalysis:
     @property
     def accesses(self) -> tuple[Access, ...]:
         """Every memory access that is reached: requests, sectors, conflicts, stride."""
-        executed = self.executed if self.activity_how == "executed" else None
-        return accesses(self.module, self.function, executed, self.symbolic)
+        if self.activity_how == "executed":
+            return accesses(self.module, self.function, self.executed, self.symbolic)
+        return accesses(self.module, self.function, None, self.runs.proven)
 
     @cached_property
     def chains(self) -> tuple[BlockChain, ...]:
@@ -441,7 +436,7 @@ def analyse(
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
     runs = Runs(
         module, function, launch, gpu, loops or {}, effort, extrapolate,
-        prefer_symbols=analysis == "auto",
+        prefer_symbols=analysis == "auto", assume=analysis == "symbolic",
     )  # fmt: skip
     may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
     trips, found = runs.infer(trips, static.cfg, static.loops, may_execute=may_execute)

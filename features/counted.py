@@ -165,7 +165,7 @@ class LaunchCounts:
         if self.executed:
             counted = executed_trips(self.runs.executed, self.function, self.cfg, self.loops)
         else:
-            counted = {info.loop: info.count for info in self.runs.symbolic.loops}
+            counted = {info.loop: info.count for info in self.runs.proven.loops}
         factors = loop_factors(self.cfg, self.loops, counted, wanted)
         if beyond is not None:
             factors = np.where(factors == 1.0, beyond, factors)
@@ -196,9 +196,7 @@ class LaunchCounts:
             if symbolic is not None and known is not None:
                 near = np.abs(known.warp_executions - work) <= SAME * work
                 # Blocks drawn as an execution draws them say nothing of the others.
-                worked_out |= known.counts_known & near & (symbolic.sampling.drawn is None)
-                if not self.executed:
-                    assumed |= ~known.counts_known
+                worked_out |= known.counts_known & near & (not symbolic.sampling.drawn)
             done = np.zeros(work.size)
             if self.executed:
                 done = np.minimum(self.runs.executed.carried_out[name], work)
@@ -226,7 +224,7 @@ class LaunchCounts:
         """Half width, relative: between blocks if others count as the ``sampled`` ones do, of
         iterations taken from others, and of what a budget left out."""
         if not self.executed:
-            return 1.645 * self.runs.symbolic.relative_standard_error
+            return 0.0
         found = self.runs.executed
         error = 1.645 * found.sampling.relative_standard_error * sampled
         error += UNEVEN_ERROR * found.sampling.uneven
@@ -238,14 +236,14 @@ class LaunchCounts:
 
     def _symbolic(self) -> SymbolicResult | None:
         try:
-            return self.runs.flow if self.executed else self.runs.symbolic
+            return self.runs.flow if self.executed else self.runs.proven
         except WattcastError:
             return None
 
     def functions(self, factors: Floats | None) -> Mapping[str, Counts]:
         """Counts by function name."""
         found: Mapping[str, Counts] = (
-            self.runs.executed.functions if self.executed else self.runs.symbolic.functions
+            self.runs.executed.functions if self.executed else self.runs.proven.functions
         )
         if factors is None:
             return found
@@ -278,7 +276,7 @@ class LaunchCounts:
         found = (
             _told_uniform(self.module, self.runs.executed.atomics)
             if self.executed
-            else symbolic_atomics(self.module, self.function, self.runs.symbolic)
+            else symbolic_atomics(self.module, self.function, self.runs.proven)
         )
         return found if factors is None else found.times(self.function.name, factors)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattcast.features.attached import Attached
 from wattcast.features.deciding import Deciding, deciding
@@ -70,6 +70,18 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
             rank, decides, effect = place
             found.append(((rank, 0), Need(name, position, decides, effect, value, "value")))
     return tuple(need for _, need in sorted(found, key=lambda one: (one[0], one[1].position)))
+
+
+def with_assumed(function: Function, launch: Launch) -> Launch:
+    """The launch with what an execution assumes of integers that nobody gave."""
+    from wattcast.features.execution import assumed_integer
+
+    given, found = launch.arguments, {}
+    for position, parameter in enumerate(function.parameters):
+        if parameter.name not in given and str(position) not in given:
+            found[parameter.name] = assumed_integer(function, parameter.name, launch)
+    known = {name: value for name, value in found.items() if value is not None}
+    return replace(launch, arguments={**known, **given}) if known else launch
 
 
 def _nesting(known: Deciding, trips: Sequence[TripCount]) -> int:

@@ -22,6 +22,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint, in_rows
 from wattcast.features.loops import Loop, LoopForest
+from wattcast.features.needs import with_assumed
 from wattcast.features.ptx.ir import Function, Instruction, Module, filled_by_host
 from wattcast.features.trips import How, TripCount, resolve_trips
 
@@ -58,8 +59,8 @@ class _Waiting:
         module: Module,
         function: Function,
         launch: Launch,
-        loops: Mapping[str, float],
         accesses: bool,
+        assume: bool,
     ) -> SymbolicResult | None:
         """The analysis of a launch and, on the way, of those that follow it; ``None`` for one that
         nobody announced, or that cannot be analysed."""
@@ -69,13 +70,16 @@ class _Waiting:
         place = self._place.get(key)
         if place is None:
             return None
-        what = id(module), function.name, tuple(sorted(loops.items())), accesses
+        what = id(module), function.name, accesses, assume
         known = self._found.get(what)
         if known is None or key not in known:
             keys = self._keys[place : place + AHEAD]
             several = [self._launches[one] for one in keys]
-            pairs = analyse_together(module, function, several, loops=loops, accesses=accesses)
-            known = self._found[what] = {_key(one): result for one, result in pairs}
+            if assume:
+                several = [with_assumed(function, one) for one in several]
+            place_of = {id(one): key for one, key in zip(several, keys, strict=True)}
+            pairs = analyse_together(module, function, several, accesses=accesses)
+            known = self._found[what] = {place_of[id(one)]: result for one, result in pairs}
         return known.get(key)
 
 
@@ -93,15 +97,12 @@ def together(launches: Sequence[Launch]) -> Iterator[None]:
 
 
 def announced(
-    module: Module,
-    function: Function,
-    launch: Launch,
-    loops: Mapping[str, float],
-    accesses: bool,
+    module: Module, function: Function, launch: Launch, accesses: bool, assume: bool
 ) -> SymbolicResult | None:
-    """The symbolic analysis of an announced launch; ``None`` if it has to be made alone."""
+    """The symbolic analysis of an announced launch, ``with_assumed`` if that is asked for; ``None``
+    if it has to be made alone."""
     waiting = _WAITING.get()
-    return None if waiting is None else waiting.take(module, function, launch, loops, accesses)
+    return None if waiting is None else waiting.take(module, function, launch, accesses, assume)
 
 
 def _key(launch: Launch) -> Hashable:
@@ -140,11 +141,46 @@ class Runs:
     effort: float
     extrapolate: bool = True
     prefer_symbols: bool = False
+    assume: bool = False
+    """Nothing may run: of integers that nobody gave symbols assume what an execution would."""
 
     @cached_property
     def symbolic(self) -> SymbolicResult:
         """Counts worked out without running. Raises LaunchError for arguments that do not fit."""
         return self._worked_out(accesses=True)
+
+    @cached_property
+    def asked(self) -> Launch:
+        """The launch with what symbols assume of it."""
+        return with_assumed(self.function, self.launch) if self.assume else self.launch
+
+    @cached_property
+    def _told(self) -> SymbolicResult:
+        if self.asked is self.launch:
+            return self.symbolic
+        return self._worked_out(accesses=True, assume=True)
+
+    @property
+    def assumptions(self) -> tuple[Diagnostic, ...]:
+        """What symbols assume of arguments."""
+        return tuple(
+            Diagnostic("argument_assumed", f"{name} is not given; {value:,} is assumed",
+                       self.function.line)
+            for name, value in self.asked.arguments.items()
+            if name not in self.launch.arguments
+        )  # fmt: skip
+
+    @cached_property
+    def proven(self) -> SymbolicResult:
+        """The same where every count is exact and reuse follows from the addresses. Raises
+        AnalysisError, which tells what is not proven."""
+        from wattcast.features.symbolic import refused
+
+        found = self._told
+        if found.unproven is not None:
+            raise refused(found.unproven)
+        _ = self.traffic
+        return found
 
     @cached_property
     def flow(self) -> SymbolicResult:
@@ -166,11 +202,12 @@ class Runs:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Global memory by symbols (functions that the kernel calls are not followed)."""
+        """Global memory by symbols. Raises AnalysisError for an address that is no sum of
+        multiples of lane, block and loop counters."""
         from wattcast.features.symbolic.footprints import streams
 
         found, requests, exact = streams(
-            self.module, self.function, self.launch, self.symbolic, self._row
+            self.module, self.function, self.asked, self._told, self._row
         )
         loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
         stores = sum(s.store_sectors + s.atomic_sectors for s in found)
@@ -210,17 +247,17 @@ class Runs:
     def all_known(self) -> bool:
         """Whether symbols tell exactly what an execution would count: nothing has to run."""
         try:
-            return self._knowable and self.symbolic.exact and self.traffic.exact
+            return self._knowable and self.proven.exact and self.traffic.exact
         except AnalysisError:
             return False
 
-    def _worked_out(self, *, accesses: bool) -> SymbolicResult:
+    def _worked_out(self, *, accesses: bool, assume: bool = False) -> SymbolicResult:
         from wattcast.features.symbolic import analyse_symbolically
 
         with _degrading("symbolic"):
-            found = announced(self.module, self.function, self.launch, self.loops, accesses)
+            found = announced(self.module, self.function, self.launch, accesses, assume)
             return found or analyse_symbolically(
-                self.module, self.function, self.launch, loops=self.loops, accesses=accesses
+                self.module, self.function, self.asked if assume else self.launch, accesses=accesses
             )
 
     @property
@@ -352,8 +389,9 @@ class Runs:
         if all(trip.how != "assumed" for trip in trips):
             return trips, ()
         try:
-            worked_out = self.flow if may_execute or self.prefer_symbols else self.symbolic
-            found = {info.loop: info for info in worked_out.loops if info.exact}
+            worked_out = self.flow if may_execute or self.prefer_symbols else self._told
+            exact = (info for info in worked_out.loops if info.exact)
+            found = {info.loop: info for info in exact if not self._missing(info.loop)}
         except AnalysisError as error:
             return trips, (Diagnostic("analysis_failed", error.detail, self.function.line),)
         better = [
@@ -403,14 +441,6 @@ def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
     latches = {latch for latch, _ in loop.back_edges}
     leaves = any(after not in loop.blocks for after in cfg.blocks[loop.header].successors)
     return leaves and loop.header not in latches
-
-
-REUSE_UNKNOWN = Diagnostic(
-    "reuse_unknown",
-    "the symbolic analysis follows reuse only where addresses are sums of multiples of lane, block "
-    "and loop counters; other accesses are taken to fall anywhere in their buffer, or to be new. "
-    "Use --analysis executed to count reuse",
-)
 
 
 def accesses(

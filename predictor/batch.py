@@ -51,6 +51,9 @@ def _predict_many(predictor: Predictor, request: messages.BatchRequest) -> messa
             try:
                 asked = one.model_copy(update={"launch": parts.completed(function, launch)})
                 found = launched(predictor, asked, source, gpu, clocks, keep=False)
+                if request.analysis == "symbolic" and found[1].duration is None:
+                    asked = asked.model_copy(update={"analysis": "auto"})  # nothing was proven
+                    found = launched(predictor, asked, source, gpu, clocks, keep=False)
                 analysis, point = found
                 own = _notes(analysis, point)
                 answers.append(_answer(analysis, point, gpu, own))

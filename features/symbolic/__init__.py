@@ -23,6 +23,7 @@ from wattcast.features.symbolic.results import (
     SampledBlocks,
     SymbolicResult,
     TripInfo,
+    refused,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "analyse_symbolically",
     "analyse_together",
     "knowable",
+    "refused",
 ]

@@ -58,23 +58,15 @@ Phases = list[tuple[int, Floats]]
 
 
 def measure(walker: Counting, access: Access, context: Context, state: State) -> Touched:
-    """What an access does for the lanes of ``state``. Unknown addresses are worst-case guesses.
-
-    The guess: every lane its own sector in global memory, one transaction per request in
-    shared and constant memory; it is marked by ``reason``.
-    """
-    requests, lanes = walker.count(state.mask, context)
+    """What an access does for the lanes of ``state``; why not, if its address is not known."""
+    requests, _ = walker.count(state.mask, context)
     part = 1 if access.facts.category == "copy" and access.space != access.facts.space else 0
     if access.space not in ACCESS_SPACES:
         return Touched(access.position, part, requests, 0.0, 0.0, None, None)
-    passes = access.space in ("shared", "const")
     unit = _unit(access)
     grounds = _ground(walker, access, context, state, unit)
     if grounds.reason is not None:
-        moved = 0.0 if passes else lanes * state.share
-        transactions = requests if passes else 0.0
-        return Touched(access.position, part, requests, moved, transactions, None,
-                       grounds.reason)  # fmt: skip
+        return Touched(access.position, part, requests, 0.0, 0.0, None, grounds.reason)
     # Addresses that differ by a whole number of units share sectors and banks alike.
     kind = access.facts.opcode if access.facts.entry in TILES else access.facts.entry
     key = (access.address, access.offset % unit, access.space, access.width, kind)
@@ -84,6 +76,7 @@ def measure(walker: Counting, access: Access, context: Context, state: State) ->
         totals, cycles = (each(walker.layout, list(column)) for column in pairs)
         kept = walker.patterns[key] = Patterns(grounds, totals, cycles)
     doubt = None if state.known else Missing("whether it is reached depends on data", 0)
+    passes = access.space in ("shared", "const")
     moved, transactions = (0.0, kept.totals) if passes else (kept.totals, 0.0)
     return Touched(access.position, part, requests, moved, transactions, grounds.stride,
                    doubt, kept.l1_millicycles)  # fmt: skip

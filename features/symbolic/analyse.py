@@ -6,7 +6,7 @@ evaluate.py for values and accesses.py for memory -> journal.py -> report.py
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from wattcast.features.attached import attached
 from wattcast.features.deciding import calls_in
 from wattcast.features.effort import checkpoint
-from wattcast.features.errors import NONSENSE, Diagnostic, LaunchError
+from wattcast.features.errors import NONSENSE, LaunchError
 from wattcast.features.integers import wrap
 from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
 from wattcast.features.ptx.ir import (
@@ -32,7 +32,6 @@ from wattcast.features.symbolic.results import SampledBlocks, SymbolicResult
 from wattcast.features.symbolic.rounds import LoopWalker
 from wattcast.features.symbolic.sample import choose_blocks
 from wattcast.features.symbolic.scheme import UNADDRESSED, Scheme
-from wattcast.features.trips import resolve_trips
 
 
 def analyse_symbolically(
@@ -40,24 +39,21 @@ def analyse_symbolically(
     function: Function,
     launch: Launch,
     *,
-    loops: Mapping[str, float] | None = None,
     accesses: bool = True,
 ) -> SymbolicResult:
     """Counts, trip counts and accesses of one launch without running it.
 
     Arguments may be missing: what depends on them is unknown and says so, except that pointers
-    are taken to be aligned to 256 bytes. ``loops`` gives trip counts for loops whose own cannot
-    be worked out (keys: label, source line, ``default``; see ``wattcast.features.trips``). Without
-    ``accesses`` sectors, transactions and requests stay 0, and half of the time is spared.
-    Raises PtxError for a body that is not PTX, LaunchError for an argument or a loop that the
-    kernel does not have.
+    are taken to be aligned to 256 bytes. Without ``accesses`` sectors, transactions and requests
+    stay 0, and half of the time is spared. Raises PtxError for a body that is not PTX, LaunchError
+    for an argument that the kernel does not have.
     """
     made = scheme(module, function)
     arguments = Arguments(made, launch, module)
     known = shape_of(made).knowable
     blocks = choose_blocks(made, launch, arguments.constant, knowable=known)
     asked = _Asked(launch, arguments, blocks)
-    (found,) = _walked(module, [asked], loops or {}, accesses)
+    (found,) = _walked(module, [asked], accesses)
     return found
 
 
@@ -71,7 +67,6 @@ def analyse_together(
     function: Function,
     launches: Sequence[Launch],
     *,
-    loops: Mapping[str, float] | None = None,
     accesses: bool = True,
 ) -> Iterator[tuple[Launch, SymbolicResult]]:
     """Launches with what ``analyse_symbolically`` tells of each, to the last bit.
@@ -95,7 +90,7 @@ def analyse_together(
         checkpoint()
         group = waiting.pop()
         try:
-            found = _walked(module, group, loops or {}, accesses)
+            found = _walked(module, group, accesses)
         except ApartError as error:
             parts: dict[Hashable, list[_Asked]] = {}
             for asked, kind in zip(group, error.kinds, strict=True):
@@ -132,15 +127,10 @@ class _Asked:
     sampling: SampledBlocks
 
 
-def _walked(
-    module: Module, group: Sequence[_Asked], loops: Mapping[str, float], accesses: bool
-) -> list[SymbolicResult]:
+def _walked(module: Module, group: Sequence[_Asked], accesses: bool) -> list[SymbolicResult]:
     """Walk the launches of a group as one. Raises ApartError where they do not behave alike."""
-    for asked in group:
-        asked.arguments.missing.clear()
     made = group[0].arguments.scheme
     function, shape = made.function, shape_of(made)
-    trips, _ = resolve_trips(made.cfg, made.forest, loops)
     blocks = [np.array(asked.sampling.blocks, dtype=np.int64) for asked in group]
     lanes = Lanes([asked.launch for asked in group], blocks)
 
@@ -157,25 +147,19 @@ def _walked(
             for asked in group
         ]
     )
-    exact = group[0].sampling.exact
-    walker = LoopWalker(
-        evaluator, shape, weights, {trip.loop: trip for trip in trips},
-        accesses=accesses, by_warp=not exact,
-    )  # fmt: skip
+    walker = LoopWalker(evaluator, shape, weights, accesses=accesses)
+    called = (one for one in module.functions if calls_in(function) and not one.is_entry)
+    walker.ends = any(o.base in ("exit", "trap") for f in called for o in f.body.instructions)
     root = Context(-1, None, "root", 1, np.ones(1), 0)
     if made.cfg.body.instructions:
-        if made.forest.irreducible:  # cycles that are no loops are walked once
+        known = not made.forest.irreducible and not walker.ends
+        if not known:  # cycles that are no loops are walked once
             walker.watch.doubtful_from = 0
         try:
-            walker.region(-1, root, State(lanes.living, 1.0, not made.forest.irreducible))
+            walker.region(-1, root, State(lanes.living, known))
         finally:
             root.end()
-    diagnostics = [
-        [*made.cfg.diagnostics, *made.forest.diagnostics, *asked.arguments.diagnostics()]
-        for asked in group
-    ]
-    sampled = [asked.sampling for asked in group]
-    return summarise(walker, trips, sampled, diagnostics, complete=not calls_in(function))
+    return summarise(walker, [asked.sampling for asked in group])
 
 
 def knowable(module: Module, function: Function) -> bool:
@@ -190,7 +174,7 @@ def knowable(module: Module, function: Function) -> bool:
 
 
 class Arguments:
-    """Values of kernel parameters; remembers which ones were asked for and are not given."""
+    """Values of kernel parameters."""
 
     def __init__(self, made: Scheme, launch: Launch, module: Module) -> None:
         self.scheme = made
@@ -198,7 +182,6 @@ class Arguments:
         names = {p.name: index for index, p in enumerate(parameters)}
         self.given: dict[str, int | float | PointerHint] = {}
         self.bytes = {p.name: p.bytes for p in parameters}
-        self.missing: dict[str, None] = {}
         for key, value in launch.arguments.items():
             name = key
             if key not in names and key.isdecimal() and int(key) < len(parameters):
@@ -232,22 +215,9 @@ class Arguments:
         if pointer and bits == 64:
             label = f"{name}+{offset}" if offset else name
             return Val(0, 0, 0, None, label)
-        self.missing[name] = None
         if value is None:
             return Missing(f"argument {name} is not given", self.scheme.function.line)
         return Missing(f"argument {name} is no integer", self.scheme.function.line)
-
-    def diagnostics(self) -> list[Diagnostic]:
-        """One for every argument that was needed and not given."""
-        return [
-            Diagnostic(
-                "argument_missing",
-                f"{name} is not given; what depends on it is unknown",
-                self.scheme.function.line,
-            )
-            for name in self.missing
-            if name not in self.given
-        ]
 
 
 @attached

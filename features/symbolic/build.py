@@ -14,7 +14,6 @@ from wattcast.features.effort import checkpoint
 from wattcast.features.isa import TILES, OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
-from wattcast.features.symbolic.plan import elected
 from wattcast.features.symbolic.scheme import (
     Access,
     Ending,
@@ -33,6 +32,9 @@ from wattcast.features.wide_loads import joined_loads
 MOST_CARRIED = 400_000
 """Registers carried times blocks. Beyond (hostile code; nvcc's has some hundreds), all values
 written more than once are unknown, so time stays linear in the text."""
+
+_INTO_WINDOWS = ("cvta.shared", "cvta.local")
+"""Opcodes that make generic addresses which are none of global memory."""
 
 
 class _Builder:
@@ -56,7 +58,7 @@ class _Builder:
         self.exits: dict[int, dict[Node, None]] = {}
         self.pointers: set[str] = set()
         self.nested = self._nested()
-        self.elected = elected(body)
+        self.windows = any(o.opcode.startswith(_INTO_WINDOWS) for o in body.instructions)
         self.block = 0
         self.line = 0
         self.written: dict[ir.Operand, Node] = {}
@@ -329,8 +331,6 @@ class _Builder:
             node = None
         if base == "cvta" and node is not None and node.op == "param":
             self.pointers.add(node.value[0])
-        if one.position in self.elected:
-            node = self._elected(one)
         for name in names:
             value = self.written.get(ir.Register(name)) if self.written else node
             if value is None:
@@ -346,19 +346,6 @@ class _Builder:
                     pair = (old, value) if one.negated else (value, old)
                     value = self.graph.make("select", value.bits, (guard, *pair))
             self.carried[name] = value
-
-    def _elected(self, one: ir.Instruction) -> Node:
-        """A value that only one block of the grid finds: the last, for all we know."""
-        graph, chosen = self.graph, self.graph.constant(1, 1)
-        for axis in "xyz":
-            size = graph.make("sub", 32, (self.special(f"%nctaid.{axis}"), graph.constant(1, 32)))
-            at = graph.make("eq.s", 1, (self.special(f"%ctaid.{axis}"), size))
-            chosen = graph.make("and", 1, (chosen, at))
-        yes, no = self.elected[one.position]
-        name = destinations(one)[0]
-        bits = 1 if one.base == "setp" else self.widths.get(name.rstrip("0123456789"), 32)
-        values = (graph.constant(yes, bits), graph.constant(no, bits))
-        return graph.make("select", bits, (chosen, *values))
 
     def _access(self, one: ir.Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
         if facts.category in ("texture", "surface"):
@@ -386,6 +373,8 @@ class _Builder:
             if address.op == "add" and address.args[1].op == "const":
                 offset += address.args[1].value
                 address = address.args[0]
+            if space == "generic" and self.windows:
+                address = self.graph.unknown("it may lie in shared memory", one.line, 64)
             size = one.operands[2] if facts.category == "copy" and len(one.operands) > 2 else None
             moved = int(size.value) if isinstance(size, ir.Immediate) else facts.bytes_per_lane
             if space == "shared":
@@ -398,14 +387,8 @@ class _Builder:
         block = self.cfg.blocks[index]
         base = one.base
         if base == "brx":
-            chooser = self.value(one.operands[0], 32)
-            last = one.operands[-1]
-            names = (
-                self.body.branch_tables.get(last.name, ()) if isinstance(last, ir.Symbol) else ()
-            )
-            place = {name: b.index for b in self.cfg.blocks for name in b.labels}
-            targets = tuple(place.get(name, -1) for name in names)
-            return Ending("switch", targets, chooser, position=one.position)
+            chooser = self.graph.unknown("brx.idx chooses from a table", one.line, 1)
+            return Ending("switch", block.successors, chooser, position=one.position)
         if one.predicate is None or base not in ("bra", "ret", "exit", "trap"):
             leaves = base in ("ret", "exit", "trap")
             return Ending("fall", () if leaves else block.successors, position=one.position)

@@ -70,29 +70,11 @@ class Counting:
         found = [row @ (np.ascontiguousarray(counts[:, at]) @ warps[at]) for row, at in parts]
         return each_of(layout, [float(one) for one in found])
 
-    def marked(self, mask: Mask) -> Amount:
-        """Cells that a mask marks."""
-        if self.layout.count == 1:
-            return float(mask.sum())
-        found = np.add.reduceat(mask.sum(axis=0), self.layout.starts)
-        return each_of(self.layout, found.astype(np.float64).tolist())
-
     def lanes_of(self, mask: Mask) -> npt.NDArray[np.uint32]:
         """Each row's warps, a bit for each of their lanes; kept for the mask asked for last."""
         if self._packed is None or self._packed[0] is not mask:
             self._packed = mask, packed(mask)
         return self._packed[1]
-
-    def of_warps(self, mask: Mask, context: Context) -> npt.NDArray[np.float64]:
-        """How often each sampled warp comes, over all rows."""
-        here = self.lanes_of(mask) != 0
-        weight = weights_of(mask, context)
-        if weight.ndim == 1 and (self.layout.count == 1 or len(here) == 1):
-            found: npt.NDArray[np.float64] = weight @ here
-            return found
-        rows = weight if weight.ndim == 2 else [weight] * self.layout.count
-        parts = zip(rows, self.layout.warps, strict=True)
-        return np.concatenate([row @ here[:, at] for row, at in parts])
 
 
 def each_of(layout: Layout, values: list[float]) -> Amount:
@@ -175,14 +157,12 @@ def kept(
 
 
 class Visit(NamedTuple):
-    """A block was executed: launch totals. ``known``: the warp count is not in doubt.
-    ``by_warp``: executions of each sampled warp, where blocks are a sample."""
+    """A block was executed: launch totals. ``known``: they are no guess."""
 
     block: int
     warps: Amount
     lanes: Amount
     known: bool
-    by_warp: npt.NDArray[np.float64] | None = None
 
 
 class Guarded(NamedTuple):
@@ -194,13 +174,12 @@ class Guarded(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A conditional branch was: warps and lanes that take it, and that do not."""
+    """A conditional branch was: warps and lanes that take it, and warps that do not."""
 
     position: int
     taken_warps: Amount
     taken_lanes: Amount
     other_warps: Amount
-    other_lanes: Amount
     reason: Missing | None
 
 
@@ -220,15 +199,13 @@ class Touched(NamedTuple):
 class Rounds(NamedTuple):
     """A loop was entered by ``entries`` lanes, which executed its header ``headers`` times.
 
-    ``how``: ``inferred``, ``doubtful`` (lanes differ, and which of them enter is a guess) or
-    ``unknown`` (a stand-in).
+    ``reason``: why it is not known how often.
     """
 
     loop: int
     entries: Amount
     headers: Amount
     reason: Missing | None
-    how: str
 
 
 Entry = Visit | Guarded | Split | Touched | Rounds

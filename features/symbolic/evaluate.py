@@ -148,21 +148,15 @@ Mask = npt.NDArray[np.bool_]
 class State:
     """Who reaches a block: ``mask`` bool (rows, lanes), or (1, lanes) if all rows agree.
 
-    ``share``: of the lanes in ``mask``, the part that really comes (1 unless guessed).
-    ``known``: nothing in it is guessed.
+    ``known``: nothing in it is guessed; else these lanes may come.
     """
 
     mask: Mask
-    share: Amount = 1.0
     known: bool = True
 
     def only(self, chosen: Mask) -> State:
         """The part of it that ``chosen`` marks."""
-        return State(self.mask & chosen, self.share, self.known)
-
-    def guessed(self, share: float) -> State:
-        """A guessed part of it."""
-        return State(self.mask, self.share * share, False)
+        return State(self.mask & chosen, self.known)
 
 
 @dataclass(slots=True, eq=False)
@@ -390,7 +384,7 @@ class Evaluator(Arithmetic):
             state = body.edges.get((source, target))
             if state is None or rows is None or state.mask.shape[0] == 1:
                 return state
-            return State(np.take_along_axis(state.mask, rows, axis=0), state.share, state.known)
+            return State(np.take_along_axis(state.mask, rows, axis=0), state.known)
         return context.edges.get((source, target))
 
     def _join(self, node: Node, context: Context) -> Value:

@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import exp, expm1, gcd, prod
+from math import gcd, prod
 from operator import mul
 
 from wattcast.features.attached import attached
-from wattcast.features.counts import ReuseCurve, Sharing, Stream, patch
+from wattcast.features.counts import ReuseCurve, Sharing, Stream
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
-from wattcast.features.memory import LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE
+from wattcast.features.memory import LINE_BYTES, SECTOR_BYTES
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.symbolic.analyse import Arguments
 from wattcast.features.symbolic.build import scheme
-from wattcast.features.symbolic.forms import Box, Form, form_of, in_lines, pointer_of
-from wattcast.features.symbolic.results import SymbolicResult
-from wattcast.features.symbolic.sample import Forms
+from wattcast.features.symbolic.forms import Box, Form, form_of, in_lines
+from wattcast.features.symbolic.results import SymbolicResult, refused
+from wattcast.features.symbolic.sample import Forms, IrregularError
 from wattcast.features.symbolic.scheme import Access, Scheme
 from wattcast.features.values import Node
 
@@ -88,9 +88,7 @@ class Group:
 class _Launch:
     """Everything about one launch that groups are measured by."""
 
-    def __init__(
-        self, made: Scheme, launch: Launch, result: SymbolicResult, groups: list[Group]
-    ) -> None:
+    def __init__(self, launch: Launch, result: SymbolicResult, groups: list[Group]) -> None:
         self.launch, self.groups = launch, groups
         self.trips = {loop.loop: max(1.0, loop.count) for loop in result.loops}
         self.period: dict[int, float] = {}  # requests of a block in one iteration of a loop
@@ -183,22 +181,19 @@ def streams(
     """What the launch does to each buffer, a block's requests to global memory, and whether no
     cache matters: nothing is touched again that one may have dropped. ``row``: see ``row_of``.
 
-    Accesses whose addresses are no sums of multiples are taken to be all new, or to fall anywhere
-    in their buffer where its size is given.
+    Raises AnalysisError for an access whose address is no sum of multiples.
     """
     made = scheme(module, function)
     arguments = Arguments(made, launch, module)
     forms = Forms(made, launch, arguments.constant)
     forms.row = row
-    groups, loose = _grouped(forms, result)
-    known = _Launch(made, in_rows(launch, row), result, [*groups, *loose])
+    groups = _grouped(forms, result)
+    known = _Launch(in_rows(launch, row), result, groups)
     by_origin: dict[str, list[_Measured]] = {}
     for group in groups:
         by_origin.setdefault(group.form.origin, []).append(_Measured(known, group))
     found = [_stream(known, name, members, arguments) for name, members in by_origin.items()]
-    found += [_scattered(known, group, arguments) for group in loose]
-    exact = not loose and not _others(made) and all(group.form.exact for group in groups)
-    exact = exact and all(m.once for members in by_origin.values() for m in members)
+    exact = not _others(made) and all(m.once for ms in by_origin.values() for m in ms)
     return tuple(found), known.whole, exact and all(_apart(one.sharing) for one in found)
 
 
@@ -216,16 +211,15 @@ def _others(made: Scheme) -> bool:
     return any(space not in _TOLD or kind not in _MOVES for space, kind in asked)
 
 
-def _grouped(forms: Forms, result: SymbolicResult) -> tuple[list[Group], list[Group]]:
-    """Accesses by form, and those that have none."""
+def _grouped(forms: Forms, result: SymbolicResult) -> list[Group]:
+    """Accesses by form."""
     made = forms.scheme
     counts = result.functions[made.function.name]
     every, asked = counts.sectors.tolist(), counts.requests.tolist()
     trips = {loop.loop: max(1.0, loop.count) for loop in result.loops}
     loop_of = {phi.node: loop for loop, phis in made.loop_phis.items() for phi in phis}
     found: dict[object, Group] = {}
-    loose: dict[object, Group] = {}
-    known: dict[Node, tuple[Form | None, Form | None]] = {}
+    known: dict[Node, tuple[Form, Form]] = {}
     for block, accesses in enumerate(made.accesses):
         loops = made.forest.around(block)
         for access in accesses:
@@ -235,27 +229,26 @@ def _grouped(forms: Forms, result: SymbolicResult) -> tuple[list[Group], list[Gr
                 continue
             if access.facts.category not in _MOVES:
                 continue
-            pair = known.get(access.address)
-            if pair is None:
-                form = form_of(access.address, forms, trips, loop_of)
-                pair = known[access.address] = form, form and form._replace(offset=0)
-            form, width = in_lines(pair[0], access, forms)
-            if form is None:
-                origin = pointer_of(access.address, made)
-                group = loose.get((origin, width))
-                if group is None:
-                    nothing = Form(origin, 0, (), (0, 0, 0), False)
-                    group = loose[origin, width] = Group(nothing, width, loops)
-            else:
-                key = pair[1] if form is pair[0] else form._replace(offset=0), loops, width
-                group = found.get(key)
-                if group is None:
-                    group = found[key] = Group(form, width, loops)
-                group.offsets.add(form.offset + access.offset)
+            try:
+                pair = known.get(access.address)
+                if pair is None:
+                    form = form_of(access.address, forms, trips, loop_of)
+                    pair = known[access.address] = form, form._replace(offset=0)
+                form, width = in_lines(pair[0], access, forms)
+            except IrregularError:
+                line = made.cfg.body.instructions[at].line
+                why = "its address is no sum of multiples of lane, block and loop counters"
+                what = f"the reuse of the access in line {line} of the PTX is not proven"
+                raise refused(f"{what} ({why})") from None
+            key = pair[1] if form is pair[0] else form._replace(offset=0), loops, width
+            group = found.get(key)
+            if group is None:
+                group = found[key] = Group(form, width, loops)
+            group.offsets.add(form.offset + access.offset)
             _add(group, access, made, sectors)
             group.requests += asked[at]
             group.places.append(at)
-    return list(found.values()), list(loose.values())
+    return list(found.values())
 
 
 def _add(group: Group, access: Access, made: Scheme, sectors: float) -> None:
@@ -419,35 +412,3 @@ def _stream(known: _Launch, name: str, members: list[_Measured], arguments: Argu
         kept=_curve(known, kept) if len(kept) < len(members) else every,
         all=every,
     )
-
-
-def _scattered(known: _Launch, group: Group, arguments: Arguments) -> Stream:
-    """Accesses anywhere in their buffer: as many draws of its sectors."""
-    blocks = known.launch.blocks
-    most = _most(group.form.origin, group.width, arguments)
-    touched = (group.loads + group.stored) / blocks
-    whole = known.whole
-
-    def drawn(times: float, among: float) -> float:
-        return times if among == float("inf") else -among * expm1(-times / among)
-
-    lines = most / SECTORS_PER_LINE
-    windows = tuple(whole * step / 16 for step in range(17))
-    each = drawn(touched, most)
-    beyond = tuple(exp(-touched * step / 16 / most) for step in range(17))
-    curve = ReuseCurve(
-        windows,
-        tuple(drawn(touched * step / 16, lines) for step in range(17))
-        if most != float("inf")
-        else tuple(touched / SECTORS_PER_LINE * step / 16 for step in range(17)),
-        beyond, beyond,
-    )  # fmt: skip
-    share = each / touched if touched else 1.0
-    sharing, of_lines = Sharing(population=most), Sharing(population=lines)
-    among = patch(blocks, 1, known.launch.grid)
-    return Stream(
-        group.form.origin or "(unknown)", group.kept, group.direct, group.stored, group.atomic,
-        group.kept * share, group.loads * share, group.loads * share,
-        (group.stored + group.atomic) * share, sharing.union(among, each),
-        of_lines.union(among, curve.lines[-1]), sharing, of_lines, curve, curve,
-    )  # fmt: skip

@@ -14,7 +14,6 @@ from wattcast.features.symbolic.sample import Forms, IrregularError
 from wattcast.features.symbolic.scheme import Access, Scheme
 from wattcast.features.values import Node, affine
 
-_CHOICES = frozenset({"min.s", "max.s", "min.u", "max.u", "select", "join"})
 _QUOTIENTS = ("shr.u", "shr.s", "div.u", "div.s")
 _RESTS = ("rem.u", "rem.s", "and")
 _BLOCK = ("ctaid.x", "ctaid.y", "ctaid.z")
@@ -29,39 +28,26 @@ class Dim(NamedTuple):
 
 
 class Form(NamedTuple):
-    """An address: pointer, constant bytes, dimensions of a block, bytes from block to block.
-
-    ``exact``: nothing in it was chosen from several values, or comes round again.
-    """
+    """An address: pointer, constant bytes, dimensions of a block, bytes from block to block."""
 
     origin: str
     offset: int
     dims: tuple[Dim, ...]
     blocks: tuple[int, int, int]
-    exact: bool = True
 
 
 def form_of(
     address: Node, forms: Forms, trips: Mapping[int, float], loop_of: Mapping[Node, int]
-) -> Form | None:
-    """The form of an address, ``None`` if it is no sum of multiples."""
-    try:
-        return _form(address, forms, trips, loop_of)
-    except IrregularError:
-        return None
-
-
-def _form(
-    address: Node, forms: Forms, trips: Mapping[int, float], loop_of: Mapping[Node, int]
 ) -> Form:
+    """The form of an address. Raises IrregularError if it is no sum of multiples."""
     offset, origin = 0, ""
     dims: dict[object, Dim] = {}
-    blocks, exact = [0, 0, 0], True
+    blocks = [0, 0, 0]
     waiting: list[tuple[Node, int]] = [(address, 1)]
     for _ in range(64):
         if not waiting:
             ordered = tuple(sorted(dim for dim in dims.values() if dim.stride))
-            return Form(origin, offset, ordered, (blocks[0], blocks[1], blocks[2]), exact)
+            return Form(origin, offset, ordered, (blocks[0], blocks[1], blocks[2]))
         node, times = waiting.pop()
         sums = affine(node, forms.leaf, forms.memo)
         if sums is None:
@@ -94,9 +80,6 @@ def _form(
                     waiting.append((leaf.args[0], factor))
             elif leaf.op in ("or", "bfi"):
                 waiting += [(arg, factor * shift) for arg, shift in _put_together(leaf, forms)]
-            elif leaf.op in _CHOICES:
-                exact = False
-                waiting.append((_weightiest(leaf, forms), factor))
             elif (value := _folded(leaf, forms)) is not None:
                 offset += factor * value
             elif (scaled := _scaled(leaf, forms)) is not None:
@@ -108,9 +91,6 @@ def _form(
                 waiting += [(part, factor * share) for part, share in parts.whole]
                 _more(dims, leaf, Dim(factor * parts.rest.step, len(parts.rest)))
                 offset += factor * parts.rest.start
-            elif leaf.op in ("rem.u", "rem.s"):  # where it comes round again is not looked at
-                exact = False
-                waiting.append((leaf.args[0], factor))
             else:
                 raise IrregularError
     raise IrregularError
@@ -180,17 +160,15 @@ def _of_block(node: Node, forms: Forms) -> int:
     return times if low >= 0 and high < times else 0
 
 
-def in_lines(form: Form | None, access: Access, forms: Forms) -> tuple[Form | None, int]:
-    """The form of an access, and the bytes side by side in it; if it has none, those of an element.
-
-    What a lane moves, or a line of a matrix tile.
-    """
+def in_lines(form: Form, access: Access, forms: Forms) -> tuple[Form, int]:
+    """The form of an access, and the bytes side by side in it: what a lane moves, or a line of a
+    matrix tile. Raises IrregularError."""
     if access.facts.entry not in TILES:
         return form, access.width
     (lines, long), size = tile_lines(access.facts), access.facts.bits // 8
     lead = long if access.stride is None else _constant(access.stride, forms)
-    if form is None or lead is None:
-        return None, size
+    if lead is None:
+        raise IrregularError
     return form._replace(dims=(*form.dims, Dim(lead * size, lines))), long * size
 
 
@@ -327,33 +305,6 @@ def _more(dims: dict[object, Dim], key: object, dim: Dim) -> None:
     """Add a dimension; two of the same counter are one."""
     before = dims.get(key)
     dims[key] = dim if before is None else dim._replace(stride=dim.stride + before.stride)
-
-
-def _weightiest(node: Node, forms: Forms) -> Node:
-    """Of what a value is chosen from (clamped coordinates), the one with the most terms."""
-    candidates = node.args[1:] if node.op == "select" else node.args
-
-    def weight(one: Node) -> int:
-        found = affine(one, forms.leaf, forms.memo)
-        return -1 if found is None else len(found.terms)
-
-    if not candidates:
-        raise IrregularError
-    return max(candidates, key=weight)
-
-
-def pointer_of(address: Node, made: Scheme) -> str:
-    """The parameter that an address is counted from, "" if none is found."""
-    waiting, seen = [address], 0
-    while waiting and seen < 64:
-        node, seen = waiting.pop(), seen + 1
-        if node.op == "param" and node.bits == 64:
-            return str(node.value[0])
-        if node.op in ("add", "join", "exit", "sub", "select"):
-            waiting.extend(node.args)
-        elif node.op == "phi":
-            waiting.append(made.phis[node].start)
-    return ""
 
 
 # What an address touches that is a sum of multiples: pieces of memory, repeated by strides.

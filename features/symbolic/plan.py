@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import dominators, post_dominators
-from wattcast.features.dataflow import reads, writes
 from wattcast.features.deciding import calls_in
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.ptx.ir import Body, Immediate, Instruction, Operand, Special, place_of
+from wattcast.features.ptx.ir import Immediate, Instruction
 from wattcast.features.symbolic.each import Layout
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Node
@@ -187,89 +186,6 @@ def _named(needed: int) -> Mask:
     return found
 
 
-# The one block that finds itself last: ``atomicInc(&count, n) == gridDim - 1``.
-#
-# Blocks count themselves in memory, and whoever reads the last number goes on alone, mostly through
-# a flag in shared memory (CUDA samples, threadFenceReduction). Which block that is nobody knows,
-# but it is one: it is taken to be the last of the grid.
-
-_COUNTS = frozenset({"inc", "add"})
-_STEPS = frozenset({"add", "sub", "mov", "cvt", "mul", "mad", "selp"})
-
-
-def elected(body: Body) -> dict[int, tuple[int, int]]:
-    """Positions of instructions whose result tells the elected block: its value there, elsewhere.
-
-    Comparisons of a counted number with one made of ``%nctaid``, and loads of the flag in shared
-    memory that such a comparison alone sets. Registers written twice are not followed.
-    """
-    if not any(one.opcode.startswith("atom") for one in body.instructions):
-        return {}  # nobody counts blocks
-    made: dict[str, Instruction | None] = {}
-    for one in body.instructions:
-        for name in writes(one):
-            made[name] = None if name in made else one
-    found: dict[int, tuple[int, int]] = {}
-    told: dict[str, tuple[int, int]] = {}
-    flags: dict[tuple[str, int], list[tuple[int, int] | None]] = {}
-    for one in body.instructions:
-        if one.base == "setp" and _elects(one, made):
-            found[one.position] = (1, 0) if ".eq" in one.opcode else (0, 1)
-            told.update(dict.fromkeys(writes(one), found[one.position]))
-        elif one.base == "selp" and len(one.operands) == 4:
-            yes, no, chosen = one.operands[1:]
-            known = told.get(reads(one)[-1]) if reads(one) else None
-            del chosen
-            if known and isinstance(yes, Immediate) and isinstance(no, Immediate):
-                values = (int(yes.value), int(no.value))
-                own = values if known == (1, 0) else values[::-1]
-                told.update(dict.fromkeys(writes(one), own))
-        elif one.opcode.startswith("st.shared") and len(one.operands) == 2:
-            place = place_of(one.operands[0])
-            if place is not None:
-                names = reads(one)
-                flags.setdefault(place, []).append(told.get(names[-1]) if names else None)
-    for one in body.instructions:
-        if one.opcode.startswith("ld.shared") and len(one.operands) == 2:
-            place = place_of(one.operands[1])
-            stored = flags.get(place, []) if place is not None else []
-            if len(stored) == 1 and stored[0] is not None:
-                found[one.position] = stored[0]
-    return found
-
-
-def _elects(one: Instruction, made: dict[str, Instruction | None]) -> bool:
-    """Whether a comparison for (in)equality is of a counted number with the size of the grid."""
-    if one.modifiers[:1] not in (("eq",), ("ne",)) or len(one.operands) != 3:
-        return False
-    counted, sized = (_sources(one, made, side) for side in (1, 2))
-    if "nctaid" in counted:
-        counted, sized = sized, counted
-    return "atom" in counted and "nctaid" in sized and "atom" not in sized
-
-
-def _sources(one: Instruction, made: dict[str, Instruction | None], side: int) -> set[str]:
-    """What an operand is computed from, as far as that matters here."""
-    found: set[str] = set()
-    waiting: list[Operand | str] = [one.operands[side]]
-    seen: set[str] = set()
-    while waiting and len(seen) < 16:
-        top = waiting.pop()
-        if isinstance(top, Special) and top.name.startswith("%nctaid"):
-            found.add("nctaid")
-        name = top if isinstance(top, str) else getattr(top, "name", None)
-        maker = made.get(name) if isinstance(name, str) else None
-        if maker is None or name in seen:
-            continue
-        seen.add(str(name))
-        if maker.base == "atom" and ".shared" not in maker.opcode:
-            if _COUNTS & set(maker.modifiers):
-                found.add("atom")
-        elif maker.base in _STEPS:
-            waiting += maker.operands[1:]
-    return found
-
-
 LONGEST_SEARCH = 64
 """Steps up a (post-)dominator tree in search of where paths meet again; beyond, what reaches a
 block is the union of its edges, which is the same when every branch on the way is known."""
@@ -295,7 +211,7 @@ class Shape:
     ``conditions`` are those of each loop's own exits. ``bent``: loops (a bit set) in which an
     address is no linear function of the counter. ``plain``: nodes made of constants and of
     counters that start at a constant and go in constant steps. ``knowable``: no decision and no
-    address rests on what is read from memory, no block is elected, and nothing is called.
+    address rests on what is read from memory, and nothing is called.
     """
 
     units: dict[int, list[int]]
@@ -343,7 +259,7 @@ def shape_of(scheme: Scheme) -> Shape:
     return Shape(
         units, exits, closed, varies, _meets(scheme, above, headers), headers,
         order_of(scheme), conditions, _bent(scheme), _plain(scheme),
-        not calls_in(scheme.function) and not elected(scheme.cfg.body) and not _open(scheme),
+        not calls_in(scheme.function) and not _open(scheme),
     )  # fmt: skip
 
 

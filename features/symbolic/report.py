@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from wattcast.features.counts import Counts
-from wattcast.features.errors import Diagnostic
+from wattcast.features.deciding import calls_in
 from wattcast.features.symbolic import results
 from wattcast.features.symbolic.arith import Missing
 from wattcast.features.symbolic.counting import Guarded, Rounds, Split, Touched, Visit
@@ -26,7 +26,6 @@ from wattcast.features.symbolic.each import (
 from wattcast.features.symbolic.plan import Shape
 from wattcast.features.symbolic.scheme import UNADDRESSED, Scheme
 from wattcast.features.symbolic.walk import Walker
-from wattcast.features.trips import TripCount
 from wattcast.features.values import Node, describe
 
 _texts: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
@@ -41,60 +40,36 @@ def text(node: Node) -> str:
 
 
 class _Totals(NamedTuple):
-    """One function's journal, added up; lists are by launch."""
+    """The journal added up; lists are by launch. ``unproven``: the first thing that is not known,
+    in the order of the text."""
 
     counts: list[Counts]
     accesses: list[tuple[results.AccessInfo, ...]]
     branches: list[tuple[results.BranchInfo, ...]]
     rounds: dict[int, list[Rounds]]
+    unproven: str | None
 
 
 def summarise(
-    walker: Walker,
-    given: tuple[TripCount, ...],
-    sampled: Sequence[results.SampledBlocks],
-    diagnostics: Sequence[list[Diagnostic]],
-    *,
-    complete: bool,
+    walker: Walker, sampled: Sequence[results.SampledBlocks]
 ) -> list[results.SymbolicResult]:
     """Add up the journal of the kernel, for every launch walked."""
     kernel = _totals(walker)
-    loops = _loops(walker, kernel.rounds, given)
-    errors = _standard_errors(walker, sampled)
-    rows = zip(
-        kernel.counts, loops, kernel.accesses, kernel.branches, sampled, diagnostics, errors,
-        strict=True,
-    )  # fmt: skip
+    loops = _loops(walker, kernel.rounds)
+    cfg, forest = walker.scheme.cfg, walker.scheme.forest
+    calls = bool(calls_in(walker.scheme.function))
+    diagnostics = (*cfg.diagnostics, *forest.diagnostics)
+    rows = zip(kernel.counts, loops, kernel.accesses, kernel.branches, sampled, strict=True)
     return [
         results.SymbolicResult(
-            {counts.function: counts}, trips, accesses, branches, sampling,
-            (*before, *_warnings(trips, branches, accesses)), complete, error,
+            {counts.function: counts}, trips, accesses, branches, sampling, diagnostics,
+            "what the functions do that it calls is not proven" if calls
+            else kernel.unproven if kernel.unproven or sampling.exact
+            else "what its blocks do is not proven: they differ by place in several ways",
+            not calls,
         )
-        for counts, trips, accesses, branches, sampling, before, error in rows
+        for counts, trips, accesses, branches, sampling in rows
     ]  # fmt: skip
-
-
-def _standard_errors(walker: Walker, sampled: Sequence[results.SampledBlocks]) -> list[float]:
-    """Relative standard error of the kernel's warp executions, from one sampled block to others."""
-    blocks = walker.scheme.cfg.blocks
-    every = [
-        (blocks[entry.block].end - blocks[entry.block].start, entry.by_warp)
-        for entry in walker.journal
-        if isinstance(entry, Visit) and entry.by_warp is not None
-    ]
-    if not every:
-        return [0.0] * len(sampled)
-    sizes, warps = np.array([size for size, _ in every]), np.array([each for _, each in every])
-    parts = zip(sampled, walker.layout.warps, strict=True)
-    return [_standard_error(one, sizes @ np.ascontiguousarray(warps[:, at])) for one, at in parts]
-
-
-def _standard_error(sampling: results.SampledBlocks, executed: results.Floats) -> float:
-    if sampling.drawn is None:
-        return 0.0
-    per_block = np.reshape(executed, (len(sampling.blocks), -1)).sum(axis=1)
-    total = sampling.drawn.total(per_block)
-    return sampling.drawn.standard_error(per_block) / total if total else 0.0
 
 
 def _column(amount: Amount) -> Any:
@@ -155,14 +130,33 @@ def _totals(walker: Walker) -> _Totals:
     for index in (*late, *watch.doubtful):
         block = scheme.cfg.blocks[index]
         known[block.start : block.end] = False
-    branches = _branches(scheme, splits, lanes, known)
-    counts, accesses = _accesses(walker, touched, warps, lanes, known)
-    return _Totals(counts, accesses, branches, rounds)
+    lost: list[tuple[str, int, Missing]] = []
+    loops = scheme.forest.loops
+    for loop, entries in rounds.items():
+        what = f"the trip count of the loop {loops[loop].label or ''}".rstrip()
+        lost += [(what, loops[loop].line, e.reason) for e in entries if e.reason is not None]
+    branches = _branches(scheme, splits, lanes, known, lost)
+    counts, accesses = _accesses(walker, touched, warps, lanes, known, lost)
+    if not lost and not known.all():
+        one = body.instructions[int(known.argmin())]
+        order = Missing("lanes of a warp may come apart", 0)
+        lost = [("how often warps run the instruction", one.line, order)]
+    return _Totals(counts, accesses, branches, rounds, _first(lost))
+
+
+def _first(lost: list[tuple[str, int, Missing]]) -> str | None:
+    """What is not proven first, in one line."""
+    if not lost:
+        return None
+    what, line, why = min(lost, key=lambda one: one[1])
+    where = f", line {why.line}" if why.line not in (0, line) else ""
+    return f"{what} in line {line} of the PTX is not proven ({why.reason}{where})"
 
 
 def _branches(
-    scheme: Scheme, splits: dict[int, list[Split]], lanes: results.Floats, known: results.Flags
-) -> list[tuple[results.BranchInfo, ...]]:
+    scheme: Scheme, splits: dict[int, list[Split]], lanes: results.Floats, known: results.Flags,
+    lost: list[tuple[str, int, Missing]],
+) -> list[tuple[results.BranchInfo, ...]]:  # fmt: skip
     launches = len(lanes)
     infos: list[list[results.BranchInfo]] = [[] for _ in range(launches)]
     for block, ending in enumerate(scheme.endings):
@@ -175,17 +169,14 @@ def _branches(
         no_warps = sum(e.other_warps for e in entries)
         if one.base in ("bra", "ret", "exit"):
             lanes[:, one.position : one.position + 1] = _column(yes)  # active where it is taken
-            known[one.position] &= not any(entry.reason for entry in entries)
+        known[one.position] &= not any(entry.reason for entry in entries)
         top = most(yes_warps, no_warps, 1e-300)
         reason = next((e.reason for e in entries if e.reason is not None), None)
+        if reason is not None:
+            lost.append(("which way the branch goes", one.line, reason))
         shares = yes_warps / top, no_warps / top
         for infos_of, row in zip(infos, by_launch(shares, launches), strict=True):
-            infos_of.append(
-                results.BranchInfo(
-                    one.position, one.line, row[0], row[1], reason is None,
-                    reason.reason if reason else None, (reason.line or None) if reason else None,
-                )
-            )  # fmt: skip
+            infos_of.append(results.BranchInfo(one.position, row[0], row[1], reason is None))
     return [tuple(found) for found in infos]
 
 
@@ -195,6 +186,7 @@ def _accesses(
     warps: results.Floats,
     lanes: results.Floats,
     known: results.Flags,
+    lost: list[tuple[str, int, Missing]],
 ) -> tuple[list[Counts], list[tuple[results.AccessInfo, ...]]]:
     scheme, layout = walker.scheme, walker.layout
     body, launches = scheme.cfg.body, layout.count
@@ -202,8 +194,8 @@ def _accesses(
     requests, sectors, shared_requests, transactions, constants, l1_millicycles = (
         nothing.copy() for _ in range(6)
     )
-    lost = (one.opcode.startswith(UNADDRESSED) for one in body.instructions)
-    sure = (known & ~np.fromiter(lost, np.bool_, known.size)).tolist()
+    tensors = (one.opcode.startswith(UNADDRESSED) for one in body.instructions)
+    sure = (known & ~np.fromiter(tensors, np.bool_, known.size)).tolist()
     infos: list[list[results.AccessInfo]] = [[] for _ in range(launches)]
     for accesses in scheme.accesses:
         for number, access in enumerate(accesses):
@@ -229,17 +221,17 @@ def _accesses(
             (shared_requests if access.space == "shared" else requests)[position] += asked
             sectors[position] += got
             (constants if access.space == "const" else transactions)[position] += moved
-            # What a texture unit fetches is followed by an execution alone.
-            followed = access.space != "tex"
-            affine = reason is None and followed and bool(known[position])
+            if access.space == "tex":
+                reason = Missing("what a texture unit fetches is not followed", 0)
+            if reason is not None:
+                lost.append(("the address", one.line, reason))
+            affine = reason is None and bool(known[position])
             if not affine:
                 sure[position] = False
             stride = _one_of([(entry.stride, entry.requests) for entry in mine], layout)
-            place = position, one.opcode, one.line, access.space, affine
             address = text(access.address) + (f" + {access.offset}" if access.offset else "")
-            why = (reason.reason, reason.line or None) if reason else (None, None)
             for infos_of, row in zip(infos, by_launch((stride,), launches), strict=True):
-                infos_of.append(results.AccessInfo(*place, row[0], address, *why))
+                infos_of.append(results.AccessInfo(position, affine, row[0], address))
     amounts = {
         "requests": requests, "sectors": sectors, "shared_requests": shared_requests,
         "shared_transactions": transactions, "constant_transactions": constants,
@@ -274,38 +266,24 @@ def _one_of(found: list[tuple[Number | None, Amount]], layout: Layout) -> Any:
     return Each(layout, every) if launches > 1 else every[0]
 
 
-def _loops(
-    walker: Walker, rounds: dict[int, list[Rounds]], given: tuple[TripCount, ...]
-) -> list[tuple[results.TripInfo, ...]]:
+def _loops(walker: Walker, rounds: dict[int, list[Rounds]]) -> list[tuple[results.TripInfo, ...]]:
     scheme, shape, launches = walker.scheme, walker.shape, walker.layout.count
     infos: list[list[results.TripInfo]] = [[] for _ in range(launches)]
     for loop in scheme.forest.loops:
         entries = rounds.get(loop.index, [])
         lanes = sum(e.entries for e in entries)
         headers = sum(e.headers for e in entries)
-        reason = next((e.reason for e in entries if e.reason is not None), None)
         latches = {latch for latch, _ in loop.back_edges}
         first = any(e.source == loop.header for e in shape.exits[loop.index])
         first = first and loop.header not in latches
-        known = given[loop.index]
-        how: results.How
-        if reason is not None:
-            stand_in = known.how == "given" and any(e.how == "unknown" for e in entries)
-            how = "given" if stand_in else "assumed"
-        else:
-            how = "constant" if _constant(shape, loop.index) else "inferred"
+        how: results.How = "constant" if _constant(shape, loop.index) else "inferred"
+        if any(e.reason is not None for e in entries):
+            how = "assumed"
         mean = ratio(headers, lanes)
-        if any(e.how == "unknown" for e in entries):
-            mean = known.count + (1 if first else 0)
         columns = most(0.0, mean - (1 if first else 0)), mean, lanes
         for infos_of, row in zip(infos, by_launch(columns, launches), strict=True):
             count, average, entered = row
-            infos_of.append(
-                results.TripInfo(
-                    loop.index, loop.label, loop.line, how, count, average, entered,
-                    reason.reason if reason else None, (reason.line or None) if reason else None,
-                )
-            )  # fmt: skip
+            infos_of.append(results.TripInfo(loop.index, how, count, average, entered))
     return [tuple(found) for found in infos]
 
 
@@ -314,49 +292,3 @@ def _constant(shape: Shape, loop: int) -> bool:
     return bool(shape.conditions[loop]) and all(
         node in shape.plain and not node.loops & ~(1 << loop) for node in shape.conditions[loop]
     )
-
-
-def _warnings(
-    loops: tuple[results.TripInfo, ...],
-    branches: tuple[results.BranchInfo, ...],
-    accesses: tuple[results.AccessInfo, ...],
-) -> list[Diagnostic]:
-    found = []
-    for loop in loops:
-        if loop.how == "assumed" and loop.entries:
-            where = loop.label or f"line {loop.line}"
-            found.append(
-                Diagnostic(
-                    "trip_count_assumed",
-                    f"no trip count can be inferred for the loop at {where} ({loop.reason}"
-                    + (f", line {loop.reason_line}" if loop.reason_line else "")
-                    + f"); {loop.count:g} is assumed",
-                    loop.line,
-                )
-            )
-    found += [
-        Diagnostic(
-            "branch_assumed",
-            f"which way this branch goes is not known ({branch.reason}"
-            + (f", line {branch.reason_line}" if branch.reason_line else "")
-            + "); every warp is taken to go both ways, half of the lanes each",
-            branch.line,
-        )
-        for branch in branches
-        if not branch.known
-    ]
-    for access in accesses:
-        if access.reason is not None:
-            guess = "one transaction per request" if access.space in ("shared", "const") else (
-                "a sector for every lane"
-            )  # fmt: skip
-            found.append(
-                Diagnostic(
-                    "access_assumed",
-                    f"{access.opcode}: the addresses are not known ({access.reason}"
-                    + (f", line {access.reason_line}" if access.reason_line else "")
-                    + f"); {guess} is assumed",
-                    access.line,
-                )
-            )
-    return found

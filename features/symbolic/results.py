@@ -10,13 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.counts import Counts
-from wattcast.features.errors import Diagnostic
-from wattcast.features.execution.sampling import SamplingPlan
+from wattcast.features.errors import AnalysisError, Diagnostic
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-How = Literal["constant", "inferred", "given", "assumed"]
+How = Literal["constant", "inferred", "assumed"]
+
+
+def refused(what: str) -> AnalysisError:
+    """The refusal to tell what is not proven."""
+    return AnalysisError(f"{what}: analysis auto or executed answers", analysis="symbolic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +28,22 @@ class TripInfo:
     """How often a loop is gone round each time it is entered.
 
     ``how``: ``constant`` follows from the text alone, ``inferred`` from launch and arguments;
-    both are exact. ``given`` and ``assumed`` are the user's or the default trip count where
-    neither was possible, for the ``reason`` on ``reason_line`` of the PTX.
+    both are exact. Else the numbers say nothing.
     ``count`` is the mean over lanes of executions of the loop's body as the programmer sees
     it; ``mean`` that of its header block per entry, which is one more where the test comes first.
     ``entries``: lanes that enter, over the launch.
     """
 
     loop: int
-    label: str | None
-    line: int
     how: How
     count: float
     mean: float
     entries: float
-    reason: str | None = None
-    reason_line: int | None = None
 
     @property
     def exact(self) -> bool:
         """Whether the counts are exact for the lanes looked at."""
-        return self.how in ("constant", "inferred")
+        return self.how != "assumed"
 
 
 class AccessInfo(NamedTuple):
@@ -54,26 +53,18 @@ class AccessInfo(NamedTuple):
     """
 
     position: int
-    opcode: str
-    line: int
-    space: str
     affine: bool
     stride_bytes: int | None
     address: str
-    reason: str | None = None
-    reason_line: int | None = None
 
 
 class BranchInfo(NamedTuple):
     """A conditional branch: shares of the warps that come to it. ``known``: its condition is."""
 
     position: int
-    line: int
     taken_warps: float
     other_warps: float
     known: bool
-    reason: str | None = None
-    reason_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +72,14 @@ class SampledBlocks:
     """Which blocks were looked at, and what each stands for. ``exact``: all differ in nothing
     that was not looked at (every block, or every kind of block by its affine conditions).
     ``cuts``: along each axis, blocks from which on others behave differently, as far as is known.
-    ``drawn``: else, the sample of blocks, as large as one that an execution would run."""
+    ``drawn``: else, whether they are a sample as large as one that an execution would run."""
 
     blocks: tuple[int, ...]
     weights: tuple[float, ...]
     launch_blocks: int
     exact: bool
     cuts: tuple[tuple[int, ...], ...]
-    drawn: SamplingPlan | None = None
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,9 @@ class SymbolicResult:
     """The symbolic analysis of one launch. ``functions`` is keyed by function name.
 
     ``functions`` and the totals have the names of ``ExecutionResult`` and are the kernel's own,
-    as are ``loops``, ``accesses`` and ``branches``.
+    as are ``loops``, ``accesses`` and ``branches``. Counts that are not known (``counts_known``,
+    ``access_known``) say nothing. ``unproven``: the first thing that is not proven, in one line;
+    ``None`` where every count is exact.
     """
 
     functions: Mapping[str, Counts]
@@ -105,24 +98,11 @@ class SymbolicResult:
     branches: tuple[BranchInfo, ...]
     sampling: SampledBlocks
     diagnostics: tuple[Diagnostic, ...]
-    complete: bool = True
+    unproven: str | None
+    complete: bool
     """No function is called."""
-    relative_standard_error: float = 0.0
-    """Of the launch's warp executions; 0 where the sampling is exact."""
 
     @property
     def exact(self) -> bool:
-        """Whether every decision and every address is known, in every kind of block, or in as many
-        blocks as an execution would run."""
-        return (
-            self.known
-            and (self.sampling.exact or self.sampling.drawn is not None)
-            and all(loop.how != "assumed" for loop in self.loops)
-            and all(branch.known for branch in self.branches)
-            and all(access.affine for access in self.accesses)
-        )
-
-    @property
-    def known(self) -> bool:
-        """Whether no count at all rests on a guess."""
-        return self.complete and all(bool(np.all(f.counts_known)) for f in self.functions.values())
+        """Whether every decision and every address is known, in every kind of block."""
+        return self.unproven is None

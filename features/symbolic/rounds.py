@@ -1,13 +1,12 @@
 """Loops: how often each lane goes round, and the loop's body walked with that knowledge.
 
 In this order: solved in closed form (exit tests that are linear in the counter), tried
-iteration by iteration (geometric steps, conditional exits), unknown (the user's or a
-default trip count stands in).
+iteration by iteration (geometric steps, conditional exits), unknown (walked once, for the loops
+in it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ from wattcast.features.symbolic.each import (
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State, choose
 from wattcast.features.symbolic.plan import DEEPEST, Shape
 from wattcast.features.symbolic.walk import Edge, Walker
-from wattcast.features.trips import TripCount
 
 MOST_CELLS = 1 << 22
 """Rows times lanes of one loop looked at apart (4 MB of masks)."""
@@ -56,14 +54,15 @@ geometric loops and for some hundred iterations; it bounds the time of hostile l
 
 
 class LoopWalker(Walker):
-    """A walker that runs loops. ``given``: trips per loop to use where nothing is known."""
+    """A walker that runs loops. ``ends``: a function that the kernel calls ends threads."""
+
+    ends = False
 
     def __init__(
         self, evaluator: Evaluator, shape: Shape, warp_weights: npt.NDArray[np.float64],
-        given: Mapping[int, TripCount], *, accesses: bool, by_warp: bool = False,
+        *, accesses: bool,
     ) -> None:  # fmt: skip
-        super().__init__(evaluator, shape, warp_weights, accesses=accesses, by_warp=by_warp)
-        self.given = given
+        super().__init__(evaluator, shape, warp_weights, accesses=accesses)
         self.budget = TRY_BUDGET
         self.cells = evaluator.lanes.count
 
@@ -72,6 +71,9 @@ class LoopWalker(Walker):
         line = self.scheme.forest.loops[loop].line
         if self.scheme.forest.loops[loop].depth > DEEPEST:
             return self._unknown(loop, context, state, Missing("it is nested too deeply", line))
+        if self.ends:
+            lost = Missing("a function that the kernel calls may end threads", line)
+            return self._unknown(loop, context, state, lost)
         reason: Missing | None = None
         if self.shape.closed[loop]:
             solved = self._solve(loop, context, state)
@@ -288,7 +290,7 @@ class LoopWalker(Walker):
                     for one, part in zip(every, self.layout.parts(table), strict=True)
                 ]
                 picked = np.minimum(np.concatenate(parts, axis=1), count - 1)
-        return body, State(arriving, state.share, state.known), picked
+        return body, State(arriving, state.known), picked
 
     def _points(
         self, last: int | Counts, mask: Mask, rows: int, apart: bool, at_latch: bool
@@ -329,10 +331,10 @@ class LoopWalker(Walker):
 
     def _went_round(
         self, loop: int, context: Context, state: State, last: Number | Counts,
-        reason: Missing | None = None, how: str = "inferred",
     ) -> None:  # fmt: skip
         """Write down how often the header was executed."""
         entries = self.count(state.mask, context)[1]
+        reason: Missing | None = None
         if isinstance(last, NUMBER):
             rounds = entries * (last + 1)
         else:
@@ -343,8 +345,8 @@ class LoopWalker(Walker):
             ends = (self._end(end, wide, inside) for end in (np.minimum, np.maximum))
             if not state.known and next(ends) != next(ends):
                 line = self.scheme.forest.loops[loop].line
-                reason, how = Missing("which lanes enter it depends on data", line), "doubtful"
-        self.journal.append(Rounds(loop, entries, rounds, reason, how))
+                reason = Missing("which lanes enter it depends on data", line)
+        self.journal.append(Rounds(loop, entries, rounds, reason))
 
     # --- one iteration after the other ---
 
@@ -403,7 +405,7 @@ class LoopWalker(Walker):
                 else Missing("it differs between the ways round", line)
                 for p in phis
             }
-            current = State(mask, state.share, True)
+            current = State(mask)
             number += 1
         last = np.maximum(rounds - 1, 0)
         self._went_round(loop, context, state, last)
@@ -435,17 +437,14 @@ class LoopWalker(Walker):
     # --- unknown ---
 
     def _unknown(self, loop: int, context: Context, state: State, reason: Missing) -> list[Edge]:
-        trips = self.given[loop].count
-        body = Context(loop, context, "unknown", context.rows, context.weight * trips, reason)
-        entries = self.count(state.mask, context)[1] * state.share
-        self.journal.append(Rounds(loop, entries, entries * trips, reason, "unknown"))
+        body = Context(loop, context, "unknown", context.rows, context.weight, reason)
+        entries = self.count(state.mask, context)[1]
+        self.journal.append(Rounds(loop, entries, entries, reason))
         if self.scheme.forest.loops[loop].depth <= DEEPEST:
-            self.region(loop, body, State(state.mask, state.share, False))
+            self.region(loop, body, State(state.mask, False))
         else:
             self.watch.doubtful.update(self.scheme.forest.loops[loop].blocks)
         exits = self.shape.exits[loop]
-        targets = {leave.target for leave in exits}
-        if len(targets) == 1:
-            return [(leave.source, leave.target, state) for leave in exits]
-        part = state.guessed(1 / max(1, len(exits)))
+        one = len({leave.target for leave in exits}) == 1
+        part = State(state.mask, one and state.known)
         return [(leave.source, leave.target, part) for leave in exits]

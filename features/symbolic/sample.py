@@ -157,8 +157,7 @@ def choose_blocks(
                 launch, most=max(FEWEST_BLOCKS, few), cuts=cuts, balanced=not any(cuts)
             )
         weights = tuple(float(w) for w in plan.weights())
-        held = plan if drawn else None
-        return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, cuts, held)
+        return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, cuts, drawn)
     found: dict[int, float] = {}
     wide, high, _ = launch.grid
     for z, deep in axes[2].blocks:

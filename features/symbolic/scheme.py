@@ -41,7 +41,7 @@ class Ending:
     """How a block ends. ``condition`` true (``negated``: false) takes the first of ``targets``.
 
     ``kind``: ``fall`` (one target or none), ``branch`` (taken, not taken; -1: leaves the
-    function), ``switch`` (``condition`` indexes ``targets``).
+    function), ``switch`` (any of ``targets``).
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """From entry to end over the blocks: who reaches each, and what it does there.
 
 Regions (the function, each loop) are walked in an order that follows all forward edges; an
-inner loop is one step of the region around it. Lanes whose way depends on data are guessed
-to go both ways by halves, and everything that rests on it is marked.
+inner loop is one step of the region around it. Lanes whose way depends on data may go both
+ways, and everything that rests on it is marked.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from wattcast.features.effort import checkpoint
 from wattcast.features.symbolic.accesses import measure
-from wattcast.features.symbolic.arith import Missing, Test, Val, Value, inverted
+from wattcast.features.symbolic.arith import Missing, Val, Value, inverted
 from wattcast.features.symbolic.counting import Counting, Entry, Guarded, Split, Visit
-from wattcast.features.symbolic.each import NUMBER, Amount, ApartError, Each, least, most
+from wattcast.features.symbolic.each import NUMBER, Amount, most
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
 from wattcast.features.symbolic.plan import Shape, Watch
 
@@ -23,10 +23,6 @@ Edge = tuple[int, int, State]
 
 SMALL_MASK = 1 << 14
 """Lanes of a launch in a mask up to which equal ones are looked for."""
-
-BOTH_WAYS = 0.5
-"""Share of the lanes that take a branch nothing is known of; every warp takes both sides. A
-documented guess in the middle of what is possible, marked wherever it is used."""
 
 
 class Walker(Counting):
@@ -39,10 +35,9 @@ class Walker(Counting):
         warp_weights: npt.NDArray[np.float64],
         *,
         accesses: bool,
-        by_warp: bool = False,
     ) -> None:
         super().__init__(evaluator, warp_weights)
-        self.measures, self.by_warp = accesses, by_warp
+        self.measures = accesses
         self.scheme = evaluator.scheme
         self.shape = shape
         self.journal: list[Entry] = []
@@ -101,12 +96,7 @@ class Walker(Counting):
         mask = incoming[0].mask
         for state in incoming[1:]:
             mask = mask | state.mask
-        known = all(state.known for state in incoming)
-        share: Amount = 1.0
-        if any(state.share != 1.0 for state in incoming):
-            lanes = sum(state.share * self.marked(state.mask) for state in incoming)
-            share = least(1.0, lanes / most(1.0, self.marked(mask)))
-        return State(mask, share, known)
+        return State(mask, all(state.known for state in incoming))
 
     def block(self, block: int, context: Context, state: State) -> list[Edge]:
         """Count a block and its accesses; returns where its lanes go."""
@@ -122,14 +112,13 @@ class Walker(Counting):
             ]
             if coming:
                 warps = self.weighed(None, self.watch.groups(block, coming))
-        each = self.of_warps(state.mask, context) if self.by_warp else None
-        self.journal.append(Visit(block, warps, lanes * state.share, state.known, each))
+        self.journal.append(Visit(block, warps, lanes, state.known))
         guarded: dict[int, State] = {}
         for position, guard, negated in self.scheme.guards[block]:
             value = self.predicate(guard, negated, context)
             chosen, _, _ = self.split(value, state)
             guarded[position] = chosen
-            taken = self.count(chosen.mask, context)[1] * chosen.share
+            taken = self.count(chosen.mask, context)[1]
             self.journal.append(Guarded(position, taken, chosen.known))
         for access in self.scheme.accesses[block] if self.measures else ():
             reaching = guarded.get(access.position, state)
@@ -151,7 +140,7 @@ class Walker(Counting):
         """Who of ``state`` finds a predicate true, and who false."""
         nobody = np.zeros((1, state.mask.shape[1]), dtype=np.bool_)
         if isinstance(value, NUMBER):
-            none = State(nobody, 1.0, state.known)
+            none = State(nobody, state.known)
             return (state, none, None) if value else (none, state, None)
         if isinstance(value, Val):
             base = np.asarray(value.base, dtype=np.bool_)
@@ -159,14 +148,18 @@ class Walker(Counting):
             taken.mask, other.mask = self._one(taken.mask), self._one(other.mask)
             return taken, other, None
         reason = value if isinstance(value, Missing) else Missing("it changes in the loop", 0)
-        return state.guessed(BOTH_WAYS), state.guessed(1 - BOTH_WAYS), reason
+        both = State(state.mask, False)
+        return both, both, reason
 
     def _ending(self, block: int, context: Context, state: State) -> list[Edge]:
         ending = self.scheme.endings[block]
         if ending.kind == "fall" or ending.condition is None:
             return [(block, target, state) for target in ending.targets]
         if ending.kind == "switch":
-            return self._switch(block, context, state)
+            reached = State(state.mask, False)
+            lost = Missing(*ending.condition.value)
+            self._note(ending.position, context, reached, reached, lost)
+            return [(block, target, reached) for target in ending.targets]
         held = context.leaving.get(block)
         if held is not None:
             return self._leave(block, context, state, held)
@@ -189,9 +182,8 @@ class Walker(Counting):
         else:
             self.watch.guessed()
         yes, yes_lanes = self.count(taken.mask, context)
-        no, no_lanes = self.count(other.mask, context)
-        entry = Split(position, yes, yes_lanes * taken.share, no, no_lanes * other.share, reason)
-        self.journal.append(entry)
+        no, _ = self.count(other.mask, context)
+        self.journal.append(Split(position, yes, yes_lanes, no, reason))
 
     def _leave(
         self, block: int, context: Context, state: State, held: Mask | tuple[Amount, Amount]
@@ -204,12 +196,9 @@ class Walker(Counting):
         ]  # fmt: skip
         if isinstance(held, tuple):
             warps, lanes = self.count(state.mask, context)
-            gone: tuple[Amount, Amount] = held[0], held[1] * state.share
-            stay: tuple[Amount, Amount] = (
-                most(0.0, warps - gone[0]), most(0.0, lanes * state.share - gone[1]),
-            )  # fmt: skip
-            yes, no = (stay, gone) if 0 in inside else (gone, stay)
-            self.journal.append(Split(ending.position, *yes, *no, None))
+            stay = most(0.0, warps - held[0]), most(0.0, lanes - held[1])
+            yes, no = (stay, held) if 0 in inside else (held, stay)
+            self.journal.append(Split(ending.position, yes[0], yes[1], no[0], None))
             return [(block, ending.targets[place], state) for place in inside]
         going, staying = state.only(held), state.only(~held)
         pair = (staying, going) if 0 in inside else (going, staying)
@@ -217,32 +206,3 @@ class Walker(Counting):
         if not self.layout.any(staying.mask):
             return []
         return [(block, ending.targets[place], staying) for place in inside]
-
-    def _switch(self, block: int, context: Context, state: State) -> list[Edge]:
-        ending = self.scheme.endings[block]
-        assert ending.condition is not None
-        value = self.evaluator.evaluate(ending.condition, context)
-        if isinstance(value, Each):
-            raise ApartError(value.values)
-        if isinstance(value, int):
-            inside = 0 <= value < len(ending.targets)
-            return [(block, ending.targets[value], state)] if inside else []
-        by_target: dict[int, State] = {}
-        for number, target in enumerate(ending.targets):
-            if isinstance(value, Val) and not value.terms:
-                part = state.only(np.asarray(value.base == number))
-                if not self.layout.any(part.mask):
-                    continue
-            else:
-                part = state.guessed(1 / len(ending.targets))
-            before = by_target.get(target)
-            if before is not None:
-                if part.known:
-                    part = State(part.mask | before.mask, part.share, True)
-                else:
-                    part = State(part.mask, part.share + before.share, False)
-            by_target[target] = part
-        return [(block, target, part) for target, part in by_target.items()]
-
-
-__all__ = ["BOTH_WAYS", "Edge", "Test", "Walker"]

@@ -10,11 +10,8 @@ counts; the variant of the thesis' appendix is ``studies/papers/thesis/instructi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.counts import Counts
 from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
@@ -34,13 +31,8 @@ LOWER_BOUND = Diagnostic(
 
 def matrix_flops(analysis: KernelAnalysis) -> float:
     """Floating-point operations of the matrix instructions executed; integer ones count none."""
-    functions: Mapping[str, Counts] = (
-        analysis.executed.functions
-        if analysis.activity_how == "executed"
-        else analysis.symbolic.functions
-    )
     total = 0.0
-    for name, counts in functions.items():
+    for name, counts in analysis.counts.functions(None).items():
         function = analysis.module.function(name)
         assert function is not None, "only functions of the module are counted"
         for instruction in function.body.instructions:

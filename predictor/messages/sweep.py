@@ -297,8 +297,8 @@ class BatchRequest(shared.Conditions, shared.TimingChoice, shared.KernelCode):
     """GPU id or alias; see GET /gpus."""
     launches: Annotated[list[shared.LaunchRequest], Field(min_length=1, max_length=MOST_LAUNCHES)]
     analysis: Mode = "symbolic"
-    """How trip counts and activity are found out. `symbolic` takes about a millisecond a launch;
-    `auto` and `executed` run sampled blocks of each one."""
+    """How trip counts and activity are found out. `symbolic` takes about a millisecond a launch,
+    and runs what it cannot prove as `auto` does; `executed` runs sampled blocks of each one."""
     model: shared.ModelChoice = "auto"
 
 
@@ -318,7 +318,8 @@ class LaunchProblem(shared.Answer):
 
 
 class BatchPrediction(shared.Answer):
-    """One launch. Its numbers are those of ``POST /predict`` for the same ``analysis``."""
+    """One launch. Its numbers are those of ``POST /predict`` for the same ``analysis``, where that
+    tells any."""
 
     power: shared.Power | None = None
     time: shared.Time | None = None

@@ -102,7 +102,7 @@ def test_a_streaming_kernel_spends_its_energy_on_its_loads_and_its_store(
 
 def test_a_loop_costs_more_than_what_stands_around_it(client: httpx.Client, looping: str) -> None:
     asked = {"ptx": looping, "model": "physical", "analysis": "symbolic"}
-    prediction = predicted(client, **asked, loops={"default": 500})
+    prediction = predicted(client, **asked, loops={"default": 1000})
     found = hotspots(client, prediction)
     assert found["blocks"]["rows"][0]["label"] == "$LOOP"
     assert found["blocks"]["rows"][0]["energy_share"] > 0.8
@@ -182,7 +182,7 @@ def test_mutated_ptx_is_shared_out_whole_or_refused(tmp_path: Path) -> None:
     whole = 0
     for _ in range(40):
         body = {"ptx": mutated(random), "gpu": "tesla-v100", "launch": LAUNCH}
-        more = {"model": "physical", "analysis": "symbolic"}
+        more = {"model": "physical"}
         try:
             request = PredictRequest.model_validate({**body, **more})
             answer = predict(services, request)

@@ -154,6 +154,11 @@ def affine_programs(draw: st.DrawFn) -> str:
     return "\n".join(builder.lines)
 
 
+def known(symbolic: SymbolicResult) -> bool:
+    """Whether no count at all is unknown."""
+    return symbolic.complete and all(f.counts_known.all() for f in symbolic.functions.values())
+
+
 def loop_errors(symbolic: SymbolicResult, executed: ExecutionResult, function: str) -> list[str]:
     """What loops called constant or inferred say that the execution does not bear out."""
     found = []
@@ -166,7 +171,7 @@ def loop_errors(symbolic: SymbolicResult, executed: ExecutionResult, function: s
             continue  # whether it is entered is a matter of counts
         if abs(loop.mean - real.mean) > 1e-6 * max(1.0, real.mean):
             said = f"said {loop.mean}, really {real.mean}"
-            found.append(f"loop {loop.loop} at line {loop.line}: {said}")
+            found.append(f"loop {loop.loop}: {said}")
     return found
 
 

@@ -35,8 +35,11 @@ def events_of(analysis: KernelAnalysis) -> dict[str, InstructionEvents]:
     return measure_instructions(analysis.module, functions, analysis.activity)
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS))
-@pytest.mark.parametrize("mode", ["symbolic", "executed"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [*((name, "executed") for name in sorted(KERNELS)),
+     *((name, "symbolic") for name in ("black_scholes", "dot_fp64", "transpose"))],
+)  # fmt: skip
 def test_events_sum_to_the_activity(name: str, mode: Mode) -> None:
     analysis = analysed(name, mode)
     activity = analysis.activity
@@ -74,8 +77,7 @@ def test_scaled_trip_counts_scale_the_events() -> None:
     module = read_module((PTX / "collatz.sm_70.ptx").read_text(encoding="utf-8"))
     gpu, launch = load_gpu("tesla-v100"), Launch.of(4, 128)
     few, many = (
-        analyse(module, None, launch, gpu, loops={"default": trips}, analysis="symbolic")
-        for trips in (10, 1000)
+        analyse(module, None, launch, gpu, loops={"default": trips}) for trips in (10, 1000)
     )
     (first,), (second,) = (events_of(each).values() for each in (few, many))
     growth = second.machine_instructions.sum() / first.machine_instructions.sum()

@@ -97,9 +97,10 @@ def compare(name: str) -> Compared:
     launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
     function = module.kernel(kernel.entry)
     traffic = execute(function, module, launch, effort=None).memory
-    worked_out = Runs(module, function, launch, load_gpu("tesla-v100"), {}, float("inf"))
-    symbols = worked_out.traffic if worked_out.symbolic.exact else None
-    symbols = symbols if symbols is not None and symbols.exact else None
+    worked_out = Runs(
+        module, function, launch, load_gpu("tesla-v100"), {}, float("inf"), prefer_symbols=True
+    )
+    symbols = worked_out.traffic if worked_out.all_known else None
     found = []
     for scale in SCALES:
         blocks = max(1, scale.threads_per_sm // launch.threads_per_block)

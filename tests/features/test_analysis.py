@@ -9,7 +9,7 @@ import pytest
 
 from tests.wide import wide
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse, statics
-from wattcast.features.errors import KernelError, LaunchError, SchemaError
+from wattcast.features.errors import AnalysisError, KernelError, LaunchError, SchemaError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
@@ -112,14 +112,36 @@ ret;
 """
 
 
-@pytest.mark.parametrize("mode", ["auto", "symbolic", "executed"])
-def test_what_a_kernel_calls_is_executed_in_every_mode(mode):
+@pytest.mark.parametrize("mode", ["auto", "executed"])
+def test_what_a_kernel_calls_is_executed(mode):
     analysis = analyse(
         read_module(CALLS), None, Launch.of(2, 64), load_gpu("tesla-v100"), analysis=mode
     )
     assert analysis.activity_how == "executed"
     counts = analysis.counts.functions(None)
     assert list(counts["twice"].warp_executions) == [40, 40]  # 2 blocks of 2 warps, 10 times
+
+
+def test_symbols_refuse_what_a_kernel_calls():
+    analysis = analyse(
+        read_module(CALLS), None, Launch.of(2, 64), load_gpu("tesla-v100"), analysis="symbolic"
+    )
+    with pytest.raises(AnalysisError, match=r"calls is not proven: analysis auto or executed"):
+        _ = analysis.activity
+
+
+def test_symbols_assume_of_arguments_what_an_execution_does():
+    """And say so; the guard passes the threads of the launch."""
+    launch, gpu = Launch.of(4096, 256), load_gpu("tesla-v100")
+    symbolic, executed = (
+        analyse(read_module(STREAM), None, launch, gpu, analysis=mode)
+        for mode in ("symbolic", "executed")
+    )
+    ours, theirs = symbolic.activity, executed.activity
+    assert ours.warp_instructions_ptx == pytest.approx(theirs.warp_instructions_ptx)
+    assert ours.global_load_sectors == pytest.approx(theirs.global_load_sectors)
+    (said,) = symbolic.activity_diagnostics
+    assert said in executed.activity_diagnostics
 
 
 def test_a_function_does_as_much_more_as_it_is_called_more_often():
@@ -361,7 +383,6 @@ def test_symbolic_and_executed_activity_agree_where_there_is_no_reuse():
     assert symbolic.activity_how == "symbolic"
     different = {name for name in ours if ours[name] != pytest.approx(theirs[name], rel=1e-6)}
     assert different <= {"constant_transactions", "footprint_bytes"}
-    assert "reuse_unknown" in {d.code for d in symbolic.activity_diagnostics}
 
 
 GATHER = STREAM.replace(
@@ -371,16 +392,28 @@ GATHER = STREAM.replace(
 )
 
 
-def test_what_is_cut_short_at_once_is_worked_out_instead():
+WALK = STREAM.replace("mul.wide.u32 %rd3, %r5, 4;", "mul.wide.u32 %rd3, %r5, 32;").replace(
+    "ld.global.f32 %f1, [%rd4];\nmul.f32 %f2, %f1, 0f40000000;\nst.global.f32 [%rd4], %f2;",
+    "\n".join(
+        f"ld.global.f32 %f1, [%rd4+{at}];\nst.global.f32 [%rd4+{at}], %f1;"
+        for at in range(0, 32, 4)
+    ),
+)
+
+
+def test_what_is_cut_short_at_once_is_worked_out_instead_if_it_is_proven():
     launch = Launch.of(65536, 256, arguments={"1": 65536 * 256})
     gpu = load_gpu("tesla-v100")
 
-    def found(mode, effort):
-        return analyse(read_module(GATHER), None, launch, gpu, analysis=mode, effort=effort)
+    def found(mode, effort, text=WALK):
+        return analyse(read_module(text), None, launch, gpu, analysis=mode, effort=effort)
 
     hurried, symbolic = found("auto", 1), found("symbolic", 1)
     assert hurried.activity_how == "symbolic"
     assert hurried.activity == symbolic.activity
+    unproven = found("auto", 1, GATHER)
+    assert unproven.activity_how == "executed"
+    assert unproven.cut_short
     assert "execution_cut_short" in {d.code for d in hurried.activity_diagnostics}
     assert hurried.cut_short
     asked = found("executed", 1)
@@ -407,18 +440,11 @@ def test_nothing_is_run_where_symbols_know_everything():
 
 def test_threads_that_walk_a_sector_each_are_run():
     """Eight words a thread: what L1 keeps between them decides, and closed forms do not tell."""
-    walk = STREAM.replace("mul.wide.u32 %rd3, %r5, 4;", "mul.wide.u32 %rd3, %r5, 32;").replace(
-        "ld.global.f32 %f1, [%rd4];\nmul.f32 %f2, %f1, 0f40000000;\nst.global.f32 [%rd4], %f2;",
-        "\n".join(
-            f"ld.global.f32 %f1, [%rd4+{at}];\nst.global.f32 [%rd4+{at}], %f1;"
-            for at in range(0, 32, 4)
-        ),
-    )
-    assert walk.count("st.global") == 8
+    assert WALK.count("st.global") == 8
     launch = Launch.of(512, 256, arguments={"1": 512 * 256})
     gpu = load_gpu("tesla-v100")
-    found = analyse(read_module(walk), None, launch, gpu)
-    ran = analyse(read_module(walk), None, launch, gpu, analysis="executed")
+    found = analyse(read_module(WALK), None, launch, gpu)
+    ran = analyse(read_module(WALK), None, launch, gpu, analysis="executed")
     assert found.activity_how == "executed"
     assert found.activity == ran.activity
 

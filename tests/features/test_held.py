@@ -13,6 +13,7 @@ import pytest
 from tests.fixtures.kernels.data import path_for
 from tests.fixtures.kernels.sources import SOURCES
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
+from wattcast.features.errors import AnalysisError
 from wattcast.features.execution import spaces
 from wattcast.features.execution.machine import Machine
 from wattcast.features.gpus import load_gpu
@@ -36,8 +37,10 @@ def text_of(name: str) -> str:
 def analysed(module: Module, mode: Mode, blocks: int = 64) -> KernelAnalysis:
     launch = Launch.of(blocks, 128)
     found = analyse(module, module.kernels[0], launch, V100, loops={"default": 4}, analysis=mode)
-    assert found.activity.values()
-    get_time_model("bottleneck").predict(found, V100)
+    try:
+        get_time_model("bottleneck").predict(found, V100)
+    except AnalysisError:  # symbols refuse what they cannot prove
+        assert mode == "symbolic"
     return found
 
 

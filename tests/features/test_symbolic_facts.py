@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from tests.features.execution_kernels import kernel
+from tests.features.symbolic_programs import known
 from wattcast.features.errors import LaunchError
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
 from wattcast.features.symbolic import AccessInfo, SymbolicResult, TripInfo, analyse_symbolically
 from wattcast.features.symbolic import sample as sampling
-from wattcast.features.trips import DEFAULT_TRIP_COUNT
 
 
 def analyse(
     body: str, *, grid: int | tuple[int, ...] = 1, block: int | tuple[int, ...] = 32,
-    declarations: str = "", loops: dict[str, float] | None = None, **arguments: object,
+    declarations: str = "", **arguments: object,
 ) -> SymbolicResult:  # fmt: skip
     module = read_module(kernel(body, declarations=declarations))
     launch = Launch.of(grid, block, 0, arguments)  # type: ignore[arg-type]
-    return analyse_symbolically(module, module.kernel("k"), launch, loops=loops)
+    return analyse_symbolically(module, module.kernel("k"), launch)
 
 
 def per_request(result: SymbolicResult, access: AccessInfo) -> float:
@@ -60,7 +60,6 @@ def test_a_counter_that_wraps_is_followed_or_unknown_but_never_wrong() -> None:
     # From 10 in steps of 3 the counter passes 0 only after wrapping: 10 + 3 k = 2^32 m.
     loop = only_loop(analyse(COUNT.format(start=10, step=3, how="ne.s32", to=0)))
     assert loop.how == "assumed"
-    assert loop.count == DEFAULT_TRIP_COUNT
 
 
 def test_a_loop_to_an_argument_is_inferred() -> None:
@@ -69,36 +68,20 @@ def test_a_loop_to_an_argument_is_inferred() -> None:
     assert (loop.how, loop.count) == ("inferred", 77)
 
 
-def test_a_missing_argument_is_named_and_the_default_stands_in() -> None:
-    body = COUNT.format(start=0, step=1, how="lt.s32", to="%r1")
-    result = analyse(body)
+def test_a_missing_argument_is_named() -> None:
+    result = analyse(COUNT.format(start=0, step=1, how="lt.s32", to="%r1"))
     loop = only_loop(result)
-    assert (loop.how, loop.count, loop.exact) == ("assumed", DEFAULT_TRIP_COUNT, False)
-    assert "n is not given" in (loop.reason or "")
-    assert {d.code for d in result.diagnostics} >= {"trip_count_assumed", "argument_missing"}
-    assert not result.known
-
-
-@pytest.mark.parametrize("key", ["L", "default"])
-def test_the_users_count_stands_in_before_the_default(key: str) -> None:
-    body = COUNT.format(start=0, step=1, how="lt.s32", to="%r1")
-    result = analyse(body, loops={key: 1000})
-    assert (only_loop(result).how, only_loop(result).count) == ("given", 1000)
-    # 8 instructions before the loop, 3 in it, one behind.
-    assert result.functions["k"].warp_executions[10] == 1000
-
-
-def test_what_can_be_worked_out_needs_no_users_count() -> None:
-    loop = only_loop(analyse(COUNT.format(start=0, step=1, how="lt.s32", to=5), loops={"L": 9}))
-    assert (loop.how, loop.count) == ("constant", 5)
+    assert (loop.how, loop.exact) == ("assumed", False)
+    assert not result.exact
+    assert not known(result)
+    assert "trip count of the loop L in line" in (result.unproven or "")
+    assert "n is not given" in (result.unproven or "")
 
 
 def test_a_data_dependent_loop_says_where_the_data_come_from() -> None:
     result = analyse("L: ld.global.u32 %r8, [%rd3]; setp.lt.s32 %p1, %r8, 3; @%p1 bra L; ret;")
-    loop = only_loop(result)
-    assert loop.how == "assumed"
-    assert "loaded from memory" in (loop.reason or "")
-    assert loop.reason_line == result.loops[0].line
+    assert only_loop(result).how == "assumed"
+    assert "loaded from memory" in (result.unproven or "")
 
 
 def test_trips_that_differ_between_lanes_have_a_mean() -> None:
@@ -136,16 +119,24 @@ def test_a_guard_splits_lanes_and_warps_exactly_over_a_large_grid() -> None:
     assert (branch.taken_warps, branch.other_warps) == pytest.approx((750 / 1251, 1))
 
 
-def test_a_branch_on_data_is_halved_and_said() -> None:
+def test_a_branch_on_data_is_not_proven() -> None:
     body = """ld.global.u32 %r8, [%rd3]; setp.eq.s32 %p1, %r8, 0; @%p1 bra E;
         st.global.u32 [%rd3], 1; E: ret;"""
     result = analyse(body)
     counts = result.functions["k"]
-    assert (counts.warp_executions[11], counts.active_lanes[11]) == (1, 16)
     assert not counts.counts_known[11]
     assert counts.counts_known[12]  # all meet again
     assert counts.active_lanes[12] == 32
-    assert "branch_assumed" in {d.code for d in result.diagnostics}
+    assert (result.unproven or "").startswith("which way the branch goes in line")
+
+
+def test_a_branch_by_a_table_is_not_proven() -> None:
+    """Under a guard as well, of which the lanes that do not take it go on behind it."""
+    body = """T: .branchtargets A, B; setp.ge.s32 %p1, %r2, 7; @%p1 brx.idx %r3, T;
+        st.global.u32 [%rd3], 1; A: st.global.u32 [%rd3], 2; B: ret;"""
+    result = analyse(body)
+    assert "brx.idx" in (result.unproven or "")
+    assert not result.functions["k"].counts_known[10:12].any()
 
 
 @pytest.mark.parametrize(
@@ -207,8 +198,8 @@ def test_gathered_addresses_are_unknown_with_the_reason() -> None:
     first, second = result.accesses
     assert first.affine
     assert not second.affine
-    assert "loaded from memory" in (second.reason or "")
-    assert per_request(result, second) == 32
+    assert "the address in line" in (result.unproven or "")
+    assert "loaded from memory" in (result.unproven or "")
 
 
 def test_an_argument_that_no_parameter_has_is_refused() -> None:

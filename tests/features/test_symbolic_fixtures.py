@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.execution import launch_of
-from tests.features.symbolic_programs import count_errors, loop_errors
+from tests.features.symbolic_programs import count_errors, known, loop_errors
 from tests.features.test_execution_reference import run_exact
 from tests.fixtures.kernels.data import FixtureKernel, Shape, materialise, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
@@ -63,7 +63,7 @@ def verdict(kernel: FixtureKernel, shape: Shape, target: str) -> tuple[str, Symb
     )
     if good:
         return "good", said
-    return "wrong" if said.known else "marked", said
+    return "wrong" if known(said) else "marked", said
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

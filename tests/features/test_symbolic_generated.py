@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.features.execution_kernels import BASE, kernel
-from tests.features.symbolic_programs import affine_programs, count_errors, loop_errors
+from tests.features.symbolic_programs import affine_programs, count_errors, known, loop_errors
 from tests.features.whole_runs import run_whole
 from tests.generated.compare import run_engine
 from tests.generated.programs import program
@@ -37,7 +37,7 @@ def test_affine_programs_are_known_whole(body: str, block: int, n: int) -> None:
     real = run_reference(text, "k", (2,), (block,), {"out": out, "n": np.uint32(n)})
     launch = Launch.of(2, block, 0, {"out": BASE, "n": n})
     said = analyse_symbolically(module, module.kernel("k"), launch)
-    assert said.known
+    assert known(said)
     counts = said.functions["k"]
     for one in real.per_instruction:
         found = (
@@ -52,21 +52,7 @@ def test_affine_programs_are_known_whole(body: str, block: int, n: int) -> None:
     check(said, executed, text)
 
 
-WRONG = {
-    3: "a brx.idx under a guard is taken by all lanes",
-    25: "a generic address of shared memory is taken for a global one",
-    27: "a brx.idx under a guard is taken by all lanes",
-    29: "a loop left early has the trips of one that is not",
-    30: "a brx.idx under a guard is taken by all lanes",
-}
-"""Seeds whose counts are wrong though they are called known: defects, not yet mended."""
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(n, marks=[pytest.mark.xfail(reason=WRONG[n])] if n in WRONG else [])
-     for n in range(32)],
-)  # fmt: skip
+@pytest.mark.parametrize("seed", range(32))
 def test_programs_that_depend_on_data_are_marked(seed: int) -> None:
     generated = program(seed)
     executed, _, module, launch = run_engine(generated)

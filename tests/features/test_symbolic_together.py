@@ -39,11 +39,11 @@ def bits(value: Any) -> Any:
     return type(value).__name__, repr(value)
 
 
-def check(module: Module, name: str, launches: Sequence[Launch], loops: dict[str, float]) -> None:
+def check(module: Module, name: str, launches: Sequence[Launch]) -> None:
     function = module.kernel(name)
-    found = {id(launch): each for launch, each in together(module, function, launches, loops=loops)}
+    found = {id(launch): each for launch, each in together(module, function, launches)}
     for launch in launches:
-        alone: SymbolicResult = analyse_symbolically(module, function, launch, loops=loops)
+        alone: SymbolicResult = analyse_symbolically(module, function, launch)
         assert bits(found[id(launch)]) == bits(alone), launch
 
 
@@ -66,7 +66,7 @@ def test_fixtures(kernel: Any) -> None:
     asked = [body(kernel, shape) for shape in kernel.shapes[:1]]
     requests = [LaunchRequest.model_validate(each["launch"]) for each in asked]
     launches = [one for request in requests for one in variants(request.launch())]
-    check(read_module(asked[0]["ptx"]), kernel.entry, launches, {"default": 2.5})
+    check(read_module(asked[0]["ptx"]), kernel.entry, launches)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -80,7 +80,7 @@ def test_fixtures(kernel: Any) -> None:
 def test_generated_programs(text: str, launches: list[tuple[int, int, int]]) -> None:
     made = kernel(text, declarations=SHARED).replace(".reg .b32 %r<32>;", MANY)
     asked = [Launch.of(grid, block, 0, {"out": BASE, "n": n}) for grid, block, n in launches]
-    check(read_module(made), "k", asked, {})
+    check(read_module(made), "k", asked)
 
 
 def test_launches_that_behave_alike_are_walked_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

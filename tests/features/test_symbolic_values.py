@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.ptx_text import kernel as synthetic
 from tests.features.execution_kernels import FIRST, kernel
+from tests.features.symbolic_programs import known
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import dependent_chains
 from wattcast.features.integers import COMPARISONS, Whole, fold, fold_lanes, operations, wrap
@@ -170,7 +171,7 @@ def test_deep_nests_of_loops_end() -> None:
     )
     result = run(kernel(opened + closed + "ret;", declarations=f".reg .b32 %q<{depth}>;"))
     assert len(result.loops) == depth
-    assert not result.known
+    assert not known(result)
     assert result.loops[0].how == "constant"
 
 
@@ -178,7 +179,7 @@ def test_irreducible_flow_is_marked() -> None:
     body = """setp.lt.s32 %p1, %r2, 5; @%p1 bra B; A: add.s32 %r8, %r2, 1;
         B: setp.lt.s32 %p2, %r3, 1; @%p2 bra A; ret;"""
     result = run(kernel(body))
-    assert not result.known
+    assert not known(result)
     assert "irreducible_loop" in {d.code for d in result.diagnostics}
 
 
@@ -190,9 +191,9 @@ def test_endless_loops_end(body: str) -> None:
 
 def test_an_endless_geometric_loop_is_given_up() -> None:
     body = "mov.u32 %r8, 1; L: xor.b32 %r8, %r8, 3; setp.ne.s32 %p1, %r8, 7; @%p1 bra L; ret;"
-    (loop,) = run(kernel(body)).loops
-    assert loop.how == "assumed"
-    assert "too many iterations" in (loop.reason or "")
+    result = run(kernel(body))
+    assert result.loops[0].how == "assumed"
+    assert "too many iterations" in (result.unproven or "")
 
 
 def test_calls_are_not_followed_and_said() -> None:
@@ -204,7 +205,7 @@ def test_calls_are_not_followed_and_said() -> None:
     """
     result = run(text)
     assert not result.complete
-    assert not result.known
+    assert not known(result)
     assert set(result.functions) == {"k"}
 
 

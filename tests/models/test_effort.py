@@ -72,15 +72,13 @@ def dram(analysis: KernelAnalysis) -> float:
     return SECTOR * (values["dram_read_sectors"] + values["dram_write_sectors"])
 
 
-@pytest.mark.parametrize("analysis", ["executed", "symbolic"])
-def test_skipped_rounds_of_an_outer_loop_leave_all_their_traffic(analysis: Mode) -> None:
-    assert dram(whole("dot_rows", analysis)) == pytest.approx(2 * 8192 * 2048 * 4, rel=0.02)
+def test_skipped_rounds_of_an_outer_loop_leave_all_their_traffic() -> None:
+    assert dram(whole("dot_rows", "executed")) == pytest.approx(2 * 8192 * 2048 * 4, rel=0.02)
 
 
-@pytest.mark.parametrize("analysis", ["executed", "symbolic"])
-def test_the_last_blocks_loop_is_one_blocks(analysis: str) -> None:
+def test_the_last_blocks_loop_is_one_blocks() -> None:
     one, two = (
-        found("last_block_sums", blocks, 256, {"3": blocks * 2560}, analysis=analysis)
+        found("last_block_sums", blocks, 256, {"3": blocks * 2560}, analysis="executed")
         for blocks in (8192, 16384)
     )
     assert 1.9 < dram(two) / dram(one) < 2.1
@@ -120,10 +118,9 @@ def executed_case(case: Any) -> float:
     return float(case.values()["warp_instructions_ptx"])
 
 
-@pytest.mark.parametrize("analysis", ["executed", "symbolic"])
 @pytest.mark.parametrize("blocks", [64, 256])
-def test_a_loop_as_long_as_the_blocks_number_has_its_true_mean(analysis: str, blocks: int) -> None:
-    made = found("causal", (blocks, 32), 64, {"3": blocks}, analysis=analysis)
+def test_a_loop_as_long_as_the_blocks_number_has_its_true_mean(blocks: int) -> None:
+    made = found("causal", (blocks, 32), 64, {"3": blocks}, analysis="executed")
     assert made.trip_counts[0].count == pytest.approx((blocks + 1) / 2, rel=0.02)
     counts = made.counts.functions(None)["causal"].warp_executions
     assert counts.max() == pytest.approx(2 * 32 * blocks * (blocks + 1) / 2, rel=0.02)
@@ -247,8 +244,8 @@ def test_iterations_taken_from_others_leave_a_stated_error() -> None:
 
 def test_assumed_trips_are_shared_between_an_unrolled_loop_and_what_is_left_of_it() -> None:
     """32 trips of the source are 8 of four steps and none of one, not 32 of each."""
-    assumed = found("unrolled_sum", 4096, 256, {}, analysis="symbolic")
-    given = found("unrolled_sum", 4096, 256, {}, loops={"default": 32}, analysis="symbolic")
+    assumed = found("unrolled_sum", 4096, 256, {})
+    given = found("unrolled_sum", 4096, 256, {}, loops={"default": 32})
     assert {trip.how for trip in assumed.trip_counts} == {"assumed"}
     assert [trip.count for trip in assumed.trip_counts] == [
         trip.count for trip in given.trip_counts

@@ -29,7 +29,7 @@ def fixture(name: str, gpu: str = "tesla-v100") -> KernelAnalysis:
     (found,) = (each for each in KERNELS if each.name == name)
     module = read_module(ptx_path(found.source, targets(found.source)[0]).read_text())
     launch = launch_of(found.large)
-    return analyse(module, found.entry, launch, load_gpu(gpu), analysis="symbolic")
+    return analyse(module, found.entry, launch, load_gpu(gpu))
 
 
 def written(body: str, grid: int = 4096, block: int = 256) -> KernelAnalysis:
@@ -167,7 +167,7 @@ def test_tensor_units_reach_no_more_than_their_peak(found: FixtureKernel, gpu: s
     target = targets(found.source)[0]
     module = read_module(ptx_path(found.source, target).read_text())
     launch = launch_of(found.large)
-    analysis = analyse(module, found.entry, launch, load_gpu(gpu), analysis="symbolic")
+    analysis = analyse(module, found.entry, launch, load_gpu(gpu))
     told = speed(analysis)
     seconds = BottleneckTimeModel().predict(analysis, analysis.gpu).estimate.value
     assert told.seconds == seconds

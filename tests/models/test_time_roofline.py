@@ -43,7 +43,6 @@ def analysed(
         Launch.of(grid, block, arguments=dict(arguments)),
         load_gpu(gpu_id),
         loops={"default": trips} if trips else None,
-        analysis="symbolic",
     )
 
 

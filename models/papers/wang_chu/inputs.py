@@ -7,7 +7,6 @@ of which replaces which).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
@@ -15,7 +14,6 @@ from typing import NamedTuple
 
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.counts import Counts
 from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import DramQueueing
@@ -256,13 +254,8 @@ def outer_iterations(analysis: KernelAnalysis) -> float:
     """How often a warp gets data from global memory: its most executed access, at least once."""
     launch = analysis.launch
     most = 0.0
-    for counts in _functions(analysis).values():
+    for counts in analysis.counts.functions(None).values():
         accesses = counts.requests > 0
         if accesses.any():
             most = max(most, float(counts.warp_executions[accesses].max()))
     return max(1.0, most / (launch.blocks * launch.warps_per_block))
-
-
-def _functions(analysis: KernelAnalysis) -> Mapping[str, Counts]:
-    executed = analysis.activity_how == "executed"
-    return analysis.executed.functions if executed else analysis.symbolic.functions

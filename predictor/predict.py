@@ -32,7 +32,12 @@ from wattcast.predictor.parts.known_launches import anchored_power, corrected_by
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.stored import PredictionRecord
-from wattcast.predictor.parts.time_and_power import TimeAndPower, time_and_power, within_limit
+from wattcast.predictor.parts.time_and_power import (
+    TimeAndPower,
+    narrowed,
+    time_and_power,
+    within_limit,
+)
 from wattcast.predictor.parts.trust import Ranked, apart, trust
 from wattcast.predictor.parts.watts import Watts
 from wattcast.predictor.parts.work import predict_work
@@ -164,8 +169,8 @@ def _predicted(
     clocks, nearby = parts.clocks_of(request.clocks, gpu)
     analysis, point = launched(predictor, request, source, gpu, clocks)
     duration, power = point.duration, point.power
-    resources, needs = parts.resources(analysis), parts.needs(source, analysis)
-    trips = resources["trip_counts"]
+    resources = parts.resources(analysis)
+    trips, needs = resources["trip_counts"], narrowed(parts.needs(source, analysis), duration, gpu)
     vector, card = power.vector, power.card
     answer = messages.PredictAnswer(
         id=uuid4(),

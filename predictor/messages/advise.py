@@ -65,7 +65,7 @@ class AdvicePlace(Answer):
 
     def __str__(self) -> str:
         source = "" if self.source_line is None else f" (source line {self.source_line})"
-        return f"line {self.line}{source}: {self.text}"
+        return reports.short(f"line {self.line}{source}: {self.text}")
 
 
 class ChangedQuantity(Answer):

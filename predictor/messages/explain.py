@@ -252,7 +252,7 @@ class LineHotspot(Hotspot):
     @property
     def place(self) -> str:
         """Where it is, for people."""
-        return f"{self.line}: {self.text}".expandtabs()
+        return reports.short(f"{self.line}: {self.text}")
 
 
 class SourceHotspot(Hotspot):
@@ -265,7 +265,7 @@ class SourceHotspot(Hotspot):
     @property
     def place(self) -> str:
         """Where it is, for people."""
-        return f"{self.file or 'source'}:{self.line}  {self.text or ''}".expandtabs().rstrip()
+        return reports.short(f"{self.file or 'source'}:{self.line}  {self.text or ''}".rstrip())
 
 
 class Rest(Answer):

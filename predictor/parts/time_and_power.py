@@ -16,8 +16,9 @@ from wattcast.models.clocks import HELD_BACK, ClockPair, checked_limit, clocks_w
 from wattcast.models.energy import energy
 from wattcast.models.intervals import Estimate, between
 from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
-from wattcast.models.time.calibration import least_seconds
+from wattcast.models.time.calibration import interval_of, least_seconds
 from wattcast.predictor import parts
+from wattcast.predictor.messages import Need
 from wattcast.predictor.parts.trust import Ranked, trust
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
@@ -31,7 +32,8 @@ read 297 to 303 (fma_sweep_power.csv)."""
 
 
 OVER_LIMIT = 0.05
-"""How far above its limit a mean may lie at most, relative: an A40 was measured at 303 W on 300
+"""How far above its limit a mean may lie at most, and how far below it that of a launch which is at
+it may be read, relative: an A40 was measured at 303 W on 300
 (fma_sweep_power.csv), and NVML calls its readings of Fermi and Kepler accurate to 5 % (nvml.h,
 nvmlDeviceGetPowerUsage; nothing better is published)."""
 
@@ -160,6 +162,25 @@ def long_enough(
     return replace(found, estimate=replace(estimate, low=max(estimate.low, least)))
 
 
+def narrowed(needs: list[Need], duration: TimePrediction | None, gpu: GpuProfile) -> list[Need]:
+    """The needs, the first of them with how much narrower the time gets where trips are given:
+    what is left then is the model's own width."""
+    if not needs or needs[0].assumes != "trips" or duration is None or duration.family != DEFAULT:
+        return needs
+    width, _ = interval_of(gpu)
+    time = duration.estimate
+    narrows = time.high / time.low * width.low_factor / width.high_factor
+    if narrows < LEAST_NARROWER:
+        return needs
+    times = f"{float(f'{narrows:.2g}'):,g}"
+    effect = f"{needs[0].effect}, and its interval gets about {times} times narrower"
+    return [needs[0].model_copy(update={"effect": effect}), *needs[1:]]
+
+
+LEAST_NARROWER = 1.5
+"""Below this nobody is told: a judgement."""
+
+
 def limited_time_and_power(
     predictor: Predictor,
     request: Models,
@@ -273,7 +294,7 @@ def _capped(
     (duration, watts, _), (unlimited, most, _) = found.told(), free.told()
     time = duration.estimate
     high = min(most.high, limit * (1.0 + ABOVE_LIMIT))
-    low = min(watts.value, most.low)
+    low = min(watts.value, most.low, limit * (1.0 - OVER_LIMIT))
     return replace(
         found,
         limit_watts=limit,

@@ -227,6 +227,12 @@ def saved(point: Any) -> str:
     return f"{percent(time)} time, {percent(-point.energy_saved_percent)} energy"
 
 
+def short(text: str, most: int = 120) -> str:
+    """The text without tabs, cut where it is longer than a line of a terminal holds."""
+    text = text.expandtabs()
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def words(name: str) -> str:
     """A member's name for people."""
     return name.replace("_", " ")

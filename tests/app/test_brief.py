@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,30 @@ def test_sarif_on_the_command_line(run: Run, tmp_path: Path, vector_add: str, co
     words = "--gpu", "v100", "--grid", "4096", "--block", "256", "--sarif"
     out, _ = run(command, str(tmp_path / "k.ptx"), *words)
     checked(out, f"file://{tmp_path / 'k.ptx'}")
+
+
+# --- what people see ------------------------------------------------------------------------------
+
+
+def test_the_argument_that_narrows_most_is_told_first_and_by_how_much(client: httpx.Client) -> None:
+    ptx, launch = text_of("nbody"), {"grid": [4096], "block": [256]}
+    unknown = predicted(client, ptx=ptx, gpu="a100", launch=launch)
+    known = predicted(client, ptx=ptx, gpu="a100", launch={**launch, "arguments": {"2": 1 << 20}})
+    assert known["needs"] == []
+    wide, narrow = (each["time"]["high"] / each["time"]["low"] for each in (unknown, known))
+    told = re.search(r"interval gets about ([\d,]+) times", unknown["needs"][0]["effect"])
+    assert told is not None
+    assert float(told[1].replace(",", "")) == pytest.approx(wide / narrow, rel=0.5)
+    guard = predicted(client, ptx=text_of("transpose"), kernel="transpose_direct")
+    assert guard["needs"]
+    assert not any("narrower" in each["effect"] for each in guard["needs"])
+
+
+def test_lines_of_any_width_are_cut_for_people(run: Run, tmp_path: Path, vector_add: str) -> None:
+    wide = f"add.f32 \t%f3, %f1, %f2; // {'w' * 400}"
+    lines = [wide if "add.f32" in each else each for each in vector_add.splitlines()]
+    (tmp_path / "k.ptx").write_text("\n".join(lines), encoding="utf-8")
+    out, _ = run("hotspots", str(tmp_path / "k.ptx"), "--gpu", "v100", "--grid", "4096",
+                 "--block", "256")  # fmt: skip
+    assert "www..." in out
+    assert max(map(len, out.splitlines())) < 200

@@ -22,8 +22,8 @@ from wattcast.predictor.messages.compare import CompareRequest
 from wattcast.predictor.messages.dvfs import DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
-from wattcast.predictor.parts.time_and_power import ABOVE_LIMIT
-from wattcast.predictor.predict import predict
+from wattcast.predictor.parts.time_and_power import ABOVE_LIMIT, OVER_LIMIT
+from wattcast.predictor.predict import predict, predict_one
 from wattcast.predictor.sweep import sweep
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
@@ -100,6 +100,18 @@ def test_what_holds_under_two_limits(
     assert lower["time"]["seconds"] >= higher["time"]["seconds"] * (1 - 1e-12)
     assert higher["time"]["seconds"] >= free["time"]["seconds"] * (1 - 1e-12)
     assert lower["clocks"]["core_mhz"] <= higher["clocks"]["core_mhz"]
+
+
+def test_a_launch_at_the_limit_is_no_surer_than_a_reading(predictor: Predictor) -> None:
+    """An L4 that nobody measured was told 71.7 to 72.7 W: its lower end was the limit itself."""
+    ptx = (FIXTURES / "ptx" / "nbody.sm_70.ptx").read_text(encoding="utf-8")
+    launch = {"grid": [4096], "block": [256], "arguments": {"2": 1 << 20}}
+    body = {"ptx": ptx, "gpu": "l4", "launch": launch}
+    found = predict_one(predictor, PredictRequest.model_validate(body))
+    assert found.power is not None
+    assert found.power.watts == pytest.approx(72, rel=0.01)
+    assert found.power.low <= 72 * (1 - OVER_LIMIT) * (1 + 1e-9)
+    assert found.power.high >= 72 * (1 + OVER_LIMIT)
 
 
 def test_the_warning_tells_what_the_limit_costs(predictor: Predictor) -> None:

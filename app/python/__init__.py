@@ -59,7 +59,8 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
     import shap
 
     from wattcast.app.python.answers import Prediction, Predictions
-    from wattcast.app.python.code import Code, Dimensions
+    from wattcast.app.python.code import Blocks, Code, Threads
+    from wattcast.predictor import Predictor
     from wattcast.predictor.messages import ModelChoice
     from wattcast.predictor.messages.advise import AdviceAnswer, Fusion
     from wattcast.predictor.messages.analyze import FeaturesAnswer
@@ -69,7 +70,6 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
     from wattcast.predictor.messages.explain import HotspotsAnswer
     from wattcast.predictor.messages.language_model import LanguageModelAnswer
     from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
-    from wattcast.predictor.triton import Grid
 
 Request = TypeVar("Request", bound=Message)
 
@@ -79,8 +79,8 @@ def predict(
     ptx: Code | None = None,
     *,
     gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
+    grid: Blocks,
+    block: Threads = None,
     explain: bool = False,
     registry: bool = True,
     **options: Any,
@@ -221,10 +221,8 @@ def compare(
     new: None = None,
     *,
     gpus: Sequence[str],
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
-    model: ModelChoice | None = None,
-    registry: bool = True,
+    grid: Blocks,
+    block: Threads = None,
     **options: Any,
 ) -> Predictions: ...
 
@@ -235,10 +233,8 @@ def compare(
     new: Code,
     *,
     gpus: Sequence[str],
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
-    model: ModelChoice | None = None,
-    registry: bool = True,
+    grid: Blocks,
+    block: Threads = None,
     **options: Any,
 ) -> CompareAnswer: ...
 
@@ -249,8 +245,8 @@ def compare(
     new: Code | None = None,
     *,
     gpus: Sequence[str],
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
+    grid: Blocks,
+    block: Threads = None,
     model: ModelChoice | None = None,
     registry: bool = True,
     **options: Any,
@@ -287,8 +283,8 @@ def judge(
     candidate: Code,
     *,
     gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
+    grid: Blocks,
+    block: Threads = None,
     new: Mapping[str, Any] | None = None,
     registry: bool = True,
     **options: Any,
@@ -316,8 +312,8 @@ def explain(
     ptx: Code | None = None,
     *,
     gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
+    grid: Blocks,
+    block: Threads = None,
     target: Literal["power", "time"] = "power",
     registry: bool = True,
     **options: Any,
@@ -334,8 +330,8 @@ def explain(
         raise MissingExtraError("shap", "explain") from error
     from wattcast.predictor.explain import explained
 
-    predictor = _predictor(registry)
-    request = _request(PredictRequest, ptx, grid, block, gpu=gpu, **options)
+    launch = {"gpu": gpu, "registry": registry, **options}
+    predictor, request = _asked(PredictRequest, ptx, grid, block, **launch)
     answer = explained(predictor, _predict_one(predictor, request), "shap", target).data()
     unit = "watts" if target == "power" else "seconds"
     contributions = answer["contributions"]
@@ -350,12 +346,7 @@ def explain(
 
 @_takes(FeaturesRequest)
 def vector(
-    ptx: Code | None = None,
-    *,
-    gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
-    **options: Any,
+    ptx: Code | None = None, *, gpu: str, grid: Blocks, block: Threads = None, **options: Any
 ) -> FeaturesAnswer:
     """The feature vector of a launch, as ``POST /features`` answers.
 
@@ -363,25 +354,18 @@ def vector(
     """
     from wattcast.predictor.analyze import features
 
-    request = _request(FeaturesRequest, ptx, grid, block, gpu=gpu, **options)
-    return features(_predictor(), request)
+    return features(*_asked(FeaturesRequest, ptx, grid, block, gpu=gpu, **options))
 
 
 @_takes(AnalyzeRequest)
 def analyze(
-    ptx: Code | None = None,
-    *,
-    gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
-    **options: Any,
+    ptx: Code | None = None, *, gpu: str, grid: Blocks, block: Threads = None, **options: Any
 ) -> KernelAnalysis:
     """The analysis of a launch: loops, accesses, mix, registers, occupancy, activity.
 
     Raises as ``predict`` does.
     """
-    request = _request(AnalyzeRequest, ptx, grid, block, gpu=gpu, **options)
-    predictor = _predictor()
+    predictor, request = _asked(AnalyzeRequest, ptx, grid, block, gpu=gpu, **options)
     profile = predictor.gpus.load(gpu)
     source = predictor.sources.read(request, profile)
     return parts.analysed(predictor, request, source, profile, ptxas=True)
@@ -389,13 +373,7 @@ def analyze(
 
 @_takes(PredictRequest)
 def advise(
-    ptx: Code | None = None,
-    *,
-    gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
-    registry: bool = True,
-    **options: Any,
+    ptx: Code | None = None, *, gpu: str, grid: Blocks, block: Threads = None, **options: Any
 ) -> AdviceAnswer:
     """What to change about a launch and what that would gain, as the service's advice.
 
@@ -403,8 +381,7 @@ def advise(
     """
     from wattcast.predictor import advise as advice
 
-    request = _request(PredictRequest, ptx, grid, block, gpu=gpu, **options)
-    return advice.advise(_predictor(registry), request)
+    return advice.advise(*_asked(PredictRequest, ptx, grid, block, gpu=gpu, **options))
 
 
 @_takes(PredictRequest)
@@ -412,8 +389,8 @@ def hotspots(
     ptx: Code | None = None,
     *,
     gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
+    grid: Blocks,
+    block: Threads = None,
     rows: int = 200,
     registry: bool = True,
     **options: Any,
@@ -433,8 +410,8 @@ def sweep(
     ptx: Code | None = None,
     *,
     gpu: str | Sequence[str],
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
+    grid: Blocks,
+    block: Threads = None,
     registry: bool = True,
     options: Mapping[str, Any] | None = None,
     **others: Any,
@@ -461,8 +438,8 @@ def dvfs(
     ptx: Code | None = None,
     *,
     gpu: str,
-    grid: Dimensions | Grid,
-    block: Dimensions | None = None,
+    grid: Blocks,
+    block: Threads = None,
     clocks: Any = "grid",
     registry: bool = True,
     options: Mapping[str, Any] | None = None,
@@ -531,3 +508,11 @@ def _request(kind: type[Request], *launched: Any, **options: Any) -> Request:
     from wattcast.app.python.code import request_of
 
     return kind.model_validate(request_of(*launched, **options))
+
+
+def _asked(
+    kind: type[Request], *launched: Any, registry: bool = True, **options: Any
+) -> tuple[Predictor, Request]:
+    """Whom to ask, and what."""
+    request = _request(kind, *launched, **options)
+    return _predictor(registry), request

@@ -71,6 +71,9 @@ Triton, inductor, Numba or CuPy."""
 Dimensions = int | Sequence[int]
 """Blocks of a grid or threads of a block: one number, or up to three."""
 
+Blocks = Dimensions | Grid
+Threads = Dimensions | None
+
 
 @dataclass(frozen=True)
 class Source:

@@ -84,6 +84,8 @@ def takes(*requests: type[BaseModel]) -> Callable[[Function], Function]:
     def documented(function: Function) -> Function:
         own = inspect.signature(function)
         kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        if "registry" not in own.parameters:
+            kept.append(inspect.Parameter("registry", inspect.Parameter.KEYWORD_ONLY, default=True))
         fields: dict[str, FieldInfo] = {}
         every: tuple[type[BaseModel], ...] = (*requests, LaunchRequest)
         for request in every:

@@ -18,10 +18,11 @@ import typer
 from typer.main import get_command
 
 from tests.app.conftest import Run
-from wattcast.app.cli import app
+from wattcast.app.cli import app, inputs
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.group import PANELS, examples
 from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.predictor.messages import Clocks, Message
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SCALE = """__global__ void scale(float *data, float factor, int n)
@@ -52,6 +53,49 @@ def test_examples_are_of_commands_that_there_are() -> None:
         for line in lines:
             assert line.startswith("wattcast")
             assert not path or path.split()[0] == shlex.split(line)[1], line
+
+
+class Inner(Message):
+    at: Clocks | None = None
+    """Where it runs."""
+
+
+class Wanted(Message):
+    trips: list[int] | None = None
+    """Trips to try."""
+    quick: bool = False
+    """Do it quickly."""
+    inner: Inner = Inner()
+
+
+class WantedOptions(inputs.Options):
+    members = inputs.fields(Wanted, "trips", "quick") | inputs.fields(Inner, "at", under="inner")
+
+
+def test_a_field_of_a_request_is_an_option_by_its_name_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Name, default, help and reading follow from the field; what is not given is the request's."""
+    made: list[Wanted] = []
+
+    def command(asked: WantedOptions) -> None:
+        made.append(inputs.request(Wanted, asked))
+
+    holder = typer.Typer(rich_markup_mode=None)
+    holder.command()(inputs.with_options(command))
+    wanted = get_command(holder)
+    for words in ([], ["--trips", "8,16", "--quick", "--at", "900/877"], ["--trips", "a"]):
+        with pytest.raises(SystemExit) as ended:
+            wanted.main(words)
+        assert ended.value.code == (Exit.BAD_INPUT if "a" in words else Exit.DONE)
+    assert made[0] == Wanted()
+    pair = Clocks(core_mhz=900, memory_mhz=877)
+    assert made[1:] == [Wanted(trips=[8, 16], quick=True, inner=Inner(at=pair))]
+    assert "--trips 'a': expected whole numbers" in capsys.readouterr().err
+    helps = {each.name: each.help for each in wanted.params if each.name != "help"}
+    assert helps["quick"] == "Do it quickly."
+    assert helps["trips"].startswith("Trips to try. Whole numbers, as in ")
+    assert helps["at"].startswith("Where it runs. CORE/MEMORY in MHz, as in ")
 
 
 def shown(run: Run, path: str) -> list[str]:

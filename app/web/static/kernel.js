@@ -123,13 +123,8 @@ async function listBoards() {
     .map((place) => el("option", { value: place.board })));
 }
 
-/** What a prediction takes, for one GPU or, with a list, for several. */
-export function predictRequest(gpus = null) {
-  const body = request();
-  if (gpus) body.gpus = gpus;
-  else Object.assign(body, { gpu: gpu(), details: true });
-  return Object.assign(body, operating(), models());
-}
+/** What a prediction takes. */
+export const predictRequest = () => ({ ...request(), gpu: gpu(), details: true, ...operating(), ...models() });
 
 /** Fill the form with a request that was answered before. */
 export function fill(asked, name = "") {

@@ -98,8 +98,7 @@ const VIEWS = {
 
 export function start() {
   byId("operator-name").addEventListener("change", choose);
-  const read = async (file) => (byId("language-config").value = await file.text());
-  takesFiles("language", read);
+  takesFiles("language", async (file) => (byId("language-config").value = await file.text()));
   for (const [name, [present, path, body]] of Object.entries(VIEWS)) {
     let isOpened = false;
     const form = byId(`${name}-form`);

@@ -119,7 +119,8 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
             stores[base] = max(reached)
     chain = Waiting(*longest[1:])
     if chain.loads and block.index in block.successors and not chain.barriers:
-        apart = _chases(body, block) or _stores_between(body, block)
+        kept = block.start in body.not_unrolled
+        apart = kept or _chases(body, block) or _stores_between(body, block)
         if not apart and is_counted(body.instructions[block.start : block.end]):
             chain = chain._replace(loads=chain.loads / UNROLL)
     return chain

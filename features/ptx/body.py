@@ -77,6 +77,7 @@ class _BodyParser:
         self._scopes = Scopes(self._complain)
         self._names: Names = self._scopes.names
         self._instructions: list[ir.Instruction] = []
+        self._not_unrolled: set[int] = set()
         self._registers: list[ir.RegisterDeclaration] = []
         self._variables: list[ir.Variable] = []
         self._last_label: tuple[int, int] = (-1, -1)  # its number, and the offset behind it
@@ -173,6 +174,7 @@ class _BodyParser:
             branch_tables=tables,
             diagnostics=self._diagnostics.result(),
             limits=self._source.limits,
+            not_unrolled=frozenset(self._not_unrolled),
         )
 
     def _hold(self, name: str, found: int, what: str, position: int) -> None:
@@ -256,6 +258,8 @@ class _BodyParser:
                 self._fail(f".{word} has no semicolon", position)
             if word == "callprototype":
                 self._table_label(position)
+            elif "nounroll" in self._source.text[position:semicolon]:
+                self._not_unrolled.add(len(self._instructions))
             return semicolon + 1
         if word in ("branchtargets", "calltargets"):
             if semicolon < 0:

@@ -214,7 +214,8 @@ class Body:
 
     ``labels`` are in text order. ``branch_tables`` maps a ``.branchtargets`` or
     ``.calltargets`` label to its names. ``variables`` are those declared inside. ``limits``
-    hold for what is made of the body.
+    hold for what is made of the body. ``not_unrolled`` are the instructions that a pragma nounroll
+    stands before: the first of a loop that ptxas leaves as it is (PTX ISA, nounroll).
     """
 
     instructions: tuple[Instruction, ...]
@@ -224,6 +225,7 @@ class Body:
     branch_tables: Mapping[str, tuple[str, ...]]
     diagnostics: tuple[Diagnostic, ...]
     limits: SizeLimits = DEFAULT_LIMITS
+    not_unrolled: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False)

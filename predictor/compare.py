@@ -54,24 +54,23 @@ def compare(
     comparisons: list[Comparison] = []
     warnings: list[WarningLine] = []
     ranked: list[Ranked] = []
-    beside: Iterable[tuple[Side, Side]]
+    beside: Iterable[Sequence[Side]]
     if isinstance(request, OperatorCompareRequest):
         kernels, source = _Pairs([]), "shapes"
+        shapes = {"old": request.old, "new": request.new}
         beside = (
-            (
-                _operator(predictor, request, request.old, "old", gpu),
-                _operator(predictor, request, request.new, "new", gpu),
-            )
+            [_operator(predictor, request, side, name, gpu) for name, side in shapes.items()]
             for gpu in gpus
         )
     else:
         kernels, source = _pairs(*_kernels(predictor, request, gpus[0])), "the PTX"
+        code = {"old": request.old, "new": request.new}
         beside = (
-            (
-                side_of(predictor, request, request.old, "old", old, gpu),
-                side_of(predictor, request, request.new, "new", new, gpu),
-            )
-            for old, new in kernels.both
+            [
+                side_of(predictor, request, side, name, kernel, gpu)
+                for (name, side), kernel in zip(code.items(), both, strict=True)
+            ]
+            for both in kernels.both
             for gpu in gpus
         )
     for before, after in beside:

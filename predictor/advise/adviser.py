@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -259,6 +259,18 @@ class Adviser:
             "snippet_before": snippet.get("before"),
             "snippet_after": snippet.get("after"),
         }
+
+    def least(
+        self, shapes: Iterable[dict[str, Any]]
+    ) -> tuple[KernelAnalysis, Outcome, dict[str, Any]] | None:
+        """Of the launch with other members the one of the fewest joules, and what to ask for."""
+        asked = ({**self.launch, **shape} for shape in shapes)
+        found = (
+            (*tried, {"launch": each})
+            for each in asked
+            if (tried := self.asked_again(launch=LaunchRequest.model_validate(each)))
+        )
+        return min(found, key=lambda each: each[1].joules, default=None)
 
     def asked_again(self, **changes: Any) -> tuple[KernelAnalysis, Outcome] | None:
         """The launch with a changed request; ``None`` where that cannot be launched."""

@@ -17,8 +17,7 @@ from wattcast.features.ptx.ir import Instruction, Register, Special
 from wattcast.models.clocks import supported_pairs
 from wattcast.models.time.base import DEFAULT, get_time_model
 from wattcast.predictor.advise.adviser import Adviser, Otherwise, gain
-from wattcast.predictor.messages import LaunchRequest
-from wattcast.predictor.messages.advise import Advice, Outcome, Patch
+from wattcast.predictor.messages.advise import Advice, Patch
 from wattcast.predictor.sweep import RESOLUTION
 
 MOST_SLOWDOWN = 1.05
@@ -51,19 +50,11 @@ def _grid(adviser: Adviser) -> Otherwise | None:
     room = adviser.gpu.sm_count * resident
     if launch.blocks >= room or launch.grid[0] != launch.blocks or not _strides(analysis):
         return None
-    best: tuple[Outcome, dict[str, Any]] | None = None
-    asked = adviser.launch
-    for each in range(1, resident + 1):
-        blocks = each * adviser.gpu.sm_count
-        if blocks <= launch.blocks:
-            continue
-        shape = {**asked, "grid": [blocks]}
-        found = adviser.asked_again(launch=LaunchRequest.model_validate(shape))
-        if found is not None and (best is None or found[1].joules < best[0].joules):
-            best = found[1], {"launch": shape}
+    sizes = (each * adviser.gpu.sm_count for each in range(1, resident + 1))
+    best = adviser.least({"grid": [blocks]} for blocks in sizes if blocks > launch.blocks)
     if best is None:
         return None
-    outcome, request = best
+    _, outcome, request = best
     blocks = request["launch"]["grid"][0]
     return Otherwise(
         "small_grid",
@@ -104,18 +95,14 @@ def _shape(adviser: Adviser) -> Otherwise | None:
     launch = analysis.launch
     if analysis.static_shared_bytes or launch.dynamic_shared_bytes or axes_of(launch) > 1:
         return None
-    best: tuple[Outcome, dict[str, Any], KernelAnalysis] | None = None
-    for block in usual_blocks(1):
-        if block[0] not in _BLOCKS_TRIED or block == launch.block:
-            continue
-        shape = {"grid": list(covering_grid(launch, block)), "block": list(block)}
-        other = adviser.launch
-        found = adviser.asked_again(launch=LaunchRequest.model_validate({**other, **shape}))
-        if found is not None and (best is None or found[1].joules < best[0].joules):
-            best = found[1], {"launch": {**other, **shape}}, found[0]
-    if best is None or best[0].joules > (1 - RESOLUTION) * adviser.before.joules:
+    best = adviser.least(
+        {"grid": list(covering_grid(launch, block)), "block": list(block)}
+        for block in usual_blocks(1)
+        if block[0] in _BLOCKS_TRIED and block != launch.block
+    )
+    if best is None or best[1].joules > (1 - RESOLUTION) * adviser.before.joules:
         return None
-    outcome, request, other_analysis = best
+    other_analysis, outcome, request = best
     grid, block = request["launch"]["grid"][0], request["launch"]["block"][0]
     busiest = analysis.activity.sm_imbalance
     then = other_analysis.occupancy.occupancy

@@ -59,10 +59,8 @@ class Guard:
         start = time.perf_counter()
         headers = Headers(scope=scope)
         given, size = headers.get("x-request-id", ""), headers.get("content-length", "")
-        media, length = (
-            headers.get("content-type", ""),
-            int(size) if _DIGITS.fullmatch(size) else None,
-        )
+        media = headers.get("content-type", "")
+        length = int(size) if _DIGITS.fullmatch(size) else None
         request_id = given if _SANE_ID.fullmatch(given) else uuid4().hex
         token = REQUEST_ID.set(request_id)
         status = 0

@@ -50,7 +50,9 @@ def compare(
     Raises what ``predict`` raises (the error tells which side), KernelError where no kernel is on
     both sides, and ServiceError for too many.
     """
-    gpus = [predictor.gpus.load(name) for name in dict.fromkeys(request.names())]
+    like = getattr(request, "like", None)
+    named = dict.fromkeys(request.names())
+    gpus = [parts.made_up(predictor.gpus.load(name), like) for name in named]
     comparisons: list[Comparison] = []
     warnings: list[WarningLine] = []
     ranked: list[Ranked] = []

@@ -88,7 +88,8 @@ def gpus_of(predictor: Predictor, request: messages.PredictRequest | OnGpus) -> 
     names = request.names()
     if len(names) > MOST_GPUS:
         raise refused(f"gpus: {len(names)} named; at most {MOST_GPUS} are taken", "gpus")
-    return [predictor.gpus.load(name) for name in names]
+    like = getattr(request, "like", None)
+    return [parts.made_up(predictor.gpus.load(name), like) for name in names]
 
 
 def predict_one(
@@ -205,7 +206,10 @@ def _predicted(
     if request.details and duration is not None:
         speed = _speed_of_light(analysis, gpu, point.clocks, duration)
         answer = answer.model_copy(update={"speed_of_light": speed})
-    if predictor.store is not None:
+    if request.like is not None and (told := answer.trust) is not None:
+        made = told.model_copy(update={"why": f"a made-up board; {told.why}"})
+        answer = answer.model_copy(update={"trust": made})
+    if predictor.store is not None and request.like is None:
         vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
         name, known = analysis.function.name, source.known
         asked = _asked(request, source, name)

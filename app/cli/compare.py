@@ -40,6 +40,7 @@ def diff(
     launch: inputs.LaunchOptions,
     new: inputs.NewOptions,
     models: inputs.PhysicalOptions,
+    like: inputs.LikeOptions,
     limits: LimitOptions,
     against: Annotated[str | None, typer.Option(metavar="REVISION")] = None,
     markdown: bool = False,
@@ -59,7 +60,7 @@ def diff(
 
     def compared(old: Path, changed: Path) -> CompareAnswer:
         sides = new.sides(launch, old, changed)
-        asked = inputs.request(CompareRequest, sides, models, limits, gpus=on.gpu)
+        asked = inputs.request(CompareRequest, sides, models, like, limits, gpus=on.gpu)
         return compare(opened, asked)
 
     if against is not None:

@@ -44,7 +44,7 @@ from typer.models import OptionInfo, ParameterInfo
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import forms_of, show
 from wattcast.app.cli.progress import clear
-from wattcast.predictor.messages import Clocks, Described, KernelCode, LaunchRequest
+from wattcast.predictor.messages import Clocks, Described, KernelCode, LaunchRequest, Like
 from wattcast.predictor.messages.dvfs import ConstraintsRequest, DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
@@ -427,6 +427,13 @@ class OnGpus(Options):
     def body(self) -> dict[str, Any]:
         """They, as requests name them."""
         return {"gpu": self.gpu[0]} if len(self.gpu) == 1 else {"gpus": self.gpu}
+
+
+class LikeOptions(Options):
+    """A made-up board like the GPU."""
+
+    panel = MODELS
+    members = scalars(Like, under="like")
 
 
 class CodeOptions(Options):

@@ -26,6 +26,7 @@ def predict(
     on: inputs.OnGpus,
     launch: inputs.KernelOrWork,
     models: inputs.ModelOptions,
+    like: inputs.LikeOptions,
     explain: bool = False,
     details: bool = False,
     registry: bool = True,
@@ -41,7 +42,9 @@ def predict(
     """
     from wattcast.predictor.predict import predict as run
 
-    body = inputs.body_of(launch, on, models, details=details, explain="shap" if explain else None)
+    body = inputs.body_of(
+        launch, on, models, like, details=details, explain="shap" if explain else None
+    )
     answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
     return Shown(answer, then=partial(_open, body) if open_ else None)
 

@@ -411,6 +411,23 @@ class GpuOrGpus(Message):
         return [self.gpu] if self.gpu is not None else list(self.gpus or ())
 
 
+class Like(Message):
+    """What a made-up board has other than the one that is named; its clocks are `clocks`."""
+
+    sms: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
+    """Streaming multiprocessors of a made-up board that is else like the GPU."""
+    memory_gbps: Annotated[float, Field(ge=1, le=100_000, allow_inf_nan=False)] | None = None
+    """Peak memory bandwidth in GB/s of a made-up board that is else like the GPU."""
+
+
+class OwnOrLike(GpuOrGpus):
+    """A request whose GPUs may be changed for this question alone."""
+
+    like: Like | None = None
+    """Makes up boards like the GPUs named, with other SMs or another memory. Power limit, caches
+    and SMs stay; answers are not kept."""
+
+
 class Conditions(Message):
     """Under which clocks and power limit, and by which model of power."""
 

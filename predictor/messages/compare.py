@@ -49,7 +49,7 @@ class Limits(shared.Message):
     """Largest change of the power allowed."""
 
 
-class CompareRequest(shared.GpuOrGpus, shared.Conditions):
+class CompareRequest(shared.OwnOrLike, shared.Conditions):
     """Body of ``POST /compare``. What ``old`` and ``new`` have in common may stand beside them:
     ``launch``, ``loops``, ``kernel`` and every other member of a request about a kernel."""
 

@@ -68,7 +68,7 @@ class MeasuredToo(shared.KernelTiming):
     more similar they are."""
 
 
-class PredictRequest(shared.Conditions, shared.GpuOrGpus, MeasuredToo):
+class PredictRequest(shared.Conditions, shared.OwnOrLike, MeasuredToo):
     """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
 
     model_config = shared.examples("PredictRequest")

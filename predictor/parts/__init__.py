@@ -182,6 +182,24 @@ def with_block(predictor: Predictor, request: R) -> R:
     return request.model_copy(update={"launch": launch})
 
 
+def made_up(gpu: GpuProfile, like: messages.Like | None) -> GpuProfile:
+    """The GPU itself, or a board like it that the request makes up. One id for all boards like a
+    GPU: what is kept by id stays bounded, and no measurement is of it."""
+    if like is None:
+        return gpu
+    given = {name: getattr(gpu, name) for name in type(gpu).model_fields}
+    given |= {"id": f"{gpu.id}-like", "aliases": (), "driver": None, "time_interval": None}
+    for section, name, value in (
+        ("chip", "sm_count", like.sms),
+        ("memory", "bandwidth_bytes_per_second", like.memory_gbps and like.memory_gbps * 1e9),
+    ):
+        if value is not None:
+            part = given[section]
+            fact = getattr(part, name).model_copy(update={"value": value})
+            given[section] = part.model_copy(update={name: fact})
+    return type(gpu)(**given)
+
+
 def completed(function: Function, launch: LaunchRequest) -> LaunchRequest:
     """The launch with the block size that its kernel fixes, where it names none.
     Raises LaunchError where the kernel fixes none."""

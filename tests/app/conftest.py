@@ -16,8 +16,10 @@ from sqlalchemy.engine import Engine
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from wattcast.app.cli import main
+from wattcast.app.services import Services
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
+from wattcast.predictor import Predictor
 
 
 def settings_at(home: Path, **given: object) -> Settings:
@@ -42,6 +44,20 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of one service that all tests of a worker share."""
     with running(settings_at(tmp_path_factory.mktemp("home"))) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """Services that tests of a worker share: with the settings of a user who sets nothing."""
+    made = Services(settings_at(tmp_path_factory.mktemp("home")))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    """A predictor that tests of a worker share."""
+    return Predictor(settings_at(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture(scope="session")

@@ -89,11 +89,6 @@ LOCAL = DIVIDING.replace(" .reg .pred", " .local .align 4 .b8 depot[64];\n .reg 
 )
 
 
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("advice")))
-
-
 def request_for(ptx: str, **changes: Any) -> PredictRequest:
     body = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [640], "block": [256]}, **changes}
     return PredictRequest.model_validate(body)

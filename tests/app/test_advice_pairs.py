@@ -10,7 +10,6 @@ import pytest
 
 from studies.advice.study import PAIRS, PTX, Pair, judge
 from studies.advice.study import main as study
-from tests.app.conftest import settings_at
 from tests.reference.machine import run
 from wattcast.app.services import Services
 from wattcast.features.findings import Finding, find
@@ -24,11 +23,6 @@ from wattcast.predictor.predict import predict
 TEXT = PTX.read_text(encoding="utf-8")
 
 GPUS = ("tesla-v100", "t4", "a100-sxm4-40gb", "rtx-3090")
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("pairs")))
 
 
 def pair(name: str) -> Pair:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import wattcast
-from tests.app.conftest import settings_at
 from tests.fixtures.triton.build import HERE
 from wattcast.app.services import Services
 from wattcast.predictor.advise import advise
@@ -17,11 +16,6 @@ from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 from wattcast.predictor.triton import read_cache
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("tensor")))
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 import wattcast
-from tests.app.conftest import Run, settings_at
+from tests.app.conftest import Run
 from tests.app.same_answers import body
 from tests.app.test_problems import problem
 from tests.fixtures.kernels.manifest import KERNELS
@@ -24,11 +24,6 @@ from wattcast.predictor.predict import predict
 
 LAUNCH = {"grid": [4096], "block": [256]}
 SHARED = ("power", "time", "energy", "coverage")
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("batch")))
 
 
 def asked(services: Services, ptx: str, launches: list[Any], **more: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 import wattcast
-from tests.app.conftest import Run, settings_at
+from tests.app.conftest import Run
 from tests.app.test_problems import problem
 from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
@@ -27,11 +27,6 @@ from wattcast.predictor.predict import predict
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 LAUNCH = {"grid": [4096], "block": [256]}
 UNITS = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("compare")))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.app.conftest import settings_at
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
 from wattcast.features.gpus import load_gpu
@@ -217,11 +216,6 @@ def test_a_boosted_model_is_scaled_to_other_clocks(client: httpx.Client, vector_
 
 
 # --- any kernel, any clocks --------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("dvfs")))
 
 
 KERNELS = sorted((FIXTURES / "ptx").glob("*.sm_70.ptx"))[::6]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import wattcast
-from tests.app.conftest import Run, settings_at
+from tests.app.conftest import Run
 from tests.app.test_problems import problem
 from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
@@ -38,11 +38,6 @@ def endless(loop: str) -> str:
         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u64 p)\n{\n"
         f"\t.reg .b32 %r<4>;\n\t.reg .pred %p<3>;\n{loop}\n\tret;\n}}\n"
     )
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("judge")))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import Run, settings_at
+from tests.app.conftest import Run
 from wattcast.app.services import Services
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.errors import DataError
@@ -72,11 +72,6 @@ CACHE = {
         "256,1": {"block_size_x": 256, "tile": 1, "time": 1e20},
     },
 }
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("tuner")))
 
 
 # --- files -----------------------------------------------------------------------------------

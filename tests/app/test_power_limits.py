@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.app.conftest import settings_at
 from tests.app.test_problems import problem
 from wattcast.features.gpus import load_gpu
 from wattcast.predictor import Predictor
@@ -50,11 +49,6 @@ GPUS = (
     "ampere-84sm",
     "rtx-4090",
 )
-
-
-@pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor(settings_at(tmp_path_factory.mktemp("limits")))
 
 
 @cache

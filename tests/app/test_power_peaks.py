@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import settings_at
 from wattcast.features.gpus import GpuProfile, gpu_ids, load_gpu
 from wattcast.measure.catalogue import micro
 from wattcast.measure.workload import Board, Buffer, Workload
@@ -41,11 +40,6 @@ TREES = ("tesla-k20", "tesla-m60", "tesla-k80")
 ``thesis-boards`` of revision 5da0e32: 12 and 10 of 100, 31 and 59; by the cards also on K80):
 they answer even where they extrapolate."""
 SMALL = ("launch.b1.t32", "latency.fma.f32")
-
-
-@pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor(settings_at(tmp_path_factory.mktemp("peaks")))
 
 
 @cache

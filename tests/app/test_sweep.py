@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.conftest import Run, settings_at
+from tests.app.conftest import Run
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
 from wattcast.features.errors import ConstraintError, LaunchError, ServiceError
@@ -29,11 +29,6 @@ LAUNCH = {"grid": [4096], "block": [256]}
 UNITS = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
 
 size = st.integers(1, 3000)
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("sweep")))
 
 
 def asked(services: Services, ptx: str, /, **changes: Any) -> dict[str, Any]:

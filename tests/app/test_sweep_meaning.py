@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.app.conftest import settings_at
 from tests.fixtures.kernels.data import Buffer, FixtureKernel, Shape, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.fixtures import ptx_text, reference_arguments, run_fixture
@@ -25,11 +24,6 @@ MOST_RUN = 3
 """Shapes of one launch that are interpreted: the first, the last and one between."""
 
 NAMED = {kernel.name: kernel for kernel in KERNELS}
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("meaning")))
 
 
 def argument(given: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 import wattcast
-from tests.app.conftest import Run, settings_at
+from tests.app.conftest import Run
 from tests.app.test_cuda import needs_compiler
 from wattcast.app.services import Services
 from wattcast.features.errors import LaunchError, ServiceError
@@ -20,11 +20,6 @@ from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
 from wattcast.predictor.predict import predict
 from wattcast.predictor.sweep import sweep
 from wattcast.predictor.variants import dimensions
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("variants")))
 
 
 def asked(services: Services, /, **changes: Any) -> dict[str, Any]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.app.conftest import settings_at
 from wattcast.models.cards import BoardFacts
 from wattcast.models.intervals import Basis
 from wattcast.models.store import ArtifactStore
@@ -25,11 +22,6 @@ FULL = {
     "3": 1048576,
     **{str(at): {"elements": 1048576} for at in range(3)},
 }
-
-
-@pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor(settings_at(tmp_path_factory.mktemp("trust")))
 
 
 def asked(predictor: Predictor, ptx: str, **more: Any) -> dict[str, Any]:

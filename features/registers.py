@@ -321,13 +321,11 @@ def _counted_loops(cfg: ControlFlowGraph) -> set[int]:
     return {
         loop.header
         for loop in natural_loops(cfg).loops
-        if loop.single_block and is_counted(cfg.instructions(cfg.blocks[loop.header]))
+        if loop.single_block and _is_counted(cfg.instructions(cfg.blocks[loop.header]))
     }
 
 
-def is_counted(instructions: Sequence[ir.Instruction]) -> bool:
-    """Whether a loop of these is left by comparing a counter of constant step: ptxas unrolls no
-    others (12.9 for sm_75, sm_80 and sm_90: a step of blockDim.x stays one load a round)."""
+def _is_counted(instructions: Sequence[ir.Instruction]) -> bool:
     counters: set[str] = set()
     for instruction in instructions:
         if (

@@ -2,7 +2,7 @@
 
 A warp issues in order and stalls where it needs a result that is not there. Within a basic block
 results that do not depend on each other are waited for together (instruction- and memory-level
-parallelism); blocks follow one after another. ptxas unrolls counted loops of one block and moves
+parallelism); blocks follow one after another. ptxas unrolls loops of one block and moves
 their loads together, unless a load needs what a round before has loaded (a pointer chase) or
 follows a store that may be to the same place.
 """
@@ -25,7 +25,7 @@ from wattcast.features.loops import natural_loops
 from wattcast.features.machine_code import Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Module, Operand
-from wattcast.features.registers import UNROLL, is_counted
+from wattcast.features.registers import UNROLL
 
 INSTRUCTION, SHARED, LOAD = 4.0, 25.0, 400.0
 """Cycles by which the longest of several chains is chosen: arithmetic, shared memory and device
@@ -121,7 +121,7 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
     if chain.loads and block.index in block.successors and not chain.barriers:
         kept = block.start in body.not_unrolled
         apart = kept or _chases(body, block) or _stores_between(body, block)
-        if not apart and is_counted(body.instructions[block.start : block.end]):
+        if not apart:
             chain = chain._replace(loads=chain.loads / UNROLL)
     return chain
 

@@ -23,19 +23,17 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from pydantic import Field, ValidationError
 
-from wattcast.app.logs import log
 from wattcast.app.python.choices import found_gpus
 from wattcast.app.python.code import SUFFIXES, source
 from wattcast.app.services.analyses import AnalysisPool
 from wattcast.app.services.models.standalone import standalone_predictor
-from wattcast.app.settings import Settings, installed_version, is_loopback
+from wattcast.app.settings import Settings, installed_version, is_loopback, log
 from wattcast.features.checked import read_toml
 from wattcast.features.errors import MissingExtraError, ServiceError, WattcastError
 from wattcast.predictor import Predictor, hotspots, language_model, operators, parts, rank
 from wattcast.predictor import messages as shared
 from wattcast.predictor.advise import advise
-from wattcast.predictor.compare import compare
-from wattcast.predictor.judge import judge
+from wattcast.predictor.compare import compare, judge
 from wattcast.predictor.messages.compare import CompareRequest, JudgeRequest
 from wattcast.predictor.messages.language_model import LanguageModelRequest
 from wattcast.predictor.messages.operators import OperatorCompareRequest, OperatorRequest

@@ -60,7 +60,7 @@ def problem() -> Any:
 def rows() -> Iterator[Row]:
     """Every row of this part; processes are counted with what they start."""
     from wattcast.app.settings import Settings
-    from wattcast.features.cuda.toolchain import find_nvrtc
+    from wattcast.features.cuda.isolation import find_nvrtc
     from wattcast.predictor import Predictor
     from wattcast.predictor.forecasts import forecasts
     from wattcast.predictor.rank import request_of

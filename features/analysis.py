@@ -36,18 +36,22 @@ from wattcast.features.assembled import assembled, spill_warning, spills_execute
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, Floats, LaunchCounts, symbolic_atomics
 from wattcast.features.dataflow import BlockChain, dependent_chains
-from wattcast.features.effort import DEFAULT_EFFORT
-from wattcast.features.errors import CUT_SHORT, AnalysisError, Diagnostic, LaunchError
+from wattcast.features.errors import (
+    CUT_SHORT,
+    DEFAULT_EFFORT,
+    AnalysisError,
+    Diagnostic,
+    LaunchError,
+)
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
 from wattcast.features.machine_code import machine_code
 from wattcast.features.occupancy import Occupancy, check_directives, check_launch, occupancy, waves
 from wattcast.features.ptx.ir import Function, Module
-from wattcast.features.registers import RegisterEstimate
 from wattcast.features.runs import Runs, accesses
 from wattcast.features.schemas.counting import find_n_loop
-from wattcast.features.statics import KernelStatics, statics
+from wattcast.features.statics import KernelStatics, RegisterEstimate, statics
 from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
 
 if TYPE_CHECKING:
@@ -418,7 +422,7 @@ def analyse(
     registers where it is installed and takes the PTX. ``analysis`` says how what is not given
     is found out (``Mode``), within ``effort`` units of work for the executed one, which runs every
     iteration of every loop where it may not ``extrapolate``. Raises PtxError, KernelError,
-    LaunchError for what the GPU refuses, and GivenUpError (``features.effort``).
+    LaunchError for what the GPU refuses, and GivenUpError (``features.errors``).
     """
     function = kernel if isinstance(kernel, Function) else module.kernel(kernel)
     check_directives(module, function, launch)

@@ -18,7 +18,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Function, Module
-from wattcast.features.registers import spill_weights
+from wattcast.features.statics import spill_weights
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from wattcast.features.attached import attached
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import Diagnostic, bounded
+from wattcast.features.errors import Diagnostic, bounded, checkpoint
 from wattcast.features.ptx.ir import Body, Instruction, Symbol
 
 RETURNS = frozenset({"ret", "exit", "trap"})

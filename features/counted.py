@@ -20,11 +20,10 @@ from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counts import Atomics, AtomicUse, Counts, Traffic
 from wattcast.features.dataflow import flow, writers_of
-from wattcast.features.deciding import calls_in
 from wattcast.features.errors import WattcastError
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
-from wattcast.features.loops import LoopForest
+from wattcast.features.loops import LoopForest, calls_in
 from wattcast.features.memory import LINE_BYTES
 from wattcast.features.ptx.ir import Address, Body, Function, Instruction, Module, Register, Special
 from wattcast.features.runs import Runs, executed_trips

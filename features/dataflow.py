@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, ControlFlowGraph
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.ptx import ir
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from wattcast.features.attached import Attached
 from wattcast.features.dataflow import definitions, flow
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.places import (

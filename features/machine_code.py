@@ -21,7 +21,7 @@ import numpy.typing as npt
 from wattcast.features.attached import attached
 from wattcast.features.counts import Counts
 from wattcast.features.dataflow import flow, writers_of
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.ptx.ir import (
     Address,

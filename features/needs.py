@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wattcast.features.attached import Attached
-from wattcast.features.deciding import Deciding, deciding
 from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.loops import Deciding, deciding
 from wattcast.features.ptx.ir import Address, Function, Register
 from wattcast.features.trips import TripCount
 

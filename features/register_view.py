@@ -1,7 +1,7 @@
 """A body as the machine sees it: what of the PTX takes registers, and which.
 
 Parameters, constants and addresses of variables take none; an offset that is only added to a
-base is part of that addition; predicates have registers of their own. ``features.registers``
+base is part of that addition; predicates have registers of their own. ``features.statics``
 counts the rest.
 """
 
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import reads, writes
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.ptx import ir
 
 _CONSTANT_SPECIALS = ("%ntid", "%nctaid", "%warpsize", "WARP_SZ", "%envreg")

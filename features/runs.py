@@ -16,12 +16,11 @@ import numpy as np
 from wattcast.features.activity.counts import Access
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counts import Traffic
-from wattcast.features.deciding import Origin, deciding
 from wattcast.features.errors import NONSENSE, AnalysisError, Diagnostic, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint, in_rows
-from wattcast.features.loops import Loop, LoopForest
+from wattcast.features.loops import Loop, LoopForest, Origin, deciding
 from wattcast.features.needs import with_assumed
 from wattcast.features.ptx.ir import Function, Instruction, Module, filled_by_host
 from wattcast.features.trips import How, TripCount, resolve_trips

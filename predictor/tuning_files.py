@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.checked import json_value, real
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import DataError
+from wattcast.features.errors import DataError, checkpoint
 from wattcast.predictor import expressions
 from wattcast.predictor.expressions import Expression, ExpressionError
 

@@ -33,7 +33,7 @@ from studies.tuning import Forecasts
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError
 from wattcast.predictor import Predictor
-from wattcast.predictor import judge as use_case
+from wattcast.predictor import compare as use_case
 
 Floats = NDArray[np.float64]
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from studies.card_tables import table
 from wattcast.features.cfg import build_cfg
-from wattcast.features.cuda.toolchain import find_ptxas, wheel_root
+from wattcast.features.cuda.isolation import find_ptxas, wheel_root
 from wattcast.features.errors import DataError
 from wattcast.features.isa import classify
 from wattcast.features.loops import natural_loops

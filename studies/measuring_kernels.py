@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.measure.micro import FOLDER
 
 PTX_VERSIONS = {50: "6.0", 53: "6.0", 70: "6.3", 80: "7.0"}

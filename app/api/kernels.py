@@ -28,12 +28,12 @@ from wattcast.predictor import (
     cost,
     dvfs,
     hotspots,
-    judge,
     language_model,
     sweep,
     tunings,
 )
 from wattcast.predictor import analyze as features
+from wattcast.predictor import compare as judge
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.analyze import (
     AnalyzeAnswer,

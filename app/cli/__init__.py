@@ -14,8 +14,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from wattcast.app.cli.exits import Exit, status_of
 from wattcast.app.cli.group import Root
+from wattcast.app.cli.output import Exit, status_of
 from wattcast.features.errors import MissingExtraError, WattcastError
 
 app = typer.Typer(

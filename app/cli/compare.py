@@ -12,9 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import Shown, predictor, show, told
-from wattcast.app.cli.progress import advance
+from wattcast.app.cli.output import Exit, Shown, advance, predictor, show, told
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, JudgeRequest, Limits
 from wattcast.predictor.reports import Block, Line
 
@@ -164,7 +162,7 @@ def judge(
     brief: inputs.Brief = False,
 ) -> None:
     """Judge a candidate beside its reference; exit with 3 if it is refused."""
-    from wattcast.predictor.judge import judge as run
+    from wattcast.predictor.compare import judge as run
 
     sides = new.sides(launch, reference, candidate, ("reference", "candidate"))
     answer = run(predictor(), inputs.request(JudgeRequest, sides, on, models, least))

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import Shown, predictor
+from wattcast.app.cli.output import Exit, Shown, predictor
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import WattcastError
 from wattcast.predictor.reports import Column, Report, Table
@@ -163,7 +162,7 @@ def _gpu() -> Iterator[Check]:
 
 
 def _compilers() -> Iterator[Check]:
-    from wattcast.features.cuda import toolchain
+    from wattcast.features.cuda import isolation as toolchain
     from wattcast.predictor.parts.sources import isolation
 
     for name, path, purpose, needed in (

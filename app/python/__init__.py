@@ -295,7 +295,7 @@ def judge(
     Raises as ``predict`` does, and AnalysisError for code that is not known to end.
     """
     from wattcast.app.python.code import request_of
-    from wattcast.predictor import judge as use_case
+    from wattcast.predictor import compare as use_case
 
     beside = {name: options.pop(name) for name in JudgeRequest.model_fields if name in options}
     launch = {"grid": grid, "block": block, **options}

@@ -16,8 +16,7 @@ from contextvars import ContextVar
 from traceback import clear_frames
 from typing import Any, ParamSpec, TypeVar
 
-from wattcast.features.effort import Clock, giving_up
-from wattcast.features.errors import GivenUpError, ServiceError
+from wattcast.features.errors import Clock, GivenUpError, ServiceError, giving_up
 
 CALLER_NAME: ContextVar[str] = ContextVar("caller_name", default="")
 """Who makes the present request, as limits know it; empty outside of requests."""

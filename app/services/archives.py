@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, Protocol
 
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import DataError, ServiceError
+from wattcast.features.errors import DataError, ServiceError, checkpoint
 
 CHUNK = 1 << 20
 _BROKEN = (

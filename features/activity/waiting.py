@@ -25,7 +25,7 @@ from wattcast.features.loops import natural_loops
 from wattcast.features.machine_code import Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Module, Operand
-from wattcast.features.registers import UNROLL
+from wattcast.features.statics import UNROLL
 
 INSTRUCTION, SHARED, LOAD = 4.0, 25.0, 400.0
 """Cycles by which the longest of several chains is chosen: arithmetic, shared memory and device

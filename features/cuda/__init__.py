@@ -17,7 +17,7 @@ from wattcast.features.cuda.compile import (
     compile_all,
     compile_cuda,
 )
-from wattcast.features.cuda.toolchain import PtxasReport, find_ptxas, measure_resources
+from wattcast.features.cuda.isolation import PtxasReport, find_ptxas, measure_resources
 
 __all__ = [
     "CompileError", "CompiledCuda", "CompilerMissingError", "PtxasReport", "compile_all",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from wattcast.features.cuda import toolchain
+from wattcast.features.cuda import isolation
 from wattcast.features.cuda.isolation import Finished, Limits, NotIsolatedError, run_limited
 from wattcast.features.cuda.source import (
     MOST_SHOWN,
@@ -76,7 +76,7 @@ def compile_cuda(
     forbidden include or option, a limit reached), CompilerMissingError, NotIsolatedError, and
     GivenUpError where the machine held it up.
     """
-    nvrtc, nvcc = toolchain.find_nvrtc(), toolchain.find_nvcc()
+    nvrtc, nvcc = isolation.find_nvrtc(), isolation.find_nvcc()
     if nvrtc is None and nvcc is None:
         raise CompilerMissingError(NO_COMPILER)
     limits, headers, options = limits or Limits(), headers or {}, checked_options(options)
@@ -186,7 +186,7 @@ def compile_all(
     """Compile several sources of one author as ``compile_cuda`` would each, in one process that
     starts once: half of what a small kernel takes. ``limits`` are those of each source. Raises
     CompilerMissingError, NotIsolatedError and GivenUpError."""
-    nvrtc, limits = toolchain.find_nvrtc(), limits or Limits()
+    nvrtc, limits = isolation.find_nvrtc(), limits or Limits()
     plain = [
         at
         for at, source in enumerate(sources)
@@ -203,7 +203,7 @@ def compile_all(
                 (place / SOURCE_NAME).write_text(sources[at], encoding="utf-8")
             listed = ",".join(f"{place.name}/{SOURCE_NAME}" for place in places)
             target, notes, command = _nvrtc_command(compute_capability, nvrtc, listed)
-            run_limited(command, folder, together, toolchain.nvrtc_files(nvrtc))
+            run_limited(command, folder, together, isolation.nvrtc_files(nvrtc))
             for place, at in zip(places, plain, strict=True):
                 if not (place / "code").is_file():
                     break  # it ended at this one: what is left is compiled alone, and says why
@@ -226,11 +226,11 @@ def compile_all(
 def _nvrtc_command(
     capability: tuple[int, int], library: Path, sources: str
 ) -> tuple[int, tuple[Diagnostic, ...], list[str]]:
-    target, diagnostics = _target(capability, toolchain.CUDA_TARGETS, "NVRTC 12.9")
+    target, diagnostics = _target(capability, isolation.CUDA_TARGETS, "NVRTC 12.9")
     child = str(Path(__file__).with_name("nvrtc_child.py"))
     command = [child, str(library), sources, OUTPUT_NAME, "--generate-line-info"]
     command += [f"--gpu-architecture=compute_{target}", "--std=c++17"]
-    command += [f"--include-path={folder}" for folder in toolchain.include_folders()]
+    command += [f"--include-path={folder}" for folder in isolation.include_folders()]
     return target, diagnostics, command
 
 
@@ -247,7 +247,7 @@ def _with_nvrtc(
     if len(files) > 1:
         command.insert(4, f"--include-path={HEADERS}")
     ptx, done, names = _compiled(
-        files, [*command, *options], toolchain.nvrtc_files(library), limits
+        files, [*command, *options], isolation.nvrtc_files(library), limits
     )
     return CompiledCuda(ptx, "nvrtc", target, diagnostics + _remarks(done.stdout), names)
 
@@ -260,14 +260,14 @@ def _with_nvcc(
     headers: Mapping[str, str],
     options: Sequence[str],
 ) -> CompiledCuda:
-    targets = tuple(target for target in toolchain.CUDA_TARGETS if target >= NVCC_MINIMUM)
+    targets = tuple(target for target in isolation.CUDA_TARGETS if target >= NVCC_MINIMUM)
     target, diagnostics = _target(capability, targets, "nvcc 13")
     command = [str(nvcc), "-ptx", "-lineinfo", f"-arch=compute_{target}", f"-I{HEADERS}"]
     if not any(option.startswith("--std=") for option in options):
         command.append("-std=c++17")
     command += [*options, SOURCE_NAME, "-o", OUTPUT_NAME]
     files = {SOURCE_NAME: source, **headers}
-    ptx, done, _ = _compiled(files, command, toolchain.nvcc_files(nvcc), limits)
+    ptx, done, _ = _compiled(files, command, isolation.nvcc_files(nvcc), limits)
     return CompiledCuda(ptx, "nvcc", target, diagnostics + _remarks(done.stderr))
 
 

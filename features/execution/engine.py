@@ -10,9 +10,7 @@ import numpy.typing as npt
 
 from wattcast.features.attached import Attached
 from wattcast.features.dataflow import closure, definitions
-from wattcast.features.deciding import calls_in
-from wattcast.features.effort import DEFAULT_EFFORT, Effort
-from wattcast.features.errors import CUT_SHORT, Diagnostic
+from wattcast.features.errors import CUT_SHORT, DEFAULT_EFFORT, Diagnostic, Effort
 from wattcast.features.execution.arguments import bind
 from wattcast.features.execution.context import FRAME_STEP, Frame, Linked
 from wattcast.features.execution.machine import Machine
@@ -24,7 +22,7 @@ from wattcast.features.execution.trips import overrides
 from wattcast.features.execution.values import Array, CutShortError, Group
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
-from wattcast.features.loops import Loop, exits
+from wattcast.features.loops import Loop, calls_in, exits
 from wattcast.features.ptx import ir
 
 ASSUMED_DYNAMIC_SHARED = 48 * 1024

@@ -15,8 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.effort import Effort, checkpoint
-from wattcast.features.errors import Diagnostic
+from wattcast.features.errors import Diagnostic, Effort, checkpoint
 from wattcast.features.execution import control, spaces
 from wattcast.features.execution.access import Site
 from wattcast.features.execution.barriers import Barriers, Mbarriers

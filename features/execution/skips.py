@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.execution.context import Frame, LoopEdge
 from wattcast.features.execution.paths import Branch, Guard, Path, Watch, keeps_for, same, step_of
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets

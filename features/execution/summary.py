@@ -13,8 +13,7 @@ import numpy.typing as npt
 from wattcast.features.attached import Attached
 from wattcast.features.counts import Atomics, AtomicUse, Counts, Traffic
 from wattcast.features.counts import Counts as Instructions
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import Diagnostic
+from wattcast.features.errors import Diagnostic, checkpoint
 from wattcast.features.execution.context import Linked
 from wattcast.features.execution.footprints import memory_facts
 from wattcast.features.execution.machine import Machine
@@ -56,7 +55,7 @@ class SamplingInfo:
     """What was run. ``relative_standard_error`` is that of the launch's warp executions.
 
     ``completed`` tells that every sampled block ran to its end. ``effort`` is the work it took, in
-    instructions times lanes (``features.effort.Effort``). ``uneven``: blocks do more or less by
+    instructions times lanes (``features.errors.Effort``). ``uneven``: blocks do more or less by
     their place, and those that were run stand for others there.
     """
 

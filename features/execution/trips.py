@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattcast.features.deciding import deciding
 from wattcast.features.execution.context import Frame, LoopEdge
 from wattcast.features.execution.values import BOOL, Array, Group
-from wattcast.features.loops import Loop
+from wattcast.features.loops import Loop, deciding
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine

@@ -160,7 +160,7 @@ class CutShortError(Exception):
 
 
 ISSUE_UNITS = 2048
-"""Units of work (``features.effort.Effort``) that carrying out an instruction costs, however few
+"""Units of work (``features.errors.Effort``) that carrying out an instruction costs, however few
 lanes do: numpy's 5 us per call over its 2 ns per lane, measured over the fixture kernels."""
 SLICE_UNITS = 512
 """The same where only what steers a loop is run on, and nothing is counted (1.4 us)."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from wattcast.features.dataflow import reads, writes
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.execution.context import Frame, Handler, Linked, Run
 from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets

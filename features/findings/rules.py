@@ -11,7 +11,6 @@ from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.cfg import BasicBlock, post_dominators
 from wattcast.features.counts import Atomics
 from wattcast.features.dataflow import closure, computed_from, definitions, flow, reads, writes
-from wattcast.features.deciding import deciding
 from wattcast.features.errors import AnalysisError
 from wattcast.features.findings.finding import (  # fmt: skip
     Code,
@@ -24,6 +23,7 @@ from wattcast.features.findings.finding import (  # fmt: skip
 )
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
+from wattcast.features.loops import deciding
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Address, Function, Instruction, Register
 from wattcast.features.wide_loads import joined_loads

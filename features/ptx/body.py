@@ -6,8 +6,7 @@ import re
 from sys import intern
 from typing import NoReturn
 
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import PtxError
+from wattcast.features.errors import PtxError, checkpoint
 from wattcast.features.ptx import declarations, ir
 from wattcast.features.ptx.declarations import DeclarationError
 from wattcast.features.ptx.lexing import NAME, Diagnostics, Source

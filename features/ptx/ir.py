@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits
-from wattcast.features.errors import Diagnostic, KernelError
+from wattcast.features.errors import DEFAULT_LIMITS, Diagnostic, KernelError, SizeLimits
 from wattcast.features.ptx.demangle import demangle
 
 # --- operands -----------------------------------------------------------------

@@ -11,8 +11,14 @@ import re
 import struct
 from typing import NoReturn
 
-from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits, checkpoint
-from wattcast.features.errors import MOST_DIAGNOSTICS, Diagnostic, PtxError
+from wattcast.features.errors import (
+    DEFAULT_LIMITS,
+    MOST_DIAGNOSTICS,
+    Diagnostic,
+    PtxError,
+    SizeLimits,
+    checkpoint,
+)
 from wattcast.features.ptx.ir import Immediate
 
 # PTX ISA 9.0, 4.4 "Identifiers": followsym is [a-zA-Z0-9_$], the first may also be %.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.ptx import ir
 from wattcast.features.ptx.lexing import NAME, number
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import NoReturn
 
-from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits, checkpoint
-from wattcast.features.errors import PtxError
+from wattcast.features.errors import DEFAULT_LIMITS, PtxError, SizeLimits, checkpoint
 from wattcast.features.ptx import declarations
 from wattcast.features.ptx.body import parse_body
 from wattcast.features.ptx.declarations import SPACES, DeclarationError

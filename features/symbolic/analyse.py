@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattcast.features.attached import attached
-from wattcast.features.deciding import calls_in
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import NONSENSE, LaunchError
+from wattcast.features.errors import NONSENSE, LaunchError, checkpoint
 from wattcast.features.integers import wrap
 from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
+from wattcast.features.loops import calls_in
 from wattcast.features.ptx.ir import (
     Function,
     Module,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import NO_DESTINATION
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.isa import TILES, OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir

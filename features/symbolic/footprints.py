@@ -17,7 +17,7 @@ from operator import mul
 
 from wattcast.features.attached import attached
 from wattcast.features.counts import ReuseCurve, Sharing, Stream
-from wattcast.features.execution.reuse import DIRECT
+from wattcast.features.execution.footprints import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
 from wattcast.features.memory import LINE_BYTES, SECTOR_BYTES

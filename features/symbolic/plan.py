@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import dominators, post_dominators
-from wattcast.features.deciding import calls_in
 from wattcast.features.launch import WARP_SIZE
+from wattcast.features.loops import calls_in
 from wattcast.features.ptx.ir import Immediate, Instruction
 from wattcast.features.symbolic.each import Layout
 from wattcast.features.symbolic.scheme import Scheme

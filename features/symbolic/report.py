@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from wattcast.features.counts import Counts
-from wattcast.features.deciding import calls_in
+from wattcast.features.loops import calls_in
 from wattcast.features.symbolic import results
 from wattcast.features.symbolic.arith import Missing
 from wattcast.features.symbolic.counting import Guarded, Rounds, Split, Touched, Visit

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import NO_DESTINATION
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.isa import OpcodeFacts
 from wattcast.features.loops import LoopForest
 from wattcast.features.ptx import ir

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 from wattcast.features.symbolic.accesses import measure
 from wattcast.features.symbolic.arith import Missing, Val, Value, inverted
 from wattcast.features.symbolic.counting import Counting, Entry, Guarded, Split, Visit

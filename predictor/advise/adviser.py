@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.deciding import deciding
 from wattcast.features.errors import AnalysisError, LaunchError, WattcastError
 from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import PointerHint
+from wattcast.features.loops import deciding
 from wattcast.features.ptx.ir import Address, Instruction, Register
 from wattcast.models.clocks import ClockPair, checked_limit, clocks_within, held_back
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime

@@ -10,8 +10,7 @@ from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
-from wattcast.features.effort import giving_up
-from wattcast.features.errors import Diagnostic, LaunchError, WattcastError, refused
+from wattcast.features.errors import Diagnostic, LaunchError, WattcastError, giving_up, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.occupancy import fixed_block

@@ -27,8 +27,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from wattcast.features.attached import Attached, attached, detach
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import GivenUpError, PtxError, ServiceError
+from wattcast.features.errors import GivenUpError, PtxError, ServiceError, checkpoint
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Function, Module
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from wattcast.features.checked import json_value, whole
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import DataError, ServiceError
+from wattcast.features.errors import DataError, ServiceError, checkpoint
 from wattcast.features.ptx.demangle import demangle
 from wattcast.predictor.traces.trace import Kind
 from wattcast.predictor.triton import cubin_registers

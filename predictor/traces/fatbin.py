@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from wattcast.features.effort import checkpoint
+from wattcast.features.errors import checkpoint
 
 MAGIC = bytes.fromhex("50ed55ba")
 _CONTAINER = struct.Struct("<4sHHQ")

@@ -27,8 +27,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from wattcast.features.checked import text, whole
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import DataError, ServiceError
+from wattcast.features.errors import DataError, ServiceError, checkpoint
 from wattcast.predictor.traces.library import operator_called
 from wattcast.predictor.traces.trace import (
     MOST_LAUNCHES,

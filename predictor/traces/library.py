@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import ModelError, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.intervals import Basis, Estimate
 from wattcast.models.operators import LAUNCH_SECONDS

@@ -18,8 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 from wattcast.features.checked import text, whole
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import DataError, GivenUpError
+from wattcast.features.errors import DataError, GivenUpError, checkpoint
 from wattcast.predictor.traces.trace import (
     MOST_DEVICES,
     MOST_LAUNCHES,

@@ -19,8 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import AnalysisError, Diagnostic, GivenUpError, WattcastError
+from wattcast.features.errors import (
+    AnalysisError,
+    Diagnostic,
+    GivenUpError,
+    WattcastError,
+    checkpoint,
+)
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import Basis, Estimate, between, weaker

@@ -31,7 +31,7 @@ from studies.end_to_end import by_hand, others_median
 from studies.measuring_kernels import target, without_comments
 from wattcast.app.settings import Settings
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.predictor import Predictor

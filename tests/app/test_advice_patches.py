@@ -13,11 +13,11 @@ import pytest
 
 from tests.app.conftest import Run
 from tests.reference.machine import run as reference
-from wattcast.app.cli.exits import Exit
-from wattcast.features.cuda import compile_cuda, toolchain
+from wattcast.app.cli.output import Exit
+from wattcast.features.cuda import compile_cuda, isolation
 
 pytestmark = pytest.mark.skipif(
-    toolchain.find_nvrtc() is None, reason="the extra cuda is not installed"
+    isolation.find_nvrtc() is None, reason="the extra cuda is not installed"
 )
 
 TURN = """\

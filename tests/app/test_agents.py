@@ -23,7 +23,7 @@ from tests.app.conftest import Run, settings_at
 from tests.app.test_fuzz import mutated
 from tests.fixtures import hostile_ptx
 from wattcast.app import agents
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import KernelTiming, LaunchRequest
 
 ROOT = Path(__file__).parents[2]

@@ -27,8 +27,7 @@ from tests.app.test_problems import problem
 from tests.generated.traces import Launch, kineto, many, training_step
 from wattcast.app.api import applications
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import DataError, ServiceError
+from wattcast.features.errors import DataError, ServiceError, checkpoint
 from wattcast.predictor.messages.application import ApplicationAnswer
 from wattcast.predictor.traces.code import Library, add_text, plain
 

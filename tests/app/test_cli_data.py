@@ -19,7 +19,7 @@ from wattcast.app.cli import main
 from wattcast.training.data import datasets
 from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.data.datasets import SourceFile, sources
-from wattcast.training.data.fetch import FetchError, fetch
+from wattcast.training.data.inventory import FetchError, fetch
 
 Run = Callable[..., tuple[str, str]]
 

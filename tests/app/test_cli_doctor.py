@@ -17,8 +17,8 @@ import pytest
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
 from wattcast.app.cli import doctor, predict
-from wattcast.app.cli.exits import Exit
-from wattcast.features.cuda import toolchain
+from wattcast.app.cli.output import Exit
+from wattcast.features.cuda import isolation
 
 LAUNCH = ("--gpu", "v100", "--grid", "4096", "--block", "256")
 SCALE = (
@@ -44,7 +44,7 @@ def test_doctor_tells_what_is_here(run: Run, tmp_path: Path) -> None:
         "told": "none runs at WATTCAST_HOST and _PORT",
         "fix": "wattcast serve",
     }
-    nvrtc = toolchain.find_nvrtc()
+    nvrtc = isolation.find_nvrtc()
     assert found["NVRTC"]["state"] == ("missing" if nvrtc is None else "ok")
     assert set(found) >= {f"extra {name}" for name in doctor.EXTRAS}
     out, _ = run("doctor")
@@ -56,7 +56,7 @@ def test_what_is_missing_comes_with_the_command_that_brings_it(
 ) -> None:
     there = doctor._installed
     monkeypatch.setattr(doctor, "_installed", lambda name: name != "shap" and there(name))
-    monkeypatch.setattr(toolchain, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(isolation, "find_nvrtc", lambda: None)
     monkeypatch.setenv("PATH", "/nowhere")
     found = checks(run)
     assert found["extra explain"]["state"] == "missing"
@@ -123,7 +123,7 @@ def test_gpus_are_found_by_words(run: Run) -> None:
     assert "did you mean rtx-3090" in err
 
 
-@pytest.mark.skipif(toolchain.find_nvrtc() is None, reason="the extra cuda is not installed")
+@pytest.mark.skipif(isolation.find_nvrtc() is None, reason="the extra cuda is not installed")
 def test_hotspots_name_the_file_and_show_its_lines(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "scale.cu"
     file.write_text(SCALE, "utf-8")

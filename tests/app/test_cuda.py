@@ -14,7 +14,7 @@ from tests.app.conftest import Run, settings_at
 from tests.app.live import running
 from tests.app.test_problems import problem
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import EXAMPLE_CUDA
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
 
@@ -122,7 +122,7 @@ def test_compile_errors_name_their_lines(client: httpx.Client, path: str) -> Non
 def test_a_file_with_a_main_is_answered_without_nvcc(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.isolation.find_nvcc", lambda: None)
     whole = (FIXTURES / "whole_file.cu").read_text()
     headers = {"own.h": (FIXTURES / "own.h").read_text()}
     given = {**body(whole), "headers": headers, "compiler_options": ["--use_fast_math"]}
@@ -147,8 +147,8 @@ def test_templates_without_an_instance_say_what_to_name(client: httpx.Client) ->
 def test_no_compiler_says_how_to_get_one(
     client: httpx.Client, vector_add: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
-    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvrtc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.isolation.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.isolation.find_nvrtc", lambda: None)
     source = EXAMPLE_CUDA + "// nobody compiled this before\n"
     for path in ("/predict", "/features", "/analyze"):
         members = problem(client.post(path, json=body(source)), 501, "compiler-missing")
@@ -349,7 +349,7 @@ def test_arguments_that_fit(
 def test_a_file_as_it_lies_is_answered_by_two_commands(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.isolation.find_nvcc", lambda: None)
     for name in ("whole_file.cu", "own.h"):
         (tmp_path / name).write_text((FIXTURES / name).read_text())
     whole, launch = str(tmp_path / "whole_file.cu"), ("--gpu", "v100", "--grid", "64")

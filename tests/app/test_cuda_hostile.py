@@ -32,8 +32,8 @@ from wattcast.app.services import Services
 from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.features.cuda import compile as compiling
 from wattcast.features.cuda import isolation
+from wattcast.features.cuda.isolation import find_nvcc, find_nvrtc, find_ptxas
 from wattcast.features.cuda.source import forbidden_include, host_code
-from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas
 from wattcast.predictor.messages import EXAMPLE_CUDA
 from wattcast.predictor.parts.arguments import kernel_names
 

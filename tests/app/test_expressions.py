@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.test_problems import problem
-from wattcast.features.effort import giving_up
-from wattcast.features.errors import DataError, GivenUpError
+from wattcast.features.errors import DataError, GivenUpError, giving_up
 from wattcast.predictor import expressions
 from wattcast.predictor.tuning_files import Space, read_tuning
 

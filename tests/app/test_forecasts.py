@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tests.app.conftest import settings_at
 from wattcast.app.cli import app
 from wattcast.app.python.predictors import crew, predictor
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import DataError, GivenUpError, GpuError
 from wattcast.predictor import Predictor, forecasts
 from wattcast.predictor.forecasts import Crew, Forecast, failures

@@ -14,7 +14,7 @@ from tests.app.conftest import settings_at
 from tests.app.test_fuzz import mutated
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import WattcastError
 from wattcast.predictor.hotspots import hotspots_of
 from wattcast.predictor.messages.cost import CostAnswer

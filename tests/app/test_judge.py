@@ -13,10 +13,10 @@ import pytest
 import wattcast
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
-from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.output import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import AnalysisError, WattcastError
-from wattcast.predictor.judge import judge, spreads
+from wattcast.predictor.compare import judge, spreads
 from wattcast.predictor.messages.compare import JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict

@@ -10,7 +10,7 @@ import pytest
 
 from tests.app.conftest import Run
 from wattcast.app.services import Services
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import DataError
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict

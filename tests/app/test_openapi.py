@@ -14,7 +14,7 @@ from fastapi.openapi.models import OpenAPI
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from wattcast.app import problems
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages.analyze import (
     EXAMPLE,
     AnalyzeAnswer,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import wattcast
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import MissingExtraError, ServiceError
 from wattcast.predictor import reports
 from wattcast.predictor.messages import WarningLine

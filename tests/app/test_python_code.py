@@ -18,7 +18,7 @@ import pytest
 import wattcast
 from tests.app.test_rank_triton import LARGE, PTX, SIDE, SIZES, SMALL, kernel_object, programs
 from wattcast.app.python.code import source
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import DataError, LaunchError
 
 DEMO = Path("app/demo/vector_add.ptx")

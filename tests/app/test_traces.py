@@ -28,8 +28,7 @@ from tests.generated.traces import (
     solver,
     training_step,
 )
-from wattcast.features.effort import Clock, giving_up
-from wattcast.features.errors import DataError, GivenUpError, ServiceError
+from wattcast.features.errors import Clock, DataError, GivenUpError, ServiceError, giving_up
 from wattcast.predictor.traces import kineto as kineto_reader
 from wattcast.predictor.traces import read_trace
 from wattcast.predictor.traces.trace import NONE, Trace

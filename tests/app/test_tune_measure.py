@@ -14,7 +14,7 @@ from tests.measure.measuring import NO_COUNTER, board
 from tests.measure.simulated import Faults, SimulatedGpu
 from tests.measure.simulation import simulated
 from wattcast.app.cli import app
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.measure import protocol
 from wattcast.measure.device import ContextBrokenError, MeasureError, WorkloadError
 from wattcast.measure.run import Machine

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.docs.examples import DOCS, PAGES, ROOT, has_examples, rendered
-from wattcast.features.cuda.toolchain import find_nvrtc, find_ptxas
+from wattcast.features.cuda.isolation import find_nvrtc, find_ptxas
 
 
 class _Page(HTMLParser):

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.examples import DOCS, ROOT, fences
-from wattcast.features.cuda.toolchain import find_nvrtc, find_ptxas
+from wattcast.features.cuda.isolation import find_nvrtc, find_ptxas
 
 SYSTEM = ("/usr/bin", "/bin")
 MARK = "--- end of the command, with status "

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "howto" / "ci.md").read_text(encoding="utf-8")

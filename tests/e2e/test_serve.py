@@ -27,8 +27,7 @@ import pytest
 from tests.app.measured import FAMILY, GPU, SCHEMA, table, upload
 from tests.app.test_jobs_worker import gone
 from tests.fixtures.hostile_ptx import SHAPES
-from wattcast.features.cuda.isolation import in_force
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc, in_force
 
 
 def start(home: Path, *words: str, **environment: str) -> subprocess.Popen[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.fixtures.kernels.data import path_for
-from wattcast.features.cuda.toolchain import PtxasReport, measure_resources
+from wattcast.features.cuda.isolation import PtxasReport, measure_resources
 
 TABLE = Path(__file__).with_name("ptxas_registers.csv")
 

@@ -12,7 +12,7 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.occupancy import occupancy
 from wattcast.features.ptx import read_module
-from wattcast.features.registers import RegisterEstimate
+from wattcast.features.statics import RegisterEstimate
 
 V100 = load_gpu("tesla-v100")
 

@@ -23,10 +23,19 @@ from wattcast.features.cuda import (
     compile_cuda,
     isolation,
     measure_resources,
-    toolchain,
 )
-from wattcast.features.cuda import toolchain as ptxas
-from wattcast.features.cuda.isolation import Finished, Limits, in_force, run_limited
+from wattcast.features.cuda import isolation as ptxas
+from wattcast.features.cuda import isolation as toolchain
+from wattcast.features.cuda.isolation import (
+    Finished,
+    Limits,
+    find_nvcc,
+    find_nvrtc,
+    find_ptxas,
+    in_force,
+    run_limited,
+    shared_libraries,
+)
 from wattcast.features.cuda.own_files import project_options, with_headers
 from wattcast.features.cuda.source import (
     device_code,
@@ -34,18 +43,11 @@ from wattcast.features.cuda.source import (
     host_code,
     standard_headers,
 )
-from wattcast.features.cuda.toolchain import (
-    find_nvcc,
-    find_nvrtc,
-    find_ptxas,
-    shared_libraries,
-)
-from wattcast.features.effort import giving_up
-from wattcast.features.errors import GivenUpError
+from wattcast.features.errors import GivenUpError, giving_up
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.features.registers import RegisterEstimate
+from wattcast.features.statics import RegisterEstimate
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "cuda"
 

@@ -16,8 +16,15 @@ import pytest
 from tests.fixtures.hostile_ptx import CASES, REGISTERS, SHAPES, STORE, kernel
 from wattcast.features.analysis import analyse, statics
 from wattcast.features.dataflow import dependent_chains
-from wattcast.features.effort import DEFAULT_LIMITS, Clock, SizeLimits, giving_up
-from wattcast.features.errors import GivenUpError, PtxError, TooComplexError
+from wattcast.features.errors import (
+    DEFAULT_LIMITS,
+    Clock,
+    GivenUpError,
+    PtxError,
+    SizeLimits,
+    TooComplexError,
+    giving_up,
+)
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module

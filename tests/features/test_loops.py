@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from tests.features.test_cfg import digraph, edges
 from tests.fixtures.ptx_text import fixture, graph_kernel
 from wattcast.features.cfg import build_cfg
-from wattcast.features.effort import DEFAULT_LIMITS
+from wattcast.features.errors import DEFAULT_LIMITS
 from wattcast.features.loops import LoopForest, natural_loops
 from wattcast.features.ptx import read_module
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from studies.machine_code import find_nvdisasm, machine_lines
 from wattcast.features.analysis import analyse
-from wattcast.features.cuda.toolchain import find_ptxas
+from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.features.ptxas_registers import Row, table
 from wattcast.features.cfg import build_cfg
-from wattcast.features.cuda.toolchain import find_ptxas
+from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Function, Module
-from wattcast.features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
+from wattcast.features.statics import RegisterEstimate, estimate_registers, static_shared_bytes
 
 
 def module(body: str, registers: str = "", directives: str = "", before: str = "") -> Module:

@@ -6,7 +6,7 @@ import pytest
 
 from studies.machine_code import find_nvdisasm, machine_lines
 from wattcast.features.analysis import analyse
-from wattcast.features.cuda.toolchain import find_ptxas
+from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.machine_code import machine_code

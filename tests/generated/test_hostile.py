@@ -16,8 +16,7 @@ from tests.generated.hostile import PROGRAMS
 from tests.reference.machine import run
 from tests.reference.memory import place_buffers
 from wattcast.features.analysis import analyse
-from wattcast.features.effort import SizeLimits
-from wattcast.features.errors import AnalysisError
+from wattcast.features.errors import AnalysisError, SizeLimits
 from wattcast.features.execution import execute
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch

@@ -13,7 +13,7 @@ import pytest
 from studies.measuring_kernels import compile_source, sources, without_comments
 from tests.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
 from wattcast.features.analysis import analyse
-from wattcast.features.cuda.toolchain import find_nvrtc, find_ptxas
+from wattcast.features.cuda.isolation import find_nvrtc, find_ptxas
 from wattcast.features.gpus import load_gpu
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module

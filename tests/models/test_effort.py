@@ -16,8 +16,7 @@ import pytest
 from tests.app.conftest import settings_at
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.counted import REPEATED_ERROR
-from wattcast.features.effort import giving_up
-from wattcast.features.errors import CUT_SHORT, GivenUpError
+from wattcast.features.errors import CUT_SHORT, GivenUpError, giving_up
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module

@@ -11,7 +11,7 @@ from studies.data.frequency import COUNTED_TOO
 from studies.papers.guerreiro import applications
 from studies.papers.guerreiro.applications import HERE, REFERENCE, asked, launches
 from tests.app.conftest import settings_at
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor import Predictor
 from wattcast.training.data.datasets import find_data
 

@@ -20,7 +20,7 @@ from studies.catalogue.study import (
     within,
 )
 from tests.app.conftest import settings_at
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.gpus import load_gpu
 from wattcast.predictor import Predictor
 

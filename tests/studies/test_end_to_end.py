@@ -29,7 +29,7 @@ from studies.end_to_end import (
     tables,
 )
 from tests.app.conftest import settings_at
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import DataError
 from wattcast.predictor import Predictor
 from wattcast.training.data.datasets import find_data

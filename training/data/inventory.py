@@ -8,17 +8,22 @@ Other tables are ``unread``: only studies read them (``python -m studies tables`
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
+from urllib.parse import quote
+
+import httpx
 
 from wattcast.features.errors import DataError
 from wattcast.models.cards import sha256_of
 from wattcast.training.data import datasets
 from wattcast.training.data.cleaning import MODEL_INPUTS, clean
+from wattcast.training.data.datasets import SourceFile, sources
 from wattcast.training.provenance import fingerprint
 
 State = Literal["complete", "shortened", "sound", "defective", "missing", "unread"]
@@ -130,3 +135,173 @@ def _names(root: Path) -> TableFacts:
 def digest(lines: Iterable[str]) -> str:
     """sha256 of lines of text."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+# Downloads the complete upstream files that ``sources.toml`` names.
+#
+# Nothing appears under its name before its sha256 is what the table says. What was received so far
+# lies beside it in ``.<name>.part``, so that a broken download goes on where it stopped.
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Largest file taken: the eight have half a megabyte or less, and no address may fill a disk."""
+
+TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+"""Seconds to connect, and between two pieces."""
+
+ATTEMPTS = 3
+_PAUSE_SECONDS = 1.0
+
+Progress = Callable[[str], None]
+
+
+class FetchError(DataError):
+    """A file that could not be had, or is not what it should be; ``address`` says whence."""
+
+    slug = "data-fetch"
+
+
+class _InterruptedError(Exception):
+    """A try that failed in a way the next may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A file that is now there. ``received_bytes`` came over the network this time."""
+
+    id: str
+    path: Path
+    sha256: str
+    how: Literal["fetched", "resumed", "present"]
+    received_bytes: int
+
+
+def address_of(source: SourceFile, base: str | None = None) -> str:
+    """Where a file is had from: ``<base>/<commit>/<path>``, the path quoted."""
+    root = (base or sources().raw_address).rstrip("/")
+    if not root.startswith(("https://", "http://")):
+        raise FetchError(f"{root} is not an http or https address", address=root)
+    return f"{root}/{source.commit}/{quote(source.path)}"
+
+
+def fetch(
+    source: SourceFile,
+    folder: Path,
+    *,
+    base: str | None = None,
+    replace: bool = False,
+    max_bytes: int = MAX_BYTES,
+    progress: Progress = lambda line: None,
+    pause_seconds: float = _PAUSE_SECONDS,
+) -> Fetched:
+    """Have one complete file in ``folder`` (made if need be).
+
+    A file that is there already is left alone if it is the complete one, and replaced by it only
+    with ``replace``. ``base`` stands in for the address in ``sources.toml`` (a mirror). Raises
+    FetchError saying what went wrong, after ``ATTEMPTS`` tries where trying again makes sense.
+    """
+    path, address = folder / source.name, address_of(source, base)
+    if path.exists():
+        found = sha256_of(path)
+        if found == source.sha256:
+            return Fetched(source.id, path, found, "present", 0)
+        if not replace:
+            raise FetchError(
+                f"{path} is not the complete upstream file (a shortened copy?); it stays as it is "
+                "unless it may be replaced",
+                file=source.name,
+                address=address,
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{source.name}.part"
+        resumed = part.exists() and part.stat().st_size > 0
+        progress(f"{source.id}: {address}")
+        with httpx.Client(timeout=TIMEOUT, follow_redirects=True) as client:
+            received = _receive(client, source, address, part, max_bytes, progress, pause_seconds)
+        found = sha256_of(part)
+        if found != source.sha256:
+            part.unlink()
+            raise FetchError(
+                f"{address} has sha256 {found}, not {source.sha256}: another file than the one "
+                "named; nothing was kept",
+                file=source.name,
+                address=address,
+            )
+        part.replace(path)
+    except OSError as error:
+        raise FetchError(f"{path} cannot be written: {error}", file=source.name) from error
+    return Fetched(source.id, path, found, "resumed" if resumed else "fetched", received)
+
+
+def _receive(
+    client: httpx.Client,
+    source: SourceFile,
+    address: str,
+    part: Path,
+    max_bytes: int,
+    progress: Progress,
+    pause_seconds: float,
+) -> int:
+    """Bring ``part`` to its full length; the bytes received."""
+    received = 0
+    for attempt in range(1, ATTEMPTS + 1):
+        before = _size(part)
+        try:
+            _one_try(client, source, address, part, max_bytes)
+            return received + _size(part) - before
+        except (httpx.TransportError, _InterruptedError) as error:
+            received += max(_size(part) - before, 0)
+            reason = str(error) or type(error).__name__
+            if attempt == ATTEMPTS:
+                raise FetchError(
+                    f"{address}: {reason}, {ATTEMPTS} times; {_size(part)} bytes are kept for the "
+                    "next run",
+                    file=source.name,
+                    address=address,
+                ) from error
+            progress(f"{source.id}: {reason}; again")
+            time.sleep(pause_seconds * attempt)
+    raise AssertionError("unreachable")
+
+
+def _one_try(
+    client: httpx.Client, source: SourceFile, address: str, part: Path, max_bytes: int
+) -> None:
+    have = _size(part)
+    # Compressed on the way, a range would count other bytes than the file's.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+
+    def refuse(why: str) -> FetchError:
+        part.unlink(missing_ok=True)
+        return FetchError(f"{address}: {why}", file=source.name, address=address)
+
+    with client.stream("GET", address, headers=headers) as response:
+        status = response.status_code
+        if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            # Nothing is left to send: the part is whole, which its checksum will tell, or wrong.
+            if sha256_of(part) == source.sha256:
+                return
+            part.unlink()
+            raise _InterruptedError("what was received before does not fit the file")
+        if status >= 500 or status == httpx.codes.TOO_MANY_REQUESTS:
+            raise _InterruptedError(f"the server answers {status}")
+        if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
+            raise refuse(f"the server answers {status} {response.reason_phrase}".rstrip())
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise refuse("the server sends it compressed although asked not to")
+        goes_on = status == httpx.codes.PARTIAL_CONTENT
+        if goes_on and not response.headers.get("content-range", "").startswith(f"bytes {have}-"):
+            part.unlink(missing_ok=True)
+            raise _InterruptedError("the server sends another range than asked for")
+        size = have if goes_on else 0
+        with part.open("ab" if goes_on else "wb") as file:
+            # As it comes: pieces of a set size would wait in a buffer, lost if the connection is.
+            for piece in response.iter_raw():
+                size += len(piece)
+                if size > max_bytes:
+                    raise refuse(f"more than {max_bytes} bytes, the most that is taken")
+                file.write(piece)
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0

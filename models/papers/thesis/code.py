@@ -17,8 +17,7 @@ from typing import Literal, NamedTuple
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.dataflow import block_edges
-from wattcast.features.effort import checkpoint
-from wattcast.features.errors import LaunchError
+from wattcast.features.errors import LaunchError, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.launch import Launch

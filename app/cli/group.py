@@ -48,9 +48,9 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "models": "models",
         "measure": "measure",
         "onboard": "measure",
-        "retrain": "train",
-        "calibrate": "train",
-        "data": "data",
+        "retrain": "models",
+        "calibrate": "models",
+        "data": "gpus",
     },
     "Installation and service": {
         "doctor": "doctor",

@@ -20,8 +20,8 @@ from wattcast.app.services import Services
 from wattcast.predictor.messages.sweep import SweepRequest
 from wattcast.predictor.sweep import sweep
 
-MOST_RUN = 3
-"""Shapes of one launch that are interpreted: the first, the last and one between."""
+MOST_RUN = 6
+"""Shapes of one launch that are interpreted: the first, the last and some between."""
 
 NAMED = {kernel.name: kernel for kernel in KERNELS}
 

@@ -10,7 +10,7 @@ and each guess leaves a diagnostic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -190,12 +190,18 @@ class KernelAnalysis:
         )
 
     @cached_property
+    def _worked_out(self) -> Runs:
+        """Symbols of the launch; where an execution was cut short, with what it would assume."""
+        asked = self.runs.assume or self._all_known
+        return self.runs if asked else replace(self.runs, assume=True)
+
+    @cached_property
     def _worked_out_better(self) -> bool:
         executed = self.executed
         if executed.sampling.completed:
             return False
         try:
-            known = self.runs.proven.functions[self.function.name]
+            known = self._worked_out.proven.functions[self.function.name]
         except AnalysisError:
             return False
         behind = executed.functions[self.function.name].warp_executions == 0
@@ -222,7 +228,7 @@ class KernelAnalysis:
             self.cfg,
             self.loops,
             self.trip_counts,
-            self.runs,
+            self._worked_out if self.activity_how == "symbolic" else self.runs,
             executed=self.activity_how == "executed",
         )
 
@@ -313,10 +319,11 @@ class KernelAnalysis:
         """What had to be assumed for ``activity``, and what was cut short."""
         if self.activity_how == "executed":
             return self.executed.diagnostics
-        if self.mode == "symbolic" or self._all_known:
-            return *self.runs.assumptions, *self.runs.proven.diagnostics
+        told = *self._worked_out.assumptions, *self._worked_out.proven.diagnostics
+        if self._worked_out is self.runs:
+            return told
         detail = "the executed analysis was cut short at once: counts are worked out instead"
-        return Diagnostic(CUT_SHORT, detail, self.function.line), *self.symbolic.diagnostics
+        return Diagnostic(CUT_SHORT, detail, self.function.line), *told
 
     @property
     def lines(self) -> tuple[LineActivity, ...]:
@@ -328,7 +335,7 @@ class KernelAnalysis:
         """Every memory access that is reached: requests, sectors, conflicts, stride."""
         if self.activity_how == "executed":
             return accesses(self.module, self.function, self.executed, self.symbolic)
-        return accesses(self.module, self.function, None, self.runs.proven)
+        return accesses(self.module, self.function, None, self._worked_out.proven)
 
     @cached_property
     def chains(self) -> tuple[BlockChain, ...]:

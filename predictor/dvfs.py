@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import Diagnostic, ServiceError, refused
+from wattcast.features.errors import Diagnostic, ModelError, ServiceError, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, outweighs, pareto
 from wattcast.models.clocks import (
@@ -32,6 +32,7 @@ from wattcast.predictor.messages.dvfs import (
     Assumptions,
     Best,
     ClockRange,
+    ConstraintsRequest,
     DvfsAnswer,
     DvfsRequest,
     OperatingLimit,
@@ -40,6 +41,9 @@ from wattcast.predictor.messages.dvfs import (
     Reference,
     Scale,
 )
+from wattcast.predictor.messages.operators import OperatorDvfsRequest
+from wattcast.predictor.operators import operator_name, predicted
+from wattcast.predictor.parts.operators import Asked
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.time_and_power import Chosen, TimeAndPower, limited_time_and_power
 
@@ -56,15 +60,31 @@ class Operating(NamedTuple):
     power_limit_watts: float
 
 
-class _AtClocks:
-    """Time and power of one launch at one pair, under one power limit."""
+@dataclass
+class _At:
+    """Time and power at one operating point."""
+
+    point: Point[Operating]
+    costs: dict[str, Any]
+    runs_at_core_mhz: float
+    regime: str | None
+    extrapolated: bool
+
+
+class _AtClocks(_At):
+    """Those of one launch at one pair, under one power limit."""
 
     def __init__(self, pair: ClockPair, found: TimeAndPower, gpu: GpuProfile) -> None:
         self.pair, self.operating = pair, found
         self.time, watts, self.card = found.told()
-        self.costs = found.costs(gpu)
         key = Operating(*pair, found.limit_watts or gpu.tdp_watts)
-        self.point = Point(key, self.time.estimate.value, watts.value)
+        super().__init__(
+            Point(key, self.time.estimate.value, watts.value),
+            found.costs(gpu),
+            found.clocks.core_mhz,
+            self.time.regime,
+            extrapolated=not is_supported(pair, gpu),
+        )
 
 
 @parts.within_asked_seconds
@@ -80,7 +100,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     pairs = admitted(wanted_pairs(request.clocks, gpu), gpu)
     if code is not None and request.clocks == "grid":
         pairs = tuple(pair for pair in pairs if code.scaling.parameters.holds(pair))
-    limits = request.limits()
+    limits = _limits(request.power_limit_watts)
     if len(pairs) * len(limits) > MOST_PAIRS:
         raise _too_many(f"{len(pairs)} pairs x {len(limits)} power limits")
     highest = highest_pair(gpu) if code is None else code.scaling.parameters.reference
@@ -104,22 +124,12 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
         ]
     else:
         found = _by_code(code, analysis, base, pairs, gpu)
-    constraints = Constraints(**request.constraints.model_dump())
-    points = [each.point for each in found]
-    front = pareto(points)
-    best = best_points(points, base.point.time_seconds, constraints)
     one_in_ten = _one_in_ten(predictor, gpu) if code is None else code.one_in_ten
     return DvfsAnswer(
         gpu=gpu.id,
         **parts.code_of(source, analysis.function),
         model=reference_of(base.card if code is None else code.card),
-        reference=Reference(**base.point.key._asdict(), **base.costs),
-        points=[_point(each, base, front, constraints, gpu) for each in found],
-        pareto=[OperatingLimit(**point.key._asdict()) for point in front],
-        best=Best.model_validate(
-            {name: best_pair(point, base.point) for name, point in best.items()}
-        ),
-        proposal=proposal(best["min_energy"], base.point, one_in_ten, constraints),
+        **_choice(found, base, request.constraints, one_in_ten),
         assumptions=Assumptions(
             trip_counts_guessed=analysis.trips_assumed,
             activity=analysis.activity_how,
@@ -136,6 +146,60 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
             parts.later((each.operating for each in found), base.operating),
         ),
     )
+
+
+def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> DvfsAnswer:
+    """Time, power and energy of a library operator under each power limit, at the default clocks.
+
+    The reference is the board's own limit; nine limits from half of it on are tried where none is
+    given. Raises what ``predict_operator`` raises, ConstraintError where no limit keeps to the
+    constraints, and ModelError for an operator whose watts nobody measured.
+    """
+    gpu = predictor.gpus.load(request.gpu)
+
+    def under(*limits: float | None) -> list[Any]:
+        options = [request.model_copy(update={"power_limit_watts": each}) for each in limits]
+        found = predicted(predictor, [Asked(request.operator, gpu, each) for each in options])
+        for each in found:
+            if isinstance(each, Exception):
+                raise each
+            if each.power is None:
+                raise ModelError(f"no watts of {request.operator.name} were measured", gpu=gpu.id)
+        return found
+
+    (usual,) = under(None)
+    limits = _limits(request.power_limit_watts)
+    if limits == (None,):
+        own = usual.power_limit_watts
+        low, high = gpu.limit_range_watts or (0.0, own)
+        limits = _limits([min(max(round(own * n / 16, 0), low), high) for n in range(8, 17)])
+    base, *found = (_at_limit(each, gpu) for each in (usual, *under(*limits)))
+    return DvfsAnswer(
+        gpu=gpu.id,
+        kernel=operator_name(request.operator),
+        model=usual.model,
+        # How an operator follows the limit is told by the typical curve of voltage on each board.
+        **_choice(found, base, request.constraints, ANY_BOARD**EXTRAPOLATED_WIDENING),
+        assumptions=None,
+        warnings=usual.warnings,
+    )
+
+
+def _at_limit(found: Any, gpu: GpuProfile) -> _At:
+    """A prediction of an operator with its power; all are made under a limit."""
+    key = Operating(gpu.core_mhz, gpu.memory_mhz, found.power_limit_watts)
+    return _At(
+        Point(key, found.time.seconds, found.power.watts),
+        parts.members(found, "time", "power", "energy"),
+        found.clocks.core_mhz,
+        found.operator.bound,
+        extrapolated=any(each.code == "extrapolated" for each in found.warnings),
+    )
+
+
+def _limits(asked: float | list[float] | None) -> tuple[float | None, ...]:
+    """The power limits asked for, each once; ``None`` is the board's own."""
+    return tuple(sorted(set(asked))) if isinstance(asked, list) else (asked,)
 
 
 ONE_IN_TEN = MappingProxyType({"gtx-1080-ti": 1.051, "gtx-980": 1.176, "gtx-titan-x": 1.189,
@@ -214,14 +278,30 @@ def _too_many(asked: str) -> ServiceError:
     return refused(detail, "clocks")
 
 
+def _choice(
+    found: Sequence[_At], base: _At, asked: ConstraintsRequest, one_in_ten: float
+) -> dict[str, Any]:
+    """Members of an answer: the points beside the reference, and which of them to run at."""
+    constraints = Constraints(**asked.model_dump())
+    points, reference = [each.point for each in found], base.point
+    front = pareto(points)
+    best = best_points(points, reference.time_seconds, constraints)
+    return {
+        "reference": Reference(**reference.key._asdict(), **base.costs),
+        "points": [_point(each, reference, front, constraints) for each in found],
+        "pareto": [OperatingLimit(**point.key._asdict()) for point in front],
+        "best": Best.model_validate({name: best_pair(at, reference) for name, at in best.items()}),
+        "proposal": proposal(best["min_energy"], reference, one_in_ten, constraints),
+    }
+
+
 def _point(
-    found: _AtClocks,
-    base: _AtClocks,
+    found: _At,
+    reference: Point[Operating],
     front: Sequence[Point[Operating]],
     constraints: Constraints,
-    gpu: GpuProfile,
 ) -> OperatingPoint:
-    point, reference = found.point, base.point
+    point = found.point
     scale = Scale(
         time=point.time_seconds / reference.time_seconds,
         power=point.power_watts / reference.power_watts,
@@ -229,16 +309,14 @@ def _point(
     )
     return OperatingPoint(
         **point.key._asdict(),
-        runs_at_core_mhz=found.operating.clocks.core_mhz,
+        **parts.members(found, "runs_at_core_mhz", "regime", "extrapolated"),
         scale=scale,
         speedup=1 / scale.time,
         energy_saved_percent=100 * (1 - scale.energy),
         **found.costs,
         edp_joule_seconds=point.edp,
-        regime=found.time.regime,
         pareto=any(point is each for each in front),
         feasible=not constraints.violated(point, reference.time_seconds),
-        extrapolated=not is_supported(found.pair, gpu),
     )
 
 

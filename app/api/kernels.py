@@ -43,7 +43,7 @@ from wattcast.predictor.messages.analyze import (
 )
 from wattcast.predictor.messages.compare import CompareAnswer, JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
-from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers, DvfsBody
+from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers
 from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.language_model import (
     LanguageModelAnswer,
@@ -52,7 +52,9 @@ from wattcast.predictor.messages.language_model import (
 from wattcast.predictor.messages.operators import (
     BatchBody,
     CompareBody,
+    DvfsBody,
     OperatorBatchRequest,
+    OperatorDvfsRequest,
     OperatorRequest,
     OperatorSweepAnswer,
     OperatorSweepRequest,
@@ -180,8 +182,11 @@ async def post_dvfs(request: Request, body: DvfsBody) -> Response:
 
     Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
     set of speed and energy; the best pair by energy, EDP, ED2P, speed and power under
-    constraints. Of a kernel's code and launch, or of `counters` measured at one pair.
+    constraints. Of a kernel's code and launch, or of `counters` measured at one pair; of an
+    `operator` under power limits.
     """
+    if isinstance(body.root, OperatorDvfsRequest):
+        return await _run(request, dvfs.dvfs_of_operator, body.root)
     if isinstance(body.root, CountedRequest):
         from wattcast.predictor.counted import dvfs_from_counters
 

@@ -28,10 +28,12 @@ def operator(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     on: OnGpus,
     how: OperatorOptions,
+    constraints: inputs.Constraints,
     shape: Annotated[list[str] | None, typer.Argument(metavar="--FIELD VALUE ...")] = None,
     vary: list[str] | None = None,
     new: list[str] | None = None,
     explain: bool = False,
+    power_limits: str | None = None,
 ) -> Any:
     """Predict a matrix product, attention or experts by shape alone.
 
@@ -45,17 +47,28 @@ def operator(
         vary: Member with values to try: m=1024,2048. Repeatable: all combinations.
         new: Member with another value, to compare with: dtype=fp8. Repeatable.
         explain: Also print SHAP contributions.
+        power_limits: Power limits to choose from under the constraints, as in POST /dvfs:
+            300,400 or 300..700; default are nine from half the board's limit.
     """
     from wattcast.predictor.compare import compare
+    from wattcast.predictor.dvfs import dvfs_of_operator
     from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
 
-    if sum(map(bool, (vary, new, explain, name.endswith(".json")))) > 1:
-        fail("give one of --vary, --new, --explain and a file")
+    if sum(map(bool, (vary, new, explain, power_limits, name.endswith(".json")))) > 1:
+        fail("give one of --vary, --new, --explain, --power-limits and a file")
+    if constraints.body() and not power_limits:
+        fail("constraints choose among --power-limits; give some, or default")
     asked = {"name": SHORT.get(name, name), **_fields([*(shape or ()), *context.args])}
     body = body_of(on, how)
     if name.endswith(".json"):
         many = request(messages.OperatorBatchRequest, body, operators=read_json(Path(name)))
         return predict_operators(predictor(), many)
+    if power_limits:
+        chosen = {"operator": asked}
+        if power_limits != "default":
+            chosen["power_limit_watts"] = inputs.NUMBERS.of("--power-limits", power_limits)
+        limited = request(messages.OperatorDvfsRequest, body, constraints, chosen)
+        return dvfs_of_operator(predictor(), limited)
     if vary:
         varied = dict(map(_varied, vary))
         swept = request(messages.OperatorSweepRequest, body, operator=asked, vary=varied)

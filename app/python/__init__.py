@@ -438,9 +438,10 @@ def dvfs(
     ptx: Code | None = None,
     *,
     gpu: str,
-    grid: Blocks,
+    grid: Blocks | None = None,
     block: Threads = None,
     clocks: Any = "grid",
+    operator: Mapping[str, Any] | None = None,
     registry: bool = True,
     options: Mapping[str, Any] | None = None,
     **others: Any,
@@ -448,13 +449,21 @@ def dvfs(
     """A kernel at many clocks and power limits, as ``POST /dvfs`` answers.
 
     ``clocks`` are a pair ``{"core_mhz": ..., "memory_mhz": ...}``, a list of pairs, a range, or
-    ``"grid"``: all that the GPU lists. ``options`` are members of the request as a mapping.
+    ``"grid"``: all that the GPU lists. ``operator={"name": "gemm", "m": 4096, ...}`` in the place
+    of code and launch is answered under power limits: ``power_limit_watts``, or nine from half the
+    board's limit. ``options`` are members of the request as a mapping.
     Raises as ``predict`` does, and ConstraintError where no pair keeps to the constraints.
     """
-    from wattcast.predictor.dvfs import dvfs as scaled
+    from wattcast.predictor import dvfs as clocked
+    from wattcast.predictor.messages.operators import OperatorDvfsRequest
 
     given = {"gpu": gpu, "clocks": clocks, **(options or {}), **others}
-    return scaled(_predictor(registry), _request(DvfsRequest, ptx, grid, block, **given))
+    if operator is not None:
+        given |= {"ptx": ptx, "grid": grid, "block": block, "operator": operator}
+        given = {name: each for name, each in given.items() if each not in (None, "grid")}
+        request = OperatorDvfsRequest.model_validate(given)
+        return clocked.dvfs_of_operator(_predictor(registry), request)
+    return clocked.dvfs(_predictor(registry), _request(DvfsRequest, ptx, grid, block, **given))
 
 
 def fusion(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, RootModel, Tag, model_validator
+from pydantic import Field, model_validator
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
@@ -63,11 +63,6 @@ class DvfsRequest(shared.KernelTiming):
     `power_limit_watts`."""
     board: shared.Board = None
 
-    def limits(self) -> tuple[float | None, ...]:
-        """The power limits asked for, each once; ``None`` is the board's own."""
-        asked = self.power_limit_watts
-        return tuple(sorted(set(asked))) if isinstance(asked, list) else (asked,)
-
     @model_validator(mode="after")
     def _no_limits_from_code(self) -> DvfsRequest:
         if self.model in shared.CODE_MODELS and self.power_limit_watts is not None:
@@ -118,7 +113,7 @@ class OperatingPoint(OperatingLimit):
     feasible: bool
     """It satisfies all constraints."""
     extrapolated: bool
-    """The GPU's profile does not list this pair."""
+    """The GPU's profile does not list this pair, or an operator's shape is beyond measured ones."""
 
     def __str__(self) -> str:
         return f"{reports.megahertz(self, unit=False)}, {self.power_limit_watts:g} W"
@@ -198,7 +193,8 @@ class DvfsAnswer(shared.Reported):
     """The Pareto set, the fastest first."""
     best: Best
     proposal: Proposal
-    assumptions: Assumptions
+    assumptions: Assumptions | None
+    """Null for an operator, which rests on no code."""
     warnings: list[shared.WarningLine]
 
     def report(self) -> reports.Report:
@@ -334,22 +330,6 @@ class CountedRequest(shared.Message):
             if known and getattr(self.counters, name) is None and self.counters.profile is None:
                 raise ValueError(f"known {name} needs counters.{name} to compare with")
         return self
-
-
-def _form(body: object) -> str:
-    counted = body.get("counters") if isinstance(body, dict) else getattr(body, "counters", None)
-    return "code" if counted is None else "counters"
-
-
-class DvfsBody(
-    RootModel[
-        Annotated[
-            Annotated[DvfsRequest, Tag("code")] | Annotated[CountedRequest, Tag("counters")],
-            Discriminator(_form),
-        ]
-    ]
-):
-    """A kernel's code and launch, or its counters."""
 
 
 class CountedScale(shared.Answer):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, RootModel, StringConstraints, Tag, model_validator
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
+from wattcast.predictor.messages import dvfs
 from wattcast.predictor.messages.compare import CompareRequest, Limits
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import (
@@ -233,6 +235,27 @@ class OperatorSweepRequest(OnGpus):
     """Members of the operator with the values to try: every combination of them."""
 
 
+_Limits = Annotated[list[dvfs.Positive], Field(min_length=1, max_length=dvfs.MOST_PAIRS)]
+
+
+class OperatorDvfsRequest(OperatorOptions):
+    """Body of ``POST /dvfs`` for an operator: no clocks are modelled, only power limits."""
+
+    operator: Operator
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
+    power_limit_watts: shared.PowerLimit | _Limits = None  # type: ignore[assignment]
+    """Default: nine from half the board's limit to the limit."""
+    constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_clocks(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.keys() & {"clocks", "reference"}:
+            raise ValueError("no clocks are modelled for operators; give power_limit_watts")
+        return given
+
+
 class ComparedOperator(shared.Message):
     """One side of a comparison."""
 
@@ -333,6 +356,25 @@ class PredictBody(RootModel[_Either[PredictRequest, OperatorRequest]]):
     """A kernel's code and launch, or an operator."""
 
     model_config = shared.examples("PredictRequest")
+
+
+def _source(given: Any) -> str:
+    """Tells what stands in the place of code, where that is not told by ``_form``."""
+    told = given.get if isinstance(given, dict) else partial(getattr, given)
+    return _form(given) if told("counters", None) is None else "counters"
+
+
+class DvfsBody(
+    RootModel[
+        Annotated[
+            Annotated[dvfs.DvfsRequest, Tag("kernel")]
+            | Annotated[OperatorDvfsRequest, Tag("operator")]
+            | Annotated[dvfs.CountedRequest, Tag("counters")],
+            Discriminator(_source),
+        ]
+    ]
+):
+    """A kernel's code and launch, an operator, or a kernel's counters."""
 
 
 class BatchBody(RootModel[_Either[BatchRequest, OperatorBatchRequest]]):

@@ -114,9 +114,11 @@ def quantities(operator: str, call: Columns) -> Quantities:
     return _RULES[operator](call)
 
 
-def _uniform(flops: Floats, weights: Floats, moved: Floats, *grid: Floats) -> Quantities:
-    problems, rows, columns, depth = np.broadcast_arrays(*grid)
-    tiles = np.stack([problems * np.ceil(rows / tile) for tile in TILES])
+def _uniform(
+    flops: Floats, weights: Floats, moved: Floats,
+    problems: Floats, rows: Floats, columns: Floats, depth: Floats,
+) -> Quantities:  # fmt: skip
+    tiles = problems * np.ceil(rows / np.array(TILES)[:, None])
     one = np.ones_like(flops)
     return Quantities(flops, weights, moved, problems, rows, columns, depth, one, tiles, rows)
 
@@ -282,8 +284,6 @@ CALL_FEATURES = (
     "expert_parallel", "distribution", "stage",
 )  # fmt: skip
 """Values of a call that models see as given; those an operator has not are missing."""
-_LINEAR_SCALE = ("distribution", "stage", "topk")
-
 FEATURE_NAMES = (
     "operator", "framework", "math_bits", "weight_bits", "block_scaled", *CALL_FEATURES,
     "flops", "weight_bytes", "moved_bytes", "roofline_seconds", "compute_over_memory",
@@ -294,72 +294,72 @@ FEATURE_NAMES = (
     "serial_depth", "tensor_flops_per_second", "bandwidth", "sm_count", "l2_bytes", "tdp_watts",
 )  # fmt: skip
 """Columns of the schema, in order; magnitudes are logarithms to base 2."""
+_AT = {name: at for at, name in enumerate(FEATURE_NAMES)}
+_PLAIN = ("operator", "framework", "math_bits", "weight_bits", "block_scaled", "distribution",
+          "stage", "topk", "hit_share", "last_wave", "filled", "sm_count", "tdp_watts")  # fmt: skip
+_MAGNITUDES = np.array(
+    [at for name, at in _AT.items() if not name.startswith(_PLAIN)], dtype=np.intp
+)
 
 
 def roofline_seconds(found: Quantities, math_bits: Floats, board: Board) -> tuple[Floats, Floats]:
     """Seconds of arithmetic at the format's peak, and of all bytes at peak bandwidth, ``[n]``."""
-    rate = np.array([board.tensor[16], board.tensor[8], board.tensor[4]])
-    at = np.where(math_bits >= 16, 0, np.where(math_bits >= 8, 1, 2))
-    return found.flops / rate[at], found.bytes / board.bandwidth
+    rate = np.where(
+        math_bits >= 16,
+        board.tensor[16],
+        np.where(math_bits >= 8, board.tensor[8], board.tensor[4]),
+    )
+    return found.flops / rate, found.bytes / board.bandwidth
 
 
 def features(operator: str, call: Columns, board: Board) -> tuple[NDArray[np.float32], Quantities]:
     """Vectors ``[n, len(FEATURE_NAMES)]`` of calls of one operator on one board."""
     found = quantities(operator, call)
-    size = len(found.flops)
     compute, memory = roofline_seconds(found, call["math_bits"], board)
-    roof = np.maximum(compute, memory)
+    moved = found.bytes
+    rows, columns = np.array(TILE_SHAPES, dtype=np.float64).T[..., None]
+    tiles = found.row_tiles[[0, 1, 2, 2]] * np.ceil(found.columns / columns)
+    waves = tiles / board.sm_count
+    serial = np.maximum(np.ceil(waves[2]), 1.0) * found.depth
     values: dict[str, ArrayLike] = {
         "operator": OPERATORS.index(operator),
         "framework": call["framework"],
         "math_bits": call["math_bits"],
         "weight_bits": call["weight_bits"],
         "block_scaled": call["block_scaled"],
-        "flops": _log(found.flops),
-        "weight_bytes": _log(found.weight_bytes),
-        "moved_bytes": _log(found.moved_bytes),
-        "roofline_seconds": _log(roof * 1e6),
-        "compute_over_memory": _log(compute / memory),
-        "intensity": _log(found.flops / found.bytes),
-        "weight_bytes_over_l2": _log(found.weight_bytes / board.l2_bytes),
-        "bytes_over_l2": _log(found.bytes / board.l2_bytes),
-        "problems_per_sm": _log(found.problems / board.sm_count),
-        "problem_rows": _log(found.rows),
-        "problem_columns": _log(found.columns),
-        "problem_depth": _log(found.depth),
+        "flops": found.flops,
+        "weight_bytes": found.weight_bytes,
+        "moved_bytes": found.moved_bytes,
+        "roofline_seconds": np.maximum(compute, memory) * 1e6,
+        "compute_over_memory": compute / memory,
+        "intensity": found.flops / moved,
+        "weight_bytes_over_l2": found.weight_bytes / board.l2_bytes,
+        "bytes_over_l2": moved / board.l2_bytes,
+        "problems_per_sm": found.problems / board.sm_count,
+        "problem_rows": found.rows,
+        "problem_columns": found.columns,
+        "problem_depth": found.depth,
         "hit_share": found.hit_share,
-        "largest_rows": _log(found.largest),
-        "tensor_flops_per_second": _log(found.flops / np.maximum(compute, 1e-30) / 1e12),
-        "bandwidth": np.log2(board.bandwidth / 1e12),
+        "largest_rows": found.largest,
+        "serial_depth": serial,
+        "tensor_flops_per_second": found.flops / np.maximum(compute, 1e-30) / 1e12,
+        "bandwidth": board.bandwidth / 1e12,
         "sm_count": board.sm_count,
-        "l2_bytes": np.log2(board.l2_bytes),
+        "l2_bytes": board.l2_bytes,
         "tdp_watts": board.tdp_watts,
+        **{name: call[name] for name in CALL_FEATURES if name in call},
     }
-    for name in CALL_FEATURES:
-        if name in call:
-            values[name] = call[name] if name in _LINEAR_SCALE else _log(call[name])
-    for at, (rows, columns) in enumerate(TILE_SHAPES):
-        row_tiles = found.row_tiles[min(at, len(TILES) - 1)]
-        tiles = row_tiles * np.ceil(found.columns / columns)
-        waves = tiles / board.sm_count
-        tag = f"{rows}x{columns}"
-        values[f"waves_{tag}"] = _log(waves)
-        values[f"last_wave_{tag}"] = waves / np.maximum(np.ceil(waves), 1.0)
-        values[f"filled_{tag}"] = (
-            found.problems * found.rows * found.columns / np.maximum(tiles * rows * columns, 1.0)
-        )
-    serial = np.maximum(np.ceil(found.row_tiles[-1] * np.ceil(found.columns / 128)
-                                / board.sm_count), 1.0) * found.depth  # fmt: skip
-    values["serial_depth"] = _log(serial)
-    vectors = np.full((size, len(FEATURE_NAMES)), np.nan, dtype=np.float32)
-    for at, name in enumerate(FEATURE_NAMES):
-        if name in values:
-            vectors[:, at] = values[name]
-    return vectors, found
-
-
-def _log(values: ArrayLike) -> Floats:
-    return np.asarray(np.log2(np.maximum(values, 2.0**-40)), dtype=np.float64)
+    table = np.full((len(FEATURE_NAMES), len(moved)), np.nan)
+    for name, value in values.items():
+        table[_AT[name]] = value
+    first, last = _AT["waves_16x128"], _AT["serial_depth"]
+    table[first:last:3] = waves
+    table[first + 1 : last : 3] = waves / np.maximum(np.ceil(waves), 1.0)
+    table[first + 2 : last : 3] = (
+        found.problems * found.rows * found.columns / np.maximum(tiles * rows * columns, 1.0)
+    )
+    table[_MAGNITUDES] = np.log2(np.maximum(table[_MAGNITUDES], 2.0**-40))
+    return np.ascontiguousarray(table.T, dtype=np.float32), found
 
 
 SCHEMA_ID = "operator1"

@@ -193,7 +193,7 @@ class Trees:
 
     def __init__(self, artifact: Artifact[OperatorCard], fitted: Fitted) -> None:
         self._artifact, self.fitted = artifact, fitted
-        self.at = [FEATURE_NAMES.index(name) for name in fitted.inputs]
+        self.at = np.array([FEATURE_NAMES.index(name) for name in fitted.inputs])
         self._lock = Lock()
 
     @cached_property
@@ -214,7 +214,7 @@ class Trees:
 
     def score(self, vectors: NDArray[np.float32]) -> Floats:
         """Logarithms ``[n]`` of vectors of the whole schema."""
-        return self.score_inputs(np.ascontiguousarray(vectors[:, self.at]))
+        return self.score_inputs(vectors.take(self.at, axis=1))
 
     def score_inputs(self, inputs: NDArray[np.float32]) -> Floats:
         """Logarithms ``[n]`` of vectors of ``fitted.inputs`` alone."""
@@ -245,41 +245,36 @@ class Corners(NamedTuple):
     inside: NDArray[np.bool_]
 
 
-def corners(call: Columns, axes: Sequence[str], knots: Mapping[str, Sequence[float]]) -> Corners:
+def corners(
+    call: Columns, axes: Sequence[str], knots: Mapping[str, Sequence[float] | Floats]
+) -> Corners:
     """The simplex of sweep values around each call: its corners step one axis after the other from
     the lower neighbours to the upper ones, the axis with the largest fraction first (Kuhn's
     triangulation). Beyond the ends of an axis the call's own value stands."""
-    size = len(next(iter(call.values())))
-    lower, upper, fraction = [], [], []
-    inside = np.ones(size, dtype=bool)
-    for name in axes:
-        known, asked = np.asarray(knots[name]), call[name]
-        at = np.clip(np.searchsorted(known, asked, side="right") - 1, 0, max(len(known) - 2, 0))
-        low, high = known[at], known[np.minimum(at + 1, len(known) - 1)]
-        within = (asked >= known[0]) & (asked <= known[-1])
-        inside &= within
-        low, high = np.where(within, low, asked), np.where(within, high, asked)
-        # One is added: cached tokens may be none.
-        span = np.log((high + 1.0) / (low + 1.0))
-        part = np.log((asked + 1.0) / (low + 1.0)) / np.where(span > 0, span, 1.0)
-        lower.append(low)
-        upper.append(high)
-        fraction.append(np.where(span > 0, part, 0.0))
-    order = np.argsort(-np.stack(fraction), axis=0, kind="stable")
-    sorted_parts = np.take_along_axis(np.stack(fraction), order, axis=0)
-    levels = np.vstack([np.ones(size), sorted_parts, np.zeros(size)])
+    asked = np.array([call[name] for name in axes])
+    low, high, within = np.empty_like(asked), np.empty_like(asked), np.empty(asked.shape, bool)
+    for row, (name, value) in enumerate(zip(axes, asked, strict=True)):
+        known = np.asarray(knots[name])
+        at = np.searchsorted(known[1:-1], value, side="right")
+        low[row], high[row] = known[at], known[1:][at] if len(known) > 1 else known[0]
+        within[row] = (value >= known[0]) & (value <= known[-1])
+    low, high = np.where(within, low, asked), np.where(within, high, asked)
+    # One is added: cached tokens may be none.
+    span = np.log((high + 1.0) / (low + 1.0))
+    part = np.log((asked + 1.0) / (low + 1.0))
+    fraction = np.where(span > 0, part / np.where(span > 0, span, 1.0), 0.0)
+    order = np.argsort(-fraction, axis=0, kind="stable")
+    levels = np.zeros((len(axes) + 2, asked.shape[1]))
+    levels[0], levels[1:-1] = 1.0, -np.sort(-fraction, axis=0)
     weights = levels[:-1] - levels[1:]
-    rank = np.argsort(order, axis=0)
-    steps = np.arange(len(axes) + 1)[:, None]
-    keep = weights > 1e-9
-    of = np.broadcast_to(np.arange(size), keep.shape)[keep]
+    step, of = np.nonzero(weights > 1e-9)
     found = {name: values[of] for name, values in call.items()}
-    for number, name in enumerate(axes):
-        taken = np.where(steps > rank[number], upper[number], lower[number])[keep]
+    taken = np.where(step > np.argsort(order, axis=0)[:, of], high[:, of], low[:, of])
+    for name, value in zip(axes, taken, strict=True):
         if name == "heads" and "kv_heads" in found:  # the same number of queries a key
-            found["kv_heads"] = found["kv_heads"] * taken / found["heads"]
-        found[name] = taken
-    return Corners(found, weights[keep], of, inside)
+            found["kv_heads"] = found["kv_heads"] * value / found["heads"]
+        found[name] = value
+    return Corners(found, weights[step, of], of, np.asarray(within.all(axis=0)))
 
 
 def _log_base(vectors: NDArray[np.float32]) -> Floats:
@@ -289,11 +284,33 @@ def _log_base(vectors: NDArray[np.float32]) -> Floats:
     return np.asarray(np.log(roofline + LAUNCH_SECONDS), dtype=np.float64)
 
 
+def _rising(
+    operator: str, trees: Trees, near: NDArray[np.float32], of: NDArray[np.intp],
+    below: NDArray[np.float32],
+) -> Floats:  # fmt: skip
+    """Logarithms of the seconds of neighbours, none less than those of the values below them."""
+    told, base = trees.score(near) + _log_base(near), _log_base(below)
+    if operator in REGULAR:
+        able = base > told[of] + np.log(LEAST_SHARE)
+        of, below, base = of[able], below[able], base[able]
+    if len(of):
+        np.maximum.at(told, of, trees.score(below) + base)
+    return told
+
+
 class OperatorModel:
     """The model of one artifact."""
 
     def __init__(self, artifact: Artifact[OperatorCard]) -> None:
         self.card = artifact.card
+        self._knots = {
+            operator: {
+                name: np.array(facts.knots[name])
+                for name in AXES.get(operator, ())
+                if name in facts.knots
+            }
+            for operator, facts in artifact.card.operators.items()
+        }
         self._trees = {
             (operator, quantity): Trees(artifact, fitted)
             for operator, facts in artifact.card.operators.items()
@@ -312,9 +329,8 @@ class OperatorModel:
 
     def corners(self, operator: str, call: Columns) -> Corners:
         """Neighbours of calls in the sweep of an operator."""
-        facts = self.card.operators[operator]
-        axes = [name for name in AXES.get(operator, ()) if name in facts.knots]
-        return corners(call, axes, facts.knots)
+        knots = self._knots[operator]
+        return corners(call, [*knots], knots)
 
     def has_power(self, operator: str) -> bool:
         """Whether watts of the operator were measured."""
@@ -332,62 +348,56 @@ class OperatorModel:
         if operator not in self.card.operators:
             known = ", ".join(self.card.operators)
             raise ModelError(f"no model of {operator} on {self.card.gpu}; it has {known}")
-        around = self.corners(operator, call)
-        count = len(around.weights)
-        both = {name: np.concatenate([around.call[name], each]) for name, each in call.items()}
-        found, whole = features(operator, both, board)
-        near, vectors = found[:count], found[count:]
-        exact = Quantities(*(part[..., count:] for part in whole))
+        other, trees = power_from or self, self.trees(operator, "time")
+        assert trees is not None
+        around = drawn = self.corners(operator, call)
+        of, lower = self._lower(operator, around.call)
+        asked: list[Columns] = [call, around.call, lower]
+        if power_from is not None:
+            drawn = power_from.corners(operator, call)
+            asked.append(drawn.call)
+        every = {name: np.concatenate([each[name] for each in asked]) for name in call}
+        found, whole = features(operator, every, board)
+        ends = np.cumsum([len(each["math_bits"]) for each in asked])
+        vectors, near, below, *drawing = np.split(found, ends[:-1])
+        size = len(vectors)
+        exact = Quantities(*(part[..., :size] for part in whole))
         compute, memory = roofline_seconds(exact, call["math_bits"], board)
         roofline = np.maximum(compute, memory)
-        size = len(roofline)
 
         def mean(scores: Floats, near: Corners) -> Floats:
             weighted = near.weights * scores
             return np.asarray(np.bincount(near.of, weighted, minlength=size), dtype=np.float64)
 
-        trees = self.trees(operator, "time")
-        assert trees is not None
-        if operator == "gemm" and not self.pooled:  # what the roofline knows, at the call itself
+        if self._by_roofline(operator):  # what the roofline knows, at the call itself
             time = mean(trees.score(near), around) + np.log(roofline + LAUNCH_SECONDS)
         else:
-            time = mean(self._rising(operator, trees, around, near, board), around)
+            time = mean(_rising(operator, trees, near, of, below), around)
         least = np.maximum(compute, np.maximum(exact.bytes - board.l2_bytes, 0) / board.bandwidth)
         seconds = np.maximum(np.exp(time), least)
         # Trees of power tell the logarithm of the share of the limit.
-        other = power_from or self
-        if power_from is not None:
-            around = other.corners(operator, call)
-            near, _ = features(operator, around.call, board)
-        limit = other.limit_watts(board)
-        power = other.trees(operator, "power")
-        shares = np.full(size, np.nan) if power is None else mean(power.score(near), around)
+        limit, power = other.limit_watts(board), other.trees(operator, "power")
+        shares = np.full(size, np.nan)
+        if power is not None:
+            shares = mean(power.score(drawing[0] if drawing else near), drawn)
         watts = np.minimum(np.exp(shares), 1.0) * limit
         steady = other._sustained(operator, compute / seconds, memory / seconds, limit)
-        return Told(seconds, watts, steady, around.inside, exact, roofline,
+        return Told(seconds, watts, steady, drawn.inside, exact, roofline,
                     vectors)  # fmt: skip
 
-    def _rising(
-        self, operator: str, trees: Trees, around: Corners, near: NDArray[np.float32], board: Board
-    ) -> Floats:
-        """Logarithms of the seconds of neighbours, none less than those of sweep values with fewer
-        tokens, all else equal."""
-        axis = GROWS[operator]
-        told = trees.score(near) + _log_base(near)
-        known = np.asarray(self.card.operators[operator].knots[axis])
-        below = np.searchsorted(known, around.call[axis])[:, None] - 1 - np.arange(RISING_STEPS)
+    def _by_roofline(self, operator: str) -> bool:
+        return operator == "gemm" and not self.pooled
+
+    def _lower(self, operator: str, near: Columns) -> tuple[NDArray[np.intp], Columns]:
+        """Sweep values with fewer tokens than neighbours, all else equal, that their times are held
+        against: whose they are, ``[m]``, and their columns."""
+        axis, steps = GROWS[operator], 0 if self._by_roofline(operator) else RISING_STEPS
+        known = self._knots[operator][axis]
+        below = np.searchsorted(known, near[axis])[:, None] - 1 - np.arange(steps)
         of, step = np.nonzero(below >= 0)
-        if not len(of):
-            return told
-        lower = {name: values[of] for name, values in around.call.items()}
+        lower = {name: values[of] for name, values in near.items()}
         lower[axis] = known[below[of, step]]
-        vectors, _ = features(operator, lower, board)
-        base = _log_base(vectors)
-        if operator in REGULAR:
-            able = base > told[of] + np.log(LEAST_SHARE)
-            of, vectors, base = of[able], vectors[able], base[able]
-        np.maximum.at(told, of, trees.score(vectors) + base)
-        return told
+        return of, lower
 
     def _sustained(self, operator: str, compute: Floats, memory: Floats, limit: float) -> Floats:
         """Watts while calls follow each other without a pause, of shares of both peaks; NaN where

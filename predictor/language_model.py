@@ -21,10 +21,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattcast.features.errors import Diagnostic, LaunchError, ModelError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.operators import Board, Columns, Floats, board_of, roofline_seconds
+from wattcast.features.operators import roofline_seconds
 from wattcast.models.clocks import checked_limit
 from wattcast.models.intervals import BASIS_ORDER, Basis
-from wattcast.models.operators import POOLED, OperatorModel, limited
+from wattcast.models.operators import limited
 from wattcast.predictor import parts
 from wattcast.predictor.decoder import Decoder, Part, decoder_of
 from wattcast.predictor.messages import Energy, Power, Time, WarningLine
@@ -40,7 +40,7 @@ from wattcast.predictor.messages.language_model import (
 )
 from wattcast.predictor.messages.operators import Operator, OperatorOptions
 from wattcast.predictor.messages.predict import Trust
-from wattcast.predictor.parts.operators import Asked, columns, kind_of, model_of
+from wattcast.predictor.parts.operators import Asked, columns, kind_of, model_of, power_model
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -506,22 +506,23 @@ def operator_calls(
     for number, operator in enumerate(operators):
         together[kind_of(operator)].append(number)
     calls: dict[int, Call] = {}
-    board, options = board_of(gpu), OperatorOptions(framework=None, power_limit_watts=None)
+    board = predictor.operators.board(gpu)
+    options = OperatorOptions(framework=None, power_limit_watts=None)
     for kind, at in together.items():
         model = model_of(predictor, kind, gpu.id)
         call = columns(kind, model, [Asked(operators[number], gpu, options) for number in at])
-        told = model.predict(kind, call, board)
+        source = power_model(predictor, kind, model)
+        if not source.has_power(kind):
+            raise ModelError(f"no watts of {kind} are known on {gpu.id}", gpu=gpu.id)
+        told = model.predict(kind, call, board, None if source is model else source)
         narrow = call["math_bits"] < 16
         if narrow.any() and not model.pooled and len(model.card.operators[kind].frameworks) > 1:
             other = model.predict(kind, {**call, "framework": 1.0 - call["framework"]}, board)
             faster = narrow & (other.seconds < told.seconds)
             told = told._replace(
                 seconds=np.where(faster, other.seconds, told.seconds),
-                watts=np.where(faster, other.watts, told.watts),
+                watts=np.where(faster & (source is model), other.watts, told.watts),
             )
-        source, watts = model, told.watts
-        if np.isnan(watts).any():
-            source, watts = _pooled(predictor, kind, call, board, gpu)
         training = source.card.training
         most = gpu.tdp_watts if source.pooled else training.limit_watts
         idle = training.idle_watts * most / training.limit_watts
@@ -537,7 +538,7 @@ def operator_calls(
         rows = zip(
             at,
             told.seconds.tolist(),
-            watts.tolist(),
+            told.watts.tolist(),
             told.inside.tolist(),
             (compute / (compute + memory)).tolist(),
             strict=True,
@@ -545,13 +546,3 @@ def operator_calls(
         for number, seconds, drawn, inside, share in rows:
             calls[number] = Call(kind, seconds, drawn, *widths[inside], idle, most, share)
     return [calls[number] for number in range(len(operators))]
-
-
-def _pooled(
-    predictor: Predictor, kind: str, call: Columns, board: Board, gpu: GpuProfile
-) -> tuple[OperatorModel, Floats]:
-    """Watts of calls on a board whose watts nobody measured."""
-    pooled = predictor.operators.of(POOLED)
-    if pooled is None or pooled.trees(kind, "power") is None:
-        raise ModelError(f"no watts of {kind} are known on {gpu.id}", gpu=gpu.id)
-    return pooled, pooled.predict(kind, call, board).watts

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -358,8 +359,8 @@ class OperatorModel:
             asked.append(drawn.call)
         every = {name: np.concatenate([each[name] for each in asked]) for name in call}
         found, whole = features(operator, every, board)
-        ends = np.cumsum([len(each["math_bits"]) for each in asked])
-        vectors, near, below, *drawing = np.split(found, ends[:-1])
+        ends = [0, *accumulate(len(each["math_bits"]) for each in asked)]
+        vectors, near, below, *drawing = (found[a:b] for a, b in pairwise(ends))
         size = len(vectors)
         exact = Quantities(*(part[..., :size] for part in whole))
         compute, memory = roofline_seconds(exact, call["math_bits"], board)

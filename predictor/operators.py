@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import cache, lru_cache
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from wattcast.models.intervals import Estimate
 from wattcast.models.operators import OperatorModel, Quantity, Told, limited
 from wattcast.predictor import parts
 from wattcast.predictor.explain.operators import explain_operator
-from wattcast.predictor.messages import ClocksAnswer, KernelName, WarningLine
+from wattcast.predictor.messages import ClocksAnswer, KernelName, ModelReference, WarningLine
 from wattcast.predictor.messages import operators as messages
 from wattcast.predictor.messages.predict import (
     OperatorFigures,
@@ -73,7 +74,7 @@ def predict_operator(
     asked = [Asked(request.operator, gpu, request) for gpu in gpus_of(predictor, request)]
     answers: list[PredictAnswer] = []
     begun: list[Future[None]] = [] if rows is None else rows
-    for one, answer in zip(asked, predicted(predictor, asked), strict=True):
+    for one, answer in zip(asked, [*predicted(predictor, asked)], strict=True):
         if isinstance(answer, Exception):
             raise answer
         if request.explain is not None and answer.power is not None:
@@ -106,20 +107,25 @@ def predict_operators(predictor: Predictor, request: messages.OperatorBatchReque
     """Predictions of many calls on one GPU, in their order; nothing is stored. One that has none
     has its problem in its place. Raises GpuError and ClockError."""
     gpu = predictor.gpus.load(request.gpu)
-    found = predicted(predictor, [Asked(one, gpu, request) for one in request.operators])
-    able = [one for one in found if isinstance(one, PredictAnswer)]
+    predictions: list[BatchPrediction] = []
+    model, notes = None, list[WarningLine]()
+    for one in predicted(predictor, [Asked(one, gpu, request) for one in request.operators]):
+        predictions.append(BatchPrediction(**_one_of_many(one)))
+        if isinstance(one, PredictAnswer):
+            model = model or one.model
+            notes += one.warnings
     return BatchAnswer(
         gpu=gpu.id,
         kernel=None,
         compiled=None,
         clocks=ClocksAnswer(core_mhz=gpu.core_mhz, memory_mhz=gpu.memory_mhz),
-        model=able[0].model if able else None,
+        model=model,
         time_model=None,
         analysis=None,
-        predictions=[BatchPrediction(**_one_of_many(one)) for one in found],
-        failed=len(found) - len(able),
+        predictions=predictions,
+        failed=sum(each.problem is not None for each in predictions),
         needs=[],
-        warnings=_first_of_each_code(able),
+        warnings=_first_of_each_code(notes),
     )
 
 
@@ -141,7 +147,7 @@ def sweep_operator(
     operators = [_combined(request.operator, values) for values in combinations]
     asked = [Asked(one, gpu, request) for gpu in gpus for one in operators
              if not isinstance(one, LaunchError)]  # fmt: skip
-    answers = iter(predicted(predictor, asked))
+    answers = predicted(predictor, asked)
     found = [one if isinstance(one, LaunchError) else next(answers)
              for _ in gpus for one in operators]  # fmt: skip
     able = {at: one for at, one in enumerate(found) if isinstance(one, PredictAnswer)}
@@ -175,7 +181,7 @@ def sweep_operator(
         ],
         best={name: point.key for name, point in best.items()},
         failed=len(found) - len(able),
-        warnings=_first_of_each_code([*able.values()]),
+        warnings=_first_of_each_code([note for one in able.values() for note in one.warnings]),
     )
 
 
@@ -194,9 +200,8 @@ def _combined(
         return LaunchError(f"{place}: {first['msg']}".removeprefix(": "), field="operator")
 
 
-def _first_of_each_code(answers: Sequence[PredictAnswer]) -> list[WarningLine]:
-    every = [one for answer in answers for one in answer.warnings]
-    return list({one.code: one for one in reversed(every)}.values())
+def _first_of_each_code(notes: Sequence[WarningLine]) -> list[WarningLine]:
+    return list({one.code: one for one in reversed(notes)}.values())
 
 
 def _one_of_many(found: PredictAnswer | LaunchError | ModelError) -> dict[str, Any]:
@@ -209,8 +214,9 @@ def _one_of_many(found: PredictAnswer | LaunchError | ModelError) -> dict[str, A
 
 def predicted(
     predictor: Predictor, asked: Sequence[Asked]
-) -> list[PredictAnswer | LaunchError | ModelError]:
-    """Answers in the order asked; an error in the place of a call that has none."""
+) -> Iterator[PredictAnswer | LaunchError | ModelError]:
+    """Answers in the order asked, one made at a time: ten thousand kept would busy the collector
+    of garbage for longer than they take. An error stands in the place of a call that has none."""
     found: list[Any] = [None] * len(asked)
     for kind, gpu_id, at in _together(asked):
         try:
@@ -229,9 +235,11 @@ def predicted(
         power = power_model(predictor, kind, model)
         call = columns(kind, model, [asked[n] for n in able])
         told = model.predict(kind, call, board, None if power is model else power)
+        reference = reference_of(power.card)
         for row, number in enumerate(able):
-            found[number] = _answer(asked[number], kind, (model, power), board, told, row)
-    return found
+            found[number] = kind, (model, power), reference, board, told, row
+    for one, each in zip(asked, found, strict=True):
+        yield _answer(one, *each) if isinstance(each, tuple) else each
 
 
 def _together(asked: Sequence[Asked]) -> Iterator[tuple[str, str, list[int]]]:
@@ -281,8 +289,8 @@ def least_bytes(operator: messages.Operator) -> float:
 
 
 def _answer(
-    one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel], board: Board, told: Told,
-    row: int,
+    one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel], reference: ModelReference,
+    board: Board, told: Told, row: int,
 ) -> PredictAnswer:  # fmt: skip
     model, power_by = models
     gpu, card = one.gpu, power_by.card
@@ -292,7 +300,11 @@ def _answer(
     moved, weights = told.quantities.moved_bytes, told.quantities.weight_bytes
     flops, size = float(told.quantities.flops[row]), float(moved[row] + weights[row])
     roofline = float(told.roofline[row])
-    math_bits = int(values_of(one.operator)["math_bits"])
+    features = {
+        name: None if value != value else value
+        for name, value in zip(FEATURE_NAMES, told.vectors[row].tolist(), strict=True)
+    }
+    math_bits = features["math_bits"] or 0.0
     peak = board.tensor[16 if math_bits >= 16 else 8 if math_bits >= 8 else 4]
     compute = flops / peak
     measured_limit = power_by.limit_watts(board)
@@ -321,15 +333,12 @@ def _answer(
         **parts.costs(time, power, energy),
         clocks=ClocksAnswer(core_mhz=gpu.core_mhz * clock, memory_mhz=gpu.memory_mhz),
         power_limit_watts=limit,
-        model=reference_of(card),
+        model=reference,
         components=None,
         time_model=None,
         schema=card.feature_schema.id,
-        features={
-            name: None if value != value else value
-            for name, value in zip(FEATURE_NAMES, told.vectors[row].tolist(), strict=True)
-        },
-        trust=_trust(power_by, inside),
+        features=features,
+        trust=_trust(power_by.pooled, inside),
         warnings=[*outside, *_notes(one, kind, models, framework)],
         operator=OperatorFigures(
             asked=one.operator.model_dump(),
@@ -366,13 +375,15 @@ def _energy(power: Estimate, time: Estimate) -> Estimate:
     return Estimate(value, *ends, power.level, power.basis)
 
 
-def _trust(model: OperatorModel, inside: bool) -> Trust:
-    if model.pooled:
+@cache
+def _trust(pooled: bool, inside: bool) -> Trust:
+    if pooled:
         return Trust(mark="estimated board", why="nobody measured it on boards of this kind")
     more = "" if inside else ", outside what it was fitted on"
     return Trust(mark="measured board", why=f"the model was fitted on boards of this kind{more}")
 
 
+@lru_cache(maxsize=256)
 def _warning(code: str, detail: str) -> WarningLine:
     return WarningLine(code=code, detail=detail, line=None, source_line=None)
 
@@ -406,7 +417,9 @@ def _notes(
             f"{framework} was not measured for {kind} here; its kernels are taken to be as fast as "
             f"those of {', '.join(facts.frameworks)}",
         )
-    format_ = getattr(operator, "kv_dtype", getattr(operator, "dtype", None))
+    format_ = getattr(operator, "dtype", None)
+    if isinstance(operator, messages.Attention):
+        format_ = operator.kv_dtype
     format_ = "bfloat16" if format_ == "float16" else format_
     if format_ is not None and format_ not in facts.formats:
         yield _warning(

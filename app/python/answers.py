@@ -47,7 +47,7 @@ class Prediction(PredictAnswer):
         file: str | None = None,
     ) -> Prediction:
         """An answer for one GPU, its request, and the name of the file it came from."""
-        made = cls.model_construct(answer.model_fields_set, **dict(answer))
+        made = cls.model_construct(answer.model_fields_set, **vars(answer))
         made._file = file
         made._request = request.model_copy(update={"gpu": made.gpu, "gpus": None})
         made._registry = registry

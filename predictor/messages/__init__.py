@@ -474,7 +474,7 @@ class Interval(Answer):
         """An estimate as answers hold it; the first member is its value."""
         names = ["low", "high", "level", "basis", *["widened"] * (estimate.widened != 1.0)]
         told: dict[str, Any] = {name: getattr(estimate, name) for name in names}
-        told[next(iter(cls.model_fields))] = estimate.value
+        told[next(iter(cls.__pydantic_fields__))] = estimate.value
         return cls(**told)
 
 

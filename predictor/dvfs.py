@@ -159,7 +159,8 @@ def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> Dvfs
 
     def under(*limits: float | None) -> list[Any]:
         options = [request.model_copy(update={"power_limit_watts": each}) for each in limits]
-        found = predicted(predictor, [Asked(request.operator, gpu, each) for each in options])
+        asked = [Asked(request.operator, gpu, each) for each in options]
+        found = [*predicted(predictor, asked)]
         for each in found:
             if isinstance(each, Exception):
                 raise each

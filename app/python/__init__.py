@@ -155,7 +155,7 @@ def operators(
     more = {"framework": framework, "power_limit_watts": power_limit_watts, "gpu": gpu}
     requests = [OperatorRequest.model_validate({"operator": dict(c), **more}) for c in calls]
     profile = opened.gpus.load(gpu)
-    found = predicted(opened, [Asked(one.operator, profile, one) for one in requests])
+    found = [*predicted(opened, [Asked(one.operator, profile, one) for one in requests])]
     for one in found:
         if isinstance(one, Exception):
             raise one

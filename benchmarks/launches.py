@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -32,6 +33,7 @@ def rows() -> Iterator[Row]:
     clock = (ROOT / "tests" / "fixtures" / "ptx" / "clock.ptx").read_text(encoding="utf-8")
     yield at_most("the authors' clock kernel, new launch", 1e3 * _new_launches(clock), 5.0, "ms")
     yield from _in_depth(vector_add)
+    yield from _library()
 
 
 def _services() -> Any:
@@ -115,3 +117,23 @@ def _in_depth(ptx: str) -> Iterator[Row]:
     advise(services, request)
     advice = median_seconds(lambda: advise(services, request), 10)
     yield fact("advice on a launch that has been advised on", advice * 1e3, "ms")
+
+
+def _library() -> Iterator[Row]:
+    """Operators and a language model on a board whose power the pooled model tells."""
+    import wattcast
+    from wattcast.predictor.messages.operators import OperatorBatchRequest
+    from wattcast.predictor.operators import predict_operators
+
+    gpu, tokens, services = "h100-sxm5", itertools.count(1000), _services()
+    shape: dict[str, Any] = {"n": 4096, "k": 4096}
+    one = median_seconds(lambda: wattcast.operator("gemm", m=next(tokens), gpu=gpu, **shape), 300)
+    yield at_most("an operator, new shape", one * 1e3, 0.3, "ms")
+    calls = [{"name": "gemm", "m": m, **shape} for m in range(1, 10_001)]
+    many = OperatorBatchRequest.model_validate({"operators": calls, "gpu": gpu})
+    seconds = median_seconds(lambda: predict_operators(services, many), 3, 1)
+    yield at_most("10,000 operators", seconds, 1.0, "s")
+    configs = tomllib.loads((ROOT / "tests/fixtures/language_models.toml").read_text("utf-8"))
+    llama = configs["llama-3-8b"]["config"]
+    told = median_seconds(lambda: wattcast.language_model(llama, gpu=gpu, prompt=next(tokens)), 30)
+    yield at_most("forecast of a language model", told * 1e3, 5.0, "ms")

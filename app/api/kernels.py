@@ -66,7 +66,7 @@ from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
 from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
 from wattcast.predictor.predict import is_quick, predict
-from wattcast.predictor.reports.brief import forms
+from wattcast.predictor.reports.brief import forms, with_brief
 from wattcast.predictor.reports.sarif import MEDIA_TYPE
 from wattcast.predictor.reports.sarif import sarif as located
 
@@ -105,7 +105,15 @@ def _post(path: str, answer: Any, kinds: str, body: str = BODY_PROBLEMS) -> Call
     """A route; ``kinds``: its problems beside those of its ``body``, which mostly brings code."""
     short = {each.__name__ for each in get_args(answer) or (answer,)} <= forms().keys()
     more = [Depends(detail)] if short else []
+    answer = with_brief(answer) if short else answer
     return router.answers(path, answer, f"{body} {kinds}", method="POST", dependencies=more)
+
+
+def _kept(path: str, answer: Any) -> Callable[[F], F]:
+    """A route to what follows from a prediction that is kept, as SARIF too."""
+    path = f"/predictions/{{prediction_id}}/{path}"
+    also: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}}}}
+    return kept.answers(path, with_brief(answer), KEPT_PROBLEMS, also=also)
 
 
 @_post("/predict", PredictAnswer | PredictAnswers, "clocks gpu model busy time-limit store")
@@ -252,7 +260,7 @@ async def post_cost(request: Request, body: CostRequest) -> Response:
     return await _run(request, cost.cost, body)
 
 
-@kept.answers("/predictions/{prediction_id}/hotspots", HotspotsAnswer, KEPT_PROBLEMS)
+@_kept("hotspots", HotspotsAnswer)
 async def get_hotspots(
     request: Request,
     prediction_id: UUID,
@@ -270,7 +278,7 @@ async def get_hotspots(
     return await _run(request, hotspots.hotspots, prediction_id, rows, sarif=sarif)
 
 
-@kept.answers("/predictions/{prediction_id}/advice", AdviceAnswer, KEPT_PROBLEMS)
+@_kept("advice", AdviceAnswer)
 async def get_advice(
     request: Request, prediction_id: UUID, detail: Detail = "full", sarif: SarifFile = None
 ) -> Response:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Union, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import to_json
 
 from wattcast.features.checked import read_toml
@@ -26,6 +26,23 @@ DIGITS = 4
 def forms() -> Mapping[str, Any]:
     """The brief form by the name of the answer's class."""
     return read_toml(Path(__file__).with_suffix(".toml"))
+
+
+def with_brief(answer: Any) -> Any:
+    """A model of an answer, or of one of several, and the brief forms of those that have one: what
+    a route that takes ``detail`` may answer."""
+    kinds = get_args(answer) or (answer,)
+    short = [_model(each.__name__) for each in kinds if each.__name__ in forms()]
+    return Union[(*kinds, *short)]
+
+
+@cache
+def _model(name: str) -> type[BaseModel]:
+    members: dict[str, Any] = dict.fromkeys((*forms()[name], "left_out"), (Any, None))
+    told = f"The brief form of `{name}`: what it does not hold is left out."
+    return create_model(
+        f"Brief{name}", __config__=ConfigDict(extra="forbid"), __doc__=told, **members
+    )
 
 
 def brief(answer: BaseModel, *, kept: bool = False) -> bytes:

@@ -1,7 +1,7 @@
 """Command line: ``wattcast predict | explain | advise | gpus | doctor | ...``.
 
 Each command lies in a file of its own; ``group.py`` lists them, ``examples.toml`` holds the
-examples of their help. Errors are one line on stderr, with the exit statuses of ``exits.py``.
+examples of their help. Errors are one line on stderr, with the exit statuses of ``output.py``.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def execute(
     bound; see ``Effort``). Where it ends first, a few of the blocks are run with a budget of their
     own, and where that ends too, counts are extrapolated; a Diagnostic tells.
     ``extrapolate=False`` runs every iteration of every loop; ``forced`` tells the trips of loops of
-    the kernel that made-up data would decide (``forced.py``). ``gpu`` only tells the number of
+    the kernel that made-up data would decide (``trips.py``). ``gpu`` only tells the number of
     multiprocessors that ``%smid`` spreads over. Results depend on these arguments alone.
     Raises LaunchError for arguments that do not fit the kernel's parameters, PtxError for a
     body that is not PTX, GivenUpError where the request's clock runs out.

@@ -23,11 +23,12 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from pydantic import Field, ValidationError
 
+from wattcast.app.logs import log
 from wattcast.app.python.choices import found_gpus
 from wattcast.app.python.code import SUFFIXES, source
 from wattcast.app.services.analyses import AnalysisPool
 from wattcast.app.services.models.standalone import standalone_predictor
-from wattcast.app.settings import Settings, installed_version, is_loopback, log
+from wattcast.app.settings import Settings, installed_version, is_loopback
 from wattcast.features.checked import read_toml
 from wattcast.features.errors import MissingExtraError, ServiceError, WattcastError
 from wattcast.predictor import Predictor, hotspots, language_model, operators, parts, rank

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from wattcast.app import metrics, problems
-from wattcast.app import settings as logs
+from wattcast.app import logs, metrics, problems
 from wattcast.app.api import (
     applications,
     catalog,

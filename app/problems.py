@@ -24,7 +24,7 @@ from pydantic_core import to_json
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from wattcast.app.settings import REQUEST_ID, log
+from wattcast.app.logs import REQUEST_ID, log
 from wattcast.features.checked import PositiveInt, Strict, Text, read_toml
 from wattcast.features.errors import (
     GpuError,

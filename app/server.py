@@ -22,7 +22,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from wattcast.app import settings as logs
+from wattcast.app import logs
 from wattcast.app.main import create_app
 from wattcast.app.services import Services
 from wattcast.app.settings import Settings

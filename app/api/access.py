@@ -36,9 +36,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import problems
+from wattcast.app.logs import log
 from wattcast.app.services import Services
 from wattcast.app.services.analyses import CALLER_NAME
-from wattcast.app.settings import Settings, is_loopback, log
+from wattcast.app.settings import Settings, is_loopback
 from wattcast.app.store.database import StoreError
 from wattcast.app.store.keys import ApiKey
 from wattcast.app.store.keys import Scope as KeyScope

@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import metrics, problems
 from wattcast.app.api.access import UPLOADING
-from wattcast.app.settings import REQUEST_ID, Settings, access, is_json, log
+from wattcast.app.logs import REQUEST_ID, access, is_json, log
+from wattcast.app.settings import Settings
 
 BODY_SECONDS = 60.0
 """Longest time a body may take to arrive: 256 MiB at 36 Mbit/s."""

@@ -1,7 +1,7 @@
 """Command line: ``wattcast predict | explain | advise | gpus | doctor | ...``.
 
 Each command lies in a file of its own; ``group.py`` lists them, ``examples.toml`` holds the
-examples of their help. Errors are one line on stderr, with the exit statuses of ``output.py``.
+examples of their help. Errors are one line on stderr, with the exit statuses of ``exits.py``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from wattcast.app.cli.exits import Exit, status_of
 from wattcast.app.cli.group import Root
-from wattcast.app.cli.output import Exit, status_of
 from wattcast.features.errors import MissingExtraError, WattcastError
 
 app = typer.Typer(

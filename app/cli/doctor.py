@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from wattcast.app.cli.output import Exit, Shown, predictor
+from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.output import Shown, predictor
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import WattcastError
 from wattcast.predictor.reports import Column, Report, Table

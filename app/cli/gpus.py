@@ -11,18 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import fail, progress
-from wattcast.app.cli.output import (
-    Exit,
-    Shown,
-    console,
-    line,
-    predictor,
-    print_json,
-    rows,
-    show,
-    told,
-)
+from wattcast.app.cli.output import Shown, console, line, predictor, print_json, rows, show, told
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 from wattcast.features.gpus.loader import squeezed

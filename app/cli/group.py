@@ -133,7 +133,7 @@ class _Helpful(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         if not any(self.name in PANELS[panel] for panel in _ANSWERING):
             return super().invoke(ctx)
-        from wattcast.app.cli.output import working
+        from wattcast.app.cli.progress import working
 
         with working(str(self.name)):
             return super().invoke(ctx)
@@ -173,7 +173,7 @@ class Root(Group):
         _sections(formatter, {title: list(self._told(ctx, PANELS[title])) for title in PANELS})
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from wattcast.app.cli.output import MEANINGS
+        from wattcast.app.cli.exits import MEANINGS
 
         show_examples(ctx, formatter)
         _sections(

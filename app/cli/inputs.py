@@ -41,7 +41,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.models import OptionInfo, ParameterInfo
 
-from wattcast.app.cli.output import Exit, clear, forms_of, show
+from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.output import forms_of, show
+from wattcast.app.cli.progress import clear
 from wattcast.predictor.messages import Clocks, Described, KernelCode, LaunchRequest, Like
 from wattcast.predictor.messages.dvfs import ConstraintsRequest, DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest

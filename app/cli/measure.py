@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import OWN, Options, fail, progress
-from wattcast.app.cli.output import Exit, Shown, told
+from wattcast.app.cli.output import Shown, told
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 

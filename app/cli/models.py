@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import Exit, Shown, print_json, rows, services, show, told
+from wattcast.app.cli.output import Shown, print_json, rows, services, show, told
 from wattcast.app.settings import Settings
 from wattcast.predictor.reports import Block, Line
 
@@ -100,7 +101,7 @@ def worker(jobs: int | None = None) -> None:
     Args:
         jobs: Jobs run at once. Default: WATTCAST_JOB_WORKERS.
     """
-    from wattcast.app import settings as logs
+    from wattcast.app import logs
     from wattcast.app.jobs.worker import Worker
     from wattcast.app.store.database import Pool, open_database
     from wattcast.app.store.jobs import JobStore

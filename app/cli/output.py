@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
@@ -17,144 +15,16 @@ from pydantic_core import to_json
 from rich.console import Console
 from rich.text import Text
 
+from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.progress import clear
 from wattcast.app.settings import Settings
 from wattcast.predictor import messages, reports
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
     from sqlalchemy.engine import Engine
 
     from wattcast.app.services import Services
     from wattcast.predictor import Predictor
-
-
-# Exit statuses: one table, which every command keeps and ``wattcast --help`` prints.
-
-
-class Exit(IntEnum):
-    """What a status means; ``MEANINGS`` says it in words."""
-
-    DONE = 0
-    NO_ANSWER = 1
-    BAD_INPUT = 2
-    EXCEEDED = 3
-    GIVEN_UP = 4
-    INTERRUPTED = 130
-
-
-MEANINGS = {
-    Exit.DONE: "done",
-    Exit.NO_ANSWER: "no answer, or a check failed; one line on stderr says why",
-    Exit.BAD_INPUT: "wrong usage or input: an option, a file, a GPU, a launch or code",
-    Exit.EXCEEDED: "a limit of `wattcast diff` is exceeded, or `wattcast judge` refuses",
-    Exit.GIVEN_UP: "given up after --analysis-seconds",
-    Exit.INTERRUPTED: "interrupted from the keyboard",
-}
-
-BAD_INPUT = frozenset(
-    {
-        *("ptx-syntax", "cuda-compile", "kernel", "launch", "clocks", "gpu", "schema", "data"),
-        *("validation", "unknown-batch", "unknown-gpu", "unknown-model", "unknown-schema"),
-        "model-config",
-    }
-)
-"""Slugs of errors (``features/errors.py``) that are about what the user gave. Right input beyond
-what can be answered is none: a kernel too complex, constraints that nothing keeps to."""
-
-
-def status_of(slug: str) -> Exit:
-    """The exit status of a WattcastError with this slug."""
-    if slug == "time-limit":
-        return Exit.GIVEN_UP
-    return Exit.BAD_INPUT if slug in BAD_INPUT else Exit.NO_ANSWER
-
-
-# A bar on the terminal for what lasts over a second; nothing where nobody looks at one.
-
-PATIENCE_SECONDS = 1.0
-"""How long nothing is shown: most answers are there before."""
-
-
-class _Bar:
-    """Shown from ``PATIENCE_SECONDS`` on, until something is printed or the work is done."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._of: tuple[int, int] | None = None
-        self._shown: Progress | None = None
-        self._over = False
-        self._lock = threading.Lock()
-        self._timer = threading.Timer(PATIENCE_SECONDS, self._show)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def advance(self, done: int, total: int) -> None:
-        with self._lock:
-            self._of = done, total
-            if self._shown is not None:
-                self._shown.update(self._shown.task_ids[0], completed=done, total=total)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._over = True
-            self._timer.cancel()
-            if self._shown is not None:
-                self._shown.stop()
-                self._shown = None
-
-    def _show(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with self._lock:
-            if self._over:
-                return
-            shown = Progress(
-                *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
-            )
-            done, total = self._of or (0, None)
-            shown.add_task(self._what, completed=done, total=total)
-            shown.start()
-            self._shown = shown
-
-
-_bars: list[_Bar] = []
-"""The bar of the command that runs, if it has one."""
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show a bar on stderr while the block runs, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    bar = _Bar(what)
-    _bars.append(bar)
-    try:
-        yield
-    finally:
-        bar.clear()
-        _bars.remove(bar)
-
-
-def advance(done: int, total: int) -> None:
-    """So many parts of the work are done."""
-    for bar in _bars:
-        bar.advance(done, total)
-
-
-def clear() -> None:
-    """Take the bar away: something is going to be printed."""
-    for bar in _bars:
-        bar.clear()
-
 
 _PIPED_WIDTH = 240
 """Columns when nobody looks: a line that is cut or folded cannot be searched."""

@@ -15,8 +15,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 import typer
 
 from wattcast.app.cli import inputs
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import fail
-from wattcast.app.cli.output import Exit, Shown, predictor
+from wattcast.app.cli.output import Shown, predictor
 from wattcast.app.settings import Settings
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 

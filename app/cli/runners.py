@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.output import Exit
+from wattcast.app.cli.exits import Exit
 from wattcast.features.errors import LaunchError, WattcastError
 from wattcast.features.launch import PointerHint
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from wattcast.app import settings as logs
+from wattcast.app import logs
 from wattcast.app.jobs.worker import NO_ROOM_STATUS, TOKEN_VARIABLE
 from wattcast.app.problems import is_full
 from wattcast.app.settings import Settings

@@ -22,7 +22,8 @@ from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from wattcast.app.settings import Settings, foreign_environment, log
+from wattcast.app.logs import log
+from wattcast.app.settings import Settings, foreign_environment
 from wattcast.app.store.jobs import ENDED, Claim, JobStore, LeaseLostError
 from wattcast.features.cuda.isolation import Limited
 

@@ -167,7 +167,7 @@ class Services(Predictor):
             try:
                 self.power.warm_up()
             except Exception as error:  # a broken artifact must not end the service
-                from wattcast.app.settings import log  # here: Python's functions never need it
+                from wattcast.app.logs import log
 
                 log().warning("power models not warmed up", why=str(error))
 

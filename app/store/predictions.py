@@ -25,8 +25,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, StatementError
 
+from wattcast.app.logs import log
 from wattcast.app.problems import NOT_STORED
-from wattcast.app.settings import log
 from wattcast.app.store.database import DATABASE_SECONDS, StoreError, store_errors
 from wattcast.app.store.tables import PREDICTIONS, PTX, found, page, read, records
 from wattcast.predictor.parts.memory import Kept, Memory

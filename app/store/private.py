@@ -7,7 +7,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from wattcast.app.settings import log
+from wattcast.app.logs import log
 
 _BESIDE = ("", "-wal", "-shm", ".migrating")
 """A database and what SQLite and we keep beside it; SQLite gives ``-wal`` and ``-shm`` its mode."""

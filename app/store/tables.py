@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Connection, Engine
 
-from wattcast.app.settings import REQUEST_ID
+from wattcast.app.logs import REQUEST_ID
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

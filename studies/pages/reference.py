@@ -49,7 +49,7 @@ def pages() -> dict[str, str]:
 def cli_page() -> str:
     """Every command with its arguments and options, as typer knows them."""
     from wattcast.app.cli import app
-    from wattcast.app.cli.output import MEANINGS
+    from wattcast.app.cli.exits import MEANINGS
 
     parts = [
         "# Commands\n",

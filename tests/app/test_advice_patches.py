@@ -13,7 +13,7 @@ import pytest
 
 from tests.app.conftest import Run
 from tests.reference.machine import run as reference
-from wattcast.app.cli.output import Exit
+from wattcast.app.cli.exits import Exit
 from wattcast.features.cuda import compile_cuda, isolation
 
 pytestmark = pytest.mark.skipif(

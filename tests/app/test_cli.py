@@ -10,7 +10,7 @@ import pytest
 
 import wattcast
 from tests.app.conftest import Run
-from wattcast.app.cli.output import Exit
+from wattcast.app.cli.exits import Exit
 from wattcast.app.settings import Settings
 from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import EXAMPLE_CUDA

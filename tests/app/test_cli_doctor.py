@@ -17,7 +17,7 @@ import pytest
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
 from wattcast.app.cli import doctor, predict
-from wattcast.app.cli.output import Exit
+from wattcast.app.cli.exits import Exit
 from wattcast.features.cuda import isolation
 
 LAUNCH = ("--gpu", "v100", "--grid", "4096", "--block", "256")
@@ -202,11 +202,11 @@ def shown(code: str) -> tuple[str, str]:
 
 BAR = """
 import time
-from wattcast.app.cli import output
-with output.working("sweep"):
-    output.advance(1, 3)
+from wattcast.app.cli import progress
+with progress.working("sweep"):
+    progress.advance(1, 3)
     time.sleep({seconds})
-    output.clear()
+    progress.clear()
     print("answer")
 """
 
@@ -230,8 +230,8 @@ def test_bulk_counts_its_files(tmp_path: Path, vector_add: str) -> None:
     for number in range(3):
         (tmp_path / f"{number}.ptx").write_text(vector_add, "utf-8")
     code = (
-        "import sys\nfrom wattcast.app.cli import main, output\n"
-        "output.PATIENCE_SECONDS = 0.0\n"
+        "import sys\nfrom wattcast.app.cli import main, progress\n"
+        "progress.PATIENCE_SECONDS = 0.0\n"
         f"sys.argv = ['wattcast', 'bulk', {str(tmp_path)!r}, *{LAUNCH!r}]\nmain()"
     )
     started = time.monotonic()

@@ -12,8 +12,9 @@ from typer.main import get_command
 
 from tests.app.conftest import Run
 from wattcast.app.cli import app
+from wattcast.app.cli.exits import MEANINGS, Exit, status_of
 from wattcast.app.cli.group import PANELS
-from wattcast.app.cli.output import MEANINGS, Exit, render, status_of
+from wattcast.app.cli.output import render
 from wattcast.features.errors import WattcastError
 from wattcast.predictor import reports
 

@@ -19,8 +19,8 @@ from typer.main import get_command
 
 from tests.app.conftest import Run
 from wattcast.app.cli import app, inputs
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.group import PANELS, examples
-from wattcast.app.cli.output import Exit
 from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import Clocks, Message
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 import wattcast
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
-from wattcast.app.cli.output import Exit
+from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import KernelError, LaunchError
 from wattcast.predictor.compare import compare

@@ -13,7 +13,7 @@ import pytest
 import wattcast
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
-from wattcast.app.cli.output import Exit
+from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import AnalysisError, WattcastError
 from wattcast.predictor.compare import judge, spreads

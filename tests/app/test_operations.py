@@ -21,8 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_registry_artifacts import PLACE, made
-from wattcast.app import metrics
-from wattcast.app import settings as logs
+from wattcast.app import logs, metrics
 from wattcast.app.api import access, guard
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
 from wattcast.app.settings import Settings

@@ -14,10 +14,11 @@ from pydantic_core import from_json, to_json
 from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import problems
+from wattcast.app.logs import REQUEST_ID, configure, log
 from wattcast.app.services import Services
 from wattcast.app.services.measurements.readers import IN_MEMORY
 from wattcast.app.services.measurements.upload import UploadOptions, check_upload, store_upload
-from wattcast.app.settings import REQUEST_ID, Settings, configure, log
+from wattcast.app.settings import Settings
 from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.repositories import Repositories
 from wattcast.features.errors import WattcastError

@@ -25,9 +25,10 @@ from typing import IO, TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
+from wattcast.app.logs import REQUEST_ID, log
 from wattcast.app.services.measurements import upload
 from wattcast.app.services.measurements.tables import late
-from wattcast.app.settings import REQUEST_ID, foreign_environment, log
+from wattcast.app.settings import foreign_environment
 from wattcast.app.store.measurements import Batch
 from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import GivenUpError, ServiceError

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from wattcast.app.logs import log
 from wattcast.app.services.models.artifacts import RegistryArtifacts, open_version
-from wattcast.app.settings import log
 from wattcast.app.store import registry as store
 from wattcast.features.errors import ModelError, WattcastError
 from wattcast.models.cards import ModelCard

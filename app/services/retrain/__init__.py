@@ -21,12 +21,13 @@ from uuid import UUID
 from sqlalchemy.engine import Connection
 
 from wattcast.app.jobs.worker import work_folder
+from wattcast.app.logs import log
 from wattcast.app.problems import kind_of
 from wattcast.app.services.models.artifacts import name_of
 from wattcast.app.services.retrain.candidates import Outcome, Retraining, prepare, train
 from wattcast.app.services.retrain.messages import PlanAnswer, RetrainRequest
 from wattcast.app.services.retrain.plan import planned
-from wattcast.app.settings import Settings, log
+from wattcast.app.settings import Settings
 from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.jobs import Job, LeaseLostError
 from wattcast.app.store.registry import ChampionMovedError, ModelName, NewVersion

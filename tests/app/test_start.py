@@ -31,6 +31,13 @@ def test_heavy_libraries_wait_until_they_are_needed(entry: str) -> None:
     assert done.stdout.split() == []
 
 
+def test_the_command_line_loads_nothing_before_a_command_is_called() -> None:
+    libraries = {"numpy", "rich", "pydantic", "structlog"}
+    code = f"import wattcast.app.cli, sys; print(*({libraries!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 LATE = ("wattcast.features.execution", "wattcast.predictor.explain", "itanium_demangler")
 """What only some predictions need. The requests are not in it: signatures are made of them."""
 

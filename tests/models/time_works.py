@@ -98,7 +98,10 @@ works = st.builds(
     launch=st.builds(
         Launch.of, st.integers(1, 20_000), st.sampled_from([1, 32, 96, 128, 256, 768, 1024])
     ),
-    trip_counts=st.tuples(st.integers(0, 2000), st.floats(0, 50)),
+    # Trips of 1e-311 underflow in a time: none, as in a launch.
+    trip_counts=st.tuples(
+        st.integers(0, 2000), st.floats(0, 50).map(lambda trips: 0.0 if trips < 1e-9 else trips)
+    ),
     registers_per_thread=st.integers(0, 64),
     shared_bytes_per_block=st.sampled_from([0, 1024, 8192, 30_000]),
 )

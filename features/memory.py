@@ -152,6 +152,23 @@ def bank_conflicts(addresses: Integers) -> Integers:
     return _most_in_a_bank(addresses >> 2, None, BANKS)
 
 
+TILE_LINES, TILE_PIECE = 8, 16
+
+
+def tile_passes(tile_bytes: int, lead_bytes: int) -> int:
+    """Passes of 32 banks in which a warp loads a factor of ``wmma`` whose lines lie so far apart.
+
+    ptxas makes loads of a word a lane of it, each of 16 bytes of eight lines (ptxas 12.9 for 7.5 to
+    9.0: four for 16 x 16 FP16; as ``mma`` wants its factors, PTX ISA 9.0, 9.7.14.5). Where lines
+    are a multiple of 128 bytes apart they meet in the same banks. One warp a tile of 16 x 16 from
+    global memory takes 80 cycles of an SM of an NVIDIA L20 for each pair of factors, at every size
+    (22.9 to 23.8 TFLOP/s: github.com/DefTruth/CUDA-Learn-Notes, 03cb535, hgemm); 64 are passes.
+    """
+    lines = np.arange(TILE_LINES)[:, None] * lead_bytes + np.arange(0, TILE_PIECE, 4)
+    loads = max(1, tile_bytes // (TILE_LINES * TILE_PIECE))
+    return loads * int(bank_conflicts(lines.reshape(1, -1))[0])
+
+
 def distinct(values: Integers) -> Integers:
     """Sorted distinct values. They are mostly sorted runs, which a stable sort merges."""
     if values.size < 2:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -25,12 +25,13 @@ from wattcast.features.activity.waiting import (
 from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, build_cfg
 from wattcast.features.counts import Atomics, Counts
-from wattcast.features.dataflow import block_sources, flow
+from wattcast.features.dataflow import block_sources, flow, writes
 from wattcast.features.fifth import product_shape
-from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.isa import OpcodeFacts, classify, tile_lines
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.loops import natural_loops
 from wattcast.features.machine_code import machine_code
+from wattcast.features.memory import tile_passes
 from wattcast.features.ptx.ir import (
     Address,
     Body,
@@ -39,6 +40,7 @@ from wattcast.features.ptx.ir import (
     Module,
     Operand,
     Register,
+    place_of,
 )
 from wattcast.features.wide_loads import joined_loads
 
@@ -249,7 +251,7 @@ def measure_extras(
         _sorted_work(tensor),
         atomics,
         measure_waiting(module, functions),
-        _l1_cycles_per_sector(functions.values()),
+        _l1_cycles_per_sector(module, functions, launch),
         measure_register_reads(module, functions),
         _sorted_work(from_registers),
         _feed_passes(module, functions) if tensor != from_registers else 0.0,
@@ -322,13 +324,43 @@ def _fed_by(body: Body) -> tuple[int, ...]:
     return tuple(one.position for one in body.instructions if one.opcode.startswith(names))
 
 
-def _l1_cycles_per_sector(functions: Iterable[Counts]) -> float | None:
+def _l1_cycles_per_sector(
+    module: Module, functions: Mapping[str, Counts], launch: Launch
+) -> float | None:
     cycles = sectors = 0.0
-    for counts in functions:
+    for name, counts in functions.items():
         each = counts.l1_millicycles
         cycles += float(each.sum()) / 1000
         sectors += float(counts.sectors[each > 0].sum())
+        for one, lead in _factors_of(module, name, launch):
+            facts, at = classify(one.opcode), one.position
+            passes = tile_passes(facts.bytes_per_lane * WARP_SIZE, lead * facts.bits // 8)
+            cycles += float(counts.requests[at]) * passes
+            sectors += float(counts.sectors[at])
     return cycles / sectors if cycles else None
+
+
+def _factors_of(module: Module, name: str, launch: Launch) -> Iterator[tuple[Instruction, int]]:
+    """Loads of factors of ``wmma``, with the elements between their lines: 0, as for a multiple of
+    all banks, where neither the code nor an argument tells."""
+    function = module.function(name)
+    if function is None:
+        return
+    place_by_name = {each.name: str(at) for at, each in enumerate(function.parameters)}
+    told: dict[str, int] = {}
+    for one in function.body.instructions:
+        if one.opcode.startswith("ld.param") and (place := place_of(one.operands[1])):
+            asked = (place[0], place_by_name.get(place[0], ""))
+            given = next((launch.arguments[n] for n in asked if n in launch.arguments), None)
+            told |= {to: given for to in writes(one) if isinstance(given, int)}
+        elif one.opcode.startswith(("wmma.load.a", "wmma.load.b")):
+            lead = one.operands[2] if len(one.operands) > 2 else None
+            elements = tile_lines(classify(one.opcode))[1]
+            if isinstance(lead, Register):
+                elements = told.get(lead.name, 0)
+            elif isinstance(lead, Immediate):
+                elements = int(lead.value)
+            yield one, elements
 
 
 def tensor_work(opcode: str) -> TensorWork | None:

@@ -86,6 +86,20 @@ def test_a_matrix_product_multiplies_as_often_as_it_should() -> None:
     assert work.multiply_adds == pytest.approx(n**3, rel=1e-12)
 
 
+@pytest.mark.parametrize(("n", "passes"), [(256, 32), (264, 4), (272, 8)])
+def test_lines_of_a_matrix_tile_meet_in_banks_of_l1(n: int, passes: int) -> None:
+    """Four loads a tile, each of eight lines: of 512, 528 and 544 bytes."""
+    fixture = next(k for k in KERNELS if k.name == "wmma_matmul")
+    module = read_module(ptx_path(fixture.source, "sm_70").read_text())
+    launch = Launch.of(32, 256, arguments={"3": 256, "4": 256, "5": n})
+    found = analyse(module, fixture.entry, launch, load_gpu("tesla-v100"), analysis="executed")
+    loads = [one.position for one in found.function.body.instructions if "wmma.load" in one.opcode]
+    counts = found.counts.functions(found.counts.factors())[fixture.entry]
+    cycles = passes * counts.requests[loads].sum()
+    per_sector = found.extras.l1_cycles_per_sector
+    assert per_sector == pytest.approx(cycles / counts.sectors[loads].sum())
+
+
 @pytest.mark.parametrize("mode", ["executed", "symbolic"])
 def test_a_warpgroup_shares_its_products(mode: Any) -> None:
     body = """

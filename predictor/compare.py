@@ -54,7 +54,7 @@ from wattcast.predictor.operators import operator_name, predicted
 from wattcast.predictor.parts.operators import Asked
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.time_and_power import Chosen, limited_time_and_power
+from wattcast.predictor.parts.time_and_power import BoardModels
 from wattcast.predictor.parts.trust import Ranked, apart
 
 if TYPE_CHECKING:
@@ -182,9 +182,9 @@ def side_of(
         source: Source = predictor.sources.read(asked, gpu)
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
         clocks, beside = parts.clocks_of(request.clocks, gpu)
-        models = Chosen(asked.time_model, request.model, request.board)
-        limit = request.power_limit_watts
-        found = limited_time_and_power(predictor, models, analysis, gpu, clocks, limit)
+        chosen = asked.time_model, request.model, request.board or ""
+        models = BoardModels(predictor.power, gpu, *chosen)
+        found = models.limited(analysis, clocks, request.power_limit_watts)
         duration, _, card = found.told()
     seconds, power = duration.estimate.value, found.power
     return Side(

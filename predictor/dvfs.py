@@ -45,7 +45,7 @@ from wattcast.predictor.messages.operators import OperatorDvfsRequest
 from wattcast.predictor.operators import operator_name, predicted
 from wattcast.predictor.parts.operators import Asked
 from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.time_and_power import Chosen, TimeAndPower, limited_time_and_power
+from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
 
 if TYPE_CHECKING:
     from wattcast.models.papers.scaling.code import ServedCode
@@ -109,11 +109,11 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
     family = request.model if code is None else "physical"
-    models = Chosen(request.time_model, family, request.board)
+    chosen = request.time_model, family, request.board or ""
+    models = BoardModels(predictor.power, gpu, *chosen)
 
     def at(pair: ClockPair, limit: float | None) -> _AtClocks:
-        found = limited_time_and_power(predictor, models, analysis, gpu, pair, limit)
-        return _AtClocks(pair, found, gpu)
+        return _AtClocks(pair, models.limited(analysis, pair, limit), gpu)
 
     base = at(reference, None)
     if code is None:

@@ -18,6 +18,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx.ir import Function, Instruction
 from wattcast.models.clocks import ClockPair
+from wattcast.models.power import PHYSICAL
 from wattcast.models.speed import NAMES, Attribution, Floats, Unit, attributed, unit_cycles
 from wattcast.models.time.beside import beside
 from wattcast.predictor import parts
@@ -25,7 +26,7 @@ from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, is_compiled, record_of, request_of
-from wattcast.predictor.parts.watts import predicted_watts
+from wattcast.predictor.parts.time_and_power import BoardModels
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -122,7 +123,8 @@ def attribution(
 ) -> Shares:
     """Seconds and joules by instruction, by the physical power model at the duration answered.
     Raises AnalysisError where the kernel cannot be analysed dynamically."""
-    watts = predicted_watts(predictor, "physical", analysis, gpu, clocks, board, time_seconds)
+    models = BoardModels(predictor.power, gpu, model=PHYSICAL, board=board)
+    watts = models.watts(analysis, clocks, time_seconds)
     if watts.components is None:
         raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
     functions = analysis.counts.functions(analysis.counts.factors())

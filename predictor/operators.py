@@ -27,7 +27,7 @@ from wattcast.models.clocks import checked_limit
 from wattcast.models.intervals import Estimate
 from wattcast.models.operators import OperatorModel, Quantity, Told, limited
 from wattcast.predictor import parts
-from wattcast.predictor.explain.operators import explain_operator
+from wattcast.predictor.explain import explained
 from wattcast.predictor.messages import ClocksAnswer, KernelName, ModelReference, WarningLine
 from wattcast.predictor.messages import operators as messages
 from wattcast.predictor.messages.predict import (
@@ -78,7 +78,7 @@ def predict_operator(
         if isinstance(answer, Exception):
             raise answer
         if request.explain is not None and answer.power is not None:
-            told = explain_operator(predictor, answer)
+            told = explained(predictor, answer, "shap", "power")
             answer = answer.model_copy(update={"explanation": told})
         if predictor.store is not None:
             record = PredictionRecord.of(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -28,23 +27,16 @@ from wattcast.predictor import parts
 from wattcast.predictor.messages import Coverage
 from wattcast.predictor.messages import predict as messages
 from wattcast.predictor.parts.arguments import by_position
-from wattcast.predictor.parts.known_launches import anchored_power, corrected_by_known
+from wattcast.predictor.parts.known_launches import KnownLaunches
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.stored import PredictionRecord
-from wattcast.predictor.parts.time_and_power import (
-    TimeAndPower,
-    narrowed,
-    time_and_power,
-    within_limit,
-)
+from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower, narrowed
 from wattcast.predictor.parts.trust import Ranked, apart, trust
-from wattcast.predictor.parts.watts import Watts
 from wattcast.predictor.parts.work import predict_work
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.explain import ShapExplanation
     from wattcast.predictor.messages.operators import OnGpus
 
 QUICK_SECONDS = 0.004
@@ -202,7 +194,9 @@ def _predicted(
         ),
     )
     if request.explain is not None and power.estimate:
-        answer = answer.model_copy(update={"explanation": _explained(power, answer)})
+        from wattcast.predictor.explain import shap_of
+
+        answer = answer.model_copy(update={"explanation": shap_of(answer, power)})
     if request.details and duration is not None:
         speed = _speed_of_light(analysis, gpu, point.clocks, duration)
         answer = answer.model_copy(update={"speed_of_light": speed})
@@ -230,18 +224,16 @@ def launched(
 ) -> tuple[KernelAnalysis, TimeAndPower]:
     """Time and power of the request's launch; ``keep`` its analysis for later requests."""
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True, keep=keep)
-    asked = predictor, request, source, gpu
-    corrections = [partial(corrected_by_known, *asked)] if request.known else []
+    models = BoardModels.of(predictor, request, gpu)
+    known = KnownLaunches(predictor, request, source, models) if request.known else None
 
     def at(pair: ClockPair) -> TimeAndPower:
-        found = time_and_power(predictor, request, analysis, gpu, pair, *corrections)
+        found = models.at(analysis, pair, known.time if known else None)
         if pair == clocks:
             predictor.drift.saw(gpu.id, found.power)
-        if not request.known:
-            return found
-        return replace(found, power=anchored_power(*asked, found.power))
+        return replace(found, power=known.power(found.power)) if known else found
 
-    return analysis, within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
+    return analysis, models.within_limit(at, clocks, request.power_limit_watts)
 
 
 def coverage_of(analysis: KernelAnalysis, point: TimeAndPower) -> Coverage | None:
@@ -252,14 +244,6 @@ def coverage_of(analysis: KernelAnalysis, point: TimeAndPower) -> Coverage | Non
     if not timed_by_it and schema != activity_schema().id:
         return None
     return Coverage.from_attributes(analysis.coverage)
-
-
-def _explained(power: Watts, answer: messages.PredictAnswer) -> ShapExplanation:
-    from wattcast.predictor.explain import shap_of, shap_of_components
-
-    if power.boosted is not None and power.vector is not None:
-        return shap_of(power.boosted, power.vector.model_inputs(), answer)
-    return shap_of_components(answer)
 
 
 def _speed_of_light(

@@ -3,39 +3,50 @@
 boosted power   features: TreeSHAP, and LIME on quartile bins
 physical power  components: they sum to the power, so each one's share is itself
 time            parts of the model: exact Shapley values, and LIME on parts left out
+operators       features of the shape: TreeSHAP and LIME of trees that tell logarithms
+
+Contributions of operators are carried to watts or seconds by one factor: base plus all shares is
+the prediction. Between two shapes of the measured sweep they are those of its neighbours there,
+weighted as the answer is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from wattcast.features.errors import ModelError, ServiceError
+from wattcast.features.operators import features, operator_schema
 from wattcast.models import explain_time
 from wattcast.models.explain import (
+    Background,
+    LimeExplanation,
     Stability,
     explain_lime,
     explain_shap,
     stability,
 )
-from wattcast.models.explain_time import Meaning, meaning_of
+from wattcast.models.explain_time import meaning_of
+from wattcast.models.operators import LAUNCH_SECONDS, Trees
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.time.bottleneck import resource_shares
-from wattcast.predictor.explain.operators import explain_operator
 from wattcast.predictor.messages import ModelReference, TimeModel
 from wattcast.predictor.messages import explain as messages
+from wattcast.predictor.messages.operators import OperatorOptions, OperatorRequest
 from wattcast.predictor.parts import members
+from wattcast.predictor.parts.operators import Asked, columns, kind_of, model_of, power_model
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
     from wattcast.predictor.messages.predict import PredictAnswer
+    from wattcast.predictor.parts.watts import Watts
 
 Method = Literal["shap", "lime"]
 Target = Literal["power", "time"]
@@ -45,13 +56,17 @@ MOST_SEEDS = 20
 
 T = TypeVar("T")
 
+UNITS = {"power": "watts", "time": "seconds"}
+KINDS: Mapping[tuple[Method, Target], type[messages.Explanation]] = {
+    ("shap", "power"): messages.ShapAnswer,
+    ("lime", "power"): messages.LimeAnswer,
+    ("shap", "time"): messages.TimeShapAnswer,
+    ("lime", "time"): messages.TimeLimeAnswer,
+}
+
 
 def explain(
-    predictor: Predictor,
-    prediction_id: UUID,
-    method: Method = "shap",
-    target: Target = "power",
-    seeds: int = 1,
+    predictor: Predictor, prediction_id: UUID, method: Method, target: Target, seeds: int
 ) -> messages.Explanation:
     """An explanation of a stored prediction, by the very model that made it.
 
@@ -64,227 +79,183 @@ def explain(
 
 
 def explained(
-    predictor: Predictor,
-    answer: PredictAnswer,
-    method: Method = "shap",
-    target: Target = "power",
-    seeds: int = 1,
+    predictor: Predictor, answer: PredictAnswer, method: Method, target: Target, seeds: int = 1
 ) -> messages.Explanation:
     """``explain`` of a prediction, stored or not."""
     if answer.operator is not None:
-        return explain_operator(predictor, answer, method, target, seeds)
-    if target == "time":
-        return _of_time(answer, method, seeds)
-    power = _of_power(predictor, answer, method, seeds)
-    kind = (
-        messages.ShapAnswer if isinstance(power, messages.ShapExplanation) else messages.LimeAnswer
-    )
-    return kind(prediction_id=answer.id, **dict(power))
-
-
-# --- power -------------------------------------------------------------------------------
-
-
-def _of_power(
-    predictor: Predictor, answer: PredictAnswer, method: Method, seeds: int
-) -> messages.ShapExplanation | messages.LimeExplanation:
-    if answer.model is None or answer.power is None:
+        found = _of_operator(predictor, answer, method, target, seeds)
+    elif target == "time":
+        found = _of_time(answer, method, seeds)
+    elif answer.model is None or answer.power is None:
         raise ServiceError("no-explanation", f"prediction {answer.id} has no power to explain")
-    if answer.model.family == PHYSICAL:
-        if method == "shap":
-            return shap_of_components(answer)
-        return _lime_of_components(answer, seeds)
-    model = predictor.power.referenced(answer.model)
-    values = (answer.features[name] for name in model.card.feature_names)
-    inputs = np.array([np.nan if v is None else v for v in values], dtype=np.float32)
-    if method == "shap":
-        return shap_of(model, inputs, answer)
-    return lime_of(model, inputs, answer, seeds)
+    elif answer.model.family == PHYSICAL:
+        found = _of_components(answer, method, seeds)
+    else:
+        model = predictor.power.referenced(answer.model)
+        values = (answer.features[name] for name in model.card.feature_names)
+        inputs = np.array([np.nan if v is None else v for v in values], dtype=np.float32)
+        found = _of_trees(model, inputs, answer, method, seeds)
+    return KINDS[method, target](prediction_id=answer.id, **found)
 
 
-def _seconds_of(answer: PredictAnswer) -> float | None:
-    return None if answer.time is None else answer.time.seconds
+def shap_of(answer: PredictAnswer, power: Watts | None = None) -> messages.ShapExplanation:
+    """Exact SHAP of a prediction that is being made, whose ``power`` trees may tell."""
+    if power is not None and power.boosted is not None and power.vector is not None:
+        found = _of_trees(power.boosted, power.vector.model_inputs(), answer, "shap", 1)
+    else:
+        found = _of_components(answer, "shap", 1)
+    return messages.ShapExplanation(**found)
 
 
-def _factor(answer: PredictAnswer, own_watts: float) -> float:
-    """What carries a boosted model's own watts to the answer's clocks, 1 at those it knows.
-    The shares of f times a number are those of f, times the number."""
-    scaled = any(warning.code == "power_scaled" for warning in answer.warnings)
-    return answer.power.watts / own_watts if scaled and answer.power is not None else 1.0
+class _Subject(NamedTuple):
+    """What is explained: the ``amount`` that ``model`` predicted. ``about`` tells what a part is:
+    its value, meaning and whether it can be changed."""
+
+    answer: PredictAnswer
+    target: Target
+    model: ModelReference | messages.TimeModelReference
+    amount: float
+    about: Callable[[str], dict[str, Any]]
+
+    def shap(
+        self,
+        base: float,
+        shares: Iterable[tuple[str, float]],
+        binding: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """Members of an exact explanation: base plus shares is the amount."""
+        parts = [self._part(*share) for share in shares]
+        if self.target == "time":
+            for part in parts:
+                part["binding_seconds"] = None if binding is None else binding[part["feature"]]
+        return {**self._told("shap"), f"base_{UNITS[self.target]}": base, "contributions": parts}
+
+    def lime(
+        self,
+        run: LimeExplanation | explain_time.TermWeights,
+        ends: tuple[float, float],
+        parts: Iterable[tuple[str, float, str]],
+        agreed: Stability | None,
+        factor: float = 1.0,
+    ) -> dict[str, Any]:
+        """Members of a local linear model: its intercept and answer, and the name, amount and
+        condition of each part; ``factor`` carries the run's weights to the amount's clocks."""
+        unit, names = UNITS[self.target], ("seeds", "top", "selection", "sign_agreement")
+        return {
+            **self._told("lime"),
+            f"intercept_{unit}": ends[0],
+            f"local_prediction_{unit}": ends[1],
+            **members(run, "r_squared", "samples", "seed"),
+            "stability": None if agreed is None else members(agreed, *names),
+            "contributions": [
+                {
+                    **self._part(name, amount),
+                    "condition": condition,
+                    "spread": None if agreed is None else factor * agreed.spread[name],
+                }
+                for name, amount, condition in parts
+            ],
+        }
+
+    def _told(self, method: Method) -> dict[str, Any]:
+        told = {"method": method, "target": self.target, "model": self.model}
+        return {**told, f"prediction_{UNITS[self.target]}": self.amount}
+
+    def _part(self, name: str, amount: float) -> dict[str, Any]:
+        part = {"feature": name, **self.about(name), UNITS[self.target]: amount}
+        if self.target == "power":
+            time = self.answer.time
+            part["joules"] = None if time is None else amount * time.seconds
+        return part
 
 
-def shap_of(
-    model: BoostedPowerModel, inputs: NDArray[np.float32], answer: PredictAnswer
-) -> messages.ShapExplanation:
-    """Exact SHAP: base plus contributions is the prediction, in watts."""
-    found = explain_shap(model, model.card.feature_names, inputs)
-    factor, seconds = _factor(answer, found.prediction_watts), _seconds_of(answer)
-    schema = model.card.feature_schema.id
-    return messages.ShapExplanation(
-        method="shap",
-        target="power",
-        model=reference_of(model.card),
-        prediction_watts=factor * found.prediction_watts,
-        base_watts=factor * found.base_watts,
-        contributions=[
-            messages.Contribution(
-                **_watts(part.feature, part.value, factor * part.watts, seconds, schema)
-            )
-            for part in found.contributions
-        ],
-    )
+def _about(
+    name: str, value: float | None, target: Target, schema_id: str | None = None
+) -> dict[str, Any]:
+    meaning = meaning_of(name, target, schema_id)
+    known = {"value": None if value != value else value}
+    return {**known, "meaning": meaning.sentence, "changeable": meaning.changeable}
 
 
-def shap_of_components(answer: PredictAnswer) -> messages.ShapExplanation:
-    """The same of a physical model, in watts by component.
-
-    At the predicted time its power is a sum with one term for each component, so the Shapley
-    value of a component, against a GPU that idles, is its term.
-    """
-    reference, components, seconds = _components(answer)
-    rest = sorted(components.items(), key=lambda part: -abs(part[1]))
-    return messages.ShapExplanation(
-        method="shap",
-        target="power",
-        model=reference,
-        prediction_watts=sum(components.values()),
-        base_watts=components["idle"],
-        contributions=[
-            messages.Contribution(**_watts(name, None, watts, seconds))
-            for name, watts in rest
-            if name != "idle"
-        ],
-    )
-
-
-def _components(
-    answer: PredictAnswer,
-) -> tuple[ModelReference, Mapping[str, float], float | None]:
-    assert answer.model is not None
-    assert answer.components is not None
-    return answer.model, answer.components, _seconds_of(answer)
-
-
-def lime_of(
+def _of_trees(
     model: BoostedPowerModel,
     inputs: NDArray[np.float32],
     answer: PredictAnswer,
-    seeds: int = 1,
-) -> messages.LimeExplanation:
-    """LIME: the same for the same prediction, because its seeds are fixed."""
+    method: Method,
+    seeds: int,
+) -> dict[str, Any]:
+    """Of a boosted model. What carries its own watts to the answer's clocks is a number: the shares
+    of f times a number are those of f, times the number."""
+    schema = model.card.feature_schema.id
+
+    def subject(own_watts: float, values: Mapping[str, float | None]) -> tuple[float, _Subject]:
+        scaled = any(warning.code == "power_scaled" for warning in answer.warnings)
+        factor = answer.power.watts / own_watts if scaled and answer.power is not None else 1.0
+        return factor, _Subject(
+            answer,
+            "power",
+            reference_of(model.card),
+            factor * own_watts,
+            lambda name: _about(name, values[name], "power", schema),
+        )
+
+    if method == "shap":
+        exact = explain_shap(model, model.card.feature_names, inputs)
+        values = {part.feature: part.value for part in exact.contributions}
+        factor, told = subject(exact.prediction_watts, values)
+        shares = ((part.feature, factor * part.watts) for part in exact.contributions)
+        return told.shap(factor * exact.base_watts, shares)
     runs, agreed = _seeded(
         lambda seed: explain_lime(model, inputs, seed=seed),
         lambda run: {part.feature: part.watts for part in run.weights},
         seeds,
     )
-    found, schema = runs[0], model.card.feature_schema.id
-    factor, seconds = _factor(answer, found.prediction_watts), _seconds_of(answer)
-    return messages.LimeExplanation(
-        method="lime",
-        target="power",
-        model=reference_of(model.card),
-        prediction_watts=factor * found.prediction_watts,
-        intercept_watts=factor * found.intercept_watts,
-        local_prediction_watts=factor * found.local_prediction_watts,
-        **members(found, "r_squared", "samples", "seed"),
-        stability=_stability(agreed),
-        contributions=[
-            messages.LocalContribution(
-                **_watts(part.feature, part.value, factor * part.watts, seconds, schema),
-                condition=part.condition,
-                spread=_spread(agreed, part.feature, factor),
-            )
-            for part in found.weights
-        ],
-    )
+    run = runs[0]
+    factor, told = subject(run.prediction_watts, {part.feature: part.value for part in run.weights})
+    ends = factor * run.intercept_watts, factor * run.local_prediction_watts
+    parts = ((part.feature, factor * part.watts, part.condition) for part in run.weights)
+    return told.lime(run, ends, parts, agreed, factor)
 
 
-def _lime_of_components(answer: PredictAnswer, seeds: int) -> messages.LimeExplanation:
-    reference, components, seconds = _components(answer)
+def _of_components(answer: PredictAnswer, method: Method, seeds: int) -> dict[str, Any]:
+    """Of a physical model, by component.
+
+    At the predicted time its power is a sum with one term for each component, so the Shapley
+    value of a component, against a GPU that idles, is its term.
+    """
+    assert answer.model is not None
+    assert answer.components is not None
+    components = answer.components
+    total, idle = sum(components.values()), components["idle"]
     terms = {name: watts for name, watts in components.items() if name != "idle"}
+    told = _Subject(answer, "power", answer.model, total, lambda name: _about(name, None, "power"))
 
     def combine(given: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        total: NDArray[np.float64] = components["idle"] + np.sum(list(given.values()), axis=0)
+        total: NDArray[np.float64] = idle + np.sum(list(given.values()), axis=0)
         return total
 
-    found = _lime_of_terms(terms, combine, seeds, "at work")
-    return messages.LimeExplanation(
-        method="lime",
-        target="power",
-        model=reference,
-        prediction_watts=sum(components.values()),
-        intercept_watts=found.run.intercept,
-        local_prediction_watts=found.run.local_prediction,
-        **found.members(),
-        contributions=[
-            messages.LocalContribution(**_watts(name, None, watts, seconds), **found.local(name))
-            for name, watts in _largest_first(found.run.weights)
-        ],
-    )
+    if method == "shap":
+        return told.shap(idle, _largest_first(terms))
+    return _lime_of_terms(told, terms, combine, seeds, "at work")
 
 
-def _watts(
-    name: str,
-    value: float | None,
-    watts: float,
-    seconds: float | None,
-    schema_id: str | None = None,
-) -> dict[str, Any]:
-    """Members of a ``Contribution``."""
-    meaning = meaning_of(name, "power", schema_id)
-    joules = None if seconds is None else watts * seconds
-    return {**_explained(name, value, meaning), "watts": watts, "joules": joules}
-
-
-# --- time --------------------------------------------------------------------------------
-
-
-def _of_time(answer: PredictAnswer, method: Method, seeds: int) -> messages.Explanation:
-    seconds, timing = _seconds_of(answer), answer.time_model
-    if seconds is None or timing is None:
+def _of_time(answer: PredictAnswer, method: Method, seeds: int) -> dict[str, Any]:
+    timing = answer.time_model
+    if answer.time is None or timing is None:
         raise ServiceError("no-explanation", f"prediction {answer.id} has no time to explain")
-    parts = timing.parts
+    parts, seconds = timing.parts, answer.time.seconds
     try:
         combine = explain_time.combine_of(timing.family, parts, seconds)
     except ModelError as error:
         raise ServiceError("no-explanation", error.detail) from error
-    shared: dict[str, Any] = {
-        "prediction_id": answer.id,
-        "target": "time",
-        "model": messages.TimeModelReference(family=timing.family),
-        "prediction_seconds": seconds,
-    }
-    if method == "shap":
-        binding = _binding(timing)
-        return messages.TimeShapAnswer(
-            **shared,
-            method="shap",
-            base_seconds=0.0,
-            contributions=[
-                messages.TimeShare(
-                    **_explained(name, parts[name], meaning_of(name, "time")),
-                    seconds=share,
-                    binding_seconds=None if binding is None else binding[name],
-                )
-                for name, share in _largest_first(explain_time.shapley_values(parts, combine))
-            ],
-        )
-    found = _lime_of_terms(parts, combine, seeds, "counts")
-    return messages.TimeLimeAnswer(
-        **shared,
-        method="lime",
-        intercept_seconds=found.run.intercept,
-        local_prediction_seconds=found.run.local_prediction,
-        **found.members(),
-        contributions=[
-            messages.LocalTimeContribution(
-                **_explained(name, parts[name], meaning_of(name, "time")),
-                seconds=weight,
-                **found.local(name),
-            )
-            for name, weight in _largest_first(found.run.weights)
-        ],
+    reference = messages.TimeModelReference(family=timing.family)
+    told = _Subject(
+        answer, "time", reference, seconds, lambda name: _about(name, parts[name], "time")
     )
+    if method == "shap":
+        shares = _largest_first(explain_time.shapley_values(parts, combine))
+        return told.shap(0.0, shares, _binding(timing))
+    return _lime_of_terms(told, parts, combine, seeds, "counts")
 
 
 def _binding(timing: TimeModel) -> Mapping[str, float] | None:
@@ -296,42 +267,97 @@ def _binding(timing: TimeModel) -> Mapping[str, float] | None:
     return {**dict.fromkeys(timing.parts, 0.0), **resource_shares(inside), **on_top}
 
 
-def _explained(name: str, value: float | None, meaning: Meaning) -> dict[str, Any]:
-    known = {"feature": name, "value": None if value != value else value}
-    return {**known, "meaning": meaning.sentence, "changeable": meaning.changeable}
-
-
-# --- LIME over seeds -----------------------------------------------------------------------
-
-
-class _Local(NamedTuple):
-    """LIME on terms that are there or left out: the first seed's run, and how far others agree."""
-
-    run: explain_time.TermWeights
-    agreed: Stability | None
-    terms: Mapping[str, float]
-    works: str
-
-    def members(self) -> dict[str, Any]:
-        """What both kinds of answers tell of it."""
-        fit = members(self.run, "r_squared", "samples", "seed")
-        return {**fit, "stability": _stability(self.agreed)}
-
-    def local(self, name: str) -> dict[str, Any]:
-        """What both tell of one term."""
-        condition = f"{name} {self.works if self.terms[name] else 'unused'}"
-        return {"condition": condition, "spread": _spread(self.agreed, name)}
-
-
 def _lime_of_terms(
-    terms: Mapping[str, float], combine: explain_time.Combine, seeds: int, works: str
-) -> _Local:
+    told: _Subject,
+    terms: Mapping[str, float],
+    combine: explain_time.Combine,
+    seeds: int,
+    works: str,
+) -> dict[str, Any]:
+    """LIME on terms that are there or left out."""
     runs, agreed = _seeded(
         lambda seed: explain_time.lime_terms(terms, combine, seed=seed),
         lambda run: run.weights,
         seeds,
     )
-    return _Local(runs[0], agreed, terms, works)
+    run = runs[0]
+    parts = (
+        (name, weight, f"{name} {works if terms[name] else 'unused'}")
+        for name, weight in _largest_first(run.weights)
+    )
+    return told.lime(run, (run.intercept, run.local_prediction), parts, agreed)
+
+
+class _Local:
+    """Trees of one quantity around one call, in watts or seconds, as LIME asks them."""
+
+    def __init__(self, trees: Trees, scale: float) -> None:
+        self._trees, self._scale = trees, scale
+
+    @property
+    def background(self) -> Background:
+        return self._trees.background
+
+    def predict_watts(self, x: ArrayLike, /) -> NDArray[np.float64]:
+        return np.exp(self._trees.score_inputs(np.asarray(x, dtype=np.float32))) * self._scale
+
+
+def _of_operator(
+    predictor: Predictor, answer: PredictAnswer, method: Method, target: Target, seeds: int
+) -> dict[str, Any]:
+    gpu = predictor.gpus.load(answer.gpu)
+    figures = answer.operator
+    assert figures is not None
+    request = OperatorRequest.model_validate({"operator": figures.asked, "gpu": gpu.id})
+    kind = kind_of(request.operator)
+    model = model_of(predictor, kind, gpu.id)
+    if target == "power":
+        model = power_model(predictor, kind, model)
+    trees = model.trees(kind, target)
+    estimate = answer.power if target == "power" else answer.time
+    if trees is None or estimate is None:
+        raise ServiceError("no-explanation", f"{answer.id} has no {target} to explain")
+    options = OperatorOptions.model_validate({"framework": figures.framework})
+    call = columns(kind, model, [Asked(request.operator, gpu, options)])
+    around = model.corners(kind, call)
+    board = predictor.operators.board(gpu)
+    near, _ = features(kind, around.call, board)
+    fields = {field.name: field for field in operator_schema().fields}
+
+    def about(name: str) -> dict[str, Any]:
+        field = fields[name]
+        return {
+            "value": answer.features[name],
+            "meaning": f"{field.description} ({field.unit})",
+            "changeable": field.changeable,
+        }
+
+    amount = float(getattr(estimate, UNITS[target]))
+    reference: ModelReference | messages.TimeModelReference = reference_of(model.card)
+    scale = model.limit_watts(board)  # what the exponential of the trees' answer is multiplied by
+    if target == "time":
+        reference = messages.TimeModelReference(family="operator")
+        scale = figures.roofline_seconds + LAUNCH_SECONDS
+    told = _Subject(answer, target, reference, amount, about)
+    if method == "shap":
+        base_log, parts_log = trees.shap(near)
+        shares = around.weights @ parts_log
+        base, total = float(np.exp(base_log)) * scale, float(shares.sum())
+        factor = (amount - base) / total if abs(total) > 1e-9 else 0.0
+        amounts = {
+            name: float(one) * factor for name, one in zip(trees.fitted.inputs, shares, strict=True)
+        }
+        return told.shap(base, _largest_first(amounts))
+    nearest = near[int(around.weights.argmax())][trees.at]
+    runs, agreed = _seeded(
+        lambda seed: explain_lime(_Local(trees, scale), nearest, seed=seed),
+        lambda run: {part.feature: part.watts for part in run.weights},
+        seeds,
+    )
+    run = runs[0]
+    ends = run.intercept_watts, run.local_prediction_watts
+    parts = ((part.feature, part.watts, part.condition) for part in run.weights)
+    return told.lime(run, ends, parts, agreed)
 
 
 def _seeded(
@@ -339,14 +365,6 @@ def _seeded(
 ) -> tuple[list[T], Stability | None]:
     runs = [make(seed) for seed in range(seeds)]
     return runs, stability([weights(run) for run in runs]) if seeds > 1 else None
-
-
-def _stability(agreed: Stability | None) -> messages.LimeStability | None:
-    return None if agreed is None else messages.LimeStability.from_attributes(agreed)
-
-
-def _spread(found: Stability | None, name: str, factor: float = 1.0) -> float | None:
-    return None if found is None else factor * found.spread[name]
 
 
 def _largest_first(weights: Mapping[str, float]) -> list[tuple[str, float]]:

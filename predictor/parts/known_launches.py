@@ -6,21 +6,21 @@ launch and clocks. Errors are those of that prediction; they tell which known la
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from wattcast.features.errors import AnalysisError, Diagnostic
-from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.models.power import anchoring
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.known import KnownLaunch, corrected, launch_coordinates
 from wattcast.predictor import parts
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.time_and_power import TimeAndPower, limited_time_and_power
-from wattcast.predictor.parts.watts import Watts, predicted_watts
+from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
+from wattcast.predictor.parts.watts import Watts
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -28,85 +28,78 @@ if TYPE_CHECKING:
     from wattcast.predictor.messages.predict import PredictRequest
 
 
-def corrected_by_known(
-    predictor: Predictor,
-    request: PredictRequest,
-    source: Source,
-    gpu: GpuProfile,
-    found: TimePrediction,
-) -> TimePrediction:
-    """The prediction, corrected by the known launches whose time was measured."""
-    launches = []
-    for number, known in enumerate(request.known):
-        if known.time_seconds is not None:
-            with parts.about(f"known[{number}]"):
-                predicted = _point(predictor, request, source, gpu, known).duration
-                if predicted is None:
-                    raise AnalysisError("its time cannot be predicted")
-                place = launch_coordinates(known.launch.launch())
-                seconds = predicted.estimate.value
-                launches.append(KnownLaunch(seconds, known.time_seconds, place))
-    if not launches:
-        return found
-    coordinates = launch_coordinates(request.launch.launch())
-    estimate = corrected(found.estimate, coordinates, launches)
-    correction = estimate.value - found.estimate.value
-    return replace(found, estimate=estimate, parts={**found.parts, "known": correction})
+class KnownLaunches(NamedTuple):
+    """A request with measured launches, and the models that answer it."""
 
+    predictor: Predictor
+    request: PredictRequest
+    source: Source
+    models: BoardModels
 
-def anchored_power(
-    predictor: Predictor, request: PredictRequest, source: Source, gpu: GpuProfile, found: Watts
-) -> Watts:
-    """The prediction, corrected by the known launches whose power was measured."""
-    estimate = found.estimate
-    measured = [known for known in request.known if known.power_watts is not None]
-    if estimate is None or not measured or estimate.value <= 0:
-        return found
-    predicted = []
-    for number, known in enumerate(request.known):
-        if known.power_watts is not None:
+    def time(self, found: TimePrediction) -> TimePrediction:
+        """The prediction, corrected by the known launches whose time was measured."""
+        launches = [
+            KnownLaunch(seconds, known.time_seconds, launch_coordinates(known.launch.launch()))
+            for known, seconds in self._predicted("time")
+            if known.time_seconds is not None
+        ]
+        if not launches:
+            return found
+        coordinates = launch_coordinates(self.request.launch.launch())
+        estimate = corrected(found.estimate, coordinates, launches)
+        correction = estimate.value - found.estimate.value
+        return replace(found, estimate=estimate, parts={**found.parts, "known": correction})
+
+    def power(self, found: Watts) -> Watts:
+        """The prediction, corrected by the known launches whose power was measured."""
+        estimate = found.estimate
+        if estimate is None or found.card is None or estimate.value <= 0:
+            return found
+        told = list(self._predicted("power"))
+        if not told:
+            return found
+        predicted = [watts for _, watts in told]
+        anchor = anchoring.anchored(
+            predicted,
+            np.array([known.power_watts for known, _ in told], dtype=np.float64),
+            _places([known.launch.launch() for known, _ in told], predicted),
+            _places([self.request.launch.launch()], [estimate.value]),
+            [estimate.value],
+        )
+        width = anchoring.width_of(found.card.gpu, found.card.source)
+        moved = anchoring.corrected(estimate, anchor, width)
+        note = Diagnostic(
+            "power_anchored",
+            f"{len(told)} measured launch{'es' if len(told) > 1 else ''} of this kernel moved "
+            f"the power from {estimate.value:.1f} to {moved.value:.1f} W",
+        )
+        return replace(found, estimate=moved, diagnostics=(*found.diagnostics, note))
+
+    def _predicted(self, quantity: str) -> Iterator[tuple[KnownRequest, float]]:
+        """Launches whose ``time`` or ``power`` was measured, and what is predicted of them."""
+        for number, known in enumerate(self.request.known):
+            if (known.time_seconds if quantity == "time" else known.power_watts) is None:
+                continue
             with parts.about(f"known[{number}]"):
-                watts = _point(predictor, request, source, gpu, known).power.estimate
-                if watts is None or watts.value <= 0:
-                    raise AnalysisError("its power cannot be predicted")
-                predicted.append(watts.value)
-    anchor = anchoring.anchored(
-        predicted,
-        np.array([known.power_watts for known in measured], dtype=np.float64),
-        _places([known.launch.launch() for known in measured], predicted),
-        _places([request.launch.launch()], [estimate.value]),
-        [estimate.value],
-    )
-    assert found.card is not None
-    width = anchoring.width_of(found.card.gpu, found.card.source)
-    moved = anchoring.corrected(estimate, anchor, width)
-    note = Diagnostic(
-        "power_anchored",
-        f"{len(measured)} measured launch{'es' if len(measured) > 1 else ''} of this kernel moved "
-        f"the power from {estimate.value:.1f} to {moved.value:.1f} W",
-    )
-    return replace(found, estimate=moved, diagnostics=(*found.diagnostics, note))
+                point = self._point(known)
+                value = point.watts if quantity == "power" else point.seconds
+                if value is None or (quantity == "power" and value <= 0):
+                    raise AnalysisError(f"its {quantity} cannot be predicted")
+            yield known, value
+
+    def _point(self, known: KnownRequest) -> TimeAndPower:
+        """Of a known launch; its power at the measured time, where that is known."""
+        request, gpu = self.request, self.models.gpu
+        clocks, _ = parts.clocks_of(known.clocks or request.clocks, gpu)
+        asked = request.model_copy(update={"launch": known.launch})
+        analysis = parts.analysed(self.predictor, asked, self.source, gpu, ptxas=True)
+        found = self.models.limited(analysis, clocks)
+        if known.time_seconds is None or known.power_watts is None:
+            return found
+        power = self.models.watts(analysis, found.clocks, known.time_seconds)
+        return replace(found, power=power)
 
 
 def _places(launches: list[Launch], watts: list[float]) -> np.ndarray:
     blocks = [launch.blocks for launch in launches]
     return anchoring.launch_coordinates(blocks, [one.threads_per_block for one in launches], watts)
-
-
-def _point(
-    predictor: Predictor,
-    request: PredictRequest,
-    source: Source,
-    gpu: GpuProfile,
-    known: KnownRequest,
-) -> TimeAndPower:
-    """Of a known launch; its power at the measured time, where that is known."""
-    clocks, _ = parts.clocks_of(known.clocks or request.clocks, gpu)
-    asked = request.model_copy(update={"launch": known.launch})
-    analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
-    board, seconds = request.board or "", known.time_seconds
-    found = limited_time_and_power(predictor, request, analysis, gpu, clocks)
-    if seconds is None or known.power_watts is None:
-        return found
-    power = predicted_watts(predictor, request.model, analysis, gpu, found.clocks, board, seconds)
-    return replace(found, power=power)

@@ -23,7 +23,7 @@ from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.messages.sweep import SweepModel, SweepRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.time_and_power import TimeAndPower, limited_time_and_power
+from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
 from wattcast.predictor.variants import Variant
 
 if TYPE_CHECKING:
@@ -163,10 +163,8 @@ class Swept:
             changes["registers_per_thread"] = shape.registers
         asked = self._request.model_copy(update=changes)
         analysis = parts.analysed(self._predictor, asked, self.source, self._gpu, ptxas=True)
-        limit = self._request.power_limit_watts
-        found = limited_time_and_power(
-            self._predictor, asked, analysis, self._gpu, self._clocks, limit
-        )
+        models = BoardModels.of(self._predictor, asked, self._gpu)
+        found = models.limited(analysis, self._clocks, asked.power_limit_watts)
         time, watts, _ = found.told()
         return Predicted(shape, analysis, found, Point(shape, time.estimate.value, watts.value))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
@@ -14,17 +14,21 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import HELD_BACK, ClockPair, checked_limit, clocks_within, held_back
 from wattcast.models.energy import energy
-from wattcast.models.intervals import Estimate, between
+from wattcast.models.intervals import Estimate, between, of_any_board
+from wattcast.models.power.physical import PhysicalPowerModel
 from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
 from wattcast.models.time.calibration import interval_of, least_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Need
+from wattcast.predictor.parts.power_models import TARGET, PowerModels
 from wattcast.predictor.parts.trust import Ranked, trust
-from wattcast.predictor.parts.watts import Watts, predicted_watts
+from wattcast.predictor.parts.watts import Watts, boosted_watts, physical_watts
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
     from wattcast.predictor.messages import ModelChoice, TimeModelChoice
+    from wattcast.predictor.messages.predict import PredictRequest
+    from wattcast.predictor.messages.sweep import SweepRequest
 
 READING = 0.01
 """How far a board's mean reading lies above the limit it keeps to, relative: A40 boards at 300 W
@@ -45,25 +49,6 @@ H200 and B200 keep within 1, 3 and 4 %; GTX 980, GTX 1080 Ti and Titan Xp read u
 docs/physical.md)."""
 
 
-class Models(Protocol):
-    """By which models a request wants time and power."""
-
-    @property
-    def time_model(self) -> TimeModelChoice: ...
-    @property
-    def model(self) -> ModelChoice: ...
-    @property
-    def board(self) -> str | None: ...
-
-
-class Chosen(NamedTuple):
-    """The same where they stand in two parts of a request."""
-
-    time_model: TimeModelChoice
-    model: ModelChoice
-    board: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class TimeAndPower:
     """Time and power of a launch at ``clocks``; ``notes`` are those of its time."""
@@ -80,6 +65,16 @@ class TimeAndPower:
             why = [note.detail for note in (*self.notes, *self.power.diagnostics)]
             raise AnalysisError("; ".join(why) or "neither time nor power can be told")
         return self.duration, self.power.estimate, self.power.card
+
+    @property
+    def seconds(self) -> float | None:
+        """Its time, where it is told."""
+        return None if self.duration is None else self.duration.estimate.value
+
+    @property
+    def watts(self) -> float:
+        """Its power, 0 where none is told."""
+        return 0.0 if self.power.estimate is None else self.power.estimate.value
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
@@ -105,49 +100,162 @@ def board_limit(card: ModelCard | None, gpu: GpuProfile) -> float:
     return measured if measured > gpu.tdp_watts * (1.0 + READING) else gpu.tdp_watts
 
 
-def timed(
-    predictor: Predictor,
-    choice: TimeModelChoice,
-    analysis: KernelAnalysis,
-    gpu: GpuProfile,
-    clocks: ClockPair,
-    board: str = "",
-) -> tuple[TimePrediction | None, Sequence[Diagnostic]]:
-    """Time of a launch by the model chosen, and what to warn of.
+@dataclass(frozen=True, slots=True)
+class BoardModels:
+    """The models that tell time and power on a GPU. ``board`` is the label of one of several boards
+    of it, where retrained models know it; empty: none is told."""
 
-    ``auto`` is the default model, corrected where a correction of the board, or of the GPU, was
-    promoted; a model that is named answers as it is. Raises ModelError where that model cannot
-    answer for the GPU.
-    """
-    model = get_time_model(DEFAULT if choice == "auto" else choice)
-    try:
-        found = model.predict(analysis, gpu, clocks)
-    except AnalysisError as error:
-        return None, (Diagnostic("no_time_model", error.detail),)
-    correction = predictor.power.times(gpu.id, board) if choice == "auto" else None
-    if correction is not None:
-        found = correction.corrected(found, gpu)
-    notes = predictor.power.stands_in("time", gpu.id, board, choice)
-    name = found.family if found.card is None else found.card.place
-    wide, why = predictor.power.kept_wide(found.estimate, "time", gpu.id, board, name)
-    return replace(found, estimate=wide), (*found.diagnostics, *notes, *why)
+    power: PowerModels
+    gpu: GpuProfile
+    time_model: TimeModelChoice = "auto"
+    model: ModelChoice = "auto"
+    board: str = ""
 
+    @classmethod
+    def of(
+        cls, predictor: Predictor, request: PredictRequest | SweepRequest, gpu: GpuProfile
+    ) -> BoardModels:
+        """Those that a request names."""
+        return cls(predictor.power, gpu, request.time_model, request.model, request.board or "")
 
-def time_and_power(
-    predictor: Predictor,
-    request: Models,
-    analysis: KernelAnalysis,
-    gpu: GpuProfile,
-    pair: ClockPair,
-    corrected: Callable[[TimePrediction], TimePrediction] = lambda found: found,
-) -> TimeAndPower:
-    """Time, as it is or ``corrected``, and power at a pair of clocks, whatever the limit."""
-    board = request.board or ""
-    found, notes = timed(predictor, request.time_model, analysis, gpu, pair, board)
-    duration = None if found is None else long_enough(corrected(found), analysis, gpu)
-    seconds = None if duration is None else duration.estimate.value
-    power = predicted_watts(predictor, request.model, analysis, gpu, pair, board, seconds)
-    return TimeAndPower(pair, duration, power, notes)
+    def time(
+        self, analysis: KernelAnalysis, clocks: ClockPair
+    ) -> tuple[TimePrediction | None, Sequence[Diagnostic]]:
+        """Time of a launch, and what to warn of.
+
+        ``auto`` is the default model, corrected where a correction of the board, or of the GPU, was
+        promoted; a model that is named answers as it is. Raises ModelError where that model cannot
+        answer for the GPU.
+        """
+        gpu, auto = self.gpu, self.time_model == "auto"
+        model = get_time_model(DEFAULT if auto else self.time_model)
+        try:
+            found = model.predict(analysis, gpu, clocks)
+        except AnalysisError as error:
+            return None, (Diagnostic("no_time_model", error.detail),)
+        correction = self.power.times(gpu.id, self.board) if auto else None
+        if correction is not None:
+            found = correction.corrected(found, gpu)
+        notes = self.power.stands_in("time", gpu.id, self.board, self.time_model)
+        name = found.family if found.card is None else found.card.place
+        wide, why = self.power.kept_wide(found.estimate, "time", gpu.id, self.board, name)
+        return replace(found, estimate=wide), (*found.diagnostics, *notes, *why)
+
+    def watts(
+        self, analysis: KernelAnalysis, clocks: ClockPair, time_seconds: float | None = None
+    ) -> Watts:
+        """Power at ``clocks``, carrying uncertain registers and trip counts into the interval.
+
+        ``time_seconds`` is the duration that is answered, by whichever model or correction: rates
+        are counts over it. Where it is ``None``, the bottleneck model's.
+        Raises ModelError where the GPU has boosted models, but none of the family asked for.
+        """
+        power, gpu, board = self.power, self.gpu, self.board
+        model = power.model_for(gpu, self.model, board)
+        if isinstance(model, PhysicalPowerModel):
+            found = physical_watts(model, analysis, clocks, time_seconds)
+        else:
+            auto = self.model == "auto"
+            instead = power.instead_of(model.card, gpu, board) if auto else None
+            found = boosted_watts(model, power.physical, instead, analysis, clocks, time_seconds)
+        card = found.card
+        if card and found.estimate and power.of_one_board(card, gpu.id, board):
+            found = replace(found, estimate=of_any_board(found.estimate))
+        notes = power.stands_in(TARGET, gpu.id, board, self.model)
+        if card and found.estimate:
+            wide, why = power.kept_wide(found.estimate, TARGET, gpu.id, board, card.place)
+            found, notes = replace(found, estimate=wide), (*notes, *why)
+        return replace(found, diagnostics=(*found.diagnostics, *notes)) if notes else found
+
+    def at(
+        self,
+        analysis: KernelAnalysis,
+        clocks: ClockPair,
+        corrected: Callable[[TimePrediction], TimePrediction] | None = None,
+    ) -> TimeAndPower:
+        """Time, as it is or ``corrected``, and power at a pair of clocks, whatever the limit."""
+        found, notes = self.time(analysis, clocks)
+        if found is None:
+            return TimeAndPower(clocks, None, self.watts(analysis, clocks), notes)
+        duration = long_enough(corrected(found) if corrected else found, analysis, self.gpu)
+        power = self.watts(analysis, clocks, duration.estimate.value)
+        return TimeAndPower(clocks, duration, power, notes)
+
+    def limited(
+        self, analysis: KernelAnalysis, clocks: ClockPair, limit_watts: float | None = None
+    ) -> TimeAndPower:
+        """Time and power at ``clocks``, or at those that the limit leaves. Raises ClockError."""
+        return self.within_limit(partial(self.at, analysis), clocks, limit_watts)
+
+    def within_limit(
+        self,
+        at: Callable[[ClockPair], TimeAndPower],
+        asked: ClockPair,
+        limit_watts: float | None = None,
+    ) -> TimeAndPower:
+        """Both at the clocks that a power limit leaves of those asked for.
+
+        ``limit_watts`` is what the user set; the board's own where it is ``None`` or higher. Raises
+        ClockError for a limit that the board cannot be set to, or below its idle power.
+        """
+        asked_limit = checked_limit(limit_watts, self.gpu)
+        free = at(asked)
+        own = board_limit(free.power.card, self.gpu)
+        if free.power.estimate is None or free.duration is None:
+            return self._possible(free, own)
+        limit = own if asked_limit is None else min(own, asked_limit)
+        found = self._lowered(at, free, limit)
+        if found is free:
+            return self._possible(_capped(free, free, limit, ()), own)
+        usual = free if limit == own else self._lowered(at, free, own)
+        instead = "without a limit" if limit == own else f"instead of {own:g} W"
+        note = _note(usual, found, f"at {limit:g} W {instead}")
+        return self._possible(_capped(free, found, limit, (note,)), own)
+
+    def _possible(self, found: TimeAndPower, limit: float) -> TimeAndPower:
+        """Both, with a power that the board can draw: from idle to little over its own limit.
+
+        Idle power that is a guess (``IDLE_SHARE``) does not overrule measured launches of the
+        kernel, and what was measured on the board, idle or at work, overrules it.
+        """
+        watts, card, gpu = found.power.estimate, found.power.card, self.gpu
+        if watts is None:
+            return found
+        physical = self.power.physical(gpu)
+        idle = physical.parameters.idle_watts
+        if card is not None and card.gpu == gpu.id and card.intervals.floor_watts > 0:
+            idle = min(idle, card.intervals.floor_watts)
+        if watts.basis == "seen_kernel" and physical.pooled and gpu.idle_watts is None:
+            idle = min(idle, watts.low)
+        held = between(watts, idle, limit * (1.0 + OVER_LIMIT))
+        high = max(held.high, min(watts.high, limit * (1.0 + ABOVE_LIMIT)))
+        return replace(found, power=replace(found.power, estimate=replace(held, high=high)))
+
+    def _lowered(
+        self, at: Callable[[ClockPair], TimeAndPower], free: TimeAndPower, limit: float
+    ) -> TimeAndPower:
+        """``free`` itself where it fits, else that at the highest clock that does."""
+        if free.watts <= limit:
+            return free
+        found = at(clocks_within(limit, lambda one: at(one).watts, self.gpu, free.clocks))
+        idle = self.power.physical(self.gpu).parameters.idle_watts
+        runs = held_back(limit, found.watts, idle)
+        if runs == 1.0:
+            return found
+        duration, watts, _ = found.told()
+        power, time = found.power, duration.estimate
+        slower = replace(time, value=time.value / runs, low=time.low, high=time.high / runs)
+        parts = {**duration.parts, HELD_BACK: time.value / runs - time.value}
+        held = power.components and {
+            name: part * runs + (idle * (1.0 - runs) if name == "idle" else 0.0)
+            for name, part in power.components.items()
+        }
+        estimate = replace(watts, value=limit, low=min(watts.low, limit))
+        return replace(
+            found,
+            duration=replace(duration, estimate=slower, parts=parts),
+            power=replace(power, estimate=estimate, components=held),
+        )
 
 
 def long_enough(
@@ -179,112 +287,6 @@ def narrowed(needs: list[Need], duration: TimePrediction | None, gpu: GpuProfile
 
 LEAST_NARROWER = 1.5
 """Below this nobody is told: a judgement."""
-
-
-def limited_time_and_power(
-    predictor: Predictor,
-    request: Models,
-    analysis: KernelAnalysis,
-    gpu: GpuProfile,
-    clocks: ClockPair,
-    limit_watts: float | None = None,
-) -> TimeAndPower:
-    """Time and power at ``clocks``, or at those that the limit leaves. Raises ClockError."""
-    at = partial(time_and_power, predictor, request, analysis, gpu)
-    return within_limit(predictor, gpu, at, clocks, limit_watts)
-
-
-def within_limit(
-    predictor: Predictor,
-    gpu: GpuProfile,
-    at: Callable[[ClockPair], TimeAndPower],
-    asked: ClockPair,
-    limit_watts: float | None = None,
-) -> TimeAndPower:
-    """Both at the clocks that a power limit leaves of those asked for.
-
-    ``limit_watts`` is what the user set; the board's own where it is ``None`` or higher. Raises
-    ClockError for a limit that the board cannot be set to, or below its idle power.
-    """
-    asked_limit = checked_limit(limit_watts, gpu)
-    free = at(asked)
-    own = board_limit(free.power.card, gpu)
-    if free.power.estimate is None or free.duration is None:
-        return _possible(predictor, gpu, free, own)
-    limit = own if asked_limit is None else min(own, asked_limit)
-    found = _lowered(predictor, gpu, at, free, limit)
-    if found is free:
-        return _possible(predictor, gpu, _capped(free, free, limit, ()), own)
-    usual = free if limit == own else _lowered(predictor, gpu, at, free, own)
-    instead = "without a limit" if limit == own else f"instead of {own:g} W"
-    note = _note(usual, found, f"at {limit:g} W {instead}")
-    return _possible(predictor, gpu, _capped(free, found, limit, (note,)), own)
-
-
-def _possible(
-    predictor: Predictor, gpu: GpuProfile, found: TimeAndPower, limit: float
-) -> TimeAndPower:
-    """Both, with a power that the board can draw: from idle to little over its own limit.
-
-    Idle power that is a guess (``IDLE_SHARE``) does not overrule measured launches of the kernel,
-    and what was measured on the board, idle or at work, overrules it.
-    """
-    watts = found.power.estimate
-    if watts is None:
-        return found
-    physical = predictor.power.physical(gpu)
-    idle = physical.parameters.idle_watts
-    card = found.power.card
-    if card is not None and card.gpu == gpu.id and card.intervals.floor_watts > 0:
-        idle = min(idle, card.intervals.floor_watts)
-    if watts.basis == "seen_kernel" and physical.pooled and gpu.idle_watts is None:
-        idle = min(idle, watts.low)
-    held = between(watts, idle, limit * (1.0 + OVER_LIMIT))
-    high = max(held.high, min(watts.high, limit * (1.0 + ABOVE_LIMIT)))
-    watts = replace(held, high=high)
-    return replace(found, power=replace(found.power, estimate=watts))
-
-
-def _lowered(
-    predictor: Predictor,
-    gpu: GpuProfile,
-    at: Callable[[ClockPair], TimeAndPower],
-    free: TimeAndPower,
-    limit: float,
-) -> TimeAndPower:
-    """``free`` itself where it fits, else that at the highest clock that does."""
-    if _watts(free) <= limit:
-        return free
-    pair = clocks_within(limit, lambda one: _watts(at(one)), gpu, free.clocks)
-    found = at(pair)
-    idle = predictor.power.physical(gpu).parameters.idle_watts
-    runs = held_back(limit, _watts(found), idle)
-    if runs == 1.0:
-        return found
-    duration, watts, _ = found.told()
-    power, time = found.power, duration.estimate
-    slower = replace(time, value=time.value / runs, low=time.low, high=time.high / runs)
-    held = {
-        name: part * runs + (idle * (1.0 - runs) if name == "idle" else 0.0)
-        for name, part in (power.components or {}).items()
-    }
-    return replace(
-        found,
-        duration=replace(
-            duration,
-            estimate=slower,
-            parts={**duration.parts, HELD_BACK: time.value / runs - time.value},
-        ),
-        power=replace(
-            power,
-            estimate=replace(watts, value=limit, low=min(watts.low, limit)),
-            components=held if power.components is not None else None,
-        ),
-    )
-
-
-def _watts(point: TimeAndPower) -> float:
-    return 0.0 if point.power.estimate is None else point.power.estimate.value
 
 
 def _capped(

@@ -7,9 +7,8 @@ physical   activities at the predicted time: any GPU, any clocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.intervals import Estimate, loosened, of_any_board, unsure, weaker
+from wattcast.models.intervals import Estimate, loosened, unsure, weaker
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
     CLOCKS,
@@ -33,11 +32,6 @@ from wattcast.models.power.physical import (
 )
 from wattcast.models.time.beside import beside
 from wattcast.models.time.bottleneck import predicted_seconds
-from wattcast.predictor.parts.power_models import TARGET
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages import ModelChoice
 
 FALLBACK_SCHEMA = "alavani2023"
 """Schema whose vector is answered where no model predicts, if it has a table for the GPU."""
@@ -58,47 +52,16 @@ class Watts:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def predicted_watts(
-    predictor: Predictor,
-    choice: ModelChoice,
-    analysis: KernelAnalysis,
-    gpu: GpuProfile,
-    clocks: ClockPair,
-    board: str = "",
-    time_seconds: float | None = None,
-) -> Watts:
-    """Power at ``clocks``, carrying uncertain registers and trip counts into the interval.
-
-    ``time_seconds`` is the duration that is answered, by whichever model or correction: rates
-    are counts over it. Where it is ``None``, the bottleneck model's. ``board`` is the label of one
-    of several boards of this GPU, where retrained models know it.
-    Raises ModelError where the GPU has boosted models, but none of the family asked for.
-    """
-    model = predictor.power.model_for(gpu, choice, board)
-    if isinstance(model, PhysicalPowerModel):
-        found = _physical(model, analysis, gpu, clocks, time_seconds)
-    else:
-        instead = predictor.power.instead_of(model.card, gpu, board) if choice == "auto" else None
-        found = _boosted(predictor, model, analysis, gpu, clocks, time_seconds, instead)
-    card = found.card
-    if card and found.estimate and predictor.power.of_one_board(card, gpu.id, board):
-        found = replace(found, estimate=of_any_board(found.estimate))
-    notes = predictor.power.stands_in(TARGET, gpu.id, board, choice)
-    if card and found.estimate:
-        wide, why = predictor.power.kept_wide(found.estimate, TARGET, gpu.id, board, card.place)
-        found, notes = replace(found, estimate=wide), (*notes, *why)
-    return replace(found, diagnostics=(*found.diagnostics, *notes)) if notes else found
-
-
-def _physical(
+def physical_watts(
     model: PhysicalPowerModel,
     analysis: KernelAnalysis,
-    gpu: GpuProfile,
     clocks: ClockPair,
     time_seconds: float | None,
 ) -> Watts:
+    """By the physical model, with an interval that holds what is uncertain of the launch.
+    ``time_seconds`` as in ``BoardModels.watts``."""
     try:
-        own, *others = _at_time(analysis, gpu, clocks, time_seconds)
+        own, *others = _at_time(analysis, clocks, time_seconds)
         given = analysis.launch.arguments.values()
         hints = {one.values for one in given if isinstance(one, PointerHint)}
         found = model.predict(own, clocks, others, zeros=hints == {"zeros"})  # all data, it is said
@@ -146,28 +109,29 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Dia
 
 
 def _at_time(
-    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, time_seconds: float | None
+    analysis: KernelAnalysis, clocks: ClockPair, time_seconds: float | None
 ) -> list[WorkAtTime]:
     """The launch in the time that is answered, and at the other ends of what is uncertain: the
     bottleneck model's durations times what the answer is over that of the launch."""
     cases, more = (analysis.activity, *analysis.activity_cases), beside(analysis.extras)
-    seconds = [predicted_seconds(case, gpu, clocks, more=more) for case in cases]
+    seconds = [predicted_seconds(case, analysis.gpu, clocks, more=more) for case in cases]
     factor = 1.0 if time_seconds is None else time_seconds / seconds[0]
     return [
         WorkAtTime(case, factor * each, more) for case, each in zip(cases, seconds, strict=True)
     ]
 
 
-def _boosted(
-    predictor: Predictor,
+def boosted_watts(
     model: BoostedPowerModel,
+    physical: Callable[[GpuProfile], PhysicalPowerModel],
+    instead: PhysicalPowerModel | None,
     analysis: KernelAnalysis,
-    gpu: GpuProfile,
     clocks: ClockPair,
     time_seconds: float | None,
-    instead: PhysicalPowerModel | None,
 ) -> Watts:
-    """By trees, or by the model ``instead`` of them where they extrapolate."""
+    """By trees, or by the model ``instead`` of them where they extrapolate; at clocks that they do
+    not know, scaled as the ``physical`` model of a GPU says."""
+    gpu = analysis.gpu
     own = analysis.vector(model.card.feature_schema.id)
     vector = vector_for(own, model.feature_names, gpu)
     inputs = vector.model_inputs()
@@ -178,24 +142,24 @@ def _boosted(
         # The kernel lacks something every training kernel had (a NaN feature, say).
         why = Diagnostic("power_not_predicted", error.detail)
         return Watts(model.card, vector, None, model, diagnostics=(why,))
-    found = Watts(model.card, vector, estimate, model)
+    notes: tuple[Diagnostic, ...] = ()
     if estimate.basis == "extrapolated":
         why = _unlike_training(model, inputs)
-        other = None
+        other = Watts()
         if instead is not None:
-            other = _physical(instead, analysis, gpu, clocks, time_seconds)
-        if other is not None and other.estimate is not None:
+            other = physical_watts(instead, analysis, clocks, time_seconds)
+        if other.estimate is not None:
             detail = (
                 f"the {model.card.family} model of {gpu.id} extrapolates here ({why.detail}); the "
                 "physical model answers, with weights of other GPUs and datasheet facts"
             )
             kept = [each for each in other.diagnostics if each.code != "gpu_uncalibrated"]
             return replace(other, diagnostics=(*kept, Diagnostic("other_model_answers", detail)))
-        found = replace(found, diagnostics=(why,))
-    if clocks == default_clocks(gpu):
-        return found
-    physical = predictor.power.physical(gpu)
-    return _at_other_clocks(physical, found, analysis, gpu, clocks, time_seconds)
+        notes = (why,)
+    if clocks != default_clocks(gpu):
+        scaled, note = _scaled(physical(gpu), estimate, analysis, clocks, time_seconds)
+        return Watts(model.card, vector, scaled, model, diagnostics=(*notes, note))
+    return Watts(model.card, vector, estimate, model, diagnostics=notes)
 
 
 def _unlike_training(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> Diagnostic:
@@ -212,30 +176,25 @@ def _unlike_training(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> D
     )
 
 
-def _at_other_clocks(
+def _scaled(
     physical: PhysicalPowerModel,
-    found: Watts,
+    estimate: Estimate,
     analysis: KernelAnalysis,
-    gpu: GpuProfile,
     clocks: ClockPair,
     time_seconds: float | None,
-) -> Watts:
-    """A boosted answer carried to other clocks by the physical model's ratio."""
-    base = default_clocks(gpu)
-    estimate = found.estimate
-    assert estimate is not None
+) -> tuple[Estimate | None, Diagnostic]:
+    """A boosted answer carried to other clocks by the physical model's ratio, and what to warn
+    of."""
+    gpu, base = analysis.gpu, default_clocks(analysis.gpu)
     try:
         activity, more = analysis.activity, beside(analysis.extras)
         own = predicted_seconds(activity, gpu, clocks, more=more)
         factor = 1.0 if time_seconds is None else time_seconds / own
+        usual = factor * predicted_seconds(activity, gpu, base, more=more)
         there = WorkAtTime(activity, factor * own, more)
-        here = replace(
-            there, time_seconds=factor * predicted_seconds(activity, gpu, base, more=more)
-        )
-        ratio = physical.scale(there, clocks, here, base)
+        ratio = physical.scale(there, clocks, replace(there, time_seconds=usual), base)
     except AnalysisError as error:
-        why = Diagnostic("power_not_scaled", error.detail)
-        return replace(found, estimate=None, diagnostics=(*found.diagnostics, why))
+        return None, Diagnostic("power_not_scaled", error.detail)
     scaled = replace(
         estimate,
         value=estimate.value * ratio,
@@ -243,12 +202,11 @@ def _at_other_clocks(
         high=estimate.high * ratio,
         basis=weaker(estimate.basis, "extrapolated"),
     )
-    note = Diagnostic(
+    return scaled, Diagnostic(
         "power_scaled",
         f"the model was trained at {base.core_mhz:g}/{base.memory_mhz:g} MHz only; its power was "
         f"scaled by {ratio:.3f}, the ratio that the physical model predicts",
     )
-    return replace(found, estimate=scaled, diagnostics=(*found.diagnostics, note))
 
 
 def alternatives(analysis: KernelAnalysis, vector: FeatureVector) -> list[NDArray[np.float32]]:

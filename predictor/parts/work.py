@@ -23,7 +23,7 @@ from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictAnswer
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
-from wattcast.predictor.parts.time_and_power import TimeAndPower, long_enough, within_limit
+from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower, long_enough
 from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts, physical_notes
 
@@ -65,8 +65,8 @@ def predict_work(
         raise ModelError(f"measured work needs model physical, not {request.model}")
     measured = Work(request.launch.launch(), **work.model_dump())
     clocks, beside = parts.clocks_of(request.clocks, gpu)
-    board = request.board or ""
-    model, times = predictor.power.physical(gpu, board), predictor.work_time.of(gpu.id)
+    models = BoardModels.of(predictor, request, gpu)
+    model, times = predictor.power.physical(gpu, models.board), predictor.work_time.of(gpu.id)
 
     def at(pair: ClockPair) -> TimeAndPower:
         duration = long_enough(times.predict(measured, gpu, pair), None, gpu)
@@ -86,7 +86,7 @@ def predict_work(
             ),
         )
 
-    point = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
+    point = models.within_limit(at, clocks, request.power_limit_watts)
     duration, power, _ = point.told()
     note = Diagnostic(
         "power_from_work",
@@ -109,14 +109,14 @@ def predict_work(
         warnings=parts.plain_warnings(
             (note,),
             point.power.diagnostics,
-            predictor.power.stands_in(TARGET, gpu.id, board, PHYSICAL),
+            predictor.power.stands_in(TARGET, gpu.id, models.board, PHYSICAL),
             beside,
         ),
     )
     if request.explain is not None:
-        from wattcast.predictor.explain import shap_of_components
+        from wattcast.predictor.explain import shap_of
 
-        answer = answer.model_copy(update={"explanation": shap_of_components(answer)})
+        answer = answer.model_copy(update={"explanation": shap_of(answer)})
     if predictor.store is not None:
         body = request.model_dump_json(exclude_defaults=True)
         rows.append(predictor.store.add(PredictionRecord.of(answer, "", body, {})))

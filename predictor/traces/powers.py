@@ -29,13 +29,14 @@ from wattcast.features.errors import (
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import Basis, Estimate, between, weaker
+from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import STANDING, predicted_power
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest, Trust
-from wattcast.predictor.parts.time_and_power import OVER_LIMIT, Chosen, board_limit, time_and_power
+from wattcast.predictor.parts.time_and_power import OVER_LIMIT, BoardModels, board_limit
 from wattcast.predictor.parts.trust import trust
-from wattcast.predictor.parts.watts import Watts, predicted_watts
+from wattcast.predictor.parts.watts import Watts
 from wattcast.predictor.traces.code import Code, Library
 from wattcast.predictor.traces.library import (
     LEVEL,
@@ -60,8 +61,6 @@ Floats = NDArray[np.float64]
 MOST_CLOCKS = 12
 """Core clocks that are tried, beside those of the trace."""
 
-MODELS = Chosen("auto", "physical")
-
 
 def tried(gpu: GpuProfile, clocks: ClockPair) -> list[ClockPair]:
     """Some of the clocks that the GPU has up to these, the last; empty where it tells none."""
@@ -78,8 +77,9 @@ def scales(
 ) -> Floats | None:
     """Time and power at each pair over those at the last, ``[n, 2]``; ``None`` where the models
     tell none."""
+    models = BoardModels(predictor.power, gpu, model=PHYSICAL)
     try:
-        found = [time_and_power(predictor, MODELS, analysis, gpu, pair).told() for pair in pairs]
+        found = [models.at(analysis, pair).told() for pair in pairs]
     except AnalysisError:
         return None
     told = np.array([(time.estimate.value, watts.value) for time, watts, _ in found])
@@ -311,10 +311,9 @@ class BoardPowers:
         )
 
     def _watts(self, analysis: KernelAnalysis, seconds: float | None) -> Watts:
-        asked = self.request
-        return predicted_watts(
-            self.predictor, asked.model, analysis, self.gpu, self.clocks, asked.board or "", seconds
-        )
+        chosen = {"model": self.request.model, "board": self.request.board or ""}
+        models = BoardModels(self.predictor.power, self.gpu, **chosen)
+        return models.watts(analysis, self.clocks, seconds)
 
     def _nearest(
         self, one: Served, code: Code, same: Sequence[KindPower], sizes: Floats | None

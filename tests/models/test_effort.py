@@ -24,7 +24,7 @@ from wattcast.models.clocks import default_clocks
 from wattcast.models.energy import energy
 from wattcast.models.time.base import get_time_model
 from wattcast.predictor import Predictor
-from wattcast.predictor.parts.watts import predicted_watts
+from wattcast.predictor.parts.time_and_power import BoardModels
 
 PTX = Path(__file__).parents[1] / "fixtures" / "ptx" / "effort" / "kernels.ptx"
 MODULE = read_module(PTX.read_text(encoding="utf-8"))
@@ -217,7 +217,7 @@ def intervals(analysis: KernelAnalysis, error: float, home: Path) -> list[float]
     analysis = copy(analysis)
     vars(analysis)["coverage"] = replace(analysis.coverage, error=error)
     clocks = default_clocks(GPU)
-    power = predicted_watts(Predictor(settings_at(home)), "auto", analysis, GPU, clocks).estimate
+    power = BoardModels(Predictor(settings_at(home)).power, GPU).watts(analysis, clocks).estimate
     duration = get_time_model("bottleneck").predict(analysis, GPU, clocks)
     assert power is not None
     both = energy(power, duration, GPU)

@@ -31,7 +31,7 @@ from wattcast.models.speed import speed_of_light
 from wattcast.models.time.base import get_time_model
 from wattcast.models.time.beside import beside
 from wattcast.predictor import Predictor
-from wattcast.predictor.parts.watts import predicted_watts
+from wattcast.predictor.parts.time_and_power import BoardModels
 
 BY_NAME = {kernel.name: kernel for kernel in KERNELS}
 ROUNDING = 1 + 1e-9
@@ -169,7 +169,7 @@ def seconds_and_joules(predictor: Predictor, analysis: KernelAnalysis) -> tuple[
     clocks = default_clocks(GPU)
     found = get_time_model("bottleneck").predict(analysis, GPU, clocks)
     seconds = found.estimate.value
-    power = predicted_watts(predictor, "auto", analysis, GPU, clocks, "", seconds).estimate
+    power = BoardModels(predictor.power, GPU).watts(analysis, clocks, seconds).estimate
     assert power is not None
     return seconds - found.parts["launch"], power.value * seconds
 

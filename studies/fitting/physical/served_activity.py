@@ -45,7 +45,7 @@ from wattcast.models.power.activities import unit_activities
 from wattcast.models.time.beside import beside
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.time_and_power import time_and_power
+from wattcast.predictor.parts.time_and_power import BoardModels
 
 DCGM = "dcgm"
 """The other campaign on V100, and the only one on RTX 8000 (the activity tables of the data
@@ -81,7 +81,7 @@ def served(
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True, keep=False)
     more = beside(analysis.extras)
     for campaign, pair, watts, seconds in measured:
-        duration, _, _ = time_and_power(predictor, request, analysis, gpu, pair).told()
+        duration, _, _ = BoardModels.of(predictor, request, gpu).at(analysis, pair).told()
         told = duration.estimate.value
         units = unit_activities(analysis.activity, gpu, pair, told, more=more)
         yield ServedProgram(

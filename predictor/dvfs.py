@@ -346,7 +346,8 @@ def proposal(
         for key in (best.key, reference.key)
     )
     risk = f"costs over {cost:.1f} % more" if cost > 0 else f"saves below {-cost:.1f} %"
-    why = f"{there} is expected to save {saved:.1f} % energy, but one kernel in ten {risk}"
+    least = f"save {saved:.1f} % energy" if saved > 0 else f"cost {-saved:.1f} % more energy"
+    why = f"{there} is expected to {least}, but one kernel in ten {risk}"
     if stay:
         told = why if saved > 0 else "nothing else is expected to save energy"
         why = f"stay at {here}: {told}"

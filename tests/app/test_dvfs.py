@@ -313,3 +313,8 @@ def test_a_reference_that_breaks_the_constraints_is_not_stayed_at(client: httpx.
     told = ask(client, MATMUL, **v100, constraints={"max_power_watts": cap})["proposal"]
     assert told["stay"] is False
     assert "breaks the constraints" in told["why"]
+    slow = {**v100, "reference": {"core_mhz": 952, "memory_mhz": 877}}
+    seconds = 0.8 * ask(client, MATMUL, **slow)["reference"]["time"]["seconds"]
+    sooner = ask(client, MATMUL, **slow, constraints={"deadline_seconds": seconds})["proposal"]
+    assert sooner["energy_saved_percent"] < 0
+    assert f"cost {-sooner['energy_saved_percent']:.1f} % more energy" in sooner["why"]

@@ -8,13 +8,14 @@ Ullman, "Compilers", 9.6.6). Inner loops are collapsed as they are found (Havlak
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg, dominators
-from wattcast.features.dataflow import definitions, flow
+from wattcast.features.dataflow import closure, definitions, flow
 from wattcast.features.errors import Diagnostic, bounded, checkpoint
 from wattcast.features.ptx.ir import Address, Function, Instruction, Location, Symbol, place_of
 
@@ -64,6 +65,7 @@ class LoopForest:
     ``innermost`` is the index of the innermost loop of every block, -1 outside all loops.
     ``irreducible`` are the edges that close a cycle without a single entry; each also gives
     a Diagnostic (``irreducible_loop``), and the blocks they jump to have no loop of their own.
+    So does a loop without a way out (``endless_loop``).
     """
 
     loops: tuple[Loop, ...]
@@ -180,12 +182,31 @@ def _forest(
         name = cfg.blocks[target].label or f"block {target}"
         detail = f"the cycle through {name} has several entries, so it is not treated as a loop"
         diagnostics.append(Diagnostic("irreducible_loop", detail, last.line, last.column))
+    diagnostics += _endless(cfg, [built[header] for header in headers])
     return LoopForest(
         tuple(built[header] for header in headers),
         innermost,
         tuple(irreducible),
         bounded(diagnostics),
     )
+
+
+def _endless(cfg: ControlFlowGraph, loops: Sequence[Loop]) -> list[Diagnostic]:
+    """The first loop that no way leads out of, or the first block if it lies in a cycle that is
+    none."""
+    ends = [block.index for block in cfg.blocks if block.exits or not block.successors]
+    ending = closure(ends, lambda block: cfg.blocks[block].predecessors)
+    stuck = cfg.reachable - ending
+    if not stuck:
+        return []
+    closed = (
+        loop.header
+        for loop in loops
+        if loop.header in stuck
+        and all(loop.blocks.issuperset(cfg.blocks[block].successors) for block in loop.blocks)
+    )
+    line = cfg.instructions(cfg.blocks[min(closed, default=min(stuck))])[0].line
+    return [Diagnostic("endless_loop", f"the loop at line {line} of the PTX never ends", line)]
 
 
 def exits(cfg: ControlFlowGraph, loop: Loop) -> tuple[Instruction, ...]:

@@ -20,6 +20,7 @@ from wattcast.features.cfg import build_cfg
 from wattcast.features.checked import read_toml
 from wattcast.features.errors import AnalysisError, KernelError, ModelError, refused
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.loops import natural_loops
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Function
 from wattcast.models.clocks import ClockPair
@@ -370,16 +371,9 @@ def _ends(analysis: KernelAnalysis) -> None:
     for name in analysis.counts.functions(None):
         function = analysis.module.function(name)
         assert function is not None
-        cfg = analysis.cfg if function is analysis.function else build_cfg(function.body)
-        waiting = [block.index for block in cfg.blocks if block.exits or not block.successors]
-        ending = set(waiting)
-        while waiting:
-            new = set(cfg.blocks[waiting.pop()].predecessors) - ending
-            ending |= new
-            waiting += new
-        if endless := sorted(cfg.reachable - ending):
-            line = function.body.instructions[cfg.blocks[endless[0]].start].line
-            raise AnalysisError(f"the loop at line {line} of the PTX never ends", line=line)
+        for one in natural_loops(build_cfg(function.body)).diagnostics:
+            if one.code == "endless_loop":
+                raise AnalysisError(one.detail, line=one.line)
     for trip in analysis.trip_counts:
         if trip.how == "assumed" and not analysis.needs:
             raise AnalysisError(

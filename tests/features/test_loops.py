@@ -71,13 +71,14 @@ def test_without_back_edges_only_irreducible_cycles_remain(
     forest = loops(successors)
     graph = digraph(successors)
     graph = graph.subgraph({0} | nx.descendants(graph, 0)).copy()
+    ways = [{block} | nx.descendants(graph, block) for block in graph]
+    stuck = any(all(successors[block] for block in way) for way in ways)
     graph.remove_edges_from([edge for loop in forest.loops for edge in loop.back_edges])
     assert nx.is_directed_acyclic_graph(graph) == (not forest.irreducible)
     graph.remove_edges_from(forest.irreducible)
     assert nx.is_directed_acyclic_graph(graph)
-    assert [one.code for one in forest.diagnostics] == ["irreducible_loop"] * len(
-        forest.irreducible
-    )
+    told = ["irreducible_loop"] * len(forest.irreducible)
+    assert [one.code for one in forest.diagnostics] == told + ["endless_loop"] * stuck
 
 
 def test_golden_nest() -> None:
@@ -92,6 +93,12 @@ def test_golden_nest() -> None:
     ]
     assert forest.innermost == (-1, 0, 1, 1, 2, -1)
     assert forest.irreducible == ()
+
+
+def test_a_loop_without_a_way_out_is_reported_where_it_begins() -> None:
+    forest = loops([(1,), (1, 2), (3,), (4,), (3, 4)])
+    told = [(one.code, one.line) for one in forest.diagnostics]
+    assert told == [("endless_loop", forest.loops[1].line)]
 
 
 def test_a_cycle_with_two_entries_is_reported() -> None:

@@ -1,7 +1,7 @@
 """``python -m studies fit-all``: every shipped model anew, by the commands that fit each kind.
 
 Boosted power models, extra trees, time from measured work, scaling over clocks, and the physical
-power models, in this order. It stops at the first that fails. Large ONNX files are stored
+power models, in this order. It stops at the first that fails. Large models are stored
 compressed in the end.
 """
 
@@ -26,14 +26,14 @@ STEPS = (
 """Module and arguments of every step; each takes ``--out``."""
 
 
-COMPRESSED_FROM_BYTES = 900_000
+COMPRESSED_FROM_BYTES = 100_000
 
 
 def compress(root: Path) -> None:
-    """Compress the ONNX files of at least ``COMPRESSED_FROM_BYTES`` of the artifacts below
-    ``root``, where they are. The same content gives the same bytes."""
-    for path in sorted(root.glob("*/*/*/*/*.onnx")):
-        if path.stat().st_size >= COMPRESSED_FROM_BYTES:
+    """Compress the models of at least ``COMPRESSED_FROM_BYTES`` of the artifacts below ``root``,
+    where they are. The same content gives the same bytes."""
+    for path in sorted(root.glob("*/*/*/*/model.*")):
+        if path.suffix != COMPRESSED and path.stat().st_size >= COMPRESSED_FROM_BYTES:
             content = gzip.compress(path.read_bytes(), 9, mtime=0)
             path.with_name(path.name + COMPRESSED).write_bytes(content)
             path.unlink()

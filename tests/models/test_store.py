@@ -13,7 +13,7 @@ import pytest
 from studies.fitting.fit_all import compress
 from wattcast.features.errors import ModelError, SchemaError
 from wattcast.models.cards import CARD_NAME, ModelCard, read_card, sha256_of
-from wattcast.models.store import ArtifactStore
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 
 SCHEMA_HASH = "a" * 64
 SPREAD = {"mean": 1.0, "std": 0.1}
@@ -126,6 +126,14 @@ def test_a_compressed_file_is_read_as_if_it_were_plain(
     monkeypatch.setattr("wattcast.models.store.MOST_BYTES", len("weight"))
     with pytest.raises(ModelError, match="holds more than 6 bytes"):
         found.read("model.onnx")
+
+
+def test_the_models_of_the_package_are_compressed() -> None:
+    """A checkout has at most 50 MB, of which they are more than half."""
+    files = [path for path in PACKAGED_ARTIFACTS.rglob("*") if path.is_file()]
+    large = [path.name for path in files if path.stat().st_size > 1e5 and path.match("model.*")]
+    assert not {name for name in large if not name.endswith((".gz", ".xz"))}
+    assert sum(path.stat().st_size for path in files) < 30e6
 
 
 def test_the_newest_version_wins_and_the_last_root(tmp_path: Path) -> None:

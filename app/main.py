@@ -11,14 +11,11 @@ from wattcast.app import logs, metrics, problems
 from wattcast.app.api import (
     applications,
     catalog,
-    explain,
     health,
-    history,
-    jobs,
     kernels,
     measurements,
-    models,
     pages,
+    predictions,
     retrain,
 )
 from wattcast.app.api.access import Access, Load, describe
@@ -74,15 +71,15 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     # The busiest first: routes are tried in order.
     for router in (
         kernels.router,
-        explain.router,
+        predictions.explaining,
         kernels.kept,
         applications.router,
-        history.router,
+        predictions.router,
         catalog.router,
         measurements.router,
         retrain.router,
-        jobs.router,
-        models.router,
+        retrain.jobs,
+        catalog.registry,
         health.router,
         pages.router,
     ):

@@ -25,15 +25,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from wattcast.app.logs import REQUEST_ID, log
+from wattcast.features import errors
 from wattcast.features.checked import PositiveInt, Strict, Text, read_toml
-from wattcast.features.errors import (
-    GpuError,
-    MissingExtraError,
-    ModelError,
-    SchemaError,
-    ServiceError,
-    WattcastError,
-)
 from wattcast.predictor.messages import Described, KernelParameter, field_problems
 
 MEDIA_TYPE = "application/problem+json"
@@ -71,7 +64,11 @@ JSON_BODY = "json too-large media-type validation"
 """What can be wrong with a JSON body before anybody looks at what it asks."""
 
 NOT_STORED = "the database does not answer; nothing was stored"
-_IN_PATH = {GpuError: "unknown-gpu", SchemaError: "unknown-schema", ModelError: "unknown-model"}
+_IN_PATH = {
+    errors.GpuError: "unknown-gpu",
+    errors.SchemaError: "unknown-schema",
+    errors.ModelError: "unknown-model",
+}
 
 
 class FieldProblem(Described):
@@ -146,9 +143,9 @@ def response(
     )
 
 
-def kind_of(error: WattcastError, *, in_path: bool = False) -> str:
+def kind_of(error: errors.WattcastError, *, in_path: bool = False) -> str:
     """The slug under which an error is answered; ``in_path``: what it names is the resource."""
-    if isinstance(error, ServiceError):
+    if isinstance(error, errors.ServiceError):
         return error.kind
     if in_path:
         for raised, slug in _IN_PATH.items():
@@ -199,7 +196,7 @@ def _says_so(error: BaseException) -> bool:
 
 
 async def _wattcast_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, WattcastError)
+    assert isinstance(error, errors.WattcastError)
     # A GET names its resource in the path; a POST names GPUs and schemas in its body.
     if is_full(error):
         return _no_room(error)
@@ -230,7 +227,7 @@ def _no_room(error: Exception) -> Response:
 
 def no_room(error: Exception) -> str:
     """What to say of an error for which ``is_full`` holds."""
-    database = isinstance(error, WattcastError | SQLAlchemyError)
+    database = isinstance(error, errors.WattcastError | SQLAlchemyError)
     where = "in the database" if database else "for a temporary file"
     return f"there is no room left {where}; nothing was stored"
 
@@ -261,7 +258,7 @@ def internal() -> Response:
 
 async def _missing_module(request: Request, error: Exception) -> Response:
     assert isinstance(error, ModuleNotFoundError)
-    missing = MissingExtraError.of(error)
+    missing = errors.MissingExtraError.of(error)
     if missing is None:
         return await _unexpected(request, error)
     return await _wattcast_error(request, missing)
@@ -269,7 +266,7 @@ async def _missing_module(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     """Make every error of ``app`` a problem."""
-    app.add_exception_handler(WattcastError, _wattcast_error)
+    app.add_exception_handler(errors.WattcastError, _wattcast_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
@@ -16,7 +16,16 @@ from wattcast.models.intervals import Observed
 from wattcast.models.operators import OperatorCard
 from wattcast.models.power.physical import POOLED
 from wattcast.models.time.calibration import TimeCorrectionCard
-from wattcast.predictor.parts import members
+from wattcast.predictor.messages.catalog import (
+    GpuDetails,
+    GpuSummary,
+    ModelSummary,
+    ObservedCoverage,
+    Schema,
+    SchemaDetails,
+    SchemaField,
+    SchemaSummary,
+)
 from wattcast.predictor.parts.power_models import (
     Watched,
     reference_of,
@@ -27,91 +36,73 @@ from wattcast.predictor.parts.power_models import (
 if TYPE_CHECKING:
     from wattcast.predictor import Gpus
 
-UNSEEN_ERRORS = (
-    "unseen_kernel_mae_watts",
-    "unseen_kernel_mape_percent",
-    "unseen_kernel_time_median_ape_percent",
-)
-"""Errors on kernels left out of training that a summary tells: two of power, one of time."""
+G = TypeVar("G", bound=GpuSummary)
+S = TypeVar("S", bound=Schema)
 
 
-def gpu_summary(
-    gpu: GpuProfile, cards: tuple[ModelCard, ...], covered: Mapping[str, frozenset[str]]
-) -> dict[str, Any]:
-    """One GPU in a list: what it is and what can be predicted for it. ``covered``: the GPUs of
-    every schema."""
-    names = ("architecture", "compute_capability", "sm_count", "core_mhz", "memory_mhz")
-    return {
-        **members(gpu, "id", "name"),
-        "aliases": list(gpu.aliases),
-        **members(gpu, *names),
-        "power_models": sorted({c.family for c in cards if (c.gpu, c.target) == (gpu.id, "power")}),
-        "schemas": [schema for schema, ids in covered.items() if gpu.id in ids],
-    }
+def gpu_summaries(gpus: Gpus, cards: tuple[ModelCard, ...]) -> list[GpuSummary]:
+    """All GPUs, by id: what each is and what can be predicted for it."""
+    return [_gpu(GpuSummary, gpu, cards) for gpu in gpus.all()]
 
 
-def _covered() -> dict[str, frozenset[str]]:
-    return {schema.id: frozenset(schema.gpus) for schema in list_schemas()}
-
-
-def gpu_summaries(gpus: Gpus, cards: tuple[ModelCard, ...]) -> list[dict[str, Any]]:
-    """All GPUs, by id."""
-    covered = _covered()
-    return [gpu_summary(gpu, cards, covered) for gpu in gpus.all()]
-
-
-def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> dict[str, Any]:
+def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> GpuDetails:
     """One GPU with every fact, its unit and source. Raises GpuError."""
     gpu = gpus.load(gpu_id)
-    return {**gpu_summary(gpu, cards, _covered()), "profile": gpu.model_dump(mode="json")}
+    return _gpu(GpuDetails, gpu, cards, profile=gpu.model_dump(mode="json"))
 
 
-def schema_summary(schema: AnySchema | SchemaFile) -> dict[str, Any]:
-    """One schema in a list. That of operators needs no table of a GPU."""
-    gpus = () if isinstance(schema, SchemaFile) else schema.gpus
-    return {
-        **members(schema, "id", "version", "title", "source", "sha256"),
-        "gpus": sorted(gpus),
-        "fields": len(schema.fields),
-        "model_inputs": [field.name for field in schema.fields if field.model_input],
-    }
+def _gpu(kind: type[G], gpu: GpuProfile, cards: tuple[ModelCard, ...], **more: Any) -> G:
+    return kind.from_attributes(
+        gpu,
+        aliases=list(gpu.aliases),
+        power_models=sorted({c.family for c in cards if (c.gpu, c.target) == (gpu.id, "power")}),
+        schemas=[schema.id for schema in list_schemas() if gpu.id in schema.gpus],
+        **more,
+    )
 
 
-def schema_summaries() -> list[dict[str, Any]]:
+def schema_summaries() -> list[SchemaSummary]:
     """All schemas."""
-    return [schema_summary(schema) for schema in (*list_schemas(), operator_schema())]
+    schemas = (*list_schemas(), operator_schema())
+    return [_schema(SchemaSummary, each, fields=len(each.fields)) for each in schemas]
 
 
-def schema_details(schema_id: str) -> dict[str, Any]:
+def schema_details(schema_id: str) -> SchemaDetails:
     """One schema with its fields in order. Raises SchemaError."""
     operators = operator_schema()
     schema = operators if schema_id == operators.id else get_schema(schema_id)
-    names = ("unit", "description", "source", "model_input", "changeable")
-    fields = [
-        {"name": field.name, "dtype": str(field.dtype), **members(field, *names)}
-        for field in schema.fields
-    ]
-    return {**schema_summary(schema), "fields": fields}
+    fields = [SchemaField.from_attributes(each, dtype=str(each.dtype)) for each in schema.fields]
+    return _schema(SchemaDetails, schema, fields=fields)
+
+
+def _schema(kind: type[S], schema: AnySchema | SchemaFile, **fields: Any) -> S:
+    """That of operators needs no table of a GPU."""
+    gpus = () if isinstance(schema, SchemaFile) else schema.gpus
+    inputs = [field.name for field in schema.fields if field.model_input]
+    return kind.from_attributes(schema, gpus=sorted(gpus), model_inputs=inputs, **fields)
 
 
 def observed(
     coverage: Mapping[Watched, Observed], gpu: str, target: str, model: str | None = None
-) -> list[dict[str, Any]]:
-    """``ObservedCoverage`` of a GPU's models, or of one: what their intervals held, by board."""
+) -> list[ObservedCoverage]:
+    """What the intervals of a GPU's models, or of one, held, by board."""
     return [
-        {**members(one, "board", "model"), **members(found, "kernels", "inside"),
-         "promised": found.level, "widened": found.widening}
+        ObservedCoverage.from_attributes(
+            found, board=one.board, model=one.model, promised=found.level, widened=found.widening
+        )
         for one, found in sorted(coverage.items())
         if (one.gpu, one.target) == (gpu, target) and model in (None, one.model)
-    ]  # fmt: skip
+    ]
 
 
 def model_summary(
     card: ModelCard | TimeCorrectionCard | OperatorCard, coverage: Mapping[Watched, Observed]
-) -> dict[str, Any]:
+) -> ModelSummary:
     """One model in a list: reference, size of its training, error on unseen kernels, and what its
     intervals held of later measurements."""
-    errors: dict[str, float | None] = {}
+    errors: dict[str, float | None] = dict.fromkeys(
+        name for name in ModelSummary.model_fields if name.startswith("unseen_")
+    )
     if isinstance(card, TimeCorrectionCard):
         seconds = card.score("program").model["median_ape_percent"].mean
         errors["unseen_kernel_time_median_ape_percent"] = seconds
@@ -119,19 +110,18 @@ def model_summary(
         watts, percent = unseen_error_watts(card), unseen_error_percent(card)
         errors["unseen_kernel_mae_watts"] = watts if watts != float("inf") else None
         errors["unseen_kernel_mape_percent"] = percent if percent != float("inf") else None
-    return {
-        **reference_of(card).data(),
-        "created": card.created.isoformat(),
-        "training_rows": card.training.rows,
-        "training_kernels": card.training.kernels,
-        **dict.fromkeys(UNSEEN_ERRORS),
+    return ModelSummary.from_attributes(
+        reference_of(card),
+        created=card.created.isoformat(),
+        training_rows=card.training.rows,
+        training_kernels=card.training.kernels,
         **errors,
-        "observed": [
+        observed=[
             told
             for gpu in sorted({one.gpu for one in coverage if one.model == card.place})
             for told in observed(coverage, gpu, card.target, card.place)
         ],
-    }
+    )
 
 
 @cache

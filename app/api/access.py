@@ -38,7 +38,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wattcast.app import problems
 from wattcast.app.logs import log
 from wattcast.app.services import Services
-from wattcast.app.services.analyses import CALLER_NAME
+from wattcast.app.services.analyses import CALLER_NAME, Shares
 from wattcast.app.settings import Settings, is_loopback
 from wattcast.app.store.database import StoreError
 from wattcast.app.store.keys import ApiKey
@@ -77,46 +77,6 @@ class Rate:
             return 0.0
         window = await self._limiter.get_window_stats(self._item, caller)
         return max(1.0, window.reset_time - time.time())
-
-
-class Shares:
-    """How much each caller holds of something at this moment: at most ``each``, all ``total``.
-
-    Who holds nothing takes no memory. For one thread: the event loop's.
-    """
-
-    def __init__(self, each: int, total: int | None = None) -> None:
-        self.each = each
-        self.total = total
-        self.held = 0
-        self._by_caller: dict[str, int] = {}
-
-    def of(self, caller: str) -> int:
-        """How much a caller holds."""
-        return self._by_caller.get(caller, 0)
-
-    @property
-    def full(self) -> bool:
-        """Whether nobody can have more."""
-        return self.total is not None and self.held >= self.total
-
-    def enter(self, caller: str) -> bool:
-        """Take one, to be given back by ``leave``; ``False`` if there is none for this caller."""
-        has = self.of(caller)
-        if has >= self.each or self.full:
-            return False
-        self._by_caller[caller] = has + 1
-        self.held += 1
-        return True
-
-    def leave(self, caller: str) -> None:
-        """Give one back."""
-        left = self._by_caller[caller] - 1
-        self.held -= 1
-        if left:
-            self._by_caller[caller] = left
-        else:
-            del self._by_caller[caller]
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ from typing import IO, Annotated, Any, Literal
 from fastapi import File, Form, Query, Request, UploadFile
 from fastapi.responses import Response
 
-from wattcast.app.api.explain import chosen
+from wattcast.app.api.predictions import chosen
 from wattcast.app.api.route import Router, json_response, message
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER

@@ -2,122 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Request
 from fastapi.responses import Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from wattcast.app.api.route import Router, json_response
+from wattcast.app import problems
+from wattcast.app.api.access import actor_of
+from wattcast.app.api.route import Router, json_response, query
 from wattcast.app.services import Services, services_of
+from wattcast.app.services.models import registry as service
 from wattcast.models.cards import ModelCard, ScalingCard
 from wattcast.models.operators import OperatorCard
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor import catalog
-from wattcast.predictor.messages import Described
+from wattcast.predictor.messages import catalog as messages
 
 router = Router(tags=["catalogue"])
 
 GpuName = Annotated[str, Path(max_length=64, examples=["tesla-v100"])]
+Target = Annotated[str, Path(max_length=32, examples=["power"])]
 
 
-class GpuSummary(Described):
-    """One GPU: what it is and what can be predicted for it."""
-
-    id: str
-    name: str
-    aliases: list[str]
-    architecture: str
-    compute_capability: str
-    sm_count: int
-    core_mhz: float
-    memory_mhz: float
-    power_models: list[str]
-    """Families; empty: power is answered null."""
-    schemas: list[str]
-    """Feature schemas that have a table for this GPU."""
-
-
-class GpuDetails(GpuSummary):
-    """One GPU with its whole profile: every fact with unit and source."""
-
-    profile: dict[str, Any]
-
-
-class _Schema(Described):
-    id: str
-    version: int | str
-    title: str
-    source: str
-    sha256: str
-    gpus: list[str]
-    model_inputs: list[str]
-
-
-class SchemaSummary(_Schema):
-    """One feature schema."""
-
-    fields: int
-
-
-class SchemaField(Described):
-    """One field of a schema, in order."""
-
-    name: str
-    dtype: str
-    unit: str
-    description: str
-    source: str
-    model_input: bool
-    changeable: bool
-
-
-class SchemaDetails(_Schema):
-    """One feature schema with its fields."""
-
-    fields: list[SchemaField]
-
-
-class ObservedCoverage(Described):
-    """What a model's intervals held of measurements that came in after its answers."""
-
-    board: str
-    """As uploads label it; empty: no label."""
-    model: str
-    """The card's path, or a time model's family."""
-    kernels: int
-    """Kernels measured after they were predicted."""
-    inside: int
-    """Of these, those whose first measured launch was inside."""
-    promised: float
-    """The least level that was promised."""
-    widened: float
-    """How many times as wide answers are since; 1: no alarm."""
-
-
-class ModelSummary(Described):
-    """One model; ``card`` is the path of its card."""
-
-    family: str
-    version: int
-    schema_id: str = Field(alias="schema")
-    source: str
-    gpu: str
-    target: str
-    members: list[dict[str, Any]]
-    card: str
-    created: str
-    training_rows: int
-    training_kernels: int
-    unseen_kernel_mae_watts: float | None
-    unseen_kernel_mape_percent: float | None
-    """If nothing was promoted, the model with the smallest one answers."""
-    unseen_kernel_time_median_ape_percent: float | None
-    """Of a correction of times; power models have none."""
-    observed: list[ObservedCoverage]
-
-
-@router.answers("/gpus", list[GpuSummary])
+@router.answers("/gpus", list[messages.GpuSummary])
 def gpus(request: Request) -> Response:
     """GPUs with a profile.
 
@@ -127,7 +35,7 @@ def gpus(request: Request) -> Response:
     return json_response(catalog.gpu_summaries(services.gpus, services.power.cards()))
 
 
-@router.answers("/gpus/{gpu}", GpuDetails, "unknown-gpu validation")
+@router.answers("/gpus/{gpu}", messages.GpuDetails, "unknown-gpu validation")
 def gpu_details(request: Request, gpu: GpuName) -> Response:
     """One GPU with every fact and its source.
 
@@ -137,7 +45,7 @@ def gpu_details(request: Request, gpu: GpuName) -> Response:
     return json_response(catalog.gpu_details(services.gpus, gpu, services.power.cards()))
 
 
-@router.answers("/schemas", list[SchemaSummary])
+@router.answers("/schemas", list[messages.SchemaSummary])
 def schemas() -> Response:
     """Feature schemas.
 
@@ -146,7 +54,7 @@ def schemas() -> Response:
     return json_response(catalog.schema_summaries())
 
 
-@router.answers("/schemas/{schema_id}", SchemaDetails, "unknown-schema validation")
+@router.answers("/schemas/{schema_id}", messages.SchemaDetails, "unknown-schema validation")
 def schema_details(
     schema_id: Annotated[str, Path(max_length=64, examples=["alavani2023"])],
 ) -> Response:
@@ -157,7 +65,7 @@ def schema_details(
     return json_response(catalog.schema_details(schema_id))
 
 
-@router.answers("/models", list[ModelSummary])
+@router.answers("/models", list[messages.ModelSummary])
 def models(request: Request) -> Response:
     """Trained models.
 
@@ -179,9 +87,7 @@ def _cards(services: Services) -> tuple[AnyCard, ...]:
 
 
 @router.answers("/models/{gpu}/{target}", list[AnyCard], "unknown-gpu unknown-model validation")
-def model_cards(
-    request: Request, gpu: GpuName, target: Annotated[str, Path(max_length=32, examples=["power"])]
-) -> Response:
+def model_cards(request: Request, gpu: GpuName, target: Target) -> Response:
     """Model cards of one GPU and target.
 
     Training data, scores beside the baseline, interval calibration and checksums.
@@ -202,3 +108,85 @@ def model_card(request: Request, gpu: GpuName, target: str, name: str, version: 
     services = services_of(request)
     cards = _cards(services)
     return json_response(catalog.model_card(services.gpus, cards, gpu, target, name, version))
+
+
+# --- Which model serves: versions, champion and candidate, promotion and rollback by hand ---
+
+registry = Router(prefix="/models", tags=["models"])
+
+RegisteredGpu = Annotated[str, Path(max_length=64, examples=["tesla-k20"])]
+
+
+class PromoteRequest(BaseModel):
+    """Which version is to serve, and for which board."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    family: str = Field(min_length=1, max_length=32)
+    schema_id: str = Field(min_length=1, max_length=64, alias="schema")
+    source: str = Field(min_length=1, max_length=32)
+    version: int = Field(ge=1, le=2**31 - 1)
+    board: str = Field("", max_length=64, description="Empty: the GPU's general champion.")
+    why: str = Field("by hand", max_length=500)
+
+
+class RollbackRequest(BaseModel):
+    """For which board to return to the champion before."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    board: str = Field("", max_length=64)
+    why: str = Field("by hand", max_length=500)
+
+
+@registry.answers(
+    "/{gpu}/{target}/registry", service.RegistryAnswer, "unknown-gpu validation store"
+)
+async def get_registry(request: Request, gpu: RegisteredGpu, target: Target) -> Response:
+    """Champion, candidate and versions of a GPU.
+
+    Every retrained version is kept, with the gate's verdict on it.
+    """
+    found = await query(request, lambda of: service.registry_of(of, gpu, target))
+    return json_response(found)
+
+
+@registry.answers(
+    "/{gpu}/{target}/promote",
+    service.RegistryAnswer,
+    f"{problems.JSON_BODY} gpu model store",
+    method="POST",
+)
+async def post_promote(
+    request: Request, gpu: RegisteredGpu, target: Target, body: PromoteRequest
+) -> Response:
+    """Promote a version.
+
+    Any version, whatever the gate said. All replicas serve it within two seconds.
+    """
+    actor = actor_of(request)
+    which = body.family, body.schema_id, body.source, body.version
+    made = await query(
+        request, lambda of: service.promote(of, gpu, target, which, body.board, actor, body.why)
+    )
+    return json_response(made)
+
+
+@registry.answers(
+    "/{gpu}/{target}/rollback",
+    service.RegistryAnswer,
+    f"{problems.JSON_BODY} no-rollback gpu store",
+    method="POST",
+)
+async def post_rollback(
+    request: Request, gpu: RegisteredGpu, target: Target, body: RollbackRequest
+) -> Response:
+    """Return to the previous champion.
+
+    Undoes the last promotion. Answers are again what they were before it, bit for bit.
+    """
+    actor = actor_of(request)
+    made = await query(
+        request, lambda of: service.rollback(of, gpu, target, body.board, actor, body.why)
+    )
+    return json_response(made)

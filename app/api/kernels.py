@@ -34,13 +34,9 @@ from wattcast.predictor import (
 )
 from wattcast.predictor import analyze as features
 from wattcast.predictor import compare as judge
+from wattcast.predictor.messages import analyze as analyses
+from wattcast.predictor.messages import operators as bodies
 from wattcast.predictor.messages.advise import AdviceAnswer
-from wattcast.predictor.messages.analyze import (
-    AnalyzeAnswer,
-    AnalyzeRequest,
-    FeaturesAnswer,
-    FeaturesRequest,
-)
 from wattcast.predictor.messages.compare import CompareAnswer, JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers
@@ -48,18 +44,6 @@ from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.language_model import (
     LanguageModelAnswer,
     LanguageModelRequest,
-)
-from wattcast.predictor.messages.operators import (
-    BatchBody,
-    CompareBody,
-    DvfsBody,
-    OperatorBatchRequest,
-    OperatorDvfsRequest,
-    OperatorRequest,
-    OperatorSweepAnswer,
-    OperatorSweepRequest,
-    PredictBody,
-    SweepBody,
 )
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
 from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
@@ -117,7 +101,7 @@ def _kept(path: str, answer: Any) -> Callable[[F], F]:
 
 
 @_post("/predict", PredictAnswer | PredictAnswers, "clocks gpu model busy time-limit store")
-async def post_predict(request: Request, body: PredictBody) -> Response:
+async def post_predict(request: Request, body: bodies.PredictBody) -> Response:
     """Power, time and energy of a kernel launch.
 
     With `gpu` the answer is one prediction, with `gpus` a list of them in that order. An
@@ -126,7 +110,7 @@ async def post_predict(request: Request, body: PredictBody) -> Response:
     services = services_of(request)
     rows: list[Future[None]] = []
     asked = body.root
-    if isinstance(asked, OperatorRequest):
+    if isinstance(asked, bodies.OperatorRequest):
         answer = await services.analyses.run(predict_operator, services, asked, rows)
     elif is_quick(services, asked):
         answer = predict(services, asked, rows)
@@ -139,14 +123,14 @@ async def post_predict(request: Request, body: PredictBody) -> Response:
 
 
 @_post("/predict/batch", BatchAnswer, "analysis clocks gpu model busy time-limit")
-async def post_batch(request: Request, body: BatchBody) -> Response:
+async def post_batch(request: Request, body: bodies.BatchBody) -> Response:
     """Power, time and energy of many launches of a kernel.
 
     Up to 10,000 launches, worked out symbolically unless asked otherwise, or as many
     `operators`. A launch that cannot run has a `problem` in its place; the others are answered.
     Nothing is stored.
     """
-    if isinstance(body.root, OperatorBatchRequest):
+    if isinstance(body.root, bodies.OperatorBatchRequest):
         return await _run(request, predict_operators, body.root)
     return await _run(request, batch.predict_many, body.root)
 
@@ -166,8 +150,8 @@ async def post_language_model(request: Request, body: LanguageModelRequest) -> R
     return await _run(request, language_model.language_model, body)
 
 
-@_post("/features", FeaturesAnswer, "gpu schema busy time-limit")
-async def post_features(request: Request, body: FeaturesRequest) -> Response:
+@_post("/features", analyses.FeaturesAnswer, "gpu schema busy time-limit")
+async def post_features(request: Request, body: analyses.FeaturesRequest) -> Response:
     """Feature vector of a kernel launch.
 
     The vector of one schema, in its order, with units and sources; null is missing.
@@ -175,8 +159,8 @@ async def post_features(request: Request, body: FeaturesRequest) -> Response:
     return await _run(request, features.features, body)
 
 
-@_post("/analyze", AnalyzeAnswer, "gpu busy time-limit")
-async def post_analyze(request: Request, body: AnalyzeRequest) -> Response:
+@_post("/analyze", analyses.AnalyzeAnswer, "gpu busy time-limit")
+async def post_analyze(request: Request, body: analyses.AnalyzeRequest) -> Response:
     """Analysis of a kernel launch.
 
     Loops, memory accesses, instruction mix, occupancy, registers, activity, source lines.
@@ -185,7 +169,7 @@ async def post_analyze(request: Request, body: AnalyzeRequest) -> Response:
 
 
 @_post("/dvfs", DvfsAnswers, "analysis clocks constraints data gpu model busy time-limit")
-async def post_dvfs(request: Request, body: DvfsBody) -> Response:
+async def post_dvfs(request: Request, body: bodies.DvfsBody) -> Response:
     """A kernel at many clocks.
 
     Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
@@ -193,7 +177,7 @@ async def post_dvfs(request: Request, body: DvfsBody) -> Response:
     constraints. Of a kernel's code and launch, or of `counters` measured at one pair; of an
     `operator` under power limits.
     """
-    if isinstance(body.root, OperatorDvfsRequest):
+    if isinstance(body.root, bodies.OperatorDvfsRequest):
         return await _run(request, dvfs.dvfs_of_operator, body.root)
     if isinstance(body.root, CountedRequest):
         from wattcast.predictor.counted import dvfs_from_counters
@@ -204,17 +188,17 @@ async def post_dvfs(request: Request, body: DvfsBody) -> Response:
 
 @_post(
     "/sweep",
-    SweepAnswer | OperatorSweepAnswer,
+    SweepAnswer | bodies.OperatorSweepAnswer,
     "analysis clocks constraints gpu model busy time-limit",
 )
-async def post_sweep(request: Request, body: SweepBody) -> Response:
+async def post_sweep(request: Request, body: bodies.SweepBody) -> Response:
     """A kernel at many launch shapes.
 
     Time, power and energy of each block and grid (total work kept), register count and GPU;
     the Pareto set, the best by energy, EDP, ED2P, speed and power; shapes that cannot be launched
     with the reason. Of an `operator`: every combination of the values in `vary`.
     """
-    if isinstance(body.root, OperatorSweepRequest):
+    if isinstance(body.root, bodies.OperatorSweepRequest):
         return await _run(request, sweep_operator, body.root)
     return await _run(request, sweep.sweep, body.root)
 
@@ -231,7 +215,7 @@ async def post_tunings(request: Request, body: TuningsRequest) -> Response:
 
 
 @_post("/compare", CompareAnswer, "analysis clocks gpu model busy time-limit")
-async def post_compare(request: Request, body: CompareBody) -> Response:
+async def post_compare(request: Request, body: bodies.CompareBody) -> Response:
     """Compare old and new code.
 
     How two versions of the code (or two operators) differ in time, power and energy, kernel by

@@ -9,17 +9,12 @@ import typer
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.inputs import ClockOptions, KernelOptions, OnGpu, request
-from wattcast.app.cli.output import Shown, predictor, rows
+from wattcast.app.cli.output import Shown, predictor
+from wattcast.predictor.messages import analyze as analyses
 from wattcast.predictor.messages.advise import AdviceAnswer
-from wattcast.predictor.messages.analyze import (
-    AnalyzeAnswer,
-    AnalyzeRequest,
-    FeaturesAnswer,
-    FeaturesRequest,
-)
 from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.reports import Title, Warnings
+from wattcast.predictor.reports import Title, Warnings, members_table
 
 FORMATS = ("svg", "png", "html")
 
@@ -111,11 +106,11 @@ def advise(
 # ``wattcast analyze``: what a launch does.
 
 
-def analyze(on: OnGpu, launch: KernelOptions) -> AnalyzeAnswer:
+def analyze(on: OnGpu, launch: KernelOptions) -> analyses.AnalyzeAnswer:
     """Show what a launch does: loops, memory, occupancy, hot lines."""
     from wattcast.predictor.analyze import analyze as run
 
-    return run(predictor(), request(AnalyzeRequest, launch, on))
+    return run(predictor(), request(analyses.AnalyzeRequest, launch, on))
 
 
 # ``wattcast features`` and ``wattcast schemas``: what a model would see of a launch.
@@ -123,7 +118,7 @@ def analyze(on: OnGpu, launch: KernelOptions) -> AnalyzeAnswer:
 
 def features(
     on: inputs.OnGpu, launch: inputs.KernelOptions, schema: str = "alavani2023"
-) -> FeaturesAnswer:
+) -> analyses.FeaturesAnswer:
     """Print the feature vector that a model sees.
 
     Args:
@@ -131,7 +126,7 @@ def features(
     """
     from wattcast.predictor.analyze import features as run
 
-    return run(predictor(), inputs.request(FeaturesRequest, launch, on, schema=schema))
+    return run(predictor(), inputs.request(analyses.FeaturesRequest, launch, on, schema=schema))
 
 
 def schemas() -> Shown[Any]:
@@ -139,7 +134,7 @@ def schemas() -> Shown[Any]:
     from wattcast.predictor.catalog import schema_summaries
 
     found = schema_summaries()
-    return Shown(found, lambda: rows(found, ("id", "version", "title", "gpus")))
+    return Shown(found, lambda: [members_table(found, ("id", "version", "title", "gpus"))])
 
 
 # ``wattcast hotspots``: where a launch spends its energy.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +12,12 @@ import typer
 
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import fail, progress
-from wattcast.app.cli.output import Shown, console, line, predictor, print_json, rows, show, told
+from wattcast.app.cli.output import Shown, console, line, predictor, print_json, show, told
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 from wattcast.features.gpus.loader import squeezed
+from wattcast.predictor.messages.catalog import GpuSummary
+from wattcast.predictor.reports import members_table
 
 gpus = typer.Typer(help="List, show, check or add GPU profiles.", invoke_without_command=True)
 
@@ -45,13 +46,13 @@ def gpus_list(
         asked = {squeezed(word) for word in words}
         named = [one for one in found if all(word in _searched(one) for word in asked)]
         # A PCI id or another spelling; where it is none, the error names what is alike.
-        found = named or [one for one in found if one["id"] == opened.gpus.load(" ".join(words)).id]
+        found = named or [one for one in found if one.id == opened.gpus.load(" ".join(words)).id]
     columns = ("id", "name", "compute_capability", "sm_count", "power_models", "schemas")
-    return Shown(found, lambda: rows(found, columns))
+    return Shown(found, lambda: [members_table(found, columns)])
 
 
-def _searched(gpu: Mapping[str, Any]) -> str:
-    names = (gpu["id"], gpu["name"], *gpu["aliases"], gpu["architecture"])
+def _searched(gpu: GpuSummary) -> str:
+    names = (gpu.id, gpu.name, *gpu.aliases, gpu.architecture)
     return " ".join(squeezed(name) for name in names)
 
 
@@ -242,7 +243,7 @@ def check(
     for problem in defective:
         print(f"wattcast: {problem}", file=sys.stderr)
     status = Exit.NO_ANSWER if defective else Exit.DONE
-    return Shown(tables, lambda: rows(shown, columns), status)
+    return Shown(tables, lambda: [members_table(shown, columns)], status)
 
 
 @data.command()

@@ -54,12 +54,12 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     },
     "Installation and service": {
         "doctor": "doctor",
-        "serve": "serve",
-        "mcp": "serve",
+        "serve": "service",
+        "mcp": "service",
         "worker": "models",
-        "settings": "serve",
-        "keys": "keys",
-        "audit": "keys",
+        "settings": "service",
+        "keys": "service",
+        "audit": "service",
     },
 }
 """Groups of ``wattcast --help``: every command and the module below ``app/cli`` that holds it."""

@@ -15,9 +15,9 @@ import typer
 
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import Shown, print_json, rows, services, show, told
+from wattcast.app.cli.output import Shown, print_json, services, show, told
 from wattcast.app.settings import Settings
-from wattcast.predictor.reports import Block, Line
+from wattcast.predictor.reports import Block, Line, members_table
 
 models = typer.Typer(help="List, promote or roll back trained models.", invoke_without_command=True)
 
@@ -46,7 +46,7 @@ def models_list() -> Shown[Any]:
     columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
     for problem in power.problems():
         print(f"wattcast: left out: {problem}", file=sys.stderr)
-    return Shown(found, lambda: rows(found, columns))
+    return Shown(found, lambda: [members_table(found, columns)])
 
 
 @models.command("registry")

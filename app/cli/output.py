@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
@@ -65,7 +65,7 @@ def services() -> Iterator[Services]:
     from wattcast.app.store.repositories import Repositories
 
     with database() as engine:
-        yield Services(Settings(), data=Repositories.over(engine))
+        yield Services(Settings(), data=Repositories(engine))
 
 
 def print_json(value: Any) -> None:
@@ -195,13 +195,3 @@ def _table(out: Console, table: reports.Table) -> None:
 def line(out: Console, text: str) -> None:
     """One line as it stands: nothing in it is markup or coloured."""
     out.print(text, highlight=False, markup=False)
-
-
-def rows(found: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> reports.Report:
-    """A plain table of some members of each row."""
-    listed = list(found)
-    shown = [
-        reports.Column(reports.words(name), lambda row, name=name: reports.cell_of(row[name]))  # type: ignore[misc]
-        for name in columns
-    ]
-    return [reports.Table(shown, listed, most=len(listed))]

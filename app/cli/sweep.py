@@ -8,13 +8,7 @@ from typing import Any
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.output import predictor
-from wattcast.predictor.messages.dvfs import (
-    CountedAnswer,
-    CountedRequest,
-    DvfsAnswer,
-    DvfsRequest,
-    MeasuredCounters,
-)
+from wattcast.predictor.messages import dvfs as messages
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
 
 
@@ -91,7 +85,7 @@ class PairOptions(inputs.Options):
     """At which clocks."""
 
     panel = inputs.OWN
-    members = inputs.fields(DvfsRequest, "reference")
+    members = inputs.fields(messages.DvfsRequest, "reference")
     clocks: list[str] | None = None
     """Clock pair CORE/MEMORY in MHz. Repeatable. Default: all pairs of the GPU, or its default pair
     under power limits."""
@@ -107,7 +101,12 @@ class CounterOptions(inputs.Options):
 
     panel = inputs.OWN
     members = inputs.fields(
-        MeasuredCounters, "kernel", "clocks", "time_seconds", "power_watts", under="counters"
+        messages.MeasuredCounters,
+        "kernel",
+        "clocks",
+        "time_seconds",
+        "power_watts",
+        under="counters",
     )
 
 
@@ -118,7 +117,7 @@ def dvfs(
     constraints: inputs.Constraints,
     models: inputs.ScalingOptions,
     power_limit: list[float] | None = None,
-) -> DvfsAnswer:
+) -> messages.DvfsAnswer:
     """Predict many clocks or power limits, and pick the best.
 
     Prints the scaling, the Pareto set and the best pair or limit under the constraints.
@@ -132,7 +131,9 @@ def dvfs(
         **pairs.body(None if power_limit else "grid"),
         "power_limit_watts": power_limit or None,
     }
-    return run(predictor(), inputs.request(DvfsRequest, launch, on, constraints, models, where))
+    return run(
+        predictor(), inputs.request(messages.DvfsRequest, launch, on, constraints, models, where)
+    )
 
 
 def counters(
@@ -142,7 +143,7 @@ def counters(
     pairs: PairOptions,
     constraints: inputs.Constraints,
     known: Path | None = None,
-) -> CountedAnswer:
+) -> messages.CountedAnswer:
     """Predict many clocks from counters measured at one pair.
 
     Needs no code. Prints the scaling, the Pareto set and the best pair under the constraints.
@@ -160,5 +161,5 @@ def counters(
         "profile": None if as_values else inputs.read_text(profile),
     }
     told = {"counters": read, "known": inputs.known(known)}
-    asked = inputs.request(CountedRequest, on, counted, told, pairs, constraints)
+    asked = inputs.request(messages.CountedRequest, on, counted, told, pairs, constraints)
     return dvfs_from_counters(predictor(), asked)

@@ -42,13 +42,8 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Message
+from wattcast.predictor.messages import compare as comparing
 from wattcast.predictor.messages.analyze import AnalyzeRequest, FeaturesRequest
-from wattcast.predictor.messages.compare import (
-    ComparedCode,
-    CompareRequest,
-    JudgeAnswer,
-    JudgeRequest,
-)
 from wattcast.predictor.messages.dvfs import DvfsRequest
 from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
 from wattcast.predictor.messages.sweep import BatchRequest, SweepRequest
@@ -239,7 +234,7 @@ def compare(
 ) -> CompareAnswer: ...
 
 
-@_takes(CompareRequest, ComparedCode)
+@_takes(comparing.CompareRequest, comparing.ComparedCode)
 def compare(
     ptx: Code | None = None,
     new: Code | None = None,
@@ -268,16 +263,18 @@ def compare(
 
     from wattcast.app.python.code import request_of
 
-    beside = {name: options.pop(name) for name in CompareRequest.model_fields if name in options}
+    beside = {
+        name: options.pop(name) for name in comparing.CompareRequest.model_fields if name in options
+    }
     sides = {
         side: request_of(code, grid, block, **options)
         for side, code in (("old", ptx), ("new", new))
     }
     body = {**sides, "gpus": list(gpus), "model": model or "physical", **beside}
-    return comparison.compare(_predictor(registry), CompareRequest.model_validate(body))
+    return comparison.compare(_predictor(registry), comparing.CompareRequest.model_validate(body))
 
 
-@_takes(JudgeRequest, ComparedCode)
+@_takes(comparing.JudgeRequest, comparing.ComparedCode)
 def judge(
     reference: Code,
     candidate: Code,
@@ -288,7 +285,7 @@ def judge(
     new: Mapping[str, Any] | None = None,
     registry: bool = True,
     **options: Any,
-) -> JudgeAnswer:
+) -> comparing.JudgeAnswer:
     """Whether a candidate takes less time and energy than its reference, as ``POST /judge``
     answers; ``new`` is what of the candidate's launch differs: ``{"block": 128}``.
 
@@ -297,14 +294,16 @@ def judge(
     from wattcast.app.python.code import request_of
     from wattcast.predictor import compare as use_case
 
-    beside = {name: options.pop(name) for name in JudgeRequest.model_fields if name in options}
+    beside = {
+        name: options.pop(name) for name in comparing.JudgeRequest.model_fields if name in options
+    }
     launch = {"grid": grid, "block": block, **options}
     sides = {
         "reference": request_of(reference, **launch),
         "candidate": request_of(candidate, **{**launch, **(new or {})}),
     }
     body = {**sides, "gpu": gpu, **beside}
-    return use_case.judge(_predictor(registry), JudgeRequest.model_validate(body))
+    return use_case.judge(_predictor(registry), comparing.JudgeRequest.model_validate(body))
 
 
 @_takes(PredictRequest)

@@ -11,16 +11,10 @@ from pydantic import Field, PrivateAttr
 from wattcast.app.python.predictors import predictor
 from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import reports
-from wattcast.predictor.messages import Shown
+from wattcast.predictor.messages import Shown, operators
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.compare import CompareAnswer
 from wattcast.predictor.messages.explain import HotspotsAnswer
-from wattcast.predictor.messages.operators import (
-    OperatorCompareRequest,
-    OperatorRequest,
-    OperatorSweepAnswer,
-    OperatorSweepRequest,
-)
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.reports import Column, Line, Report, Table, Title
 
@@ -42,7 +36,7 @@ class Prediction(PredictAnswer):
     def of(
         cls,
         answer: PredictAnswer,
-        request: PredictRequest | OperatorRequest,
+        request: PredictRequest | operators.OperatorRequest,
         registry: bool,
         file: str | None = None,
     ) -> Prediction:
@@ -96,14 +90,16 @@ class Prediction(PredictAnswer):
         answer = advise(predictor(self._registry), self._coded())
         return answer.model_copy(update={"prediction_id": self.id})
 
-    def sweep(self, gpus: Sequence[str] = (), **vary: Sequence[Any]) -> OperatorSweepAnswer:
+    def sweep(
+        self, gpus: Sequence[str] = (), **vary: Sequence[Any]
+    ) -> operators.OperatorSweepAnswer:
         """The operator with every combination of other values, ``sweep(m=[1, 64, 4096])``, on its
         own GPU or on ``gpus``. Raises as ``wattcast.operator``, and ServiceError for too many or
         where this is no operator."""
         from wattcast.predictor.operators import sweep_operator
 
         body = {**self._shaped(gpus), "vary": {name: list(each) for name, each in vary.items()}}
-        request = OperatorSweepRequest.model_validate(body)
+        request = operators.OperatorSweepRequest.model_validate(body)
         return sweep_operator(predictor(self._registry), request)
 
     def compare(self, gpus: Sequence[str] = (), **changed: Any) -> CompareAnswer:
@@ -114,11 +110,11 @@ class Prediction(PredictAnswer):
         body = self._shaped(gpus)
         old = body.pop("operator")
         sides = {"old": {"operator": old}, "new": {"operator": {**old, **changed}}}
-        request = OperatorCompareRequest.model_validate({**body, **sides})
+        request = operators.OperatorCompareRequest.model_validate({**body, **sides})
         return compare(predictor(self._registry), request)
 
     def _shaped(self, gpus: Sequence[str]) -> dict[str, Any]:
-        if not isinstance(self._request, OperatorRequest):
+        if not isinstance(self._request, operators.OperatorRequest):
             raise ServiceError("no-explanation", "this answer is not of an operator")
         asked = self._request.model_dump(exclude={"explain", "gpu"}, exclude_defaults=True)
         return {**asked, "gpus": list(gpus) or [self.gpu]}
@@ -183,12 +179,9 @@ class GpuList(Shown, list[dict[str, Any]]):
 
     def report(self) -> Report:
         """A row for each GPU."""
-        names = ("id", "name", "architecture", "power_models", "compute_capability", "sm_count")
-        columns = [
-            Column(reports.words(name), lambda each, name=name: reports.cell_of(each[name]))  # type: ignore[misc]
-            for name in (*names, "core_mhz", "memory_mhz")
-        ]
-        return [Title("GPUs", f"{len(self)} with a profile"), Table(columns, self)]
+        names = ["id", "name", "architecture", "power_models", "compute_capability", "sm_count"]
+        names += ["core_mhz", "memory_mhz"]
+        return [Title("GPUs", f"{len(self)} with a profile"), reports.members_table(self, names)]
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row for each GPU; needs the extra ``notebook``."""

@@ -37,7 +37,7 @@ def found_gpus(predictor: Predictor, search: str) -> list[dict[str, Any]]:
     """The same as plain data."""
     from wattcast.predictor import catalog
 
-    found = catalog.gpu_summaries(predictor.gpus, predictor.power.cards())
+    found = [each.data() for each in catalog.gpu_summaries(predictor.gpus, predictor.power.cards())]
     words = search.lower().split()
 
     def holds(one: Mapping[str, Any]) -> bool:

@@ -88,7 +88,7 @@ class Services(Predictor):
             seconds=settings.database_seconds,
             answer_first=settings.answer_first,
         )
-        data = Repositories.over(engine)
+        data = Repositories(engine)
         services = cls(settings, store, data, memory)
         services._watch()
         return services
@@ -177,26 +177,17 @@ class Services(Predictor):
 
     def stop(self) -> None:
         """Tell everything that runs to end; does not wait."""
-        if self.worker is not None:
-            self.worker.stop()
-        if self.champions is not None:
-            self.champions.stop()
-        self.uploads.stop()
-        self.analyses.stop()
-        self.reader.stop()
+        for part in (self.worker, self.champions, self.uploads, self.analyses, self.reader):
+            if part is not None:
+                part.stop()
 
     def close(self) -> None:
         """Give up what runs and write what is queued. Running jobs go back to the queue."""
         self.stop()
-        self.reader.close()
-        self.uploads.close()
-        self.analyses.close()
-        if self.worker is not None:
-            self.worker.close()
-        if self.champions is not None:
-            self.champions.close()
-        if self.store is not None:
-            self.store.close()
+        pools = self.reader, self.uploads, self.analyses
+        for part in (*pools, self.worker, self.champions, self.store):
+            if part is not None:
+                part.close()
 
 
 def services_of(request: Request) -> Services:

@@ -22,6 +22,46 @@ CALLER_NAME: ContextVar[str] = ContextVar("caller_name", default="")
 """Who makes the present request, as limits know it; empty outside of requests."""
 
 
+class Shares:
+    """How much each caller holds of something at this moment: at most ``each``, all ``total``.
+
+    Who holds nothing takes no memory. For one thread: the event loop's.
+    """
+
+    def __init__(self, each: int, total: int | None = None) -> None:
+        self.each = each
+        self.total = total
+        self.held = 0
+        self._by_caller: dict[str, int] = {}
+
+    def of(self, caller: str) -> int:
+        """How much a caller holds."""
+        return self._by_caller.get(caller, 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody can have more."""
+        return self.total is not None and self.held >= self.total
+
+    def enter(self, caller: str) -> bool:
+        """Take one, to be given back by ``leave``; ``False`` if there is none for this caller."""
+        has = self.of(caller)
+        if has >= self.each or self.full:
+            return False
+        self._by_caller[caller] = has + 1
+        self.held += 1
+        return True
+
+    def leave(self, caller: str) -> None:
+        """Give one back."""
+        left = self._by_caller[caller] - 1
+        self.held -= 1
+        if left:
+            self._by_caller[caller] = left
+        else:
+            del self._by_caller[caller]
+
+
 class Turns:
     """At most ``at_once`` work at a time for one caller, and ``spare`` more for callers who have
     none: one caller who fills its share, however long its work takes, leaves the next one a place.
@@ -31,9 +71,7 @@ class Turns:
     """
 
     def __init__(self, at_once: int, spare: int) -> None:
-        self._at_once = at_once
-        self._spare = spare
-        self._working: dict[str, int] = {}
+        self._places = Shares(at_once, at_once + spare)
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @property
@@ -58,11 +96,7 @@ class Turns:
 
     def give(self, caller: str) -> None:
         """Give a place back: whoever has waited longest for a turn gets it."""
-        left = self._working[caller] - 1
-        if left:
-            self._working[caller] = left
-        else:
-            del self._working[caller]
+        self._places.leave(caller)
         for name in list(self._waiting):
             # One that is cancelled has yet to hear of it and leave.
             turn = next((turn for turn in self._waiting[name] if not turn.done()), None)
@@ -74,12 +108,9 @@ class Turns:
 
     def enter(self, caller: str) -> bool:
         """Take a place that is free for this caller now; ``False`` if none is."""
-        has, held = self._working.get(caller, 0), sum(self._working.values())
-        most = self._at_once if has else self._at_once + self._spare
-        if has >= self._at_once or held >= most:
-            return False
-        self._working[caller] = has + 1
-        return True
+        places = self._places
+        is_spare = places.held >= places.each
+        return not (is_spare and places.of(caller)) and places.enter(caller)
 
     def _forget(self, caller: str, turn: asyncio.Future[None]) -> None:
         self._waiting[caller].remove(turn)

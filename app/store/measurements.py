@@ -11,19 +11,9 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
 
+from wattcast.app.store import tables
 from wattcast.app.store.predictions import insert_or_leave, ptx_row, ptx_texts
 from wattcast.app.store.registry import next_generation
-from wattcast.app.store.tables import (
-    MEASUREMENT_BATCHES,
-    MEASUREMENTS,
-    OBSERVATIONS,
-    PTX,
-    found,
-    page,
-    plain,
-    read,
-    record,
-)
 
 Form = Literal["ptx", "features"]
 
@@ -138,11 +128,11 @@ class MeasurementStore:
             "rejections": [asdict(one) for one in new.rejections],
         }
         dialect = self._engine.dialect.name
-        columns = MEASUREMENT_BATCHES.c
+        columns = tables.MEASUREMENT_BATCHES.c
         with self._engine.begin() as connection:
             # Written before anything is read: an SQLite transaction that reads first cannot
             # wait for another writer.
-            connection.execute(insert_or_leave(dialect, MEASUREMENT_BATCHES), values)
+            connection.execute(insert_or_leave(dialect, tables.MEASUREMENT_BATCHES), values)
             stored = connection.execute(
                 sa.select(*columns).where(columns.content_sha256 == new.content_sha256)
             ).one()
@@ -150,17 +140,17 @@ class MeasurementStore:
             if is_new:
                 if new.ptx:
                     texts = [ptx_row(sha256, text) for sha256, text in sorted(new.ptx.items())]
-                    connection.execute(insert_or_leave(dialect, PTX), texts)
+                    connection.execute(insert_or_leave(dialect, tables.PTX), texts)
                 if new.rows:
-                    rows = [{"batch_id": batch_id, **plain(row)} for row in new.rows]
-                    connection.execute(sa.insert(MEASUREMENTS), rows)
+                    rows = [{"batch_id": batch_id, **tables.plain(row)} for row in new.rows]
+                    connection.execute(sa.insert(tables.MEASUREMENTS), rows)
                 if new.observed:
                     at = {"batch_id": batch_id, "at": values["created"]}
-                    told = [{**at, **plain(one)} for one in new.observed]
-                    connection.execute(sa.insert(OBSERVATIONS), told)
+                    told = [{**at, **tables.plain(one)} for one in new.observed]
+                    connection.execute(sa.insert(tables.OBSERVATIONS), told)
                     next_generation(connection)  # replicas look what their intervals held
                 facts = {"accepted": len(new.rows), "rejected": new.rejected, "form": new.form}
-                record(connection, actor, "measurements.upload", str(batch_id), facts)
+                tables.record(connection, actor, "measurements.upload", str(batch_id), facts)
             return _batch(stored), is_new
 
     def get(self, batch_id: UUID) -> Batch | None:
@@ -169,21 +159,23 @@ class MeasurementStore:
 
     def get_many(self, batch_ids: Sequence[UUID]) -> dict[UUID, Batch]:
         """Batches by id; one that does not exist is missing."""
-        columns = MEASUREMENT_BATCHES.c
+        columns = tables.MEASUREMENT_BATCHES.c
         query = sa.select(*columns).where(columns.id.in_(batch_ids))
-        return {row.id: _batch(row) for row in found(self._engine, query)}
+        return {row.id: _batch(row) for row in tables.found(self._engine, query)}
 
     def latest(self, *, limit: int = 100, before: UUID | None = None) -> list[Batch]:
         """Batches, newest first; ``before`` is the last of the page before.
         A ``before`` that does not exist gives an empty page."""
-        query = page(sa.select(MEASUREMENT_BATCHES), MEASUREMENT_BATCHES, limit, before)
-        return [_batch(row) for row in found(self._engine, query)]
+        query = tables.page(
+            sa.select(tables.MEASUREMENT_BATCHES), tables.MEASUREMENT_BATCHES, limit, before
+        )
+        return [_batch(row) for row in tables.found(self._engine, query)]
 
     def rows(
         self, batch_ids: Sequence[UUID], *, gpu: str | None = None
     ) -> Iterator[tuple[UUID, Measurement]]:
         """Rows of batches, by batch and row, a thousand at a time; of one GPU if named."""
-        columns = MEASUREMENTS.c
+        columns = tables.MEASUREMENTS.c
         query = (
             sa.select(*columns)
             .where(columns.batch_id.in_(batch_ids))
@@ -198,13 +190,13 @@ class MeasurementStore:
 
     def times(self, batch_ids: Sequence[UUID], gpu: str, board: str | None = None) -> int:
         """How many rows of batches hold the time of a launch of this GPU, or board if named."""
-        columns = MEASUREMENTS.c
+        columns = tables.MEASUREMENTS.c
         query = sa.select(sa.func.count(columns.time_seconds)).where(
             columns.batch_id.in_(batch_ids), columns.gpu == gpu
         )
         if board is not None:
             query = query.where(sa.func.coalesce(columns.board, "") == board)
-        return int(found(self._engine, query)[0][0])
+        return int(tables.found(self._engine, query)[0][0])
 
     def ptx(self, sha256s: Sequence[str]) -> dict[str, str]:
         """Stored PTX texts by hash; one that is not stored is missing."""
@@ -212,14 +204,16 @@ class MeasurementStore:
 
     def delete(self, batch_id: UUID, actor: str) -> bool:
         """Delete a batch with its rows; ``False`` if there is none. Its PTX stays."""
-        columns = MEASUREMENT_BATCHES.c
+        columns = tables.MEASUREMENT_BATCHES.c
         with self._engine.begin() as connection:
-            of_it = OBSERVATIONS.c.batch_id == batch_id
-            if connection.execute(sa.delete(OBSERVATIONS).where(of_it)).rowcount:
+            of_it = tables.OBSERVATIONS.c.batch_id == batch_id
+            if connection.execute(sa.delete(tables.OBSERVATIONS).where(of_it)).rowcount:
                 next_generation(connection)
-            gone = connection.execute(sa.delete(MEASUREMENT_BATCHES).where(columns.id == batch_id))
+            gone = connection.execute(
+                sa.delete(tables.MEASUREMENT_BATCHES).where(columns.id == batch_id)
+            )
             if gone.rowcount:
-                record(connection, actor, "measurements.delete", str(batch_id))
+                tables.record(connection, actor, "measurements.delete", str(batch_id))
             return bool(gone.rowcount)
 
 
@@ -228,8 +222,8 @@ def _measurement(row: Row[Any]) -> Measurement:
         schema: tuple(_NAN if value is None else value for value in vector)
         for schema, vector in row.vectors.items()
     }
-    return read(Measurement, row, vectors=vectors)
+    return tables.read(Measurement, row, vectors=vectors)
 
 
 def _batch(row: Row[Any]) -> Batch:
-    return read(Batch, row, rejections=tuple(Rejection(**one) for one in row.rejections))
+    return tables.read(Batch, row, rejections=tuple(Rejection(**one) for one in row.rejections))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
-
 from sqlalchemy.engine import Engine
 
 from wattcast.app.store.jobs import JobStore
@@ -13,26 +10,13 @@ from wattcast.app.store.measurements import MeasurementStore
 from wattcast.app.store.registry import RegistryStore
 
 
-@dataclass(frozen=True)
 class Repositories:
-    """Repositories that share ``engine``, which whoever opened it closes."""
+    """All repositories of a migrated database. They share ``engine``, which whoever opened it
+    closes."""
 
-    engine: Engine
-    measurements: MeasurementStore
-    keys: KeyStore
-    key_ring: KeyRing
-    jobs: JobStore
-    registry: RegistryStore
-
-    @classmethod
-    def over(cls, engine: Engine) -> Self:
-        """All repositories of a migrated database."""
-        keys = KeyStore(engine)
-        return cls(
-            engine,
-            MeasurementStore(engine),
-            keys,
-            KeyRing(keys),
-            JobStore(engine),
-            RegistryStore(engine),
-        )
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.measurements = MeasurementStore(engine)
+        self.key_ring = KeyRing(KeyStore(engine))
+        self.jobs = JobStore(engine)
+        self.registry = RegistryStore(engine)

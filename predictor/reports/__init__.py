@@ -197,6 +197,15 @@ def word(heading: str, member: str) -> Column:
     return Column(heading, lambda row: cell_of(getattr(row, member)))
 
 
+def members_table(rows: Sequence[Any], names: Iterable[str]) -> Table:
+    """A plain table of some members of each row."""
+    shown = [
+        Column(words(name), lambda row, name=name: cell_of(row[name]))  # type: ignore[misc]
+        for name in names
+    ]
+    return Table(shown, rows, most=len(rows))
+
+
 def cell_of(value: Any) -> str:
     """A value for people: ``-`` for none, six digits of a number."""
     if value is None:

@@ -224,7 +224,7 @@ def run(
     submitted: list[str] = []
     with group(kind, folder, dask=dask) as processes:
         engine = open_database(processes.settings.sqlalchemy_url)
-        repositories = Repositories.over(engine)
+        repositories = Repositories(engine)
         for at in range(rounds):
             if time.monotonic() > until:
                 break
@@ -347,7 +347,7 @@ def _inspect(
     champions = [place for place in places if place.champion_move_id is not None]
     counts.champions_too_many = abs(len(champions) - promoted)
     artifacts = RegistryArtifacts(settings.home / "registry")
-    for version in Repositories.over(engine).registry.snapshot().versions:
+    for version in Repositories(engine).registry.snapshot().versions:
         try:
             artifacts.open(version.name, version.card_sha256)
         except Exception as error:

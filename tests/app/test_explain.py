@@ -14,7 +14,7 @@ import pytest
 
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
-from wattcast.app.api.explain import MEDIA, chosen
+from wattcast.app.api.predictions import MEDIA, chosen
 from wattcast.predictor.explain.pictures import Chart, draw, png, svg
 from wattcast.predictor.messages.explain import (
     LimeAnswer,

@@ -271,7 +271,7 @@ OURS = {
         *("app/cli/*", "app/python/*", "predictor/forecasts.py", "features/cuda/own_files.py"),
     ],
     "rows of our database": [
-        *("app/api/history.py", "app/api/explain.py", "app/services/measurements/upload.py"),
+        *("app/api/predictions.py", "app/services/measurements/upload.py"),
         *("app/services/models/*.py", "app/store/database.py", "app/store/tables.py"),
         *("predictor/hotspots.py", "predictor/explain/__init__.py", "predictor/advise/__init__.py"),
         *("predictor/parts/stored.py", "predictor/predict.py", "predictor/history.py"),

@@ -21,9 +21,9 @@ from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from tests.app.measured import zipped
-from wattcast.app.services.measurements.export import harmless
 from wattcast.app.store.database import open_database
 from wattcast.app.store.tables import entries
+from wattcast.features.checked import harmless
 from wattcast.features.schemas import get_schema
 
 LIMITS = {

@@ -23,8 +23,8 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from wattcast.app.api import access, guard
-from wattcast.app.api.access import Rate, Shares, network_of
-from wattcast.app.services.analyses import CALLER_NAME, AnalysisPool, Turns
+from wattcast.app.api.access import Rate, network_of
+from wattcast.app.services.analyses import CALLER_NAME, AnalysisPool, Shares, Turns
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import JobStore
 from wattcast.app.store.keys import KeyStore
@@ -278,7 +278,7 @@ def test_callers_take_turns_and_one_place_is_left() -> None:
             await asyncio.sleep(0)
         for name in ("a", "a"):
             turns.give(name)
-        assert (vars(turns)["_working"], turns.waiting) == ({}, 0)
+        assert (vars(vars(turns)["_places"])["_by_caller"], turns.waiting) == ({}, 0)
         return order[3:]
 
     # Whoever has nothing comes first, then callers in turn, each in its own order.
@@ -374,6 +374,6 @@ def test_a_turn_that_comes_as_its_caller_hangs_up_goes_to_the_next() -> None:
         await asyncio.wait([waits, after], timeout=5)
         assert waits.cancelled()
         assert after.done()
-        assert vars(turns)["_working"] == {"c": 1}
+        assert vars(vars(turns)["_places"])["_by_caller"] == {"c": 1}
 
     asyncio.run(played())

@@ -7,5 +7,4 @@ rows           one row: its columns, checked
 extraction     features of a measured launch, from its PTX
 upload         the whole of it
 readers        the same in a process of its own (__main__), which a prediction never waits for
-export         rows as CSV that no spreadsheet executes
 """

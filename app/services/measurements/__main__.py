@@ -68,7 +68,7 @@ def _receive(source: IO[bytes], file: IO[bytes], size: int) -> None:
 
 def _services(settings: Settings) -> Services:
     engine = open_database(settings.sqlalchemy_url, Pool(most=1, seconds=settings.database_seconds))
-    return Services(settings, data=Repositories.over(engine))
+    return Services(settings, data=Repositories(engine))
 
 
 def _done(services: Services, order: Mapping[str, Any], file: IO[bytes]) -> Any:

@@ -20,16 +20,7 @@ from typing import IO, Any, Literal, NamedTuple
 
 from pydantic_core import from_json
 
-from wattcast.app.services.archives import (
-    Budget,
-    Limits,
-    copy,
-    gunzip,
-    opened,
-    opened_zip,
-    sound,
-    too_large,
-)
+from wattcast.app.services import archives
 from wattcast.app.settings import Settings
 from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import DataError, ServiceError
@@ -59,13 +50,13 @@ class Unpacked:
 
 
 @contextmanager
-def unpacked(file: IO[bytes], limits: Limits) -> Iterator[Unpacked]:
+def unpacked(file: IO[bytes], limits: archives.Limits) -> Iterator[Unpacked]:
     """What is in ``file``, told by its content and not by its name.
 
     Raises DataError for an archive that is broken or holds what it should not, and ServiceError
     ``too-large``.
     """
-    budget = Budget(limits.unpacked_bytes)
+    budget = archives.Budget(limits.unpacked_bytes)
     with tempfile.TemporaryFile() as table:
         ptx: dict[str, str] = {}
         file.seek(0)
@@ -74,14 +65,16 @@ def unpacked(file: IO[bytes], limits: Limits) -> Iterator[Unpacked]:
         if start.startswith(b"PK"):
             ptx = _unzip(file, table, budget, limits)
         elif start.startswith(b"\x1f\x8b"):
-            gunzip(file, table, budget)
+            archives.gunzip(file, table, budget)
         else:
-            copy(file, table, budget)
+            archives.copy(file, table, budget)
         yield Unpacked(table, _kind(table), ptx)
 
 
-def _unzip(file: IO[bytes], table: IO[bytes], budget: Budget, limits: Limits) -> dict[str, str]:
-    with opened_zip(file, limits) as (archive, members):
+def _unzip(
+    file: IO[bytes], table: IO[bytes], budget: archives.Budget, limits: archives.Limits
+) -> dict[str, str]:
+    with archives.opened_zip(file, limits) as (archive, members):
         tables = [name for name, _ in members if _TABLE.search(name)]
         if len(tables) != 1:
             raise DataError(
@@ -91,11 +84,11 @@ def _unzip(file: IO[bytes], table: IO[bytes], budget: Budget, limits: Limits) ->
         ptx: dict[str, str] = {}
         for name, member in members:
             if name == tables[0]:
-                with opened(archive, member) as content:
+                with archives.opened(archive, member) as content:
                     if name.lower().endswith(".gz"):
-                        gunzip(content, table, budget)
+                        archives.gunzip(content, table, budget)
                     else:
-                        copy(content, table, budget)
+                        archives.copy(content, table, budget)
             elif name.lower().endswith(".ptx"):
                 ptx[name] = _text(archive, member, budget, limits)
             else:
@@ -103,12 +96,17 @@ def _unzip(file: IO[bytes], table: IO[bytes], budget: Budget, limits: Limits) ->
         return ptx
 
 
-def _text(archive: zipfile.ZipFile, member: zipfile.ZipInfo, budget: Budget, limits: Limits) -> str:
-    with opened(archive, member) as source, sound("zip"):
+def _text(
+    archive: zipfile.ZipFile,
+    member: zipfile.ZipInfo,
+    budget: archives.Budget,
+    limits: archives.Limits,
+) -> str:
+    with archives.opened(archive, member) as source, archives.sound("zip"):
         content = source.read(limits.ptx_bytes + 1)
     if len(content) > limits.ptx_bytes:
         what = f"{member.filename!r} may have at most {limits.ptx_bytes} bytes"
-        raise too_large(what, "MAX_PTX_BYTES")
+        raise archives.too_large(what, "MAX_PTX_BYTES")
     budget.take(len(content))
     try:
         return content.decode("utf-8")
@@ -152,7 +150,7 @@ def read_rows(source: Unpacked, settings: Settings, until: float) -> Iterator[Ra
     for row in rows:
         if row.number > settings.max_upload_rows:
             what = f"the upload has more than {settings.max_upload_rows} rows"
-            raise too_large(what, "MAX_UPLOAD_ROWS")
+            raise archives.too_large(what, "MAX_UPLOAD_ROWS")
         yield row
 
 
@@ -265,7 +263,7 @@ class _Counted:
         self.seen += len(line)
         if self.seen > self.most_bytes:
             what = f"the rows of the Parquet file take more than {self.most_bytes} bytes"
-            raise too_large(what, "MAX_UNPACKED_BYTES")
+            raise archives.too_large(what, "MAX_UNPACKED_BYTES")
         in_time(self.until)
         return line
 

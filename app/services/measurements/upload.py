@@ -26,14 +26,7 @@ from wattcast.app.services.measurements.rows import (
     group_of,
 )
 from wattcast.app.services.measurements.tables import RawRow, in_time, read_rows, unpacked
-from wattcast.app.store.measurements import (
-    Batch,
-    Form,
-    Measurement,
-    NewBatch,
-    Observation,
-    Rejection,
-)
+from wattcast.app.store import measurements as store
 from wattcast.app.store.predictions import answered
 from wattcast.features import errors
 from wattcast.features.gpus import GpuProfile
@@ -80,9 +73,9 @@ class _Upload:
     def __init__(self, services: Services, options: UploadOptions) -> None:
         self.services = services
         self.until = time.monotonic() + services.settings.upload_seconds
-        self.accepted: list[Measurement] = []
+        self.accepted: list[store.Measurement] = []
         self.rejected = 0
-        self.rejections: list[Rejection] = []
+        self.rejections: list[store.Rejection] = []
         self.ptx: dict[str, str] = {}
         """Texts by SHA-256 that accepted rows refer to."""
         self._defaults = {
@@ -182,7 +175,7 @@ class _Upload:
     ) -> None:
         own = "board", "core_mhz", "memory_mhz", "power_watts", "time_seconds", "repeats"
         self.accepted.append(
-            Measurement(
+            store.Measurement(
                 row=number,
                 gpu=self.services.gpus.load(row.gpu).id,
                 kernel=kernel,
@@ -202,7 +195,7 @@ class _Upload:
         """Add defects of a row, of which the first are kept."""
         for column, reason in defects:
             if len(self.rejections) < MOST_REJECTIONS:
-                self.rejections.append(Rejection(number, column, reason))
+                self.rejections.append(store.Rejection(number, column, reason))
 
     def nothing_accepted(self) -> errors.DataError:
         """The error of an upload without an accepted row."""
@@ -247,7 +240,7 @@ def _column_of(error: errors.WattcastError) -> str | None:
 
 def store_upload(
     services: Services, file: IO[bytes], options: UploadOptions, actor: str
-) -> tuple[Batch, bool]:
+) -> tuple[store.Batch, bool]:
     """Read, check and store an upload; ``False`` if the same rows were stored before.
 
     Takes its time: run it by ``services.reader``. Raises DataError where the file cannot be read
@@ -259,7 +252,7 @@ def store_upload(
     return services.database.measurements.add(new, actor)
 
 
-def _observed(services: Services, rows: Sequence[Measurement]) -> list[Observation]:
+def _observed(services: Services, rows: Sequence[store.Measurement]) -> list[store.Observation]:
     """What rows say about the intervals answered before: of each the latest answer to the very same
     launch on the same board at the same clocks, given without a measured launch of the kernel."""
     hashes = {row.ptx_sha256 for row in rows if row.ptx_sha256 is not None}
@@ -272,7 +265,7 @@ def _observed(services: Services, rows: Sequence[Measurement]) -> list[Observati
             gpu, board = services.gpus.load(past.gpu), request.get("board")
             key = _question(past.ptx_sha256, past.kernel, gpu, board, request["launch"], request)
             answers.setdefault(key, past.result)
-    observations: list[Observation] = []
+    observations: list[store.Observation] = []
     for row in rows:
         if row.ptx_sha256 is not None and row.launch is not None:
             gpu, clocks = services.gpus.load(row.gpu), members(row, "core_mhz", "memory_mhz")
@@ -304,7 +297,7 @@ def _question(
     )
 
 
-def _misses(row: Measurement, answer: Mapping[str, Any]) -> Iterator[Observation]:
+def _misses(row: store.Measurement, answer: Mapping[str, Any]) -> Iterator[store.Observation]:
     """How far the row lies from the answer's power and time, in half widths."""
     time_model = answer["time_model"] and (answer["time_model"]["model"] or answer["time_model"])
     for target, unit, measured, model in (
@@ -316,7 +309,7 @@ def _misses(row: Measurement, answer: Mapping[str, Any]) -> Iterator[Observation
             continue
         ends = {name: quantity[name] for name in ("low", "high", "level", "basis")}
         estimate = Estimate(quantity[unit], **ends, widened=quantity.get("widened", 1.0))
-        yield Observation(
+        yield store.Observation(
             row=row.row,
             target=target,
             gpu=row.gpu,
@@ -328,7 +321,7 @@ def _misses(row: Measurement, answer: Mapping[str, Any]) -> Iterator[Observation
         )
 
 
-def counted(stored: Batch) -> None:
+def counted(stored: store.Batch) -> None:
     """Count a new batch in the metrics of this process."""
     metrics.UPLOADED_ROWS.labels("accepted").inc(stored.accepted)
     metrics.UPLOADED_ROWS.labels("rejected").inc(stored.rejected)
@@ -351,7 +344,7 @@ def check_upload(services: Services, file: IO[bytes], options: UploadOptions) ->
     }
 
 
-def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> NewBatch:
+def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> store.NewBatch:
     """The accepted rows of an upload with their features. Raises as ``store_upload``."""
     settings = services.settings
     limits = Limits(settings.max_unpacked_bytes, settings.max_upload_files, settings.max_ptx_bytes)
@@ -367,10 +360,10 @@ def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> 
             upload.read_features(rows, columns)
     if not upload.accepted:
         raise upload.nothing_accepted()
-    form: Form = "ptx" if columns is None else "features"
+    form: store.Form = "ptx" if columns is None else "features"
     used = {schema for row in upload.accepted for schema in row.vectors}
     schemas = {schema: get_schema(schema).sha256 for schema in sorted(used)}
-    return NewBatch(
+    return store.NewBatch(
         content_sha256=_content_hash(form, schemas, upload.accepted),
         form=form,
         schemas=schemas,
@@ -381,7 +374,9 @@ def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> 
     )
 
 
-def _content_hash(form: Form, schemas: Mapping[str, str], rows: Sequence[Measurement]) -> str:
+def _content_hash(
+    form: store.Form, schemas: Mapping[str, str], rows: Sequence[store.Measurement]
+) -> str:
     """Hash of what the rows say: not of the file's format, nor of features extracted here.
     With another definition of a schema the same rows have other features: another batch."""
     digest = hashlib.sha256(json.dumps([form, sorted(schemas.items())]).encode())

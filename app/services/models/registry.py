@@ -2,26 +2,87 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import Field
 
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of, open_version
-from wattcast.app.store.registry import PACKAGED, TIME, Move, NewVersion, Place, Snapshot, Version
+from wattcast.app.store.registry import PACKAGED, TIME, NewVersion, Place, Snapshot, Version
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, sha256_of
 from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
 from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
 from wattcast.predictor.catalog import observed
+from wattcast.predictor.messages import Answer, ModelReference
+from wattcast.predictor.messages.catalog import ObservedCoverage
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
 
+
+class VersionAnswer(Answer):
+    """A registered version of a model; never changed."""
+
+    family: str
+    schema_id: str = Field(alias="schema")
+    source: str
+    version: int
+    board: str
+    origin: str
+    """`packaged` or `retrained`."""
+    created: str
+    card: str
+    """Path of its card."""
+    job: str | None
+    """The job that made it."""
+    promoted: bool | None
+    """Verdict of the gate; null if it did not run."""
+    reasons: list[str]
+    """Why it was not promoted."""
+
+
+class PlaceAnswer(Answer):
+    """Who serves for a board, and who stands by."""
+
+    board: str
+    champion: VersionAnswer | None
+    """Null: the packaged default."""
+    candidate: VersionAnswer | None
+
+
+class PromotionAnswer(Answer):
+    """A promotion that was made."""
+
+    at: str
+    board: str
+    version: VersionAnswer
+    actor: str
+    why: str
+
+
+class RegistryAnswer(Answer):
+    """The registry of one GPU and target."""
+
+    gpu: str
+    target: str
+    default: ModelReference | None
+    """The packaged model that answers where no version was promoted; null for times."""
+    generation: int
+    """Increases with every change of any champion."""
+    places: list[PlaceAnswer]
+    versions: list[VersionAnswer]
+    promotions: list[PromotionAnswer]
+    """Newest first, including those undone since."""
+    observed: list[ObservedCoverage]
+
+
 _PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
 """Families by target; of times, corrections of the default model alone."""
 
 
-def registry_of(services: Services, gpu: str, target: str) -> dict[str, Any]:
-    """``RegistryAnswer`` of a GPU by id or alias. Raises GpuError."""
+def registry_of(services: Services, gpu: str, target: str) -> RegistryAnswer:
+    """The registry of a GPU by id or alias. Raises GpuError."""
     return _answer(services, services.gpus.load(gpu).id, target)
 
 
@@ -33,7 +94,7 @@ def promote(
     board: str,
     actor: str,
     why: str,
-) -> dict[str, Any]:
+) -> RegistryAnswer:
     """Make a version champion: ``which`` is family, schema, source and version number.
 
     This process serves it when the call returns, others within two seconds. Raises GpuError, and
@@ -49,7 +110,7 @@ def promote(
 
 def rollback(
     services: Services, gpu: str, target: str, board: str, actor: str, why: str
-) -> dict[str, Any]:
+) -> RegistryAnswer:
     """Return to the champion before. Raises GpuError, and ServiceError ``no-rollback``."""
     data = services.database
     place = Place(services.gpus.load(gpu).id, board, target)
@@ -57,7 +118,7 @@ def rollback(
     return _served(services, place)
 
 
-def _served(services: Services, place: Place) -> dict[str, Any]:
+def _served(services: Services, place: Place) -> RegistryAnswer:
     if services.champions is not None:
         services.champions.refresh()
     return _answer(services, place.gpu, place.target)
@@ -87,65 +148,57 @@ def _version(
     raise ModelError(f"no {family} {place.target} model of version {number} for {place.gpu}")
 
 
-def _default(services: Services, gpu: str, target: str) -> dict[str, Any] | None:
+def _default(services: Services, gpu: str, target: str) -> ModelReference | None:
     """The packaged model that answers for a GPU without a promotion; of times it has no card."""
     if target != TARGET:
         return None
     try:
-        return reference_of(services.power.default_artifact(gpu).card).data()
+        return reference_of(services.power.default_artifact(gpu).card)
     except ModelError:
         return None
 
 
-def _answer(services: Services, gpu: str, target: str) -> dict[str, Any]:
+def _answer(services: Services, gpu: str, target: str) -> RegistryAnswer:
     data = services.database
     snapshot = data.registry.snapshot()
-    return {
-        "gpu": gpu,
-        "target": target,
-        "default": _default(services, gpu, target),
-        "generation": snapshot.generation,
-        "places": [
-            {
-                "board": place.board,
-                "champion": _told(standing.champion.version) if standing.champion else None,
-                "candidate": _told(standing.candidate) if standing.candidate else None,
-            }
+    return RegistryAnswer(
+        gpu=gpu,
+        target=target,
+        default=_default(services, gpu, target),
+        generation=snapshot.generation,
+        places=[
+            PlaceAnswer(
+                board=place.board,
+                champion=_told(standing.champion.version) if standing.champion else None,
+                candidate=_told(standing.candidate) if standing.candidate else None,
+            )
             for place, standing in sorted(snapshot.standings.items())
             if (place.gpu, place.target) == (gpu, target)
         ],
-        "versions": [
+        versions=[
             _told(version)
             for version in snapshot.versions
             if (version.name.gpu, version.name.target) == (gpu, target)
         ],
-        "promotions": [_promotion(move) for move in data.registry.history(gpu, target)],
-        "observed": observed(snapshot.coverage, gpu, target),
-    }
+        promotions=[
+            PromotionAnswer.from_attributes(
+                move, at=move.at.isoformat(), board=move.place.board, version=_told(move.version)
+            )
+            for move in data.registry.history(gpu, target)
+        ],
+        observed=observed(snapshot.coverage, gpu, target),
+    )
 
 
-def _promotion(move: Move) -> dict[str, Any]:
-    return {
-        "at": move.at.isoformat(),
-        "board": move.place.board,
-        "version": _told(move.version),
-        "actor": move.actor,
-        "why": move.why,
-    }
-
-
-def _told(version: Version) -> dict[str, Any]:
-    name, verdict = version.name, version.verdict or {}
-    return {
-        "family": name.family,
-        "schema": name.schema_id,
-        "source": name.source,
-        "version": name.version,
-        "board": version.board,
-        "origin": version.origin,
-        "created": version.created.isoformat(),
-        "card": f"/models/{name.place}",
-        "job": str(version.job_id) if version.job_id else None,
-        "promoted": verdict.get("promoted"),
-        "reasons": list(verdict.get("reasons", ())),
-    }
+def _told(version: Version) -> VersionAnswer:
+    verdict = version.verdict or {}
+    return VersionAnswer.from_attributes(
+        version.name,
+        board=version.board,
+        origin=version.origin,
+        created=version.created.isoformat(),
+        card=f"/models/{version.name.place}",
+        job=str(version.job_id) if version.job_id else None,
+        promoted=verdict.get("promoted"),
+        reasons=list(verdict.get("reasons", ())),
+    )

@@ -25,14 +25,9 @@ from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.power.activities import UnitActivities, unit_activities
 from wattcast.models.power.boosted import launch_features
 from wattcast.models.power.physical import SAME_CLOCK
+from wattcast.models.time import bottleneck
 from wattcast.models.time.base import Regime
 from wattcast.models.time.beside import NOTHING_BESIDE, beside
-from wattcast.models.time.bottleneck import (
-    combined_seconds,
-    launch_seconds,
-    regime,
-    resource_seconds,
-)
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Clocks
 
@@ -326,16 +321,16 @@ class Launches:
             source = self.predictor.sources.read(request, gpu)
             more = beside(parts.analysed(self.predictor, request, source, gpu, ptxas=True).extras)
         clocks = _clocks(row, gpu)
-        resources = resource_seconds(activity, gpu, clocks, more=more)
-        start = launch_seconds(activity, gpu)
-        seconds = combined_seconds(resources) + start
+        resources = bottleneck.resource_seconds(activity, gpu, clocks, more=more)
+        start = bottleneck.launch_seconds(activity, gpu)
+        seconds = bottleneck.combined_seconds(resources) + start
         if not (seconds > 0 and math.isfinite(seconds)):
             return "its activity1 is no launch"
         # Rates are counts over the time it really took, where that was measured: power is answered
         # at the time that is answered, which a correction of times brings near it.
         took = row.time_seconds or seconds
         units = unit_activities(activity, gpu, clocks, took, more=more)
-        return ModelledLaunch(clocks, seconds, regime(resources, start), units)
+        return ModelledLaunch(clocks, seconds, bottleneck.regime(resources, start), units)
 
 
 def _activity(row: Measurement) -> Activity | str:

@@ -24,7 +24,7 @@ from mcp.server.stdio import stdio_server
 from pydantic import Field, ValidationError
 
 from wattcast.app.logs import log
-from wattcast.app.python.choices import found_gpus
+from wattcast.app.python.answers import found_gpus
 from wattcast.app.python.code import SUFFIXES, source
 from wattcast.app.services.analyses import AnalysisPool
 from wattcast.app.services.models.standalone import standalone_predictor

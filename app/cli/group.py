@@ -7,6 +7,7 @@ small kernel. Help is plain text, since typer's tables cut what does not fit a n
 from __future__ import annotations
 
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -17,51 +18,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-PANELS: Mapping[str, Mapping[str, str]] = {
-    "Predict a launch": {
-        "predict": "predict",
-        "operator": "operator",
-        "model": "operator",
-        "explain": "explain",
-        "hotspots": "explain",
-        "analyze": "explain",
-        "features": "explain",
-        "schemas": "explain",
-    },
-    "Make it cheaper": {
-        "advise": "explain",
-        "sweep": "sweep",
-        "dvfs": "sweep",
-        "counters": "sweep",
-        "rank": "tune",
-        "tune": "tune",
-    },
-    "Many kernels, and CI": {
-        "app": "application",
-        "bulk": "bulk",
-        "cost": "application",
-        "diff": "compare",
-        "judge": "compare",
-    },
-    "GPUs and models": {
-        "gpus": "gpus",
-        "models": "models",
-        "measure": "measure",
-        "onboard": "measure",
-        "retrain": "models",
-        "calibrate": "models",
-        "data": "gpus",
-    },
-    "Installation and service": {
-        "doctor": "doctor",
-        "serve": "service",
-        "mcp": "service",
-        "worker": "models",
-        "settings": "service",
-        "keys": "service",
-        "audit": "service",
-    },
-}
+PANELS: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    Path(__file__).with_name("commands.toml").read_text("utf-8")
+)
 """Groups of ``wattcast --help``: every command and the module below ``app/cli`` that holds it."""
 
 _MODULES = {name: module for panel in PANELS.values() for name, module in panel.items()}
@@ -109,11 +68,18 @@ def _read_as_given(parameters: Iterable[Any]) -> list[Any]:
     return found
 
 
-class _Helpful(TyperCommand):
-    """A command whose options stand in groups, with examples below them."""
+class _WithExamples:
+    """What has its options read as they are given, and examples below its help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _read_as_given(super().get_params(ctx))
+        return _read_as_given(super().get_params(ctx))  # type: ignore[misc]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        show_examples(ctx, formatter)
+
+
+class _Helpful(_WithExamples, TyperCommand):
+    """A command whose options stand in groups, with examples below them."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
@@ -127,9 +93,6 @@ class _Helpful(TyperCommand):
         groups["Options"] = groups.pop("Options")  # the command's own, and --help, come last
         _sections(formatter, groups)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        show_examples(ctx, formatter)
-
     def invoke(self, ctx: Any) -> Any:
         if not any(self.name in PANELS[panel] for panel in _ANSWERING):
             return super().invoke(ctx)
@@ -139,11 +102,8 @@ class _Helpful(TyperCommand):
             return super().invoke(ctx)
 
 
-class Group(TyperGroup):
+class Group(_WithExamples, TyperGroup):
     """A group that prints its commands whole."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _read_as_given(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         _sections(formatter, {"Commands": list(self._told(ctx, self.list_commands(ctx)))})
@@ -154,9 +114,6 @@ class Group(TyperGroup):
             if command is not None:
                 # No limit: a sentence that is cut says nothing.
                 yield name, command.get_short_help_str(limit=10_000)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        show_examples(ctx, formatter)
 
 
 class Root(Group):
@@ -175,7 +132,7 @@ class Root(Group):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         from wattcast.app.cli.exits import MEANINGS
 
-        show_examples(ctx, formatter)
+        super().format_epilog(ctx, formatter)
         _sections(
             formatter,
             {"Exit status": [(str(int(status)), told) for status, told in MEANINGS.items()]},

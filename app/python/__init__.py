@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from wattcast.app.python.choices import estimate as estimate
-from wattcast.app.python.choices import gpus as gpus
-from wattcast.app.python.choices import rank_triton as rank_triton
+from wattcast.app.python.answers import estimate as estimate
+from wattcast.app.python.answers import gpus as gpus
+from wattcast.app.python.answers import rank_triton as rank_triton
 from wattcast.app.python.predictors import predictor as _predictor
 from wattcast.app.python.predictors import takes as _takes
 from wattcast.features.analysis import KernelAnalysis

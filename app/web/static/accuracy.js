@@ -2,7 +2,7 @@
 // (accuracy.json, written by `python -m studies accuracy`).
 
 import { packaged } from "./api.js";
-import { barTable, logarithmic, share } from "./charts.js";
+import { barTable, logarithmic, share } from "./cards.js";
 import { amount, byId, cells, colour, el, names, numbers, plain, show, svg, table } from "./dom.js";
 import { telling } from "./forms.js";
 import { diagonal, draw } from "./plot.js";

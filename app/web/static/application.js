@@ -1,10 +1,10 @@
 // A whole application from its trace: what its kernels draw, power over time, what to do about it.
 
 import { postForm } from "./api.js";
-import { card, estimate, rates, trustLine, warningsBox } from "./cards.js";
-import { bar } from "./charts.js";
+import { bar, card, estimate, rates, trustLine, warningsBox } from "./cards.js";
 import {
-  amount, announce, between, byId, cells, el, heads, joules, names, numbers, percent, plain, quantity, seconds, show, signed, table, watts,
+  amount, announce, between, byId, cells, el, heads, joules, names, numbers, percent, plain, quantity, seconds, show, signed, table,
+  watts,
 } from "./dom.js";
 import { members, submits, takesFiles } from "./forms.js";
 import { csv, saves } from "./save.js";

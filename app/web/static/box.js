@@ -2,7 +2,6 @@
 
 import { byId } from "./dom.js";
 import { takesFiles } from "./forms.js";
-import { kernelsIn, languageOf } from "./source.js";
 
 const SHOWN_CHARACTERS = 400_000;
 const TYPED_MILLISECONDS = 150;
@@ -78,4 +77,24 @@ export class SourceBox {
     ].filter(Boolean).join(" · ");
     this.#tell.changed(kernels);
   }
+}
+
+// What can be told of PTX or CUDA text without asking: its language and the kernels in it.
+
+const LINE = /\/\/[^\n]*/g;
+const BLOCK = /\/\*[\s\S]*?\*\//g;
+
+const bare = (text) => text.replace(BLOCK, " ").replace(LINE, "");
+
+/** `ptx` or `cuda`. */
+export function languageOf(text) {
+  return /^\s*\.(version|target)\b/m.test(bare(text.slice(0, 200_000))) ? "ptx" : "cuda";
+}
+
+/** Names of the kernels in order, each once. */
+export function kernelsIn(text, language) {
+  const pattern = language === "ptx"
+    ? /\.entry\s+([A-Za-z_$%][\w$]*)/g
+    : /__global__[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{}()]*?)?([A-Za-z_]\w*)\s*\(/g;
+  return [...new Set([...bare(text).matchAll(pattern)].map((found) => found[1]))];
 }

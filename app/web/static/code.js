@@ -1,6 +1,6 @@
 // Where in the code the energy goes: heat on source and PTX, a list of lines, and links between them.
 
-import { bar, barRow, barTable } from "./charts.js";
+import { bar, barRow, barTable } from "./cards.js";
 import { byId, el, joules, percent, seconds, show } from "./dom.js";
 import { LINK_COLOURS, Pane } from "./editor.js";
 import * as kernel from "./kernel.js";

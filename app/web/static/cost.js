@@ -1,15 +1,14 @@
 // What an application of several kernels costs: energy, and price and CO2 at rates that are given.
 
 import { post } from "./api.js";
-import { estimate, rates, warningsBox } from "./cards.js";
-import { bar } from "./charts.js";
+import { kernelsIn } from "./box.js";
+import { bar, estimate, rates, warningsBox } from "./cards.js";
 import {
   action, announce, button, byId, cells, dimensions, el, joules, names, numbers, percent, plain, seconds, show, table,
 } from "./dom.js";
 import { members, pick, submits, telling } from "./forms.js";
 import * as kernel from "./kernel.js";
 import { openPrediction } from "./predict.js";
-import { kernelsIn } from "./source.js";
 
 /** {name, request, launches} for each kernel of the application. */
 let added = [];

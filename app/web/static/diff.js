@@ -2,12 +2,15 @@
 
 import { post } from "./api.js";
 import { SourceBox } from "./box.js";
-import { estimated, warningsBox } from "./cards.js";
-import { differences } from "./charts.js";
-import { QUANTITIES, announce, byId, cells, copyField, el, numbers, plain, show, signed, table } from "./dom.js";
-import { members, submits } from "./forms.js";
+import { differences, estimated, logarithmic, warningsBox } from "./cards.js";
+import {
+  QUANTITIES, action, announce, button, byId, cells, colour, copyField, el, heads, numbers, plain, show, signed, table, words,
+} from "./dom.js";
+import { members, submits, telling } from "./forms.js";
 import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
+import { draw, energyAgainstTime } from "./plot.js";
+import { whenOpened } from "./tabs.js";
 
 const OPENED = 3;
 /** Share of the energy below which a component's change is rounding. */
@@ -86,6 +89,7 @@ export function offer(old, changed) {
 }
 
 export function start() {
+  startGpus();
   for (const side of ["old", "new"]) {
     const box = new SourceBox(`diff-${side}`);
     sides[side] = box;
@@ -97,4 +101,57 @@ export function start() {
   submits("diff", compare);
   byId("diff-copy").addEventListener("click", () =>
     copyField(byId("diff-markdown"), byId("diff-copy"), "The table"));
+}
+
+// The same launch on several GPUs: asked as code against itself, of which nothing is stored.
+
+/** {gpu, energy, time, power, why} of each board; `why` it is not ranked, if it is not. */
+let found = [];
+
+async function compareGpus() {
+  const gpus = chosenGpus(byId("compare-gpus"));
+  if (!gpus.length) throw new Error("Choose GPUs first.");
+  const { gpu: _, details: __, ptx, cuda, ...asked } = kernel.predictRequest();
+  const code = ptx === undefined ? { cuda } : { ptx };
+  const { comparisons, apart } = await post("/compare", { model: "auto", ...asked, old: code, new: code, gpus });
+  const why = new Map(apart.map((one) => [one.gpu, one.why]));
+  found = comparisons.map((one) => ({ gpu: one.gpu, ...one.new, why: why.get(one.gpu) }));
+  byId("compare-result").hidden = false;
+  draw(byId("compare-figure"), figure);
+  showTable();
+  announce(`${found.length} GPUs compared`);
+}
+
+/** Energy against time, a mark for each board. */
+function figure() {
+  const { at, axes } = energyAgainstTime(found);
+  return {
+    title: "Energy against time by board; the table says the same",
+    data: [{
+      ...at(found), mode: "markers+text", textposition: "top center", cliponaxis: false,
+      text: found.map((one) => one.gpu), hoverinfo: "text",
+      marker: { size: 10, color: found.map((one) => colour(one.why ? "control" : "bar")) },
+    }],
+    layout: axes({ type: "log", nticks: 8 }, { type: "log", nticks: 8 }),
+  };
+}
+
+function showTable() {
+  const by = byId("compare-sort").value;
+  const valueOf = (one) => one[by][QUANTITIES[by][1]];
+  const rows = found.slice().sort((a, b) => Boolean(a.why) - Boolean(b.why) || valueOf(a) - valueOf(b));
+  const columns = Object.entries(QUANTITIES).map(([name, as]) => {
+    const at = logarithmic(Math.min(...rows.map((one) => one[name].low)), Math.max(...rows.map((one) => one[name].high)));
+    return { title: as[0], of: (one) => el("div", { class: "cell" }, estimated(one[name], as, at)) };
+  });
+  show(byId("compare-table"), table(`Sorted by ${by}, what cannot be compared last; intervals of 90 %`, [
+    ...heads({ GPU: "gpu" }), ...columns, ...words({ "Not ranked": "why" }),
+    action((one) => button("Use", () => kernel.change({ gpu: one.gpu }), one.gpu)),
+  ], rows));
+}
+
+function startGpus() {
+  submits("compare", compareGpus);
+  byId("compare-sort").addEventListener("change", () => found.length && showTable());
+  whenOpened("compare", () => found.length || telling("compare", compareGpus));
 }

@@ -1,8 +1,7 @@
 // Predictions answered before, a page at a time; two of them side by side.
 
 import { get } from "./api.js";
-import { estimated } from "./cards.js";
-import { differences, linear } from "./charts.js";
+import { differences, estimated, linear } from "./cards.js";
 import {
   QUANTITIES, amount, announce, byId, cells, dimensions, el, heads, joules, numbers, plain, seconds, show, signed, table, watts, when,
   words,

@@ -1,11 +1,10 @@
 // The form on the left: source, kernel, launch, loops and arguments, as a request.
 
 import { get, post, Problem } from "./api.js";
-import { SourceBox } from "./box.js";
+import { kernelsIn, languageOf, SourceBox } from "./box.js";
 import { byId, dimensions, el, parseDimensions, plain, say, show } from "./dom.js";
 import { Pane } from "./editor.js";
 import { members, pick } from "./forms.js";
-import { kernelsIn, languageOf } from "./source.js";
 
 /** Warnings of an answer that say something about a place in PTX that was sent. */
 const MISREAD = new Set(["unknown_operand", "unparsed_statement", "unknown_opcode"]);

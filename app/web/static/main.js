@@ -1,17 +1,16 @@
 // Starts the page: every view wires itself, then GPUs are listed and the address is followed.
 
 import * as accuracy from "./accuracy.js";
+import { key, onKeyNeeded } from "./api.js";
 import * as application from "./application.js";
 import * as clocks from "./clocks.js";
-import * as compare from "./compare.js";
 import * as cost from "./cost.js";
 import * as diff from "./diff.js";
-import { byId } from "./dom.js";
+import { byId, say } from "./dom.js";
 import * as examples from "./examples.js";
 import { fillChips, fillGpus, gpus, searchable } from "./gpus.js";
 import * as past from "./history.js";
 import * as kernel from "./kernel.js";
-import * as keys from "./keys.js";
 import * as measurements from "./measurements.js";
 import * as models from "./models.js";
 import * as operators from "./operators.js";
@@ -25,6 +24,31 @@ const FIRST_GPU = "tesla-v100";
 const COMPARED = [
   "t4", "tesla-v100", "a100-sxm4-80gb", "l4", "l40s", "h100-sxm5", "rtx-a6000", "gtx-1080-ti", "rtx-4090", "rtx-5090",
 ];
+
+/** The field for an API key, shown where the service asks for one; `again()` once there is one. */
+function askForKeys(again) {
+  const form = byId("key-form");
+  const field = byId("key");
+  const open = (why) => {
+    form.hidden = false;
+    say(byId("key-error"), why);
+    field.focus();
+  };
+  const keep = (value) => {
+    key.set(value);
+    field.value = "";
+    form.hidden = true;
+  };
+  onKeyNeeded(open);
+  byId("key-open").addEventListener("click", () => (form.hidden ? open("") : (form.hidden = true)));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    keep(field.value.trim());
+    say(byId("key-error"), "");
+    again();
+  });
+  byId("key-forget").addEventListener("click", () => keep(""));
+}
 
 async function fill() {
   const id = new URLSearchParams(location.search).get("prediction");
@@ -47,8 +71,8 @@ async function fill() {
 }
 
 kernel.start(predict.told);
-for (const view of [predict, examples, sweep, clocks, tune, compare, diff, cost, application, operators, past, accuracy, measurements, models]) view.start();
-keys.start(() => {
+for (const view of [predict, examples, sweep, clocks, tune, diff, cost, application, operators, past, accuracy, measurements, models]) view.start();
+askForKeys(() => {
   kernel.complain({ message: "" });
   fill();
 });

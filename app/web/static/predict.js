@@ -1,14 +1,13 @@
 // A prediction and all that explains it: asked for by hand or after each change, solved examples too.
 
-import { get, post } from "./api.js";
 import { showAdvice } from "./advice.js";
+import { get, post } from "./api.js";
 import { estimates, facts, needsBox, trustLine, warningsBox } from "./cards.js";
 import * as code from "./code.js";
 import { announce, byId, copyField, el, joules, percent, plain, say, seconds, show, signed, watts } from "./dom.js";
 import * as kernel from "./kernel.js";
-import { showSpeed } from "./speed.js";
 import { open, whenOpened } from "./tabs.js";
-import { asked as askedWhy, showComponents, showWhy } from "./why.js";
+import { asked as askedWhy, showComponents, showSpeed, showWhy } from "./why.js";
 
 const HOT_ROWS = 5000;
 /** How long typing must rest before the change is asked about. */

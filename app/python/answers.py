@@ -188,7 +188,8 @@ class GpuList(Shown, list[dict[str, Any]]):
         """A row for each GPU."""
         names = ["id", "name", "architecture", "power_models", "compute_capability", "sm_count"]
         names += ["core_mhz", "memory_mhz"]
-        return [Title("GPUs", f"{len(self)} with a profile"), reports.members_table(self, names)]
+        table = reports.members_table(self, names, reports.MOST_ROWS)
+        return [Title("GPUs", f"{len(self)} with a profile"), table]
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row for each GPU; needs the extra ``notebook``."""

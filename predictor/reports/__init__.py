@@ -197,13 +197,13 @@ def word(heading: str, member: str) -> Column:
     return Column(heading, lambda row: cell_of(getattr(row, member)))
 
 
-def members_table(rows: Sequence[Any], names: Iterable[str]) -> Table:
-    """A plain table of some members of each row."""
+def members_table(rows: Sequence[Any], names: Iterable[str], most: int | None = None) -> Table:
+    """A plain table of some members of each row, all rows unless ``most`` says otherwise."""
     shown = [
         Column(words(name), lambda row, name=name: cell_of(row[name]))  # type: ignore[misc]
         for name in names
     ]
-    return Table(shown, rows, most=len(rows))
+    return Table(shown, rows, most=most or len(rows))
 
 
 def cell_of(value: Any) -> str:

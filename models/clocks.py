@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from wattcast.features.errors import ClockError
@@ -36,15 +36,58 @@ def bandwidth_bytes_per_second(gpu: GpuProfile, memory_mhz: float) -> float:
 
 
 TYPICAL_STREAMING_SHARE = 0.86
-"""Share of peak bandwidth a stream reaches where nobody published it for a GPU: the median of
-what the built-in profiles hold, 0.67 to 0.94 (0.80 over the boards measured themselves, most
-of them old; docs/gpus.md)."""
+"""Share of peak bandwidth a stream reaches where nobody published it for a kind of memory: the
+median of what the built-in profiles hold, 0.67 to 0.94, each once (0.80 over the boards measured
+themselves, most of them old; docs/gpus.md)."""
 
 
-def streaming_bytes_per_second(gpu: GpuProfile, memory_mhz: float) -> float:
-    """Device memory bandwidth that streaming kernels reach at a memory clock."""
-    share = gpu.streaming_share or TYPICAL_STREAMING_SHARE
-    return share * bandwidth_bytes_per_second(gpu, memory_mhz)
+SHARES_OF_KIND: Mapping[str, tuple[float, float, float]] = {
+    "GDDR5": (0.665, 0.782, 0.872), "GDDR5X": (0.797, 0.807, 0.817), "GDDR6": (0.749, 0.889, 0.938),
+    "GDDR6X": (0.915, 0.918, 0.920), "HBM2": (0.754, 0.875, 0.904), "HBM2e": (0.863, 0.881, 0.898),
+}  # fmt: skip
+"""Least, median and most of the shares in the profiles by kind of memory, each measurement once: of
+a board that has none (a test reads the profiles again)."""
+FEWEST_SPREAD = 0.05
+"""Spread either way of a share that nobody measured, at least: kinds with one or two boards. The
+half-range of HBM2e, GDDR5X and GDDR6X is 0.3 to 2 %, of the others 9 to 13; a judgement."""
+
+ONE_WAY: Mapping[str, tuple[float, float]] = {"HBM": (1.06, 1.097), "GDDR": (1.024, 1.024)}
+"""What reads alone and writes alone reach over a mix of both. Medians of V100 (1.06, 1.10), A100 40
+and 80 GB (1.10, 1.11; 1.01, 1.07) and H100 PCIe (1.06, 1.10); A40 (Ernst, gpu-benches, gpu-stream:
+one load, or one store, over the triad at full occupancy). Boards before 7.0: none was measured."""
+ONE_WAY_SINCE = 7.0
+MIXED = 2 / 9
+"""Share of reads times share of writes from which a stream turns as often as streams do that
+profiles quote: of a triad, which writes a third. How often it turns goes with that product."""
+
+
+def streaming_shares(gpu: GpuProfile) -> tuple[float, float, float]:
+    """Share of the peak that a stream reaches: at least, likely and at most. One figure where it
+    was measured, else the spread of the memory's kind."""
+    own = gpu.streaming_share
+    if own is not None:
+        return own, own, own
+    typical = TYPICAL_STREAMING_SHARE
+    least, likely, most = SHARES_OF_KIND.get(gpu.memory_kind or "", (typical, typical, typical))
+    spread = FEWEST_SPREAD
+    return min(least, likely * (1 - spread)), likely, min(1.0, max(most, likely * (1 + spread)))
+
+
+def streaming_bytes_per_second(
+    gpu: GpuProfile, memory_mhz: float, write_share: float = 0.5
+) -> float:
+    """Device memory bandwidth that streaming kernels reach at a memory clock, with so much of
+    their bytes written: the bus loses time whenever it turns (``ONE_WAY``)."""
+    mixed = streaming_shares(gpu)[1] * bandwidth_bytes_per_second(gpu, memory_mhz)
+    kind = next((k for k in ONE_WAY if (gpu.memory_kind or "").startswith(k)), None)
+    if kind is None or float(gpu.compute_capability) < ONE_WAY_SINCE:
+        return mixed
+    read, written = ONE_WAY[kind]
+    turning = min(1.0, write_share * (1.0 - write_share) / MIXED)
+    straight = (1.0 - write_share) / read + write_share / written
+    return min(
+        mixed / (turning + (1.0 - turning) * straight), bandwidth_bytes_per_second(gpu, memory_mhz)
+    )
 
 
 def checked(clocks: ClockPair) -> ClockPair:

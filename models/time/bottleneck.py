@@ -22,7 +22,13 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
-from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
+from wattcast.models.clocks import (
+    ClockPair,
+    checked,
+    default_clocks,
+    streaming_bytes_per_second,
+    streaming_shares,
+)
 from wattcast.models.intervals import Estimate, loosened, unsure
 from wattcast.models.time.base import Floats, Regime, TimePrediction
 from wattcast.models.time.beside import (
@@ -157,7 +163,7 @@ def resource_seconds(
         return warp_instructions * WARP_SIZE / (lanes * busiest) if lanes else 0.0
 
     parts = {
-        "dram": dram_bytes(activity, constants) / _dram_bytes_per_second(gpu, clocks),
+        "dram": dram_bytes(activity, constants) / _dram_bytes_per_second(activity, gpu, clocks),
         "l2": activity.l2_sectors * SECTOR_BYTES / (l2_bytes_per_clock(gpu) * hz),
         "l1": l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         SHARED if _unified(gpu) else "load_store": constants.load_store
@@ -354,9 +360,11 @@ def _unified(gpu: GpuProfile) -> bool:
     return major(gpu) not in DEPENDENT_CYCLES
 
 
-def _dram_bytes_per_second(gpu: GpuProfile, clocks: ClockPair) -> float:
+def _dram_bytes_per_second(activity: Activity, gpu: GpuProfile, clocks: ClockPair) -> float:
     """What memory streams at its clock, or L2 takes from it at the core clock if that is less."""
-    streamed = streaming_bytes_per_second(gpu, clocks.memory_mhz)
+    both = activity.dram_read_sectors + activity.dram_write_sectors
+    written = activity.dram_write_sectors / both if both else 0.0
+    streamed = streaming_bytes_per_second(gpu, clocks.memory_mhz, written)
     filled = FILL_BYTES_PER_CLOCK.get(major(gpu), inf) * gpu.memory.bus_bits.value
     return min(streamed, filled * clocks.core_hz)
 
@@ -410,6 +418,10 @@ class BottleneckTimeModel:
         start = launch_seconds(activity, gpu)
         seconds = combined_seconds(resources) + start
         cases = [predicted_seconds(case, gpu, pair, more=more) for case in analysis.activity_cases]
+        least, likely, most = streaming_shares(gpu)
+        for share in {least, most} - {likely}:
+            streamed = {**resources, "dram": resources["dram"] * likely / share}
+            cases.append(combined_seconds(streamed) + start)
         width, basis = interval_of(gpu)
         estimate = Estimate(
             seconds,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wattcast.features.errors import GpuError
 from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
 from wattcast.features.gpus.loader import capabilities
-from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
+from wattcast.models.clocks import SHARES_OF_KIND, TYPICAL_STREAMING_SHARE
 from wattcast.training.data.datasets import find_data
 
 GPUS = list_gpus()
@@ -144,8 +144,15 @@ def test_streaming_shares_are_plausible_and_most_gpus_have_one() -> None:
 
 
 def test_where_no_share_is_published_the_median_of_those_that_are_is_taken() -> None:
-    shares = [gpu.streaming_share for gpu in GPUS if gpu.streaming_share is not None]
+    shares = {gpu.streaming_share for gpu in GPUS if gpu.streaming_share is not None}
     assert pytest.approx(median(shares), abs=0.005) == TYPICAL_STREAMING_SHARE
+
+
+def test_shares_by_kind_of_memory_are_those_of_the_profiles() -> None:
+    for kind, told in SHARES_OF_KIND.items():
+        shares = {gpu.streaming_share for gpu in GPUS if gpu.memory_kind == kind} - {None}
+        known = sorted(share for share in shares if share is not None)
+        assert told == pytest.approx((known[0], median(known), known[-1]), abs=6e-4), kind
 
 
 # --- clocks that can be set ------------------------------------------------------------------

@@ -13,6 +13,7 @@ for each tail rests on the one or two worst groups, and its intervals score wors
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import exp, hypot, log, sqrt
 from typing import Literal, Self
 
 import numpy as np
@@ -56,6 +57,19 @@ class Estimate:
 def unsure(estimate: Estimate, error: float) -> Estimate:
     """An estimate that goes with an input known to plus or minus ``error``, relative."""
     return replace(estimate, low=estimate.low / (1.0 + error), high=estimate.high * (1.0 + error))
+
+
+def joined(*ratios: float) -> float:
+    """The ratio of an interval's end to its value, from those that doubts give that know nothing of
+    each other: squares of logarithms add up. All are at most 1, or all at least 1."""
+    side = -1.0 if min(ratios) < 1.0 else 1.0
+    return exp(side * hypot(*map(log, ratios)))
+
+
+def parted(ratio: float, doubt: float) -> float:
+    """What ``joined`` with ``doubt`` gives ``ratio``; 1 where the doubt is all of it."""
+    rest = sqrt(max(0.0, log(ratio) ** 2 - log(doubt) ** 2))
+    return exp(-rest if min(ratio, doubt) < 1.0 else rest)
 
 
 def weaker(*bases: Basis) -> Basis:

@@ -29,7 +29,7 @@ from wattcast.models.clocks import (
     streaming_bytes_per_second,
     streaming_shares,
 )
-from wattcast.models.intervals import Estimate, loosened, unsure
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Estimate, joined, weaker
 from wattcast.models.time.base import Floats, Regime, TimePrediction
 from wattcast.models.time.beside import (
     DEPENDENT_CYCLES,
@@ -418,22 +418,25 @@ class BottleneckTimeModel:
         start = launch_seconds(activity, gpu)
         seconds = combined_seconds(resources) + start
         cases = [predicted_seconds(case, gpu, pair, more=more) for case in analysis.activity_cases]
-        least, likely, most = streaming_shares(gpu)
-        for share in {least, most} - {likely}:
+        slowest, likely, fastest = streaming_shares(gpu)
+        for share in {slowest, fastest} - {likely}:
             streamed = {**resources, "dram": resources["dram"] * likely / share}
             cases.append(combined_seconds(streamed) + start)
         width, basis = interval_of(gpu)
+        if analysis.cut_short:
+            width, basis = width.widened(EXTRAPOLATED_WIDENING), weaker(basis, "extrapolated")
+        error = 1.0 + analysis.coverage.error
+        least, most = (end([seconds, *cases]) / seconds for end in (min, max))
         estimate = Estimate(
             seconds,
-            min([seconds, *cases]) * width.low_factor,
-            max([seconds, *cases]) * width.high_factor,
+            seconds * joined(least, 1.0 / error, width.low_factor),
+            seconds * joined(most, error, width.high_factor),
             level_of(gpu),
             basis,
         )
-        estimate = unsure(estimate, analysis.coverage.error)
         return TimePrediction(
             family=self.family,
-            estimate=loosened(estimate) if analysis.cut_short else estimate,
+            estimate=estimate,
             clocks=pair,
             parts={**resources, "launch": start},
             regime=regime(resources, start),

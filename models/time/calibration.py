@@ -31,6 +31,8 @@ from wattcast.models.intervals import (
     IntervalWidth,
     Width,
     conformal_factors,
+    joined,
+    parted,
 )
 from wattcast.models.store import Artifact
 from wattcast.models.time.base import Regime, TimePrediction
@@ -431,13 +433,14 @@ class CorrectedTimes:
             raise ModelError(f"a correction of {FAMILY} does not fit {found.family}")
         estimate, before = found.estimate, interval_of(gpu)[0]
         seconds = self.seconds(found.regime, estimate.value)
-        factor = seconds / estimate.value
         outside = any(self._outside(found.regime, estimate.value, found.clocks))
         basis: Basis = "extrapolated" if outside else "unseen_kernel"
         intervals = self.card.intervals
         width = intervals.extrapolated if outside else intervals.unseen_kernel
-        low = factor * min(estimate.low / before.low_factor, estimate.value) * width.low_factor
-        high = factor * max(estimate.high / before.high_factor, estimate.value) * width.high_factor
+        least = parted(estimate.low / estimate.value, before.low_factor)
+        most = parted(estimate.high / estimate.value, before.high_factor)
+        low = seconds * joined(least, width.low_factor)
+        high = seconds * joined(most, width.high_factor)
         return replace(
             found,
             estimate=Estimate(seconds, low, high, intervals.level, basis),

@@ -22,9 +22,11 @@ from wattcast.models.intervals import (
     conformal_factors,
     evidence,
     interval_bounds,
+    joined,
     miss_score,
     observed_coverage,
     of_any_board,
+    parted,
 )
 from wattcast.models.time.calibration import TimeWidth
 
@@ -262,3 +264,12 @@ def test_observed_kernels_count_once_and_widen_to_what_was_needed() -> None:
     # What lies at its end was three calibrated half widths off.
     assert miss_score(wide, 800.0) == pytest.approx(3.0)
     assert miss_score(wide, 12.5) == pytest.approx(3.0)
+
+
+@given(st.floats(1, 1e3), st.floats(1, 10))
+def test_doubts_that_know_nothing_of_each_other_add_up_as_squares(one: float, two: float) -> None:
+    both = joined(one, two)
+    assert max(one, two) <= both * (1 + 1e-9) <= one * two * (1 + 2e-9)
+    assert joined(1 / one, 1 / two) == pytest.approx(1 / both)
+    assert parted(both, two) == pytest.approx(one, rel=1e-6, abs=1e-6)
+    assert parted(1 / both, 1 / two) == pytest.approx(1 / one, rel=1e-6, abs=1e-6)

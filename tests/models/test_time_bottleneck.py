@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from math import log
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from wattcast.features.activity import Activity, Extras
 from wattcast.features.activity.extras import TensorKind, TensorWork
 from wattcast.features.activity.waiting import Waiting
-from wattcast.features.analysis import analyse
+from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.counts import Atomics, AtomicUse
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import BlockStart, TimeInterval
@@ -23,6 +26,7 @@ from wattcast.models.clocks import (
     streaming_bytes_per_second,
     streaming_shares,
 )
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING
 from wattcast.models.time.beside import BOUNDS, Beside, beside
 from wattcast.models.time.bottleneck import (
     CONSTANTS,
@@ -35,6 +39,7 @@ from wattcast.models.time.bottleneck import (
     regime,
     resource_seconds,
 )
+from wattcast.models.time.calibration import interval_of
 
 V100 = load_gpu("tesla-v100")
 T4 = load_gpu("t4")
@@ -365,6 +370,24 @@ def test_a_measured_interval_holds_with_its_own_probability() -> None:
     assert (found.level, found.basis) == (0.8, "unseen_kernel")
     assert found.high == pytest.approx(1.2 * found.value)
     assert BottleneckTimeModel().predict(analysis, V100).estimate.level == 0.9
+
+
+def test_what_is_cut_short_widens_the_model_and_not_the_trips_again() -> None:
+    """A bisection whose trips nobody knows had a time 545,000 times as long at one end."""
+    likely, most = (activity(warp_instructions_sass=count) for count in (1e9, 31e9))
+    extras = analyse(read_module(NOTHING), None, Launch.of((80,), (256,)), V100).extras
+
+    def width(*, cut_short: bool) -> float:
+        analysis = SimpleNamespace(
+            activity=likely, activity_cases=(most,), extras=extras, cut_short=cut_short,
+            coverage=SimpleNamespace(error=0.0), activity_diagnostics=(), least=None,
+        )  # fmt: skip
+        found = BottleneckTimeModel().predict(cast(KernelAnalysis, analysis), V100).estimate
+        return log(found.high / found.value)
+
+    own = log(interval_of(V100)[0].high_factor)
+    grown = width(cut_short=True) ** 2 - width(cut_short=False) ** 2
+    assert grown == pytest.approx((EXTRAPOLATED_WIDENING**2 - 1) * own**2)
 
 
 def test_the_regime_names_what_bounds() -> None:

@@ -13,14 +13,22 @@ import numpy.typing as npt
 from wattcast.features.activity.memory import local_levels, memory_levels
 from wattcast.features.attached import attached
 from wattcast.features.counts import Counts, Traffic
-from wattcast.features.dataflow import closure, flow, writers_of
+from wattcast.features.dataflow import closure, flow, writers_of, writes
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.isa import OpcodeFacts, classify, kind_of
+from wattcast.features.isa import OpcodeFacts, classify, kind_of, tile_lines
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.machine_code import MachineCode, Pipes, machine_code
-from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.memory import SECTOR_BYTES, tile_passes
 from wattcast.features.occupancy import Occupancy
-from wattcast.features.ptx.ir import Address, Body, Module, Register
+from wattcast.features.ptx.ir import (
+    Address,
+    Body,
+    Immediate,
+    Instruction,
+    Module,
+    Register,
+    place_of,
+)
 from wattcast.features.wide_loads import joined_loads
 
 Floats = npt.NDArray[np.float64]
@@ -298,10 +306,46 @@ class _Totals:
 
 def shared_use(body: Body, counts: Counts) -> tuple[Floats, Floats]:
     """Requests and transactions of shared memory by position, after loads were joined: each of
-    them was counted as the wide load that it is part of."""
+    them was counted as the wide load that it is part of. A factor of ``wmma`` was counted as one
+    request with the conflicts of all of it, and takes those of the loads that ptxas makes of it."""
     loads = joined_loads(body).loads
     requests = np.asarray(counts.shared_requests, dtype=np.float64)
-    return requests / loads, np.asarray(counts.shared_transactions, dtype=np.float64) / loads
+    passes = np.asarray(counts.shared_transactions, dtype=np.float64) / loads
+    for one, lead in wmma_factors(body):
+        if isinstance(lead, int) and lead:
+            passes[one.position] = requests[one.position] * factor_passes(one, lead)
+    return requests / loads, passes
+
+
+@attached
+def wmma_factors(body: Body) -> tuple[tuple[Instruction, int | str], ...]:
+    """Loads of factors of ``wmma``, with the elements between their lines: a number, the parameter
+    that holds it, or 0 where the code does not tell."""
+    told: dict[str, int | str] = {}
+    found: list[tuple[Instruction, int | str]] = []
+    for one in body.instructions:
+        last = one.operands[-1] if one.operands else None
+        if one.opcode.startswith("ld.param") and last is not None and (place := place_of(last)):
+            told |= dict.fromkeys(writes(one), place[0])
+        elif one.base == "mov" and isinstance(last, Immediate):
+            told |= dict.fromkeys(writes(one), int(last.value))
+        elif one.opcode.startswith(("wmma.load.a", "wmma.load.b")):
+            lead: int | str = 0
+            if len(one.operands) < 3:
+                lead = tile_lines(classify(one.opcode))[1]
+            elif isinstance(last, Register):
+                lead = told.get(last.name, 0)
+            elif isinstance(last, Immediate):
+                lead = int(last.value)
+            found.append((one, lead))
+    return tuple(found)
+
+
+def factor_passes(one: Instruction, lead: int) -> int:
+    """Passes of banks of one of ``wmma_factors``; lines by unknown numbers of elements apart are
+    taken to meet in the same banks."""
+    facts = classify(one.opcode)
+    return tile_passes(facts.bytes_per_lane * WARP_SIZE, lead * facts.bits // 8)
 
 
 def _added(start: float, terms: Floats) -> float:

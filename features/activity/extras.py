@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from wattcast.features.activity.counts import Floats, Integers, body_of
+from wattcast.features.activity.counts import (
+    Floats,
+    Integers,
+    body_of,
+    factor_passes,
+    wmma_factors,
+)
 from wattcast.features.activity.waiting import (
     NO_COPIES,
     Copies,
@@ -25,13 +31,12 @@ from wattcast.features.activity.waiting import (
 from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, build_cfg
 from wattcast.features.counts import Atomics, Counts
-from wattcast.features.dataflow import block_sources, flow, writes
+from wattcast.features.dataflow import block_sources, flow
 from wattcast.features.fifth import product_shape
-from wattcast.features.isa import OpcodeFacts, classify, tile_lines
+from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.loops import natural_loops
 from wattcast.features.machine_code import machine_code
-from wattcast.features.memory import tile_passes
 from wattcast.features.ptx.ir import (
     Address,
     Body,
@@ -40,7 +45,6 @@ from wattcast.features.ptx.ir import (
     Module,
     Operand,
     Register,
-    place_of,
 )
 from wattcast.features.wide_loads import joined_loads
 
@@ -332,35 +336,15 @@ def _l1_cycles_per_sector(
         each = counts.l1_millicycles
         cycles += float(each.sum()) / 1000
         sectors += float(counts.sectors[each > 0].sum())
-        for one, lead in _factors_of(module, name, launch):
-            facts, at = classify(one.opcode), one.position
-            passes = tile_passes(facts.bytes_per_lane * WARP_SIZE, lead * facts.bits // 8)
-            cycles += float(counts.requests[at]) * passes
-            sectors += float(counts.sectors[at])
+        function = module.function(name)
+        places = {each.name: at for at, each in enumerate(function.parameters if function else ())}
+        for one, lead in wmma_factors(body_of(module, name)):
+            if isinstance(lead, str):
+                given = launch.arguments.get(lead, launch.arguments.get(str(places.get(lead))))
+                lead = given if isinstance(given, int) else 0
+            cycles += float(counts.requests[one.position]) * factor_passes(one, lead)
+            sectors += float(counts.sectors[one.position])
     return cycles / sectors if cycles else None
-
-
-def _factors_of(module: Module, name: str, launch: Launch) -> Iterator[tuple[Instruction, int]]:
-    """Loads of factors of ``wmma``, with the elements between their lines: 0, as for a multiple of
-    all banks, where neither the code nor an argument tells."""
-    function = module.function(name)
-    if function is None:
-        return
-    place_by_name = {each.name: str(at) for at, each in enumerate(function.parameters)}
-    told: dict[str, int] = {}
-    for one in function.body.instructions:
-        if one.opcode.startswith("ld.param") and (place := place_of(one.operands[1])):
-            asked = (place[0], place_by_name.get(place[0], ""))
-            given = next((launch.arguments[n] for n in asked if n in launch.arguments), None)
-            told |= {to: given for to in writes(one) if isinstance(given, int)}
-        elif one.opcode.startswith(("wmma.load.a", "wmma.load.b")):
-            lead = one.operands[2] if len(one.operands) > 2 else None
-            elements = tile_lines(classify(one.opcode))[1]
-            if isinstance(lead, Register):
-                elements = told.get(lead.name, 0)
-            elif isinstance(lead, Immediate):
-                elements = int(lead.value)
-            yield one, elements
 
 
 def tensor_work(opcode: str) -> TensorWork | None:

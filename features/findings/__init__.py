@@ -7,7 +7,7 @@ arithmetic  double precision between floats, divisions, what loops repeat
 reductions  trees in shared memory: spread threads, steps that shuffles do
 vectors     words that a thread could move four at once
 rewriting   the PTX with a change made
-tensor      pipelines too shallow, tiles too small, sums wider than needed
+tensor      products by lanes, pipelines too shallow, tiles too small, sums wider than needed
 """
 
 from __future__ import annotations
@@ -34,15 +34,20 @@ from wattcast.features.findings.rules import (
     register_tiling,
     uncoalesced,
 )
-from wattcast.features.findings.tensor import shallow_pipeline, small_tile, wide_sums
+from wattcast.features.findings.tensor import (
+    shallow_pipeline,
+    small_tile,
+    tensor_cores,
+    wide_sums,
+)
 from wattcast.features.findings.tiles import reread_tiles
 from wattcast.features.findings.vectors import narrow_accesses
 
 __all__ = ["Code", "Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
 _DETECTORS = (
-    register_tiling, global_atomics, reread_tiles, uncoalesced, bank_conflicts, local_memory,
-    register_spills, fp64_between_fp32,
+    register_tiling, tensor_cores, global_atomics, reread_tiles, uncoalesced, bank_conflicts,
+    local_memory, register_spills, fp64_between_fp32,
     constant_division, expensive_in_loops, invariant_loads, reductions, divergent_branches,
     narrow_accesses, shallow_pipeline, small_tile, wide_sums,
 )  # fmt: skip

@@ -228,11 +228,11 @@ def bank_conflicts(evidence: Evidence) -> Iterator[Finding]:
     counted = evidence.analysis.counts.functions(evidence.analysis.counts.factors())
     groups: dict[str, _Alike] = {}
     for function, _ in evidence.functions():
-        counts, joined = counted[function.name], joined_loads(function.body).loads
+        joined = joined_loads(function.body).loads
+        each, taken = shared_use(function.body, counted[function.name])
         for one in function.body.instructions:
             facts, at = classify(one.opcode), one.position
-            requests = float(counts.shared_requests[at])
-            passes = float(counts.shared_transactions[at])
+            requests, passes = float(each[at] * joined[at]), float(taken[at] * joined[at])
             if not requests or facts.category == "atomic":
                 continue
             least = requests * max(1, facts.bytes_per_lane * joined[at] // WORD_BYTES)
@@ -336,9 +336,6 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
     """
     analysis = evidence.analysis
     function = analysis.function
-    events = evidence.events[function.name]
-    counts = analysis.counts.functions(analysis.counts.factors())[function.name]
-    requests, passes = shared_use(function.body, counts)
     for loop in analysis.loops.loops:
         inside = inside_of(analysis, loop.blocks)
         loads = [one for one in inside if _from_shared(one)]
@@ -346,18 +343,7 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
         fused = [o for o in inside if o.base == "fma" and len(words.intersection(reads(o))) > 1]
         if loop.children or not fused or len(words) < len(fused):
             continue
-        difference, less = Difference(), 1 - 1 / TILE
-        for one in inside:  # for each multiply-add, all else is done less often
-            at = one.position
-            if one.base == "fma":
-                continue
-            difference.fewer(function.body, one, less * float(events.warp_executions[at]))
-            for name, many in (
-                ("shared_requests", requests), ("lsu_requests", requests),
-                ("shared_transactions", passes), ("l2_sectors", events.l2_sectors),
-                ("global_load_sectors", events.global_sectors),
-            ):  # fmt: skip
-                difference.add(name, -less * float(many[at]))
+        difference = oftener_used(evidence, inside, TILE)
         yield Finding(
             "register_tiling",
             tuple(place(function, one) for one in fused),
@@ -367,6 +353,27 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
             "one tile and a row of the other into registers, and use each word for all of them",
             difference.applied(evidence.activity),
         )
+
+
+def oftener_used(evidence: Evidence, inside: Sequence[Instruction], side: int) -> Difference:
+    """A loop in which for each multiply-add all else is done less often."""
+    function, every = evidence.analysis.function, evidence.analysis.counts
+    counts = every.functions(every.factors())[function.name]
+    shared, passes = shared_use(function.body, counts)
+    events = evidence.events[function.name]
+    difference, less = Difference(), 1 - 1 / side
+    for one in inside:
+        if one.base == "fma":
+            continue
+        at = one.position
+        difference.fewer(function.body, one, less * float(events.warp_executions[at]))
+        for name, many in (
+            ("shared_requests", shared), ("lsu_requests", shared),
+            ("shared_transactions", passes), ("l2_sectors", events.l2_sectors),
+            ("global_load_sectors", events.global_sectors),
+        ):  # fmt: skip
+            difference.add(name, -less * float(many[at]))
+    return difference
 
 
 def global_atomics(evidence: Evidence) -> Iterator[Finding]:

@@ -1,14 +1,25 @@
-"""Findings about matrix units: pipelines too shallow, tiles too small, sums wider than needed."""
+"""Findings about matrix units: products by lanes, pipelines too shallow, tiles too small, sums
+wider than needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from wattcast.features.activity.extras import TensorWork, is_product, tensor_work
+from wattcast.features.activity.extras import TensorKind, TensorWork, is_product, tensor_work
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.findings.finding import Difference, Evidence, Finding, Place, place
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.findings.finding import (
+    Difference,
+    Evidence,
+    Finding,
+    Place,
+    inside_of,
+    place,
+)
+from wattcast.features.findings.rules import oftener_used
 from wattcast.features.gpus.loader import capabilities
+from wattcast.features.isa import classify, kind_of
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Instruction
@@ -176,3 +187,80 @@ def wide_sums(evidence: Evidence) -> Iterator[Finding]:
 
 def _sums_wide(one: Instruction) -> bool:
     return one.opcode.startswith("mma") and ".f32.f16.f16.f32" in one.opcode
+
+
+WARP_TILE = 64
+"""Results of a warp along each side, as fast products on matrix units have them (CUTLASS, Efficient
+GEMM in CUDA: 64 x 64 in a warp)."""
+
+LEAST_REUSE = 64
+"""Multiply-adds for each element that a launch touches, from which it is taken for a product of
+matrices: one of 192 x 192 x 192 has 64, a convolution by 11 x 11 no more than 60."""
+
+_TO_SINGLE = ("cvt.f32.f16", "cvt.f32.bf16", "mov.b32", "shl.b32")
+"""What makes single precision of a loaded half (of a bfloat16 by a shift)."""
+
+_MATRIX_KINDS: Mapping[str, tuple[TensorKind, str, int, str]] = {
+    "f16": ("f16", "tensor_fma_per_clock", 2, ""),
+    "f32": ("tf32", "tensor_tf32_fma_per_clock", 4, ", where ten bits of the factors suffice"),
+    "f64": ("f64", "tensor_fp64_fma_per_clock", 8, ""),
+}
+"""By kind of arithmetic: what matrix units take, their rate, bytes of a factor, what it costs."""
+
+
+def tensor_cores(evidence: Evidence) -> Iterator[Finding]:
+    """Products of matrices by lanes where the board has matrix units for their factors: halves, and
+    wider ones of which each serves several results already (``register_tiling`` and
+    ``reread_tiles`` come first there)."""
+    analysis, extras = evidence.analysis, evidence.analysis.extras
+    function, events = analysis.function, evidence.events[analysis.function.name]
+    footprint, read = evidence.activity.footprint_bytes, evidence.activity.dram_read_sectors
+    again = max(0.0, 1 - footprint / SECTOR_BYTES / max(read, 1.0))
+    for loop in () if extras.tensor else analysis.loops.loops:
+        inside = inside_of(analysis, loop.blocks)
+        loads = [one for one in inside if classify(one.opcode).category == "load"]
+        words = {name for one in loads for name in writes(one)}
+        halves = {
+            name for one in inside
+            if one.opcode.startswith(_TO_SINGLE) and words.intersection(reads(one))
+            for name in writes(one)
+        }  # fmt: skip
+        fused = [
+            one for one in inside
+            if one.base in ("fma", "mul") and len((words | halves) & set(reads(one)[:2])) > 1
+        ]  # fmt: skip
+        arithmetic = kind_of(classify(fused[0].opcode).types[0]) if fused else "int"
+        if loop.children or arithmetic == "int":
+            continue
+        narrow = arithmetic == "f32" and halves.issuperset(reads(fused[0])[:2])
+        kind, rate, size, costs = _MATRIX_KINDS["f16" if narrow else arithmetic]
+        work = sum(
+            float(events.active_lanes[one.position]) * classify(one.opcode).flops_per_lane
+            / (2 if one.base == "fma" else 1) for one in fused
+        )  # fmt: skip
+        once = kind != "f16" and len(words) >= len(fused)
+        reuse = work * size / max(footprint, 1.0)
+        if once or reuse < LEAST_REUSE or not getattr(analysis.gpu.capability, rate):
+            continue
+        difference = oftener_used(evidence, inside, WARP_TILE)
+        for one in fused:
+            done = float(events.warp_executions[one.position])
+            difference.fewer(function.body, one, done if one.base == "fma" else done / WARP_TILE)
+        for one in loads:  # large tiles of a block: few loads, and nothing from memory twice
+            at = one.position
+            asked = float(events.warp_executions[at]) * (events.global_sectors[at] > 0)
+            difference.loads -= asked * (1 - 1 / WARP_TILE)
+            difference.add("global_load_requests", -asked * (1 - 1 / WARP_TILE))
+            difference.add("lsu_requests", -asked * (1 - 1 / WARP_TILE))
+            difference.add("dram_read_sectors", -again * float(events.dram_sectors[at]))
+        units = (TensorWork(kind, False, work),)
+        yield Finding(
+            "tensor_cores",
+            tuple(place(function, one) for one in fused),
+            f"{work:.4g} multiply-adds of a product of matrices are done by lanes, each element "
+            f"in {reuse:.0f} of them; this board's matrix units multiply such factors",
+            "load tiles of both matrices as fragments (nvcuda::wmma, mma.sync, CUTLASS) and "
+            f"multiply these{costs}; sides that are no multiple of 16 want padding",
+            difference.applied(evidence.activity),
+            replace(extras, tensor=units, from_registers=units),
+        )

@@ -353,3 +353,79 @@ extern "C" __global__ void histogram_shared(const int* in, int* bins, int n)
     __syncthreads();
     for (int i = threadIdx.x; i < 256; i += blockDim.x) atomicAdd(&bins[i], own[i]);
 }
+
+// --- products of halves, all by rows: by lanes, then on matrix units, step by step as
+// github.com/DefTruth/CUDA-Learn-Notes (hgemm) describes what it measures ---
+
+#include <mma.h>
+using namespace nvcuda;
+
+extern "C" __global__ void half_naive(const half* a, const half* b, half* c, int m, int n, int k)
+{
+    int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row >= m || col >= n) return;
+    half sum = __float2half(0.0f);
+    for (int i = 0; i < k; ++i) sum = __hadd(sum, __hmul(a[row * k + i], b[i * n + col]));
+    c[row * n + col] = sum;
+}
+
+typedef wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> Left;
+typedef wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> Right;
+typedef wmma::fragment<wmma::accumulator, 16, 16, 16, half> Sum;
+
+// A warp for each 16 x 16 results, its factors from global memory.
+extern "C" __global__ void wmma_naive(const half* a, const half* b, half* c, int m, int n, int k)
+{
+    Left left;
+    Right right;
+    Sum sum;
+    int row = blockIdx.y * 16, col = blockIdx.x * 16;
+    wmma::fill_fragment(sum, __float2half(0.0f));
+    for (int i = 0; i < k; i += 16) {
+        wmma::load_matrix_sync(left, a + row * k + i, k);
+        wmma::load_matrix_sync(right, b + i * n + col, n);
+        wmma::mma_sync(sum, left, right, sum);
+    }
+    wmma::store_matrix_sync(c + row * n + col, sum, n, wmma::mem_row_major);
+}
+
+// Four by two warps share their factors; each has `Y` x `X` tiles.
+template <int Y, int X>
+__device__ void shared_tiles(const half* a, const half* b, half* c, int n, int k)
+{
+    constexpr int rows = 64 * Y, cols = 32 * X, per_a = rows * 16 / 256, per_b = cols * 16 / 256;
+    __shared__ half tile_a[rows][16], tile_b[16][cols];
+    int t = threadIdx.x, warp = t / 32, row = blockIdx.y * rows, col = blockIdx.x * cols;
+    int y = warp / 2 * 16 * Y, x = warp % 2 * 16 * X;
+    Left left[Y];
+    Right right[X];
+    Sum sum[Y][X];
+    for (int i = 0; i < Y; ++i)
+        for (int j = 0; j < X; ++j) wmma::fill_fragment(sum[i][j], __float2half(0.0f));
+    for (int first = 0; first < k; first += 16) {
+        int ay = t * per_a / 16, ax = t * per_a % 16, by = t * per_b / cols, bx = t * per_b % cols;
+        for (int i = 0; i < per_a; i += 4)
+            *(float2*)&tile_a[ay][ax + i] = *(const float2*)&a[(row + ay) * k + first + ax + i];
+        for (int i = 0; i < per_b; i += 2)
+            *(half2*)&tile_b[by][bx + i] = *(const half2*)&b[(first + by) * n + col + bx + i];
+        __syncthreads();
+        for (int i = 0; i < Y; ++i) wmma::load_matrix_sync(left[i], &tile_a[y + 16 * i][0], 16);
+        for (int j = 0; j < X; ++j) wmma::load_matrix_sync(right[j], &tile_b[0][x + 16 * j], cols);
+        for (int i = 0; i < Y; ++i)
+            for (int j = 0; j < X; ++j) wmma::mma_sync(sum[i][j], left[i], right[j], sum[i][j]);
+        __syncthreads();
+    }
+    for (int i = 0; i < Y; ++i)
+        for (int j = 0; j < X; ++j)
+            wmma::store_matrix_sync(c + (row + y + 16 * i) * n + col + x + 16 * j, sum[i][j], n, wmma::mem_row_major);
+}
+
+extern "C" __global__ void wmma_shared(const half* a, const half* b, half* c, int m, int n, int k)
+{
+    shared_tiles<1, 1>(a, b, c, n, k);
+}
+
+extern "C" __global__ void wmma_warps(const half* a, const half* b, half* c, int m, int n, int k)
+{
+    shared_tiles<2, 4>(a, b, c, n, k);
+}

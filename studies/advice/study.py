@@ -46,7 +46,8 @@ class Pair:
 
     ``launch`` is that of both, ``changed`` what the change asks for otherwise; ``filled``: as many
     blocks as there is room for threads on the GPU. ``asked``: one of the seven that issue 22 asks
-    for; the others were added to see what the rules do elsewhere.
+    for; the others were added to see what the rules do elsewhere. ``lacking``: boards without the
+    units.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Pair:
     changed: Mapping[str, Any] = field(default_factory=dict)
     asked: bool = True
     filled: bool = False
+    lacking: Sequence[str] = ()
 
 
 def _launch(grid: Sequence[int], block: Sequence[int], **arguments: int) -> dict[str, Any]:
@@ -145,6 +147,11 @@ PAIRS = (
     Pair(
         "transpose without a tile", "transpose_direct", "uncoalesced_access", "transpose_padded",
         _launch([64, 64], [32, 8], _2=2048), asked=False,
+    ),
+    Pair(
+        "FP16 product by lanes", "half_naive", "tensor_cores", "wmma_warps",
+        _launch([64, 64], [32, 32], _3=2048, _4=2048, _5=2048),
+        {"grid": [16, 16], "block": [256]}, asked=False, lacking=("gtx-1080-ti",),
     ),
 )  # fmt: skip
 
@@ -259,7 +266,12 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [pair for pair in PAIRS if any(part in pair.name for part in given.only or [""])]
     with TemporaryDirectory() as home:
         predictor = Predictor(Settings(home=Path(home)))
-        found = [judge(predictor, pair, gpu) for pair in wanted for gpu in given.gpus]
+        found = [
+            judge(predictor, pair, gpu)
+            for pair in wanted
+            for gpu in given.gpus
+            if gpu not in pair.lacking
+        ]
     sys.stdout.write(table(TITLES, rows(found)))
     kept = sum(each.holds for each in found)
     first = sum(each.first == each.pair.code for each in found)

@@ -60,6 +60,7 @@ def test_the_textbook_advice_comes_first_and_keeps_its_promise(
         "a thread per row",
         "FP32 product without register tiles",
         "histogram in global memory",
+        "FP16 product by lanes",
     ],
 )
 def test_what_an_expert_would_change_comes_first_and_saves_no_more_than_is_told(
@@ -148,6 +149,26 @@ def test_the_other_changed_kernels_compute_the_same() -> None:
     assert (divided == outputs("flip_constant", (4,), (250,), [1000, 1000])).all()
 
 
+@pytest.mark.parametrize(
+    ("kernel", "grid", "block"),
+    [
+        ("half_naive", (4, 4), (32, 32)),
+        ("wmma_naive", (8, 8), (32,)),
+        ("wmma_shared", (4, 2), (256,)),
+        ("wmma_warps", (1, 1), (256,)),
+    ],
+)
+def test_products_of_halves_compute_the_same(
+    kernel: str, grid: tuple[int, ...], block: tuple[int, ...]
+) -> None:
+    a, b = (numbers(side * 16).reshape(-1, width) for side, width in ((128, 16), (128, 128)))
+    given = [a.astype(np.float16), b.astype(np.float16), np.zeros((128, 128), np.float16)]
+    sizes = map(np.int32, (128, 128, 16))
+    named = {f"p{n}": each for n, each in enumerate([*(g.ravel() for g in given), *sizes])}
+    found = run(TEXT, kernel, grid, block, named).memory["p2"].reshape(128, 128)
+    np.testing.assert_array_equal(found, (a @ b).astype(np.float16))
+
+
 def finding(
     services: Services, name: str, grid: tuple[int, ...], code: str, **given: int
 ) -> Finding:
@@ -215,6 +236,13 @@ def test_outcomes_keep_to_the_power_limit(services: Services) -> None:
             "register_tiling",
         ),
         ("reduce_sequential", pair("divergent reduction").launch, "register_tiling"),
+        # Matrix units multiply already; the others use each word once.
+        (
+            "wmma_shared",
+            {**pair("FP16 product by lanes").launch, "grid": [64, 32], "block": [256]},
+            "tensor_cores",
+        ),
+        ("matmul_naive", pair("naive matmul").launch, "tensor_cores"),
         # A block of one row shares nothing that a tile would bring.
         ("matmul_naive", {**pair("naive matmul").launch, "block": [256, 1]}, "reread_tiles"),
         ("copy_by_rows", pair("uncoalesced copy").launch, "reread_tiles"),

@@ -12,8 +12,8 @@ from typing import Any, get_args
 from wattcast.features.checked import PositiveFloat, PositiveInt, Strict, checked, read_toml
 from wattcast.features.launch import Dim3
 from wattcast.measure import micro as simple
-from wattcast.measure.micro import EVENTS, FOLDER, SLOTS, Kind, Maker, count, out, wide
-from wattcast.measure.workload import Board, Buffer, Element, Given, Probe, Scalar, Workload
+from wattcast.measure.micro import EVENTS, FOLDER, SLOTS, Kind, Maker, number
+from wattcast.measure.workload import Board, Buffer, Element, Given, Scalar, Workload
 from wattcast.predictor import expressions
 
 # Microbenchmarks whose power is asked for: memory bandwidth, and mixes of events.
@@ -50,7 +50,7 @@ _ENERGY = checked(_Energy, read_toml(FOLDER / "energy.toml"), "kernels/energy.to
 def streams(make: Maker) -> Iterator[Workload]:
     """Streams of 16 bytes a thread; those named by FMAs add arithmetic to each load."""
     for name, (kernel, level, moved) in _ENERGY.streams.items():
-        blocks, threads = make.shape(make.full_warps)
+        blocks, threads = shape = make.shape(make.full_warps)
         whole = 16 * blocks * threads
         if level == "l1":
             kernel = f"read_{make.through_l1}"
@@ -63,19 +63,12 @@ def streams(make: Maker) -> Iterator[Workload]:
             turns = make.turns(4 * whole / make.board.sm_count / 24)
             if level == "dram":
                 turns = max(1, footprint // (4 * whole))
-        operations = float(4 * turns * blocks * threads * moved)
         kind: Kind = "bandwidth" if name.startswith("bandwidth") else "energy"
-        target = level if kind == "bandwidth" else name.removeprefix("energy.")
-        arguments: tuple[Given, ...] = (
-            out(blocks * threads, "f32"),
-            Buffer(elements=footprint // 4, low=-1.0, high=1.0),
-            wide(first), wide(step), wide(footprint - 1), count(turns),
-        )  # fmt: skip
         yield make.make(
-            name, kernel, arguments,
-            Probe(kind=kind, target=target, operations=operations,
-                  warps_per_sm=make.full_warps),
-            blocks, threads, turns, f"{kernel} over {footprint} bytes in {level}",
+            name, kernel, simple.stream(footprint, first, step, low=-1.0), shape, turns,
+            f"{kernel} over {footprint} bytes in {level}",
+            kind=kind, target=level if kind == "bandwidth" else name.removeprefix("energy."),
+            each=4 * moved, warps=make.full_warps, results="f32",
         )  # fmt: skip
 
 
@@ -98,53 +91,44 @@ def events(make: Maker) -> Iterator[Workload]:
         plans.append((f"fma.f32.{part}", fma, warps or make.full_warps, share))
     for name, (kernel, element, cycles), warps, share in plans:
         blocks, threads = make.shape(warps)
-        blocks = max(1, blocks // share)
-        turns = make.turns(EVENTS * max(cycles * warps, 1))
-        results = out(blocks * threads, "u32" if element == "f16" else element)
         yield make.make(
-            f"energy.{name}", kernel, (results, _operands(element), count(turns)),
-            Probe(kind="energy", target=name, operations=0, warps_per_sm=warps),
-            blocks, threads, turns, f"{kernel}, {warps} warps on one of {share} SMs",
+            f"energy.{name}", kernel, (_operands(element),), (max(1, blocks // share), threads),
+            make.turns(EVENTS * max(cycles * warps, 1)),
+            f"{kernel}, {warps} warps on one of {share} SMs", kind="energy", target=name,
+            warps=warps, results="u32" if element == "f16" else element,
         )  # fmt: skip
 
 
 def shared(make: Maker) -> Iterator[Workload]:
     """Shared memory at full rate, with bank conflicts, and written."""
-    blocks, threads = make.shape(make.full_warps)
-    plans = [("bandwidth.shared.read", "ld_shared_i4", 1)]
-    plans += [(f"energy.shared.stride{n}", "ld_shared_i4", n) for n in (2, 8, 32)]
-    plans.append(("energy.shared.write", "st_shared_i4", 1))
-    for name, kernel, stride in plans:
-        turns = make.turns(EVENTS * make.full_warps * stride)
-        kind: Kind = "bandwidth" if name.startswith("bandwidth") else "energy"
-        target = "shared" if kind == "bandwidth" else name.removeprefix("energy.")
+    warps = make.full_warps
+    shape = make.shape(warps)
+    plans: list[tuple[Kind, str, str, int]] = [("bandwidth", "shared.read", "ld_shared_i4", 1)]
+    plans += [("energy", f"shared.stride{n}", "ld_shared_i4", n) for n in (2, 8, 32)]
+    plans.append(("energy", "shared.write", "st_shared_i4", 1))
+    for kind, name, kernel, stride in plans:
         yield make.make(
-            name, kernel, (out(blocks * threads), count(stride), count(turns)),
-            Probe(kind=kind, target=target,
-                  operations=float(4 * EVENTS * turns * blocks * threads),
-                  warps_per_sm=make.full_warps),
-            blocks, threads, turns, f"shared memory, lanes {stride} words apart",
+            f"{kind}.{name}", kernel, (number(stride),), shape,
+            make.turns(EVENTS * warps * stride), f"shared memory, lanes {stride} words apart",
+            kind=kind, target="shared" if kind == "bandwidth" else name, each=4 * EVENTS,
+            warps=warps,
         )  # fmt: skip
 
 
 def atomics(make: Maker) -> Iterator[Workload]:
     """Reductions in global memory: a word a thread, and few for all; atomics in shared memory."""
-    blocks, threads = make.shape(make.full_warps)
-    for name, slots in (("apart", 2**16), ("same", 32)):
-        turns = make.turns(16 * make.full_warps * (8 if name == "apart" else 64))
+    warps = make.full_warps
+    for target, slots, cycles in (("red.apart", 2**16, 8), ("red.same", 32, 64)):
         cells = Buffer(elements=slots, element="u32", fill="zeros")
         yield make.make(
-            f"energy.red.{name}", "red_global", (cells, count(slots), count(turns)),
-            Probe(kind="energy", target=f"red.{name}", operations=0,
-                  warps_per_sm=make.full_warps),
-            blocks, threads, turns, f"additions to {slots} words of global memory",
+            f"energy.{target}", "red_global", (cells, number(slots)), make.shape(warps),
+            make.turns(16 * warps * cycles), f"additions to {slots} words of global memory",
+            kind="energy", target=target, warps=warps, results=None,
         )  # fmt: skip
-    turns = make.turns(16 * make.full_warps * 4)
     yield make.make(
-        "energy.atom.shared", "atom_shared",
-        (out(blocks * threads), count(SLOTS), count(turns)),
-        Probe(kind="energy", target="atom.shared", operations=0, warps_per_sm=make.full_warps),
-        blocks, threads, turns, "atomic additions to shared memory, a word a thread",
+        "energy.atom.shared", "atom_shared", (number(SLOTS),), make.shape(warps),
+        make.turns(16 * warps * 4), "atomic additions to shared memory, a word a thread",
+        kind="energy", target="atom.shared", warps=warps,
     )  # fmt: skip
 
 
@@ -155,34 +139,25 @@ _WARPS = 16
 def matrices(make: Maker) -> Iterator[Workload]:
     """Matrix units: one chain in one warp, several in many; power of each type."""
     for kernel, (target, element, cycles) in _ENERGY.matrices.items():
-        name, _, number = kernel.rpartition("_i")
-        chains = int(number)
-        wide_sums = name == "mma_f64"
-        a_thread = 32 if name.startswith("wmma") else 8 if wide_sums else 16
-        sums: Element = "f64" if wide_sums else "f32" if name != "mma_s8" else "u32"
+        name, _, parallel = kernel.rpartition("_i")
+        chains = int(parallel)
+        sums: Element = "f64" if name == "mma_f64" else "u32" if name == "mma_s8" else "f32"
+        kept = 32 if name.startswith("wmma") else 8 if name == "mma_f64" else 16
         operands = {"f16": 16384, "u8": 32768, "f32": 8192, "f64": 2048}[element]
-        given = Buffer(
-            elements=operands, element=element,
-            low=0.0 if element == "u8" else -1.0, high=255.0 if element == "u8" else 1.0,
-        )  # fmt: skip
-        plans: list[tuple[Kind, int]] = (
-            [("throughput", _WARPS)] if chains < 4 else [("energy", _WARPS)]
-        )
+        low, high = (0.0, 255.0) if element == "u8" else (-1.0, 1.0)
+        given = (Buffer(elements=operands, element=element, low=low, high=high),)
+        full: Kind = "throughput" if chains < 4 else "energy"
+        plans: list[tuple[Kind, int]] = [(full, _WARPS)]
         if chains == 1:
-            plans.append(("latency", 1))
+            plans.append(("latency", 0))
         for kind, warps in plans:
-            blocks, threads = (1, 32) if kind == "latency" else make.shape(warps)
-            turns = make.turns(16 * max(cycles * warps, 32.0 / chains))
-            each = 16.0 * turns
-            operations = {"latency": each, "throughput": each * blocks * threads}.get(kind, 0.0)
-            label = f"throughput.{target}.i{chains}.w{warps}"
-            ids: dict[Kind, str] = {"latency": f"latency.{target}", "throughput": label}
+            label = f".i{chains}.w{warps}" if kind == "throughput" else ""
             yield make.make(
-                ids.get(kind, f"energy.{target}"), kernel,
-                (out(a_thread * blocks * threads, sums), given, count(turns)),
-                Probe(kind=kind, target=target, operations=operations, parallelism=chains,
-                      warps_per_sm=warps),
-                blocks, threads, turns, f"{chains} chains of {target}, {warps} warps an SM",
+                f"{kind}.{target}{label}", kernel, given, make.shape(warps),
+                make.turns(16 * max(cycles * (warps or 1), 32.0 / chains)),
+                f"{chains} chains of {target}, {warps or 1} warps an SM",
+                kind=kind, target=target, each=0 if kind == "energy" else 16, parallelism=chains,
+                warps=warps or 1, results=sums, results_of_thread=kept,
             )  # fmt: skip
 
 

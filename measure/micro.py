@@ -121,7 +121,10 @@ class Maker:
         return max(2, round(LAUNCH_SECONDS * self.board.core_mhz * 1e6 / cycles))
 
     def shape(self, warps_per_sm: int) -> tuple[int, int]:
-        """Blocks and threads that put so many warps on every SM: the fewest blocks an SM."""
+        """Blocks and threads that put so many warps on every SM, in the fewest blocks; one warp
+        alone for 0."""
+        if not warps_per_sm:
+            return 1, 32
         blocks = next(n for n in range(1, 65) if warps_per_sm % n == 0 and warps_per_sm / n <= 32)
         return self.board.sm_count * blocks, 32 * warps_per_sm // blocks
 
@@ -129,20 +132,34 @@ class Maker:
         self,
         name: str,
         kernel: str,
-        arguments: tuple[Given, ...],
-        probe: Probe,
-        blocks: int,
-        threads: int,
+        given: tuple[Given, ...],
+        shape: tuple[int, int],
         turns: int,
         description: str,
+        *,
+        kind: Kind,
+        target: str,
+        each: float = 0,
+        parallelism: int = 1,
+        warps: int | None = None,
+        results: Element | None = "u32",
+        results_of_thread: int = 1,
     ) -> Workload:
-        """A workload and its mix: what is around the loop once a warp, the loop each turn."""
-        warps = blocks * -(-threads // 32)
-        mix = {opcode: float(warps * count) for opcode, count in around(kernel).items()}
+        """A workload and its mix: what is around the loop once a warp, the loop each turn.
+
+        Kernels take where their ``results`` go (if they keep any), what is ``given``, and the
+        turns. ``each`` is what a turn does of what the probe counts: a thread of it, or of a
+        latency the whole chain.
+        """
+        blocks, threads = shape
+        everywhere = 1 if "latency" in (kind, target) else blocks * threads
+        kept = () if results is None else (out(results_of_thread * blocks * threads, results),)
+        around_loop = blocks * -(-threads // 32)
+        mix = {opcode: float(around_loop * count) for opcode, count in around(kernel).items()}
         if turns:
             for part in (LOOP, body(kernel)):
                 for opcode, count in part.items():
-                    mix[opcode] = mix.get(opcode, 0.0) + float(warps * turns * count)
+                    mix[opcode] = mix.get(opcode, 0.0) + float(around_loop * turns * count)
         module = modules()[kernel]
         return Workload(
             id=name,
@@ -152,9 +169,15 @@ class Maker:
             ptx=ptx_text(module),
             grid=(blocks, 1, 1),
             block=(threads, 1, 1),
-            arguments=arguments,
+            arguments=(*kept, *given, number(turns)) if turns else (),
             mix=mix,
-            probe=probe,
+            probe=Probe(
+                kind=kind,
+                target=target,
+                operations=float(each * max(turns, 1) * everywhere),
+                parallelism=parallelism,
+                warps_per_sm=warps,
+            ),
             minimum_capability=capability(module),
             description=description,
         )
@@ -163,18 +186,21 @@ class Maker:
         self,
         target: str,
         kernel: str,
-        arguments: tuple[Given, ...],
+        given: tuple[Given, ...],
         operations: int,
-        turns: int,
+        cycles: float,
         description: str,
         *,
         name: str = "",
         threads: int = 32,
+        results: Element = "u32",
     ) -> Workload:
-        """A chain of ``operations`` a turn in one warp, or fewer threads."""
-        probe = Probe(kind="latency", target=target, operations=operations * turns, warps_per_sm=1)
-        called = name or f"latency.{target}"
-        return self.make(called, kernel, arguments, probe, 1, threads, turns, description)
+        """A chain of ``operations`` a turn, of about so many ``cycles``, in one warp or less."""
+        return self.make(
+            name or f"latency.{target}", kernel, given, (1, threads),
+            self.turns(operations * cycles), description,
+            kind="latency", target=target, each=operations, warps=1, results=results,
+        )  # fmt: skip
 
 
 def element_of(target: str) -> Element:
@@ -189,85 +215,69 @@ def out(elements: int, element: Element = "u32") -> Buffer:
     return Buffer(elements=elements, element=element, fill="zeros")
 
 
-def count(value: int) -> Scalar:
-    """A number of 32 bits."""
-    return Scalar(element="u32", value=value)
-
-
-def wide(value: int) -> Scalar:
-    """A number of 64 bits."""
-    return Scalar(element="u64", value=value)
+def number(value: int, element: Literal["u32", "u64"] = "u32") -> Scalar:
+    """A whole number that a kernel is given."""
+    return Scalar(element=element, value=value)
 
 
 # Rough cycles of one operation, only there to make launches about equally long.
 _CYCLES = {"fma.f64": 16, "ex2.f32": 16, "div.f32": 250, "shfl.b32": 24, "ld.shared": 28}
 
+_WHOLE = (number(12345), number(678))
+"""Operands of integer chains; any others would do."""
 
-def arithmetic(make: Maker, target: str, chains: int, warps: int, single: bool) -> Workload:
-    """Dependent chains of one operation: one warp for its latency, many for its throughput."""
+
+def arithmetic(make: Maker, target: str, chains: int, warps: int) -> Workload:
+    """Dependent chains of one operation: in one warp for its latency (``warps`` 0), in many for
+    its throughput."""
     kernel = f"{target.replace('.', '_')}_i{chains}"
-    shared = target == "ld.shared"
-    element: Element = "u32" if shared else element_of(target)
-    latency = _CYCLES.get(target, 6)
-    turns = make.turns(EVENTS * max(latency / chains, latency * warps / 32))
-    blocks, threads = (1, 32) if single else make.shape(warps)
-    results = out(blocks * threads, element)
-    operands: tuple[Given, ...]
-    if shared:
-        operands = (results, count(1), count(turns))
-    elif element == "u32":
-        operands = (results, count(12345), count(678), count(turns))
-    else:
-        constants = (
-            Scalar(element="f64" if element == "f64" else "f32", value=v) for v in (0.999, 0.001)
+    element = element_of(target)
+    cycles = _CYCLES.get(target, 6)
+    given: tuple[Given, ...] = _WHOLE
+    if target == "ld.shared":
+        given = (number(1),)
+    elif element != "u32":
+        real: Literal["f32", "f64"] = "f64" if element == "f64" else "f32"
+        given = tuple(Scalar(element=real, value=value) for value in (0.999, 0.001))
+    if not warps:
+        said, of = f"one chain of {target} in one warp", target.replace("ld.shared", "shared")
+        return make.latency(
+            of, kernel, given, EVENTS, cycles, said, name=f"latency.{target}", results=element
         )
-        operands = (results, *constants, count(turns))
-    if single:
-        said, of = f"one chain of {target} in one warp", "shared" if shared else target
-        return make.latency(of, kernel, operands, EVENTS, turns, said, name=f"latency.{target}")
-    probe = Probe(
-        kind="throughput", target=target, operations=float(blocks * threads * EVENTS * turns),
-        parallelism=chains, warps_per_sm=warps,
-    )  # fmt: skip
     label = "max" if warps == make.full_warps else str(warps)
     return make.make(
-        f"throughput.{target}.i{chains}.w{label}", kernel, operands, probe, blocks, threads, turns,
+        f"throughput.{target}.i{chains}.w{label}", kernel, given, make.shape(warps),
+        make.turns(EVENTS * max(cycles / chains, cycles * warps / 32)),
         f"{chains} chains of {target}, {warps} warps an SM",
+        kind="throughput", target=target, each=EVENTS, parallelism=chains, warps=warps,
+        results=element,
     )  # fmt: skip
 
 
 def latencies(make: Maker) -> Iterator[Workload]:
     """Arithmetic, shared memory without and with bank conflicts, barriers, atomics."""
     for target in (*CHAIN, "ld.shared"):
-        yield arithmetic(make, target, 1, 1, single=True)
+        yield arithmetic(make, target, 1, 0)
+    halves = (Scalar(element="f32", value=0.5),) * 2
+    yield make.latency(
+        "cvt.f32", "cvt_f32_i1", halves, 64, 30, "one chain of cvt.f32 in one warp", results="f32"
+    )
     for target, kernel, operations in (
-        ("cvt.f32", "cvt_f32_i1", 64), ("selp.b32", "selp_s32_i1", 32),
-        ("bar.sync", "bar_i1", 16), ("membar.gl", "fence_i1", 16),
+        ("selp.b32", "selp_s32_i1", 32), ("bar.sync", "bar_i1", 16), ("membar.gl", "fence_i1", 16),
     ):  # fmt: skip
-        turns = make.turns(operations * 30)
-        kind: Element = "f32" if target == "cvt.f32" else "u32"
-        constants = (
-            (Scalar(element="f32", value=0.5),) * 2 if kind == "f32" else (count(12345), count(678))
-        )
-        given, said = (
-            (out(32, kind), *constants, count(turns)),
-            f"one chain of {target} in one warp",
-        )
-        yield make.latency(target, kernel, given, operations, turns, said)
+        said = f"one chain of {target} in one warp"
+        yield make.latency(target, kernel, _WHOLE, operations, 30, said)
     for stride in (2, 4, 8, 16, 32):
-        turns = make.turns(EVENTS * (26 + 2 * stride))
-        strided = (out(32), count(stride), count(turns))
         said = f"shared memory, lanes {stride} words apart: {stride}-way conflicts"
-        yield make.latency(f"shared.stride{stride}", "ld_shared_i1", strided, EVENTS, turns, said)
-    for slots, name in ((32, "apart"), (1, "same")):
-        turns = make.turns(16 * 700)
-        added = (out(32), out(slots), count(slots), count(turns))
+        given = (number(stride),)
+        cycles = 26 + 2 * stride
+        yield make.latency(f"shared.stride{stride}", "ld_shared_i1", given, EVENTS, cycles, said)
+    for slots, name, cycles in ((32, "apart", 100), (1, "same", 2000)):
         said = f"atomic additions to global memory, {slots} words a warp"
-        yield make.latency(f"atom.global.{name}", "atom_global", added, 16, turns, said)
-        turns = make.turns(16 * (100 if slots == 32 else 2000))
-        inside = (out(32), count(slots), count(turns))
+        added = (out(slots), number(slots))
+        yield make.latency(f"atom.global.{name}", "atom_global", added, 16, 700, said)
         said = f"atomic additions to shared memory, {slots} words a warp"
-        yield make.latency(f"atom.shared.{name}", "atom_shared", inside, 16, turns, said)
+        yield make.latency(f"atom.shared.{name}", "atom_shared", (number(slots),), 16, cycles, said)
 
 
 CHASES = (
@@ -302,15 +312,16 @@ def chases(make: Maker) -> Iterator[Workload]:
             target = "l2"
         elif operator == "cg" and stride == 128 and footprint >= 4 * l2:
             target = "dram"
-        turns = make.turns(16 * {"l1": 40, "l2": 260}.get(target, 700))
         steps = footprint // stride
         ring = Buffer(
             elements=max(steps, 1) * stride // 8, element="u64", fill="chase", stride_bytes=stride
         )
-        given = (out(1, "u64"), ring, count(turns))
         loads = make.through_l1 if operator == "ca" else operator
-        said = f"one thread, {steps} places {stride} bytes apart, through ld.global.{loads}"
-        yield make.latency(target, f"chase_{loads}", given, 16, turns, said, name=name, threads=1)
+        yield make.latency(
+            target, f"chase_{loads}", (ring,), 16, {"l1": 40, "l2": 260}.get(target, 700),
+            f"one thread, {steps} places {stride} bytes apart, through ld.global.{loads}",
+            name=name, threads=1, results="u64",
+        )  # fmt: skip
 
 
 def throughputs(make: Maker) -> Iterator[Workload]:
@@ -318,13 +329,13 @@ def throughputs(make: Maker) -> Iterator[Workload]:
     full = make.full_warps
     for chains in (1, 2, 3, 4):
         for warps in sorted({1, 4, 8, 16, full}):
-            yield arithmetic(make, "fma.f32", chains, warps, single=False)
-    yield arithmetic(make, "fma.f32", 8, full, single=False)
+            yield arithmetic(make, "fma.f32", chains, warps)
+    yield arithmetic(make, "fma.f32", 8, full)
     for target in ("add.s32", "mad.s32", "shf.b32", "fma.f64", "fma.f16x2", "ex2.f32", "ld.shared"):
         for chains in (1, 2):
             for warps in sorted({4, 8, 16, full}):
-                yield arithmetic(make, target, chains, warps, single=False)
-        yield arithmetic(make, target, 4, full, single=False)
+                yield arithmetic(make, target, chains, warps)
+        yield arithmetic(make, target, 4, full)
 
 
 def launches(make: Maker) -> Iterator[Workload]:
@@ -333,9 +344,8 @@ def launches(make: Maker) -> Iterator[Workload]:
     for threads in (32, 256, 1024):
         for blocks, name in ((1, "1"), (sms, "sm"), (64 * sms, "64sm")):
             yield make.make(
-                f"launch.b{name}.t{threads}", "nothing", (),
-                Probe(kind="launch", target="launch", operations=float(blocks * threads)),
-                blocks, threads, 0, "a launch that does nothing",
+                f"launch.b{name}.t{threads}", "nothing", (), (blocks, threads), 0,
+                "a launch that does nothing", kind="launch", target="launch", each=1,
             )  # fmt: skip
 
 
@@ -351,8 +361,7 @@ def growths(make: Maker) -> Iterator[Workload]:
     for warps in sorted({0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64}):
         if warps > make.full_warps:
             continue
-        blocks, threads = make.shape(warps) if warps else (1, 32)
-        turns = make.turns(16 * 700)
+        blocks, threads = shape = make.shape(warps)
         apart = max(1, slots // (blocks * threads // 32)) * stride
         yield make.make(
             f"growth.latency.w{warps}", "chase_cg",
@@ -360,27 +369,31 @@ def growths(make: Maker) -> Iterator[Workload]:
                 Buffer(elements=blocks * threads, element="u64", fill="places", stride_bytes=apart),
                 Buffer(elements=slots * stride // 8, element="u64", fill="chase",
                        stride_bytes=stride),
-                count(turns),
             ),
-            Probe(kind="growth", target="latency", operations=16.0 * turns),
-            blocks, threads, turns, f"each warp chases through device memory, {warps} warps an SM",
+            shape, make.turns(16 * 700),
+            f"each warp chases through device memory, {warps} warps an SM",
+            kind="growth", target="latency", each=16, results=None,
         )  # fmt: skip
     for target, kernel, loads, size in (
         ("global", "read_cg", 4, 16), ("shared", "ld_shared_i4", EVENTS, 4),
     ):  # fmt: skip
         for warps, turns in GROWTHS:
-            blocks, threads = make.shape(warps) if warps else (1, 32)
+            blocks, threads = shape = make.shape(warps)
             whole = 16 * blocks * threads
-            given: tuple[Given, ...] = (out(blocks * threads), count(1), count(turns))
+            given: tuple[Given, ...] = (number(1),)
             if target == "global":
                 footprint = 1 << (max(4 * whole * turns, 2**16) - 1).bit_length()
-                given = (
-                    out(blocks * threads, "f32"), Buffer(elements=footprint // 4),
-                    wide(16 * threads), wide(whole), wide(footprint - 1), count(turns),
-                )  # fmt: skip
-            moved = float(size * loads * turns * blocks * threads)
+                given = stream(footprint, 16 * threads, whole)
             yield make.make(
-                f"growth.{target}.w{warps}.n{turns}", kernel, given,
-                Probe(kind="growth", target=target, operations=moved, parallelism=loads * turns),
-                blocks, threads, turns, f"{loads * turns} loads a thread, {warps} warps an SM",
+                f"growth.{target}.w{warps}.n{turns}", kernel, given, shape, turns,
+                f"{loads * turns} loads a thread, {warps} warps an SM",
+                kind="growth", target=target, each=size * loads, parallelism=loads * turns,
+                results="f32" if target == "global" else "u32",
             )  # fmt: skip
+
+
+def stream(footprint: int, first: int, step: int, low: float = 0.0) -> tuple[Given, ...]:
+    """What kernels that walk through ``footprint`` bytes are given: the data, and in bytes where
+    the second block begins, how far a step goes, and the mask that turns back to the start."""
+    data = Buffer(elements=footprint // 4, low=low)
+    return data, *(number(value, "u64") for value in (first, step, footprint - 1))

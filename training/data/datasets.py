@@ -233,8 +233,11 @@ def read_raw(source_id: str, root: Path | None = None) -> RawTable:
 
 def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], KernelName]:
     """(source key, benchmark, kernel) as the files spell them -> canonical names.
-    Raises DataError for a missing file, column or cell, or a spelling named twice."""
+    Without the file, which goes with the copies and not with what is fetched, no spelling has a
+    name. Raises DataError for a missing column or cell, or a spelling named twice."""
     path = (root or data_root()) / "power" / "kernel_names.csv"
+    if not path.exists():
+        return {}
     frame = read_table(path, {name: text() for name in (*_SPELLING, *_CANONICAL)})
     names: dict[tuple[str, str, str], KernelName] = {}
     spellings = frame[list(_SPELLING)].itertuples(index=False, name=None)

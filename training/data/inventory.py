@@ -137,10 +137,8 @@ def digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-# Downloads the complete upstream files that ``sources.toml`` names.
-#
-# Nothing appears under its name before its sha256 is what the table says. What was received so far
-# lies beside it in ``.<name>.part``, so that a broken download goes on where it stopped.
+# Downloads the complete upstream files that ``sources.toml`` names. Nothing appears under its name
+# before its sha256 is what the table says.
 
 MAX_BYTES = 16 * 1024 * 1024
 """Largest file taken: the eight have half a megabyte or less, and no address may fill a disk."""
@@ -160,8 +158,8 @@ class FetchError(DataError):
     slug = "data-fetch"
 
 
-class _InterruptedError(Exception):
-    """A try that failed in a way the next may not."""
+class _BusyError(Exception):
+    """A server that may answer another try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ class Fetched:
     id: str
     path: Path
     sha256: str
-    how: Literal["fetched", "resumed", "present"]
+    how: Literal["fetched", "present"]
     received_bytes: int
 
 
@@ -211,97 +209,55 @@ def fetch(
                 file=source.name,
                 address=address,
             )
+    progress(f"{source.id}: {address}")
+    content = _received(source, address, max_bytes, progress, pause_seconds)
+    found = hashlib.sha256(content).hexdigest()
+    if found != source.sha256:
+        raise FetchError(
+            f"{address} has sha256 {found}, not {source.sha256}: another file than the one named; "
+            "nothing was kept",
+            file=source.name,
+            address=address,
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f".{source.name}.part"
-        resumed = part.exists() and part.stat().st_size > 0
-        progress(f"{source.id}: {address}")
-        with httpx.Client(timeout=TIMEOUT, follow_redirects=True) as client:
-            received = _receive(client, source, address, part, max_bytes, progress, pause_seconds)
-        found = sha256_of(part)
-        if found != source.sha256:
-            part.unlink()
-            raise FetchError(
-                f"{address} has sha256 {found}, not {source.sha256}: another file than the one "
-                "named; nothing was kept",
-                file=source.name,
-                address=address,
-            )
+        part.write_bytes(content)
         part.replace(path)
     except OSError as error:
         raise FetchError(f"{path} cannot be written: {error}", file=source.name) from error
-    return Fetched(source.id, path, found, "resumed" if resumed else "fetched", received)
+    return Fetched(source.id, path, found, "fetched", len(content))
 
 
-def _receive(
-    client: httpx.Client,
-    source: SourceFile,
-    address: str,
-    part: Path,
-    max_bytes: int,
-    progress: Progress,
-    pause_seconds: float,
-) -> int:
-    """Bring ``part`` to its full length; the bytes received."""
-    received = 0
+def _received(
+    source: SourceFile, address: str, max_bytes: int, progress: Progress, pause_seconds: float
+) -> bytes:
+    """The file, in as many tries as it takes."""
     for attempt in range(1, ATTEMPTS + 1):
-        before = _size(part)
         try:
-            _one_try(client, source, address, part, max_bytes)
-            return received + _size(part) - before
-        except (httpx.TransportError, _InterruptedError) as error:
-            received += max(_size(part) - before, 0)
+            return _one_try(source, address, max_bytes)
+        except (httpx.HTTPError, _BusyError) as error:
             reason = str(error) or type(error).__name__
             if attempt == ATTEMPTS:
-                raise FetchError(
-                    f"{address}: {reason}, {ATTEMPTS} times; {_size(part)} bytes are kept for the "
-                    "next run",
-                    file=source.name,
-                    address=address,
-                ) from error
+                said = f"{address}: {reason}, {ATTEMPTS} times"
+                raise FetchError(said, file=source.name, address=address) from error
             progress(f"{source.id}: {reason}; again")
             time.sleep(pause_seconds * attempt)
     raise AssertionError("unreachable")
 
 
-def _one_try(
-    client: httpx.Client, source: SourceFile, address: str, part: Path, max_bytes: int
-) -> None:
-    have = _size(part)
-    # Compressed on the way, a range would count other bytes than the file's.
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-
-    def refuse(why: str) -> FetchError:
-        part.unlink(missing_ok=True)
-        return FetchError(f"{address}: {why}", file=source.name, address=address)
-
-    with client.stream("GET", address, headers=headers) as response:
-        status = response.status_code
-        if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-            # Nothing is left to send: the part is whole, which its checksum will tell, or wrong.
-            if sha256_of(part) == source.sha256:
-                return
-            part.unlink()
-            raise _InterruptedError("what was received before does not fit the file")
+def _one_try(source: SourceFile, address: str, max_bytes: int) -> bytes:
+    with httpx.stream("GET", address, timeout=TIMEOUT, follow_redirects=True) as response:
+        status, content = response.status_code, bytearray()
         if status >= 500 or status == httpx.codes.TOO_MANY_REQUESTS:
-            raise _InterruptedError(f"the server answers {status}")
-        if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
-            raise refuse(f"the server answers {status} {response.reason_phrase}".rstrip())
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise refuse("the server sends it compressed although asked not to")
-        goes_on = status == httpx.codes.PARTIAL_CONTENT
-        if goes_on and not response.headers.get("content-range", "").startswith(f"bytes {have}-"):
-            part.unlink(missing_ok=True)
-            raise _InterruptedError("the server sends another range than asked for")
-        size = have if goes_on else 0
-        with part.open("ab" if goes_on else "wb") as file:
-            # As it comes: pieces of a set size would wait in a buffer, lost if the connection is.
-            for piece in response.iter_raw():
-                size += len(piece)
-                if size > max_bytes:
-                    raise refuse(f"more than {max_bytes} bytes, the most that is taken")
-                file.write(piece)
-
-
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
+            raise _BusyError(f"the server answers {status}")
+        why = f"the server answers {status} {response.reason_phrase}".rstrip()
+        if status == httpx.codes.OK:
+            for piece in response.iter_bytes():
+                content += piece
+                if len(content) > max_bytes:
+                    why = f"more than {max_bytes} bytes, the most that is taken"
+                    break
+            else:
+                return bytes(content)
+        raise FetchError(f"{address}: {why}", file=source.name, address=address)

@@ -11,7 +11,7 @@ were measured, of its power, with the sweep's values along its axes and the widt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -40,7 +40,14 @@ from wattcast.models.cards import Card, CardPart, FeatureFacts, Sha256, Training
 from wattcast.models.explain import Background, read_background
 from wattcast.models.intervals import Basis
 from wattcast.models.power.physical import VoltageCurve
-from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore, open_session
+from wattcast.models.store import (
+    PACKAGED_ARTIFACTS,
+    Artifact,
+    ArtifactStore,
+    Xgboost,
+    open_session,
+    runner,
+)
 
 POOLED = "pooled"
 """In the place of a GPU: the model of boards nobody measured."""
@@ -198,20 +205,13 @@ class Trees:
         self._lock = Lock()
 
     @cached_property
-    def _run(self) -> Any:
-        session = open_session(self._artifact.read(f"{self.fitted.file}.onnx"))
-        source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
-        return lambda vectors: session.run([target], {source: vectors})[0]
+    def _run(self) -> Callable[[NDArray[np.float32]], Any]:
+        return runner(open_session(self._artifact.read(f"{self.fitted.file}.onnx")))
 
     @cached_property
-    def native(self) -> Any:
-        """The booster itself, for SHAP; needs XGBoost."""
-        import xgboost
-
-        content = bytearray(self._artifact.read(f"{self.fitted.file}.ubj"))
-        booster = xgboost.Booster(params={"nthread": 1})
-        booster.load_model(content)
-        return booster
+    def native(self) -> Xgboost:
+        """The library's own model; needs XGBoost."""
+        return Xgboost(self._artifact.read(f"{self.fitted.file}.ubj"))
 
     def score(self, vectors: NDArray[np.float32]) -> Floats:
         """Logarithms ``[n]`` of vectors of the whole schema."""
@@ -229,11 +229,7 @@ class Trees:
 
     def shap(self, vectors: NDArray[np.float32]) -> tuple[float, Floats]:
         """Base and contributions ``[n, inputs]``, of the logarithm."""
-        import xgboost
-
-        matrix = xgboost.DMatrix(vectors[:, self.at], nthread=1)
-        parts = np.asarray(self.native.predict(matrix, pred_contribs=True), dtype=np.float64)
-        return float(parts[0, -1]), parts[:, :-1]
+        return self.native.shap(vectors[:, self.at])
 
 
 class Corners(NamedTuple):

@@ -265,19 +265,17 @@ class TreeModel:
 
     @cached_property
     def _run(self) -> Callable[[Float32s], Any]:
-        session = self.session
-        source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
-        return lambda vectors: session.run([target], {source: vectors})[0]
+        return runner(self.session)
 
     def score(self, vectors: Float32s) -> Float64s:
         """Predictions ``[n]`` by ONNX Runtime on one thread."""
         return np.asarray(self._run(vectors), dtype=np.float64).reshape(len(vectors))
 
     @cached_property
-    def native(self) -> _Xgboost | _Catboost:
+    def native(self) -> Xgboost | _Catboost:
         """The library's own model: ``score(vectors)`` and ``shap(vectors)``."""
         content = self._read(NATIVE_NAMES[self._family])
-        return (_Catboost if self._family == "catboost" else _Xgboost)(content)
+        return (_Catboost if self._family == "catboost" else Xgboost)(content)
 
 
 def open_session(content: bytes) -> onnxruntime.InferenceSession:
@@ -297,7 +295,15 @@ def open_session(content: bytes) -> onnxruntime.InferenceSession:
         raise ModelError(f"{ONNX_NAME} does not load: {error}") from error
 
 
-class _Xgboost:
+def runner(session: onnxruntime.InferenceSession) -> Callable[[Float32s], Any]:
+    """What scores vectors ``[n, k]`` by a session."""
+    source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
+    return lambda vectors: session.run([target], {source: vectors})[0]
+
+
+class Xgboost:
+    """A model as XGBoost itself has it, of the bytes of its file."""
+
     def __init__(self, content: bytes) -> None:
         import xgboost
 
@@ -305,9 +311,11 @@ class _Xgboost:
         self._booster = xgboost.Booster({"nthread": 1}, model_file=bytearray(content))
 
     def score(self, vectors: Float32s) -> Float64s:
+        """Predictions ``[n]``."""
         return np.asarray(self._booster.predict(self._matrix(vectors)), dtype=np.float64)
 
     def shap(self, vectors: Float32s) -> tuple[float, Float64s]:
+        """Base and contributions ``[n, k]``."""
         parts = self._booster.predict(self._matrix(vectors), pred_contribs=True)
         return _split_base(np.asarray(parts, dtype=np.float64))
 

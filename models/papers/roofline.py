@@ -16,10 +16,10 @@ from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
 from wattcast.models.papers.thesis.work import executed_span, work_of
 from wattcast.models.time.base import Regime, TimePrediction, largest
+from wattcast.models.time.bottleneck import dram_bytes
 from wattcast.models.time.calibration import lane_flops, peaks_per_second, uncalibrated_estimate
 
 LOWER_BOUND = Diagnostic(
@@ -41,11 +41,6 @@ def matrix_flops(analysis: KernelAnalysis) -> float:
                 warps = float(counts.warp_executions[instruction.position])
                 total += warps * WARP_SIZE * facts.flops_per_lane
     return total
-
-
-def dram_bytes(activity: Activity) -> float:
-    """Bytes between L2 and device memory, both ways."""
-    return (activity.dram_read_sectors + activity.dram_write_sectors) * SECTOR_BYTES
 
 
 class RooflineTimeModel:

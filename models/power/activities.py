@@ -123,17 +123,12 @@ def work_activities(
 
     fma, fp64 = work.flops_sp / FLOPS_PER_FMA, work.flops_dp / FLOPS_PER_FMA
     bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
-    return UnitActivities(
+    return AT_REST._replace(
         issue=share((work.int_ops + fma + fp64) / WARP_SIZE, sm.warp_schedulers),
         fma=share(fma, sm.fp32_lanes),
-        fp16=0.0,
-        tensor=0.0,
         alu=share(work.int_ops, sm.int_lanes),
         fp64=share(fp64, sm.fp64_lanes),
-        sfu=0.0,
-        load_store=0.0,
         l2=share(work.dram_bytes / SECTOR_BYTES, L2_SECTORS_PER_CLOCK_OF_SM),
-        texture=0.0,
         dram=min(1.0, work.dram_bytes / (bandwidth * time_seconds)),
         sms=sms_at_work(work.launch.blocks, gpu),
     )

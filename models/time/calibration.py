@@ -36,6 +36,7 @@ from wattcast.models.intervals import (
 )
 from wattcast.models.store import Artifact
 from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.measured_work import FLOPS_PER_FMA
 
 # How far predicted times lie from measured ones, as an interval.
 #
@@ -169,9 +170,6 @@ def interval_width(gpu_id: str) -> tuple[IntervalWidth, Basis]:
 
 Precision = Literal["fp32", "fp64", "fp16", "tensor"]
 
-FLOPS_PER_FMA = 2
-"""A multiply-add is two operations; peaks are stated so."""
-
 LEAST_LAUNCH_SECONDS = 1e-6
 """Of a launch that does nothing. The shortest of 2,596 launches that a profiler timed on an RTX
 3080 took 1.7 us (docs/data.md, measured work); the round figure below leaves newer boards room."""
@@ -197,15 +195,12 @@ def peaks_per_second(gpu: GpuProfile, core_mhz: float) -> dict[Precision, float]
     FP16 counts both halves of a lane's pair; where there are no such lanes the compiler converts
     to FP32. ``tensor`` is that of dense FP16 matrices, 0 without tensor cores.
     """
-    sm = gpu.capability
-    hz = gpu.sm_count * core_mhz * 1e6
-    per_cycle: dict[Precision, float] = {
-        "fp32": sm.fp32_lanes,
-        "fp64": sm.fp64_lanes,
-        "fp16": sm.fp16_lanes or sm.fp32_lanes,
-        "tensor": sm.tensor_fma_per_clock,
+    return {
+        "fp32": gpu.peak("fp32", core_mhz),
+        "fp64": gpu.peak("fp64", core_mhz),
+        "fp16": gpu.peak("fp16", core_mhz) or gpu.peak("fp32", core_mhz),
+        "tensor": gpu.peak("tensor_fp16", core_mhz),
     }
-    return {name: FLOPS_PER_FMA * each * hz for name, each in per_cycle.items()}
 
 
 def lane_flops(activity: Activity, tensor_flops: float, gpu: GpuProfile) -> dict[Precision, float]:
@@ -309,14 +304,9 @@ class TimeIntervals(CardPart):
 
         Raises ModelError for ``seen_kernel``: a model alone has seen no kernel of a request.
         """
-        widths = {
-            "unseen_kernel": self.unseen_kernel,
-            "extrapolated": self.extrapolated,
-            "uncalibrated": self.uncalibrated,
-        }
-        if basis not in widths:
+        if basis == "seen_kernel":
             raise ModelError(f"a time model gives no {basis!r} interval", basis=basis)
-        width = widths[basis]
+        width: TimeWidth = getattr(self, basis)
         return Estimate(
             seconds,
             seconds * width.low_factor / slack,

@@ -112,7 +112,7 @@ launch   the launch itself
 """
 
 FLOPS_PER_FMA = 2
-"""Operations of a fused multiply-add, as the profiler's flop metrics count it."""
+"""Operations of a fused multiply-add, as the profiler's flop metrics count it and peaks do."""
 
 SM_BYTES_PER_CYCLE = SECTOR_BYTES
 """What one SM draws from L2 a core cycle while others idle: as in models.time.bottleneck."""
@@ -164,16 +164,7 @@ class WorkGpu(NamedTuple):
     @classmethod
     def of(cls, gpu: GpuProfile) -> WorkGpu:
         """The facts of a profile."""
-        return cls(
-            gpu.sm_count,
-            gpu.fp32_lanes,
-            gpu.fp64_lanes,
-            gpu.warp_schedulers,
-            gpu.max_warps_per_sm,
-            gpu.max_blocks_per_sm,
-            gpu.bandwidth_bytes_per_second,
-            gpu.memory_mhz,
-        )
+        return cls(*(getattr(gpu, name) for name in cls._fields))
 
 
 def unit_seconds(work: Work, gpu: GpuProfile, clocks: ClockPair) -> dict[str, float]:

@@ -9,38 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models import clocks as clock_pairs
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
 
 Floats = NDArray[np.float64]
 
 CounterKind = Literal["nvprof", "utilisation", "dcgm"]
 """Profiler a use comes from: nvprof's counts, Guerreiro et al.'s utilisations, DCGM's fields."""
 
-UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(
-    {
-        "nvprof": ("issue", "sp", "int", "dp", "sfu", "shared", "l2", "texture"),
-        "utilisation": ("sp", "int", "dp", "sfu", "cf", "l2", "shared"),
-        "dcgm": ("sp", "dp", "sm_active"),
-    }
-)
-"""Units of the core's clock domain whose use each profiler tells.
 
-``issue`` slots of the warp schedulers; ``sp``, ``int``, ``dp``, ``sfu`` lanes; ``cf`` control
-flow; ``shared`` memory passes; ``l2`` sectors between L2 and the SMs; ``texture`` cache
-transactions; ``sm_active``: share of the time in which an SM holds at least one warp.
-"""
+class _Names(Strict):
+    units: Mapping[CounterKind, tuple[str, ...]]
+    nvprof: Mapping[str, tuple[str, ...]]
+    nsight: Mapping[str, tuple[str, ...]]
+    dcgm: Mapping[str, str]
+
+
+_FILE = Path(__file__).with_name("counters.toml")
+_NAMES = checked(_Names, read_toml(_FILE), _FILE.name)
+UNITS, NVPROF, NSIGHT, DCGM = _NAMES.units, _NAMES.nvprof, _NAMES.nsight, _NAMES.dcgm
 
 LANES_OF_A_QUAD = 4
-SECTOR_BYTES = 32
-"""Bytes of a DRAM or L2 transaction as nvprof counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class KernelUse:
                 raise DataError(f"the use of {name} is {share}", column=name)
         if self.time_seconds is not None and not self.time_seconds > 0:
             raise DataError(f"time_seconds is {self.time_seconds}", column="time_seconds")
-        checked(self.clocks)
+        clock_pairs.checked(self.clocks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def nvprof_use(
     ``counts`` by nvprof's names; a missing instruction count is 0, ``inst_issued`` stands in
     for ``inst_executed``. Raises DataError for a missing memory count.
     """
-    cycles = gpu.sm_count * checked(clocks).core_hz * time_seconds
+    cycles = gpu.sm_count * clock_pairs.checked(clocks).core_hz * time_seconds
 
     def memory(*names: str) -> float:
         missing = [name for name in names if name not in counts]
@@ -160,62 +160,11 @@ def nvprof_use(
 MOST_SHARE = 1.05
 """Largest share that is believed: counters of a busy unit pass 1 a little (docs/frequency.md)."""
 
-NVPROF: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "issue": ("inst_executed",),
-        "sp": ("inst_fp_32",),
-        "int": ("inst_integer",),
-        "dp": ("inst_fp_64",),
-        "sfu": ("flop_count_sp_special",),
-        "shared": ("shared_load_transactions", "shared_store_transactions"),
-        "l2": ("l2_read_transactions", "l2_write_transactions"),
-        "texture": ("tex_cache_transactions",),
-        "dram": ("dram_read_transactions", "dram_write_transactions"),
-    }
-)
-"""nvprof's metrics that tell each unit's use."""
-
 STANDS_IN = "inst_issued"
 """Taken for ``inst_executed`` where only it was counted: it also counts replays."""
 
-_ATOMICS = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
-NSIGHT: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "inst_executed": ("smsp__inst_executed.sum",),
-        "inst_issued": ("smsp__inst_issued.sum",),
-        "inst_fp_32": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",),
-        "inst_integer": ("smsp__sass_thread_inst_executed_op_integer_pred_on.sum",),
-        "inst_fp_64": ("smsp__sass_thread_inst_executed_op_fp64_pred_on.sum",),
-        "shared_load_transactions": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
-        "shared_store_transactions": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",),
-        "l2_read_transactions": ("lts__t_sectors_op_read.sum", *_ATOMICS),
-        "l2_write_transactions": ("lts__t_sectors_op_write.sum", *_ATOMICS),
-        "tex_cache_transactions": (
-            "l1tex__lsu_writeback_active.sum",
-            "l1tex__tex_writeback_active.sum",
-        ),
-        "dram_read_transactions": ("dram__sectors_read.sum",),
-        "dram_write_transactions": ("dram__sectors_write.sum",),
-        "flop_count_sp_special": ("smsp__inst_executed_pipe_xu.sum",),
-    }
-)
-"""Nsight Compute's metrics whose sum stands for one of nvprof's: NVIDIA's table "nvprof Metric
-Comparison" (Nsight Compute CLI, 2023). It has none for ``flop_count_sp_special``: warps on the
-XU pipe, 32 lanes each, stand for it."""
-
 WARP_METRICS = frozenset({"smsp__inst_executed_pipe_xu.sum"})
 """Counts of warps among ``NSIGHT`` that stand for counts of threads."""
-LANES = 32
-
-DCGM: Mapping[str, str] = MappingProxyType(
-    {
-        "DCGM_FI_PROF_PIPE_FP32_ACTIVE": "sp",
-        "DCGM_FI_PROF_PIPE_FP64_ACTIVE": "dp",
-        "DCGM_FI_PROF_SM_ACTIVE": "sm_active",
-        "DCGM_FI_PROF_DRAM_ACTIVE": "dram",
-    }
-)
-"""DCGM's profiling fields (dcgm_fields.h: 1007, 1006, 1002, 1005) and the unit each tells."""
 
 
 def kind_of(names: Iterable[str]) -> CounterKind:
@@ -299,18 +248,17 @@ def _as_nvprof(values: Mapping[str, float]) -> dict[str, float]:
     for name, parts in NSIGHT.items():
         if name not in counts and all(part in values for part in parts):
             counts[name] = sum(
-                values[part] * (LANES if part in WARP_METRICS else 1) for part in parts
+                values[part] * (WARP_SIZE if part in WARP_METRICS else 1) for part in parts
             )
     return counts
 
 
 _NVPROF_NAMES = frozenset({STANDS_IN, *(name for names in NVPROF.values() for name in names)})
-KINDS: Mapping[str, CounterKind] = MappingProxyType(
-    {
-        **dict.fromkeys((*UNITS["utilisation"], "dram"), "utilisation"),
-        **dict.fromkeys(DCGM, "dcgm"),
-        **dict.fromkeys(_NVPROF_NAMES, "nvprof"),
-        **dict.fromkeys((part for parts in NSIGHT.values() for part in parts), "nvprof"),
-    }
-)
+KINDS: Mapping[str, CounterKind] = {
+    **dict.fromkeys((*UNITS["utilisation"], "dram"), "utilisation"),
+    **dict.fromkeys(DCGM, "dcgm"),
+    **dict.fromkeys(
+        (*_NVPROF_NAMES, *(part for each in NSIGHT.values() for part in each)), "nvprof"
+    ),
+}
 """Every name a counter is known by, and the kind of its profiler."""

@@ -29,7 +29,7 @@ from wattcast.models.papers.wang_chu.network import (
     smooth_service_cycles,
 )
 from wattcast.models.time.beside import dependent_cycles
-from wattcast.models.time.calibration import FLOPS_PER_FMA
+from wattcast.models.time.measured_work import FLOPS_PER_FMA
 
 # --- a GPU's parameters for Wang and Chu's model, from its profile ----------------------------
 # What the paper measured lies in the profile of the GTX 980 (``[dram_queueing]``). Every other GPU

@@ -10,13 +10,14 @@ import pytest
 
 from studies.card_tables import feature_table, interval_table, score_table
 from studies.fitting.trees.boosted import Plan, train
+from studies.fitting.trees.compact import compact, save_compact
 from studies.fitting.trees.tables import training_table
 from studies.fitting.trees.train import main
 from wattcast.features.errors import DataError, ModelError
 from wattcast.models.cards import ModelCard, sha256_of
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.training.data.datasets import find_data
-from wattcast.training.families import FAMILIES, Xgboost, compact, get_family, library_versions
+from wattcast.training.families import FAMILIES, Xgboost, get_family, library_versions
 from wattcast.training.power_rows import THESIS_FILES
 from wattcast.training.provenance import summarise
 
@@ -51,7 +52,8 @@ def test_the_packaged_files_come_from_this_code(name: str, tmp_path: Path) -> No
     if packaged.card.sources[0].used_sha256 != table.clean.sha256:
         pytest.skip("the artifact was trained on another copy of the upstream file")
     family, rows = get_family(name), table.rows["as_recomputed"]
-    family.save(family.fit(rows.vectors, rows.watts), tmp_path, rows.vectors.shape[1])
+    model = family.fit(rows.vectors, rows.watts)
+    save_compact(family, model, tmp_path, rows.vectors.shape[1])
     if packaged.card.libraries == library_versions((family.library,)):
         for path in tmp_path.iterdir():
             assert sha256_of(path) == packaged.card.files[path.name], path.name

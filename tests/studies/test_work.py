@@ -17,6 +17,7 @@ from studies.data.launches import (
     launches_path,
     read_launches,
 )
+from studies.fitting.trees.compact import save_compact
 from studies.fitting.work.artifact import calibrated, train
 from studies.fitting.work.folds import (
     MODEL,
@@ -204,7 +205,7 @@ def test_the_packaged_files_come_from_this_code(tmp_path: Path) -> None:
     table = WorkTable.of(read_launches())
     vectors, physical = inputs_of(table, work_schema().constants)
     trees = fit_residual(table, vectors, physical, np.arange(len(table.seconds)))
-    WorkCatboost().save(trees, tmp_path, vectors.shape[1])
+    save_compact(WorkCatboost(), trees, tmp_path, vectors.shape[1])
     if card.libraries == library_versions(("catboost", "scipy")):
         for path in tmp_path.iterdir():
             assert sha256_of(path) == card.files[path.name], path.name

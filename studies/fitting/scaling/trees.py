@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from studies.fitting.scaling.rows import Bools, Floats, Integers
+from studies.fitting.trees.compact import save_compact
 from wattcast.models.papers.scaling.card import RISING, Quantity
 from wattcast.models.papers.scaling.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
 from wattcast.training.families import SEED, get_family
@@ -147,7 +148,7 @@ class FittedTrees:
 
     def save(self, folder: Path, features: int) -> None:
         """Write the native and the ONNX file."""
-        get_family(self.library).save(self.model, folder, features)
+        save_compact(get_family(self.library), self.model, folder, features)
 
 
 def hyperparameters(

@@ -31,6 +31,7 @@ from studies.fitting.out_of_fold import (
     plain,
 )
 from studies.fitting.out_of_fold import evaluate as evaluate_protocol
+from studies.fitting.trees.compact import save_compact
 from studies.fitting.trees.tables import SOURCE, TrainingTable, training_table
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas.tables import read_definition
@@ -226,7 +227,7 @@ def _train_gpu(
 def _write_model(
     family: Family, model: Any, rows: Rows, names: Sequence[str], folder: Path
 ) -> None:
-    family.save(model, folder, rows.vectors.shape[1])
+    save_compact(family, model, folder, rows.vectors.shape[1])
     write_background(rows.vectors, names, folder)
 
 

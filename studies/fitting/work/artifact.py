@@ -23,6 +23,7 @@ from studies.data.launches import (
     read_launches,
 )
 from studies.data.tables import source_of_table
+from studies.fitting.trees.compact import save_compact
 from studies.fitting.work.folds import (
     MODEL,
     PHYSICAL,
@@ -229,6 +230,6 @@ def _source(path: Path) -> Source:
 
 def _write_files(trees: object, vectors: Float32s, folder: Path) -> None:
     names = work_schema().model_fields
-    WorkCatboost().save(trees, folder, len(names))
+    save_compact(WorkCatboost(), trees, folder, len(names))
     background = summarise(vectors.astype(np.float64), names)
     (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")

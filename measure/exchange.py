@@ -8,16 +8,17 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
 
 from wattcast.features.errors import DataError
 from wattcast.measure import recording as records
 from wattcast.measure.device import Device
 from wattcast.measure.workload import Board, Described
+from wattcast.predictor.reports import comma_separated
+from wattcast.predictor.tuning_files import TuningRun
 
 _DAY = (1980, 1, 1, 0, 0, 0)
 """The least date a ZIP file holds: the same recordings make the same file."""
@@ -82,11 +83,7 @@ def _table(recordings: dict[str, records.Recording]) -> bytes:
     ]
     if not table:
         raise DataError("the recordings hold no configuration")
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue().encode()
+    return comma_separated(list(table[0]), table).encode()
 
 
 def _readme(
@@ -111,33 +108,18 @@ def _readme(
 # --- Recordings from what others measured: Kernel Tuner's results and Zeus' --------------------
 
 
-class TunedConfiguration(Protocol):
-    """One configuration of a tuning file (read by ``wattcast.predictor.tuning_files``)."""
-
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-    @property
-    def time_seconds(self) -> float | None: ...
-    @property
-    def energy_joules(self) -> float | None: ...
-    @property
-    def valid(self) -> bool: ...
-
-
-def from_tuning(
-    found: Sequence[TunedConfiguration], kernel: str, problem_size: Sequence[int] = ()
-) -> list[records.Configuration]:
+def from_tuning(run: TuningRun, kernel: str) -> list[records.Configuration]:
     """Configurations of a Kernel Tuner file; refused and failed ones are left out.
 
     Blocks are the parameters ``block_size_x``, ``_y``, ``_z``; grids the problem size over them
     (1 where it is not known). Raises DataError where none was measured.
     """
     made = []
-    for number, one in enumerate(found):
+    for number, one in enumerate(run.configurations):
         if not one.valid or one.time_seconds is None:
             continue
         block = tuple(int(one.parameters.get(f"block_size_{axis}", 1)) for axis in "xyz")
-        sizes = (*problem_size, 1, 1, 1)[:3]
+        sizes = (*(run.problem_size or ()), 1, 1, 1)[:3]
         grid = tuple(max(1, -(-size // width)) for size, width in zip(sizes, block, strict=True))
         told = ", ".join(f"{name}={value}" for name, value in one.parameters.items())
         key, measured = f"{_name(kernel)}-{number}", (one.time_seconds, one.energy_joules)

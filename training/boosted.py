@@ -151,7 +151,7 @@ def retrain(
         opponents = (Opponent(CHAMPION, watts, champion.card.marks), *opponents)
     old, left_out = boosting.old_rows(models), (final.grouped_watts, final.baseline_watts)
     ancestor = boosting.ancestor
-    return uploads.judged(tuple(cards), *left_out, opponents, ancestor, order.policy, notes, old)
+    return uploads.judged(tuple(cards), *left_out, opponents, ancestor, notes, old)
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,7 @@ def _calibrate(
         final = corrections.predict(parameters, everything)
         old = OldRows(rows.watts[~new], rows.groups[~new], final[~new], champion[~new])
     predicted = left_out[0], folds.baseline_watts[0]
-    return uploads.judged((card,), *predicted, opponents, ancestor, order.policy, notes, old)
+    return uploads.judged((card,), *predicted, opponents, ancestor, notes, old)
 
 
 @dataclass(frozen=True)

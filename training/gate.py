@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from wattcast.models.cards import Marks
 from wattcast.training.evaluation.scores import Floats, Indices, group_means
@@ -34,25 +34,21 @@ WORST_ERROR = float(np.log(1e6))
 means finite where a prediction is not positive. Such a candidate is never better, whatever its
 mean."""
 
+ALPHA = 0.025
+"""Level of the one-sided test; with all groups better, six suffice. A convention of ours."""
+
+OLD_MARGIN = 0.02
+"""Most by which the error on old data may grow, in ln(watts): about 2 percent of the power."""
+
+LEAST_GROUPS = 6
+"""Kernel groups from which a gain can be told from noise, at that level."""
+
 BASELINE = "no-information baseline"
 CHAMPION = "champion"
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Policy(_Part):
-    """What a promotion takes. The defaults are conventions of ours, to be set by the operator.
-
-    ``alpha`` is the level of the one-sided test (0.025: with all groups better, six suffice);
-    ``old_margin`` the most by which the error on old data may grow, in ln(watts): 0.02 is about
-    2 percent of the power.
-    """
-
-    alpha: float = Field(default=0.025, gt=0, lt=1)
-    old_margin: float = Field(default=0.02, ge=0)
-    least_groups: int = Field(default=6, ge=5)
 
 
 class Comparison(_Part):
@@ -134,14 +130,14 @@ def log_error(measured: Floats, predicted: Floats) -> Floats:
     return np.where(predicted > 0, error, np.inf)
 
 
-def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
+def judge(holdout: HoldOut, old: OldRows | None) -> Verdict:
     """The verdict on a candidate. Raises ValueError where what was measured is not positive."""
     if not np.all(holdout.measured > 0):
         raise ValueError("what was measured must be positive")
     count = len(np.unique(holdout.groups))
-    if count < policy.least_groups:
+    if count < LEAST_GROUPS:
         reason = (
-            f"{count} kernel groups the champion does not know: at least {policy.least_groups} "
+            f"{count} kernel groups the champion does not know: at least {LEAST_GROUPS} "
             "are needed to tell a gain from noise"
         )
         return Verdict(promoted=False, reasons=(reason,))
@@ -155,22 +151,20 @@ def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
         )
         return Verdict(promoted=False, reasons=unasked)
     against = {**holdout.opponents, BASELINE: holdout.baseline}
-    comparisons = tuple(
-        compare(holdout, name, predicted, policy.alpha) for name, predicted in against.items()
-    )
-    reasons = [_not_better(each, policy.alpha) for each in comparisons if not each.better]
+    comparisons = tuple(compare(holdout, name, predicted) for name, predicted in against.items())
+    reasons = [_not_better(each) for each in comparisons if not each.better]
     notes = [*holdout.notes, *([] if holdout.opponents else ["there is no champion to beat"])]
     old_data = None
     if old is None or not len(old.measured):
         notes.append("no old data of this board is at hand")
     else:
-        old_data = _old_data(old, policy.old_margin)
+        old_data = _old_data(old)
         if old_data.worse and old_data.not_positive:
             reasons.append(f"on old data the candidate {_missing(old_data.not_positive)}")
         elif old_data.worse:
             reasons.append(
                 f"on {old_data.rows} old rows the error grows from {old_data.champion_error:.3f} "
-                f"to {old_data.candidate_error:.3f}, by more than {policy.old_margin:g}"
+                f"to {old_data.candidate_error:.3f}, by more than {OLD_MARGIN:g}"
             )
     return Verdict(
         promoted=not reasons,
@@ -181,7 +175,7 @@ def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
     )
 
 
-def compare(holdout: HoldOut, name: str, predicted: Floats, alpha: float) -> Comparison:
+def compare(holdout: HoldOut, name: str, predicted: Floats) -> Comparison:
     """Candidate against one opponent's predictions ``[n]`` on the hold-out."""
     measured, groups = holdout.measured, holdout.groups
     own, not_positive = _errors(measured, holdout.candidate, groups)
@@ -193,7 +187,7 @@ def compare(holdout: HoldOut, name: str, predicted: Floats, alpha: float) -> Com
         candidate_error=float(own.mean()),
         opponent_error=float(other.mean()),
         p_value=p_value,
-        better=bool(not not_positive and p_value <= alpha and own.mean() < other.mean()),
+        better=bool(not not_positive and p_value <= ALPHA and own.mean() < other.mean()),
         not_positive=not_positive,
     )
 
@@ -215,19 +209,19 @@ def _p_value(own: Floats, other: Floats) -> float:
     return float(wilcoxon(difference, alternative="less", zero_method="wilcox").pvalue)
 
 
-def _old_data(old: OldRows, margin: float) -> OldData:
+def _old_data(old: OldRows) -> OldData:
     own, own_missing = _errors(old.measured, old.candidate, old.groups)
     champion, champion_missing = _errors(old.measured, old.champion, old.groups)
     return OldData(
         rows=len(old.measured),
         candidate_error=float(own.mean()),
         champion_error=float(champion.mean()),
-        worse=bool(own_missing > champion_missing or own.mean() > champion.mean() + margin),
+        worse=bool(own_missing > champion_missing or own.mean() > champion.mean() + OLD_MARGIN),
         not_positive=own_missing,
     )
 
 
-def _not_better(comparison: Comparison, alpha: float) -> str:
+def _not_better(comparison: Comparison) -> str:
     if comparison.not_positive:
         return (
             f"on {comparison.kernel_groups} kernel groups left out, the candidate "
@@ -236,7 +230,7 @@ def _not_better(comparison: Comparison, alpha: float) -> str:
     if comparison.candidate_error >= comparison.opponent_error:
         how = "is no better than"
     else:
-        how = f"is not better beyond noise (p = {comparison.p_value:.3f}, at most {alpha:g}) than"
+        how = f"is not better beyond noise (p = {comparison.p_value:.3f}, at most {ALPHA:g}) than"
     return (
         f"on {comparison.kernel_groups} kernel groups left out, the candidate "
         f"(error {comparison.candidate_error:.3f}) {how} the {comparison.opponent} "

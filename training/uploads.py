@@ -20,7 +20,7 @@ from wattcast.models.cards import Marks, ModelCard, SchemaReference, Source
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import NATIVE_NAMES, AnyCard, Artifact
 from wattcast.training.evaluation.scores import Floats, Rows
-from wattcast.training.gate import HoldOut, OldRows, Opponent, Policy, Verdict, judge
+from wattcast.training.gate import LEAST_GROUPS, HoldOut, OldRows, Opponent, Verdict, judge
 from wattcast.training.provenance import code_revision, today
 
 SOURCE = "uploads"
@@ -39,7 +39,6 @@ class Order:
     board: str
     schema: SchemaReference
     version: int
-    policy: Policy = field(default_factory=Policy)
     features: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
     continued: bool = False
@@ -101,9 +100,7 @@ class Uploads:
         hit = [group for group, own in zip(groups, self.marks, strict=False) if own & marks]
         return np.isin(groups, hit)
 
-    def footing(
-        self, ancestor: Marks | None, opponents: Iterable[Marks | None], policy: Policy
-    ) -> Footing:
+    def footing(self, ancestor: Marks | None, opponents: Iterable[Marks | None]) -> Footing:
         """New rows on which the candidate and what it must beat know equally much.
 
         Those of kernels that nothing before the candidate learned from (``ancestor``: the marks of
@@ -117,7 +114,7 @@ class Uploads:
         count = len(np.unique(groups[self.new]))
         unseen = self.new & ~known
         what = f"{known_groups} of {count} kernel groups are in what earlier data taught the"
-        if len(np.unique(groups[unseen])) >= policy.least_groups:
+        if len(np.unique(groups[unseen])) >= LEAST_GROUPS:
             return Footing(unseen, (f"{what} candidate: it is judged on the others",))
         for marks in opponents:
             known &= self.known_to(marks)
@@ -134,14 +131,13 @@ class Uploads:
         baseline: Floats,
         opponents: Sequence[Opponent],
         ancestor: Marks | None,
-        policy: Policy,
         notes: tuple[str, ...],
         old: OldRows | None,
     ) -> Candidate[AnyCard]:
         """The candidate of ``cards`` with its verdict. ``candidate`` and ``baseline`` are
         predictions ``[n]`` of all rows with their kernels left out; ``ancestor`` as in
         ``footing``."""
-        at, footing_notes = self.footing(ancestor, [each.marks for each in opponents], policy)
+        at, footing_notes = self.footing(ancestor, [each.marks for each in opponents])
         compared = HoldOut(
             measured=self.rows.watts[at],
             groups=self.rows.groups[at],
@@ -151,7 +147,7 @@ class Uploads:
             at=np.flatnonzero(at),
             notes=(*notes, *footing_notes),
         )
-        return Candidate(cards, judge(compared, old, policy), compared)
+        return Candidate(cards, judge(compared, old), compared)
 
 
 @dataclass(frozen=True)

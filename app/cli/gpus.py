@@ -306,7 +306,7 @@ def import_(
     else:
         run = read_tuning(text)
         name = kernel or run.kernel or file.stem
-        found = from_tuning(run.configurations, name, run.problem_size or ())
+        found = from_tuning(run, name)
         origin = "kernel_tuner"
     write_imported(to, found, gpu, f"{origin}: {file.name}", licence, code)
     print(f"{to}: {len(found)} configurations")

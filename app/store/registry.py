@@ -126,6 +126,14 @@ class Snapshot:
         move = self._move(place)
         return None if move is None else move.id
 
+    def champions(self, target: str) -> dict[tuple[str, str], Version]:
+        """The promoted versions of a target by GPU and board."""
+        return {
+            (place.gpu, place.board): standing.champion.version
+            for place, standing in self.standings.items()
+            if place.target == target and standing.champion is not None
+        }
+
     def _move(self, place: Place) -> Move | None:
         return self.standings[place].champion if place in self.standings else None
 

@@ -9,7 +9,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from wattcast.measure.protocol import Settings, measure
 from wattcast.measure.recording import SCHEMA_FILE, Configuration, read_recording, schema
 from wattcast.measure.run import plan, planned_seconds
 from wattcast.measure.workload import Workload
+from wattcast.predictor.tuning_files import Configuration as Tuned
+from wattcast.predictor.tuning_files import TuningRun
 
 SETTINGS = Settings(poll_seconds=0.02)
 
@@ -243,21 +245,13 @@ def test_an_open_data_set_holds_everything_and_its_checksums(tmp_path: Path, who
         pack([whole], target, "the testers")
 
 
-@dataclass
-class Tuned:
-    parameters: dict[str, int]
-    time_seconds: float | None
-    energy_joules: float | None
-    valid: bool = True
-
-
 def test_kernel_tuners_results_become_a_recording(tmp_path: Path) -> None:
     tuned = [
         Tuned({"block_size_x": 128, "tile": 2}, 2e-3, 0.3),
         Tuned({"block_size_x": 256, "tile": 2}, 1e-3, None),
         Tuned({"block_size_x": 512, "tile": 2}, None, None, valid=False),
     ]
-    found = from_tuning(tuned, "Vector Add", (1000,))
+    found = from_tuning(TuningRun(tuned, problem_size=(1000,)), "Vector Add")
     assert [one.workload.grid for one in found] == [(8, 1, 1), (4, 1, 1)]
     assert found[0].result.power_watts == pytest.approx(150)
     assert found[1].result.unresolved == ("energy_not_measured",)

@@ -15,12 +15,9 @@ from wattcast.training.gate import (
     WORST_ERROR,
     HoldOut,
     OldRows,
-    Policy,
     judge,
     log_error,
 )
-
-POLICY = Policy()
 
 
 def holdout(groups: int = 12, launches: int = 10, *, candidate: float = 0.05) -> HoldOut:
@@ -40,7 +37,7 @@ def holdout(groups: int = 12, launches: int = 10, *, candidate: float = 0.05) ->
 
 
 def test_a_better_candidate_is_promoted() -> None:
-    verdict = judge(holdout(), None, POLICY)
+    verdict = judge(holdout(), None)
     assert verdict.promoted
     assert verdict.reasons == ()
     assert [one.opponent for one in verdict.comparisons] == [CHAMPION, BASELINE]
@@ -58,7 +55,7 @@ def test_what_learned_only_the_median_of_shuffled_watts_beats_the_champion_and_i
         candidate=found.baseline * noise,
         opponents={CHAMPION: found.measured / 1.5},
     )
-    verdict = judge(garbage, None, POLICY)
+    verdict = judge(garbage, None)
     champion, baseline = verdict.comparisons
     assert champion.better
     assert not baseline.better
@@ -70,16 +67,16 @@ def test_a_gain_within_noise_is_refused() -> None:
     found = holdout()
     sign = np.where(found.groups % 2, 1.0, -1.0)
     near = replace(found, opponents={CHAMPION: found.candidate * np.exp(0.001 * sign)})
-    verdict = judge(near, None, POLICY)
+    verdict = judge(near, None)
     assert not verdict.promoted
     assert CHAMPION in verdict.reasons[0]
 
 
 def test_many_launches_of_few_kernels_are_no_evidence() -> None:
-    verdict = judge(holdout(groups=5, launches=1000), None, POLICY)
+    verdict = judge(holdout(groups=5, launches=1000), None)
     assert not verdict.promoted
     assert "5 kernel groups" in verdict.reasons[0]
-    champion = judge(holdout(groups=6), None, POLICY).comparisons[0]
+    champion = judge(holdout(groups=6), None).comparisons[0]
     assert champion.better
     assert champion.p_value == pytest.approx(1 / 2**6)
 
@@ -88,16 +85,17 @@ def test_forgetting_old_data_is_refused() -> None:
     measured = np.linspace(40, 120, 30)
     groups = np.arange(30) // 3
     old = OldRows(measured, groups, measured * np.exp(0.05), measured * np.exp(0.02))
-    verdict = judge(holdout(), old, POLICY)
+    verdict = judge(holdout(), old)
     assert not verdict.promoted
     assert verdict.reasons == (
         "on 30 old rows the error grows from 0.020 to 0.050, by more than 0.02",
     )
-    assert judge(holdout(), old, Policy(old_margin=0.04)).promoted
+    nearer = replace(old, candidate=measured * np.exp(0.035))
+    assert judge(holdout(), nearer).promoted
 
 
 def test_a_gpu_without_a_model_needs_to_beat_the_baseline_alone() -> None:
-    verdict = judge(replace(holdout(), opponents={}), None, POLICY)
+    verdict = judge(replace(holdout(), opponents={}), None)
     assert verdict.promoted
     assert "there is no champion to beat" in verdict.notes
 
@@ -105,7 +103,7 @@ def test_a_gpu_without_a_model_needs_to_beat_the_baseline_alone() -> None:
 def test_every_opponent_must_be_beaten() -> None:
     found = holdout()
     both = replace(found, opponents={**found.opponents, "physical model": found.measured})
-    verdict = judge(both, None, POLICY)
+    verdict = judge(both, None)
     assert not verdict.promoted
     assert ["physical model" in reason for reason in verdict.reasons] == [True]
 
@@ -113,7 +111,7 @@ def test_every_opponent_must_be_beaten() -> None:
 def test_what_cannot_be_compared_is_not_promoted() -> None:
     found = holdout()
     gaps = np.where(found.groups == 0, np.nan, found.measured / 2)
-    verdict = judge(replace(found, opponents={"model that serves": gaps}), None, POLICY)
+    verdict = judge(replace(found, opponents={"model that serves": gaps}), None)
     assert not verdict.promoted
     assert "10 of 120 rows" in verdict.reasons[0]
 
@@ -122,26 +120,26 @@ def test_a_prediction_of_no_power_is_the_worst_of_all() -> None:
     assert log_error(np.array([1.0, 2.0]), np.array([-1.0, 2.0])).tolist() == [np.inf, 0.0]
     found = holdout()
     broken = replace(found, candidate=np.where(found.groups == 0, -1, found.measured))
-    verdict = judge(broken, None, POLICY)
+    verdict = judge(broken, None)
     assert not verdict.promoted
     assert all("predicts zero, less or no number for 10 rows" in why for why in verdict.reasons)
     assert all(0 < one.candidate_error <= WORST_ERROR for one in verdict.comparisons)
     # Not even against an opponent that errs more on average.
     far = {CHAMPION: found.measured * 1e-5}
-    assert not judge(replace(broken, opponents=far), None, POLICY).comparisons[0].better
+    assert not judge(replace(broken, opponents=far), None).comparisons[0].better
     # An opponent that predicts nothing is beaten, and what is said of it can be read.
     silent = {CHAMPION: found.measured * 0}
-    verdict = judge(replace(found, opponents=silent), None, POLICY)
+    verdict = judge(replace(found, opponents=silent), None)
     assert verdict.promoted
     assert verdict.comparisons[0].opponent_error == pytest.approx(WORST_ERROR)
     old = OldRows(found.measured, found.groups, broken.candidate, found.measured)
-    assert "on old data the candidate predicts zero" in judge(found, old, POLICY).reasons[0]
+    assert "on old data the candidate predicts zero" in judge(found, old).reasons[0]
 
 
 def test_measured_power_is_positive() -> None:
     found = holdout()
     with pytest.raises(ValueError, match="positive"):
-        judge(replace(found, measured=found.measured * 0), None, POLICY)
+        judge(replace(found, measured=found.measured * 0), None)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -149,5 +147,5 @@ def test_a_model_is_never_better_than_itself(seed: int) -> None:
     found = holdout()
     noise = np.random.default_rng(seed).normal(0, 0.1, len(found.groups))
     same = found.measured * np.exp(noise)
-    verdict = judge(replace(found, candidate=same, opponents={CHAMPION: same}), None, POLICY)
+    verdict = judge(replace(found, candidate=same, opponents={CHAMPION: same}), None)
     assert not verdict.promoted

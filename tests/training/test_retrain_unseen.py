@@ -20,7 +20,7 @@ from wattcast.models.store import ArtifactStore
 from wattcast.training.boosted import retrain
 from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.scores import Rows
-from wattcast.training.gate import CHAMPION, Policy
+from wattcast.training.gate import CHAMPION
 from wattcast.training.uploads import Base, Candidate, Champion, Uploads
 
 needs_data = pytest.mark.skipif(
@@ -165,13 +165,13 @@ def test_few_kernels_support_a_lower_level(champion: Champion, tmp_path: Path) -
 
 
 def test_rivals_are_met_on_the_same_footing(champion: Champion) -> None:
-    given, policy = uploads(champion, KERNELS - 3), Policy()
+    given = uploads(champion, KERNELS - 3)
     marks = champion.card.marks
-    both = given.footing(marks, [marks], policy)
+    both = given.footing(marks, [marks])
     assert both.rows.all()
     # A rival that does not know what the candidate's ancestor knows is met on the others alone.
     nobody: Marks = frozenset()
-    assert given.footing(marks, [marks, nobody], policy).rows.sum() == 3 * LAUNCHES
+    assert given.footing(marks, [marks, nobody]).rows.sum() == 3 * LAUNCHES
 
 
 # --- the leak -----------------------------------------------------------------------------------

@@ -152,10 +152,7 @@ class Champions:
     ) -> dict[tuple[str, str], Model]:
         """The champions of a target by GPU and board."""
         served = {}
-        for place, standing in snapshot.standings.items():
-            if place.target != target or standing.champion is None:
-                continue
-            key, version = (place.gpu, place.board), standing.champion.version
+        for key, version in snapshot.champions(target).items():
             try:
                 served[key] = load(version)
             except LOADING as error:

@@ -23,7 +23,7 @@ from wattcast.predictor.parts import power_models
 if TYPE_CHECKING:
     from wattcast.app.settings import Settings
     from wattcast.app.store.database import Reading
-    from wattcast.app.store.registry import Place, Version
+    from wattcast.app.store.registry import Snapshot, Version
 
 Key = TypeVar("Key")
 Kept = TypeVar("Kept")
@@ -117,38 +117,32 @@ class _Registry:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._reading: Reading | None = None
-        self._generation = -1
-        self._champions: dict[Place, Version] = {}
-        self._coverage: Mapping[power_models.Watched, Observed] = {}
+        self._snapshot: Snapshot | None = None
         self._looked = float("-inf")
         self._told = False
         self._lock = threading.Lock()
 
     def champions(self, target: str) -> dict[tuple[str, str], Version]:
         """Champions of a target. Raises StoreError."""
-        with self._lock:
-            self._look_again()
-            return {
-                (place.gpu, place.board): version
-                for place, version in self._champions.items()
-                if place.target == target
-            }
+        snapshot = self._now()
+        return {} if snapshot is None else snapshot.champions(target)
 
     def coverage(self) -> Mapping[power_models.Watched, Observed]:
         """What intervals held. Raises StoreError."""
-        with self._lock:
-            self._look_again()
-            return self._coverage
+        snapshot = self._now()
+        return {} if snapshot is None else snapshot.coverage
 
-    def _look_again(self) -> None:
-        if time.monotonic() - self._looked >= POLL_SECONDS:
-            self._look()
-            self._looked = time.monotonic()
+    def _now(self) -> Snapshot | None:
+        with self._lock:
+            if time.monotonic() - self._looked >= POLL_SECONDS:
+                self._look()
+                self._looked = time.monotonic()
+            return self._snapshot
 
     def _look(self) -> None:
         file = self._settings.database_file
         if file is not None and not file.is_file():
-            self._generation, self._champions, self._coverage = -1, {}, {}
+            self._snapshot = None
             return
         if file is not None and self._reading is None and _never_changed(file):
             return
@@ -170,20 +164,13 @@ class _Registry:
         try:
             engine = self._reading.engine()
             if engine is None:
-                self._generation, self._champions, self._coverage = -1, {}, {}
+                self._snapshot = None
                 return
-            registry = RegistryStore(engine)
-            if registry.generation() == self._generation:
-                return
-            snapshot = registry.snapshot()
+            registry, known = RegistryStore(engine), self._snapshot
+            if known is None or registry.generation() != known.generation:
+                self._snapshot = registry.snapshot()
         except SQLAlchemyError as error:
             raise cannot_read(url, error) from error
-        self._champions = {
-            place: standing.champion.version
-            for place, standing in snapshot.standings.items()
-            if standing.champion is not None
-        }
-        self._generation, self._coverage = snapshot.generation, snapshot.coverage
 
 
 def _never_changed(file: Path) -> bool:

@@ -15,25 +15,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-import numpy as np
 from sqlalchemy.engine import Connection
 
 from wattcast.app.jobs.worker import work_folder
 from wattcast.app.logs import log
 from wattcast.app.problems import kind_of
 from wattcast.app.services.models.artifacts import name_of
-from wattcast.app.services.retrain import candidates
-from wattcast.app.services.retrain.candidates import Outcome, Retraining, prepare, train
-from wattcast.app.services.retrain.messages import (
-    LeftOutRow,
-    Plan,
-    PlanAnswer,
-    PlannedKernel,
-    RetrainRequest,
-)
+from wattcast.app.services.retrain.messages import PlanAnswer, RetrainRequest
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.jobs import Job, LeaseLostError
@@ -41,15 +32,11 @@ from wattcast.app.store.registry import ChampionMovedError, ModelName, NewVersio
 from wattcast.app.store.repositories import Repositories
 from wattcast.features.errors import DataError, ServiceError, WattcastError
 from wattcast.models.cards import CARD_NAME, sha256_of
-from wattcast.models.power import PHYSICAL
-from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.models.power.physical import POOLED
 from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from wattcast.app.services import Services
+    from wattcast.app.services.retrain.candidates import Outcome
 
 KIND = "retrain"
 
@@ -78,6 +65,9 @@ def submit(
 
 def plan(services: Services, request: RetrainRequest) -> PlanAnswer:
     """What a retraining would do. Raises as ``submit``, and DataError where no row would train."""
+    # What trains is loaded by whoever asks for it.
+    from wattcast.app.services.retrain.candidates import Retraining, planned, prepare
+
     gpu = _checked(services, request)
     asked = Retraining(services, services.database, request, Path())
     targets = [prepare(asked, target) for target in request.targets]
@@ -148,6 +138,8 @@ def run_job(settings: Settings, job_id: UUID, token: str) -> None:
 
 def _run(services: Services, data: Repositories, job: Job, token: str) -> None:
     """Train, judge, and end the job with all its effects at once."""
+    from wattcast.app.services.retrain.candidates import Retraining, prepare, train
+
     request = RetrainRequest.model_validate(job.request)
     count, number = len(request.targets), 0
 
@@ -201,89 +193,3 @@ def _register(
         why = f"job {job.id}: better than the champion and than no information"
         expected = asked.snapshot.move_id(place)
         registry.promote(connection, place, ids[judged], job.actor, why, expected=expected)
-
-
-# --- The plan that ``dry_run`` answers: what a retraining would do with its rows ---
-
-
-def planned(prepared: candidates.Prepared) -> Plan:
-    """The plan of a target. Raises DataError where no row counts."""
-    from wattcast.training.evaluation.scores import FOLDS, fold_assignment
-    from wattcast.training.folds import SEED
-
-    rows, asked = prepared.rows, prepared.asked
-    if not prepared.decision.boosted:
-        rows.drop(asked.launches.refused(rows.measured))
-    measured, policy = rows.measured, asked.policy
-    uploads = rows.uploads(np.zeros((len(measured), 1)))  # no fold looks at the inputs
-    silent, notes = _silent(prepared)
-    unopposed = candidates.NOT_ASKED in notes
-    answering = prepared.answering
-    start = prepared.champion or prepared.physical
-    ancestor = frozenset() if start is None else start.card.marks
-    rivals = [] if answering is None or unopposed else [answering.card.marks]
-    known = uploads.known_to(ancestor)
-    footing = uploads.footing(ancestor, rivals, policy)
-    groups = uploads.rows.groups
-    count = min(FOLDS, len(np.unique(groups)))
-    folds = fold_assignment(uploads.rows, "grouped", SEED, count) if count > 1 else None
-    kernels: dict[str, dict[str, Any]] = {}
-    for at, row in enumerate(measured):
-        own = kernels.setdefault(row.kernel_group, {"rows": 0, "earlier_rows": 0})
-        own["rows" if uploads.new[at] else "earlier_rows"] += 1
-        fold = None if folds is None else int(folds[at]) + 1
-        own.update(kernel=row.kernel_group, known=bool(known[at]), fold=fold)
-    judged, least = len(np.unique(groups[footing.rows])), policy.least_groups
-    unasked = 0 if unopposed else int(silent[footing.rows].sum())
-    obstacles = []
-    if judged < least:
-        obstacles.append(
-            f"{judged} kernel groups to judge on: measure at least {least} that the model has not "
-            "learned from"
-        )
-    if unasked:
-        obstacles.append(
-            f"the {_now(prepared)} cannot be asked about {unasked} of {int(footing.rows.sum())} "
-            "rows: upload rows that name their PTX, at the default clocks"
-        )
-    return Plan(
-        target=prepared.target,
-        mode=prepared.decision.mode,
-        why=prepared.decision.why,
-        answers_now=_now(prepared),
-        starts_from=None if start is None else start.card.place,
-        rows=len(measured),
-        kernels=[PlannedKernel(**kernels[name]) for name in sorted(kernels)],
-        folds=0 if folds is None else count,
-        judged_kernels=judged,
-        left_out=rows.left_out,
-        left_out_rows=[
-            LeftOutRow(batch=batch, row=row, reason=why) for batch, row, why in rows.left_out_rows
-        ],
-        obstacles=obstacles,
-        notes=[*notes, *footing.notes],
-    )
-
-
-def _now(prepared: candidates.Prepared) -> str:
-    """The model to beat."""
-    if prepared.answering is not None:
-        return f"{prepared.answering.card.family} model"
-    corrected = prepared.correction is not None
-    return "promoted correction of times" if corrected else "default time model"
-
-
-def _silent(prepared: candidates.Prepared) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
-    """Rows ``[n]`` about which the model that answers now cannot be asked, and notes;
-    ``NOT_ASKED`` where it is a guess, and then no opponent."""
-    answering, measured = prepared.answering, prepared.rows.measured
-    if answering is None:
-        return np.zeros(len(measured), dtype=np.bool_), ()
-    if answering.card.family != PHYSICAL:
-        model = BoostedPowerModel(answering)
-        watts, guessed = candidates.boosted_watts(model, measured, prepared.asked.gpu)
-        note = candidates.GRID_GUESSED.format(model=_now(prepared), guessed=guessed)
-        return np.isnan(watts), (note,) if guessed else ()
-    refused = prepared.asked.launches.refused(measured)
-    silent = np.array([why is not None for why in refused])
-    return silent, (candidates.NOT_ASKED,) if silent.any() and answering.card.gpu == POOLED else ()

@@ -2,6 +2,7 @@
 
 decide      boosted (trees fitted anew or added) or calibrated (the physical and time models)
 prepare     the rows that count, who answers for their board now, the model to start from
+planned     what ``dry_run`` answers: what a retraining would do with its rows
 train       a judged candidate, by ``training.boosted`` or ``training.calibrated``
 """
 
@@ -15,12 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of, open_version
-from wattcast.app.services.retrain.messages import FittedMode, RetrainRequest, Target
+from wattcast.app.services.retrain.messages import (
+    FittedMode,
+    LeftOutRow,
+    Plan,
+    PlannedKernel,
+    RetrainRequest,
+    Target,
+)
 from wattcast.app.services.retrain.rows import (
     PREFERRED_SCHEMA,
-    Floats,
     Launches,
     ModelledLaunch,
     TrainingRows,
@@ -42,11 +50,16 @@ from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.store import Artifact
 from wattcast.models.time.calibration import CorrectedTimes, TimeBoard, features_of
 from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, unseen_error_watts
+from wattcast.training.boosted import retrain
+from wattcast.training.calibrated import DEFAULT, calibrate_power, calibrate_time
+from wattcast.training.engine import Checkpoints, open_engine
+from wattcast.training.evaluation.scores import FOLDS, Floats, fold_assignment
+from wattcast.training.folds import SEED
+from wattcast.training.gate import CHAMPION, LEAST_GROUPS, Opponent
+from wattcast.training.uploads import Base, Candidate, Champion, Order
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
-    from wattcast.training.gate import Opponent, Policy
-    from wattcast.training.uploads import Base, Candidate, Champion, Order
 
 CONTINUABLE = ("xgboost", "catboost", "average")
 """Families that more trees can be added to; the packaged average is of the other two."""
@@ -97,13 +110,6 @@ class Retraining:
         """The board's profile."""
         return self.services.gpus.load(self.request.gpu)
 
-    @cached_property
-    def policy(self) -> Policy:
-        """What a promotion takes."""
-        from wattcast.training.gate import Policy
-
-        return Policy()
-
     @property
     def launches(self) -> Launches:
         """Models of measured launches."""
@@ -125,8 +131,6 @@ class Retraining:
         """The boosted model to beat and to start from: the one that answers for the board now, or,
         where that one cannot be continued, the best of the packaged ones that can. ``None`` where
         none takes the schema's features."""
-        from wattcast.training.uploads import Champion
-
         if answering.card.family in CONTINUABLE and answering.card.feature_schema.id == schema_id:
             return Champion(answering)
         power = self.services.power
@@ -208,7 +212,6 @@ def has_base(gpu_id: str, champion: Champion | None) -> bool:
 def _base(gpu_id: str, champion: Champion | None) -> Base | None:
     """Those rows, where they are."""
     from wattcast.training.power_rows import served_rows, source_of
-    from wattcast.training.uploads import Base
 
     if not has_base(gpu_id, champion):
         return None
@@ -251,14 +254,11 @@ class Prepared:
 
     def order(self, **fields: Any) -> Order:
         """What to train, under a version of its own."""
-        from wattcast.training.uploads import Order
-
         return Order(
             gpu=self.place.gpu,
             board=self.place.board,
             schema=SchemaReference(id=self.schema, sha256=get_schema(self.schema).sha256),
             version=self.asked.data.registry.reserve_version(),
-            policy=self.asked.policy,
             **fields,
         )
 
@@ -315,8 +315,6 @@ def opponent(
     A GPU that nobody measured is answered by pooled weights: where the rows lack what those look
     at, they are no opponent, since the measurements themselves are more than was known before.
     """
-    from wattcast.training.gate import Opponent
-
     card = answering.card
     if card.family != PHYSICAL:
         name = f"{card.family} model that answers now"
@@ -370,6 +368,89 @@ def boosted_watts(
         answers = np.where(silent, nearest, answers)
     watts[np.array(having)] = answers
     return watts, int(np.count_nonzero(silent & ~np.isnan(answers)))
+
+
+# --- the plan that ``dry_run`` answers ---------------------------------------------------------
+
+
+def planned(prepared: Prepared) -> Plan:
+    """The plan of a target. Raises DataError where no row counts."""
+    rows, asked = prepared.rows, prepared.asked
+    if not prepared.decision.boosted:
+        rows.drop(asked.launches.refused(rows.measured))
+    measured = rows.measured
+    uploads = rows.uploads(np.zeros((len(measured), 1)))  # no fold looks at the inputs
+    silent, notes = _silent(prepared)
+    unopposed = NOT_ASKED in notes
+    answering = prepared.answering
+    start = prepared.champion or prepared.physical
+    ancestor = frozenset() if start is None else start.card.marks
+    rivals = [] if answering is None or unopposed else [answering.card.marks]
+    known = uploads.known_to(ancestor)
+    footing = uploads.footing(ancestor, rivals)
+    groups = uploads.rows.groups
+    count = min(FOLDS, len(np.unique(groups)))
+    folds = fold_assignment(uploads.rows, "grouped", SEED, count) if count > 1 else None
+    kernels: dict[str, dict[str, Any]] = {}
+    for at, row in enumerate(measured):
+        own = kernels.setdefault(row.kernel_group, {"rows": 0, "earlier_rows": 0})
+        own["rows" if uploads.new[at] else "earlier_rows"] += 1
+        fold = None if folds is None else int(folds[at]) + 1
+        own.update(kernel=row.kernel_group, known=bool(known[at]), fold=fold)
+    judged = len(np.unique(groups[footing.rows]))
+    unasked = 0 if unopposed else int(silent[footing.rows].sum())
+    obstacles = []
+    if judged < LEAST_GROUPS:
+        obstacles.append(
+            f"{judged} kernel groups to judge on: measure at least {LEAST_GROUPS} that the model "
+            "has not learned from"
+        )
+    if unasked:
+        obstacles.append(
+            f"the {_now(prepared)} cannot be asked about {unasked} of {int(footing.rows.sum())} "
+            "rows: upload rows that name their PTX, at the default clocks"
+        )
+    return Plan(
+        target=prepared.target,
+        mode=prepared.decision.mode,
+        why=prepared.decision.why,
+        answers_now=_now(prepared),
+        starts_from=None if start is None else start.card.place,
+        rows=len(measured),
+        kernels=[PlannedKernel(**kernels[name]) for name in sorted(kernels)],
+        folds=0 if folds is None else count,
+        judged_kernels=judged,
+        left_out=rows.left_out,
+        left_out_rows=[
+            LeftOutRow(batch=batch, row=row, reason=why) for batch, row, why in rows.left_out_rows
+        ],
+        obstacles=obstacles,
+        notes=[*notes, *footing.notes],
+    )
+
+
+def _now(prepared: Prepared) -> str:
+    """The model to beat."""
+    if prepared.answering is not None:
+        return f"{prepared.answering.card.family} model"
+    corrected = prepared.correction is not None
+    return "promoted correction of times" if corrected else "default time model"
+
+
+def _silent(prepared: Prepared) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
+    """Rows ``[n]`` about which the model that answers now cannot be asked, and notes;
+    ``NOT_ASKED`` where it is a guess, and then no opponent."""
+    answering, measured = prepared.answering, prepared.rows.measured
+    if answering is None:
+        return np.zeros(len(measured), dtype=np.bool_), ()
+    if answering.card.family != PHYSICAL:
+        model = BoostedPowerModel(answering)
+        watts, guessed = boosted_watts(model, measured, prepared.asked.gpu)
+        note = GRID_GUESSED.format(model=_now(prepared), guessed=guessed)
+        return np.isnan(watts), (note,) if guessed else ()
+    refused = prepared.asked.launches.refused(measured)
+    silent = np.array([why is not None for why in refused])
+    return silent, (NOT_ASKED,) if silent.any() and answering.card.gpu == POOLED else ()
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -446,9 +527,6 @@ def train(prepared: Prepared) -> Outcome:
 
 
 def _boosted(prepared: Prepared) -> Candidate:
-    from wattcast.training.boosted import retrain
-    from wattcast.training.engine import Checkpoints, open_engine
-
     asked, rows, champion = prepared.asked, prepared.rows, prepared.champion
     settings, answering = asked.services.settings, prepared.answering
     opponents: tuple[Opponent, ...] = ()
@@ -482,8 +560,6 @@ def _boosted(prepared: Prepared) -> Candidate:
 
 
 def _calibrated_power(prepared: Prepared, launches: Sequence[ModelledLaunch]) -> Candidate:
-    from wattcast.training.calibrated import calibrate_power
-
     asked, rows = prepared.asked, prepared.rows
     assert prepared.physical is not None
     assert prepared.answering is not None
@@ -502,9 +578,6 @@ def _calibrated_power(prepared: Prepared, launches: Sequence[ModelledLaunch]) ->
 
 
 def _calibrated_times(prepared: Prepared, launches: Sequence[ModelledLaunch]) -> Candidate[Any]:
-    from wattcast.training.calibrated import DEFAULT, calibrate_time
-    from wattcast.training.gate import CHAMPION, Opponent
-
     asked, rows, correction = prepared.asked, prepared.rows, prepared.correction
     vectors = [features_of(each.regime, each.seconds, each.clocks) for each in launches]
     now = np.array(

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
@@ -30,17 +29,14 @@ from wattcast.models.time.base import Regime
 from wattcast.models.time.beside import NOTHING_BESIDE, beside
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Clocks
-
-if TYPE_CHECKING:
-    from wattcast.training.uploads import Uploads
+from wattcast.training.evaluation.scores import Floats, Rows
+from wattcast.training.uploads import Uploads
 
 PREFERRED_SCHEMA = "alavani2023"
 """The schema of the packaged boosted models."""
 
 MOST_LISTED = 1000
 """Rows that do not train which are listed one by one; all of them are counted."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass
@@ -123,9 +119,6 @@ class TrainingRows:
 
     def uploads(self, vectors: Floats) -> Uploads:
         """The rows with their model inputs ``[n, k]``."""
-        from wattcast.training.evaluation.scores import Rows
-        from wattcast.training.uploads import Uploads
-
         measured = self.measured
         values = [self._value(row) for row in measured]
         return Uploads(

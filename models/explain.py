@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from wattcast.features.checked import Frozen
 from wattcast.features.errors import ModelError
@@ -79,14 +79,6 @@ class Background(Frozen):
     def matrix(self) -> NDArray[np.float32]:
         """Synthetic points as ``[n, k]``, in the order of ``features``."""
         return np.array(self.points, dtype=np.float32)
-
-
-def read_background(content: bytes) -> Background:
-    """Read a ``background.json``. Raises ModelError if it does not validate."""
-    try:
-        return Background.model_validate_json(content)
-    except ValidationError as error:
-        raise ModelError(f"background statistics {BACKGROUND_NAME}: {error}") from error
 
 
 LIME_SAMPLES = 3000

@@ -37,7 +37,7 @@ from wattcast.features.operators import (
     roofline_seconds,
 )
 from wattcast.models.cards import Card, CardPart, FeatureFacts, Sha256, TrainingSize
-from wattcast.models.explain import Background, read_background
+from wattcast.models.explain import Background
 from wattcast.models.intervals import Basis
 from wattcast.models.power.physical import VoltageCurve
 from wattcast.models.store import (
@@ -225,7 +225,7 @@ class Trees:
     def background(self) -> Background:
         """What LIME perturbs within: statistics of the operator's rows. Raises ModelError."""
         name = f"{self.fitted.file.rpartition('_')[0]}_background.json"
-        return read_background(self._artifact.read(name))
+        return self._artifact.parameters(Background, name)
 
     def shap(self, vectors: NDArray[np.float32]) -> tuple[float, Floats]:
         """Base and contributions ``[n, inputs]``, of the logarithm."""

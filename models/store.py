@@ -27,19 +27,23 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 from typing_extensions import TypeVar
 
 from wattcast.features.errors import ModelError, SchemaError
-from wattcast.models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
+from wattcast.models.cards import CARD_NAME, Card, Member, ModelCard, read_card, sha256_of
 
 if TYPE_CHECKING:
     import onnxruntime
 
 
 AnyCard = TypeVar("AnyCard", bound=Card, default=ModelCard)
+Parameters = TypeVar("Parameters", bound=BaseModel)
 Cards = list[AnyCard]  # the method ``list`` below hides the builtin inside its class
 PACKAGED_ARTIFACTS = Path(__file__).parent / "artifacts"
 """Read-only artifacts of the package."""
+PARAMETERS_NAME = "model.json"
+"""File of an artifact that holds a model's parameters, where they are few."""
 COMPRESSED = ".gz"
 _OPENERS: dict[str, Any] = {COMPRESSED: gzip.open, ".xz": lzma.open}
 MOST_BYTES = 1 << 28
@@ -61,6 +65,13 @@ class Artifact(Generic[AnyCard]):
         if name not in self.card.files:
             raise ModelError(f"{label} has no file {name!r}")
         return _content(self.folder, name, self.card.files[name], label)
+
+    def parameters(self, kind: type[Parameters], name: str = PARAMETERS_NAME) -> Parameters:
+        """What a JSON file that the card names holds. Raises ModelError where it is not valid."""
+        try:
+            return kind.model_validate_json(self.read(name))
+        except ValidationError as error:
+            raise ModelError(f"{name} of {_label(self.folder)}: {error}") from error
 
 
 def schema_hash(schema_id: str) -> str:
@@ -156,25 +167,20 @@ class ArtifactStore(Generic[AnyCard]):
             raise ModelError(f"{label}: its card is that of {card.folder.as_posix()}")
         self._check_schema(card, label)
         _check_files(card, folder, label)
-        members = tuple(
-            self._open_member(card, folder, member.family, member.version, member.card_sha256)
-            for member in card.members
-        )
+        members = tuple(self._open_member(card, folder, member) for member in card.members)
         return Artifact(card, folder, members)
 
-    def _open_member(
-        self, card: AnyCard, folder: Path, family: str, version: int, card_sha256: str
-    ) -> Artifact[AnyCard]:
+    def _open_member(self, card: AnyCard, folder: Path, which: Member) -> Artifact[AnyCard]:
         # Members lie beside the average in the same root; the card's checksum pins their files.
-        name = f"{family}-{card.feature_schema.id}-{card.source}"
-        place = folder.parent.parent / name / str(version)
+        name = f"{which.family}-{card.feature_schema.id}-{card.source}"
+        place = folder.parent.parent / name / str(which.version)
         label = _label(folder)
         if place == folder:
             raise ModelError(f"{label}: its card names itself as a member")
         member = self._open(place)
         if member.members:
             raise ModelError(f"{label}: member {name} is itself an average")
-        if sha256_of(place / CARD_NAME) != card_sha256:
+        if sha256_of(place / CARD_NAME) != which.card_sha256:
             raise ModelError(f"{label}: the card of member {name} does not match its checksum")
         if member.card.feature_names != card.feature_names:
             raise ModelError(f"{label}: member {name} has other features")

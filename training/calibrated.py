@@ -34,14 +34,13 @@ from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import (
     CLOCKS,
-    PARAMETERS_NAME,
     POOLED,
     SHARED_WEIGHTS,
     WEIGHTS,
     PhysicalParameters,
     regressors,
 )
-from wattcast.models.store import AnyCard
+from wattcast.models.store import PARAMETERS_NAME, AnyCard
 from wattcast.models.time import calibration
 from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
 from wattcast.models.time.calibration import interval_of

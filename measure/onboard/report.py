@@ -18,7 +18,8 @@ from wattcast.models import cards
 from wattcast.models.intervals import Residuals, calibrate, conformal_factors
 from wattcast.models.power import ONBOARD
 from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import PARAMETERS_NAME, PhysicalParameters
+from wattcast.models.power.physical import PhysicalParameters
+from wattcast.models.store import PARAMETERS_NAME
 from wattcast.training.evaluation.scores import (
     mape_percent,
     median_ape_percent,

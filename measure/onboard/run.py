@@ -34,7 +34,7 @@ from wattcast.measure.onboard.report import Validation, card, markdown, time_int
 from wattcast.measure.recording import Recording, read_recording
 from wattcast.models.cards import ModelCard
 from wattcast.models.power import physical
-from wattcast.models.store import ArtifactStore
+from wattcast.models.store import PARAMETERS_NAME, ArtifactStore
 from wattcast.training.provenance import write_parameters
 
 
@@ -98,7 +98,7 @@ def onboard(
         about = card(path, recording, power, validation, rows)
         if about is not None:
             artifacts = home / "artifacts"
-            written = write_parameters(about, artifacts, physical.PARAMETERS_NAME, power.parameters)
+            written = write_parameters(about, artifacts, PARAMETERS_NAME, power.parameters)
             files.append(artifacts / written.folder)
         else:
             notes.append("fewer than two kernels to validate on: no power model is written")
@@ -138,8 +138,7 @@ def json_data(made: Onboarded) -> dict[str, Any]:
 def pooled_parameters(gpu: GpuProfile) -> physical.PhysicalParameters:
     """The packaged pooled model's parameters for a GPU: prior of what was not measured."""
     artifact = ArtifactStore().find(physical.POOLED, "power", "physical", "activity1")
-    text = artifact.read(physical.PARAMETERS_NAME)
-    return physical.parameters_for(gpu, physical.PhysicalParameters.model_validate_json(text))
+    return physical.parameters_for(gpu, artifact.parameters(physical.PhysicalParameters))
 
 
 def _power(

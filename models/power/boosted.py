@@ -18,7 +18,7 @@ from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.cards import ModelCard
-from wattcast.models.explain import BACKGROUND_NAME, Background, read_background
+from wattcast.models.explain import BACKGROUND_NAME, Background
 from wattcast.models.intervals import Basis, Estimate
 from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.store import Artifact, Float32s, Float64s, TreeModel
@@ -113,7 +113,7 @@ class BoostedPowerModel:
     @cached_property
     def background(self) -> Background:
         """Statistics for LIME and synthetic points. Raises ModelError if unreadable."""
-        return read_background(self._with_background.read(BACKGROUND_NAME))
+        return self._with_background.parameters(Background, BACKGROUND_NAME)
 
     def warm_up(self) -> None:
         """Create the ONNX sessions now rather than at the first prediction."""

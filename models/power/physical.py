@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattcast.features.activity import Activity
-from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
@@ -37,9 +36,6 @@ from wattcast.models.power.activities import (
 from wattcast.models.store import Artifact
 from wattcast.models.time.beside import NOTHING_BESIDE, Beside
 from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE
-
-PARAMETERS_NAME = "model.json"
-"""File of an artifact that holds ``PhysicalParameters``."""
 
 POOLED = "pooled"
 """In the place of a GPU: weights for every GPU that nobody measured."""
@@ -403,10 +399,7 @@ class PhysicalPowerModel:
 
     def __init__(self, artifact: Artifact, gpu: GpuProfile) -> None:
         self.card: ModelCard = artifact.card
-        try:
-            stored = PhysicalParameters.model_validate_json(artifact.read(PARAMETERS_NAME))
-        except ValidationError as error:
-            raise ModelError(f"{PARAMETERS_NAME} of {self.card.folder}: {error}") from error
+        stored = artifact.parameters(PhysicalParameters)
         self.pooled = stored.gpu == POOLED
         self.gpu = gpu
         self.parameters = parameters_for(gpu, stored) if self.pooled else stored

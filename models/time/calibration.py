@@ -16,7 +16,7 @@ from math import exp
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattcast.features.activity import Activity
 from wattcast.features.errors import DataError, ModelError
@@ -350,7 +350,6 @@ class TimeCard(AnyTimeCard):
 
 
 FAMILY = "bottleneck"
-PARAMETERS_NAME = "model.json"
 PART = "calibration"
 """Of a corrected prediction's ``parts``: the seconds that the correction adds."""
 
@@ -402,10 +401,7 @@ class CorrectedTimes:
 
     def __init__(self, artifact: Artifact[TimeCorrectionCard]) -> None:
         self.card = artifact.card
-        try:
-            self.correction = TimeCorrection.model_validate_json(artifact.read(PARAMETERS_NAME))
-        except ValidationError as error:
-            raise ModelError(f"{PARAMETERS_NAME} of {self.card.folder}: {error}") from error
+        self.correction = artifact.parameters(TimeCorrection)
         self._ranges = {fact.name: (fact.minimum, fact.maximum) for fact in self.card.features}
 
     def seconds(self, regime: Regime, predicted_seconds: float) -> float:

@@ -7,7 +7,7 @@ stands alone, basis ``uncalibrated``. ONNX Runtime scores the trees.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, log
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.explain import BACKGROUND_NAME, Background, read_background
+from wattcast.models.explain import BACKGROUND_NAME, Background
 from wattcast.models.intervals import Basis
 from wattcast.models.store import Artifact, ArtifactStore, Float32s, Float64s, TreeModel
 from wattcast.models.time.base import Regime, TimePrediction
@@ -68,12 +68,11 @@ def work_parts(works: Sequence[Work], gpu: GpuProfile, clocks: ClockPair) -> Flo
     return np.array(each, dtype=np.float64).reshape(-1, len(PARTS)).T
 
 
-def log_factors(trees: TreeModel, vectors: Float32s, *, native: bool = False) -> Float64s:
-    """ln(time / physical estimate), ``[n]``, for vectors ``[n, k]``.
+def log_factors(score: Callable[[Float32s], Float64s], vectors: Float32s) -> Float64s:
+    """ln(time / physical estimate), ``[n]``, of vectors ``[n, k]`` that trees ``score``.
 
     An unknown runtime counts as the mean of both: no training row is without one.
     """
-    score = trees.native.score if native else trees.score
     unknown = np.isnan(vectors[:, -1])
     sides = [np.where(unknown, side, vectors[:, -1]) for side in (0.0, 1.0)]
     each = [score(np.column_stack([vectors[:, :-1], side]).astype(np.float32)) for side in sides]
@@ -106,7 +105,7 @@ class WorkTimeModel:
     @property
     def background(self) -> Background:
         """Statistics of the training inputs. Raises ModelError if unreadable."""
-        return read_background(self._artifact.read(BACKGROUND_NAME))
+        return self._artifact.parameters(Background, BACKGROUND_NAME)
 
     def predict(
         self, work: Work, gpu: GpuProfile, clocks: ClockPair | None = None
@@ -149,7 +148,7 @@ class WorkTimeModel:
         vectors = work_inputs([work], parts, work_schema().constants.norm)
         outside = (vectors < self._low) | (vectors > self._high)  # NaN is neither
         basis: Basis = "extrapolated" if outside.any() else "unseen_kernel"
-        return exp(float(log_factors(self.trees, vectors)[0])), basis
+        return exp(float(log_factors(self.trees.score, vectors)[0])), basis
 
     def _check(self, gpu: GpuProfile) -> None:
         for name, value in WorkGpu.of(gpu)._asdict().items():

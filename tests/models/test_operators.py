@@ -175,13 +175,11 @@ def test_nothing_is_above_a_peak_or_falls_with_tokens_and_neighbours_are_near(
 
 
 def test_onnx_tells_what_the_native_trees_tell() -> None:
-    import xgboost
-
     board, model = board_of(load_gpu("h200")), Operators().of("h200-sxm5")
     assert model is not None
     trees = model.trees("gemm", "power")
     assert trees is not None
     call = columns(rows=512, columns=4096, depth=2048, batch=1, **BF16)
     vectors, _ = features("gemm", call, board)
-    native = trees.native.predict(xgboost.DMatrix(vectors[:, trees.at]))
+    native = trees.native.score(vectors[:, trees.at])
     assert trees.score(vectors) == pytest.approx(native, abs=1e-5)

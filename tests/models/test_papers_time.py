@@ -35,7 +35,7 @@ from wattcast.models.papers.volkov import VolkovTimeModel
 
 SCHEDULING, DELAY, VOLKOV = SchedulingTimeModel(), DelayTimeModel(), VolkovTimeModel()
 THESIS = [SCHEDULING, DELAY]
-MODELS = [*THESIS, DelayTimeModel("hardware"), VOLKOV]
+MODELS = [*THESIS, VOLKOV]
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda one: type(one).__name__)
 both_of_the_thesis = pytest.mark.parametrize("model", THESIS, ids=lambda one: type(one).__name__)
 ROUNDING = 1 - 1e-12

@@ -16,7 +16,6 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import AT_REST, UnitActivities, unit_activities
 from wattcast.models.power.physical import (
     COMPONENTS,
-    PARAMETERS_NAME,
     POOLED,
     WEIGHTS,
     PhysicalParameters,
@@ -27,7 +26,7 @@ from wattcast.models.power.physical import (
     parameters_for,
     predicted_power,
 )
-from wattcast.models.store import ArtifactStore
+from wattcast.models.store import PARAMETERS_NAME, ArtifactStore
 from wattcast.models.time.beside import Beside
 
 V100 = load_gpu("tesla-v100")

@@ -22,12 +22,11 @@ from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.models.clocks import default_clocks
 from wattcast.models.papers.thesis.code import charge
-from wattcast.models.papers.thesis.delay import DelayTimeModel, Parallelism, issue_rate
+from wattcast.models.papers.thesis.delay import DelayTimeModel, issue_rate
 from wattcast.models.papers.thesis.work import KernelWork, latencies
 from wattcast.models.time.calibration import spread
 
 MODEL = DelayTimeModel()
-HARDWARE = DelayTimeModel("hardware")
 
 SMALL = KernelWork(
     body("ld.global.f32 %f1, [%rd1];\nadd.f32 %f2, %f1, %f1;\nst.global.f32 [%rd2], %f2;\nret;"),
@@ -79,26 +78,12 @@ def test_every_term_of_a_full_gpu_by_hand() -> None:
     assert half_a_wave_more.bottleneck_seconds == terms.bottleneck_seconds  # 416 warps: no wait
 
 
-def test_the_hardware_limit_as_parallelism_by_hand() -> None:
-    """As printed (TLP = 64 whatever is launched), the small launch: P = 64.
-
-    d(ld) = 291 / 64 + 0.434462 = 4.981337; d(add) = 0.266201: d_k = 10.228875, an eighth of the
-    latency that one block alone really waits for (section 4.3.7 says so of the model).
-    """
-    terms = HARDWARE.terms(SMALL, K20)
-    assert terms.active_warps == 64
-    assert terms.thread_cycles == pytest.approx(10.228875, abs=1e-6)
-
-
 # --- how near it comes -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parallelism", ["active", "hardware"])
-def test_the_kernels_with_measured_times(parallelism: Parallelism) -> None:
-    """docs/time.md: vectorAdd 3.51 us against 2.64, tiled matmul 2,843 us against 6,998. Both fill
-    their SMs, so either reading of TLP gives the same."""
-    model = DelayTimeModel(parallelism)
-    vector_add, matmul = seconds(VECTOR_ADD, model=model), seconds(MATMUL, model=model)
+def test_the_kernels_with_measured_times() -> None:
+    """docs/time.md: vectorAdd 3.51 us against 2.64, tiled matmul 2,843 us against 6,998."""
+    vector_add, matmul = seconds(VECTOR_ADD), seconds(MATMUL)
     assert vector_add * 1e6 == pytest.approx(3.512, abs=0.001)
     assert matmul * 1e6 == pytest.approx(2843.2, abs=0.1)
     assert vector_add * 1e6 / MEASURED_VECTOR_ADD_US == pytest.approx(1.33, abs=0.01)

@@ -50,8 +50,8 @@ def test_the_packaged_artifact_passes_its_checks(model: WorkTimeModel) -> None:
 
 def test_onnx_scores_as_the_native_model(model: WorkTimeModel) -> None:
     points = model.background.matrix()
-    scored = log_factors(model.trees, points)
-    assert np.abs(scored - log_factors(model.trees, points, native=True)).max() < 1e-5
+    scored = log_factors(model.trees.score, points)
+    assert np.abs(scored - log_factors(model.trees.native.score, points)).max() < 1e-5
     assert np.ptp(scored) > 0.1
 
 

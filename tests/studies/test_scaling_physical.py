@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from wattcast.features.errors import ClockError, ModelError
 from wattcast.models.cards import ScalingCard
@@ -19,7 +20,6 @@ from wattcast.models.papers.scaling.physical import (
     ScalingParameters,
     TimeParameters,
     VoltageKnots,
-    read_scaling,
     time_bounds,
 )
 from wattcast.models.papers.scaling.use import UNITS, KernelUse
@@ -127,9 +127,9 @@ def test_counters_of_another_kind_are_refused() -> None:
 
 def test_parameters_survive_json() -> None:
     text = PARAMETERS.model_dump_json()
-    assert read_scaling(text.encode()).parameters == PARAMETERS
-    with pytest.raises(ModelError, match="nope"):
-        read_scaling(text.replace('"sp"', '"nope"').encode())
+    assert ScalingParameters.model_validate_json(text) == PARAMETERS
+    with pytest.raises(ValidationError, match="nope"):
+        ScalingParameters.model_validate_json(text.replace('"sp"', '"nope"'))
 
 
 # --- packaged models --------------------------------------------------------------------

@@ -19,10 +19,16 @@ from wattcast.features.errors import ClockError, ModelError, SchemaError
 from wattcast.features.ptx import ir
 from wattcast.models.cards import ScaleWidth, ScalingCard
 from wattcast.models.clocks import ClockPair, CodeModel
-from wattcast.models.papers.scaling.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
+from wattcast.models.papers.scaling.physical import PhysicalScaling, ScalingParameters
 from wattcast.models.papers.scaling.residual import CorrectedScaling
 from wattcast.models.papers.scaling.use import UNITS, CounterKind
-from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore, TreeModel
+from wattcast.models.store import (
+    PACKAGED_ARTIFACTS,
+    PARAMETERS_NAME,
+    Artifact,
+    ArtifactStore,
+    TreeModel,
+)
 
 # PTX instructions as the tokens of Guerreiro et al.: nine digits for what an instruction is and
 # how far back its nearest operand was written.
@@ -276,7 +282,7 @@ def served(store: ArtifactStore[ScalingCard], gpu: str, campaign: str) -> Served
     """
     cards = store.list()
     base = _physical_artifact(store, cards, gpu, campaign)
-    physical = read_scaling(base.read(PARAMETERS_NAME))
+    physical = PhysicalScaling(base.parameters(ScalingParameters))
     trees: dict[Quantity, Artifact[ScalingCard]] = {}
     for quantity in _QUANTITIES:
         schema = trees_schema(physical.parameters.counters, quantity)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import AnalysisError, ClockError, ModelError
@@ -26,7 +26,7 @@ from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair, CodeModel
 from wattcast.models.intervals import Estimate
 from wattcast.models.papers.scaling.card import TOKEN_SCHEMAS, Quantity, Token, tokens
-from wattcast.models.papers.scaling.physical import PARAMETERS_NAME, Scale
+from wattcast.models.papers.scaling.physical import Scale
 from wattcast.models.papers.scaling.use import Floats
 from wattcast.models.store import ONNX_NAME, Artifact, ArtifactStore, open_session
 
@@ -238,7 +238,7 @@ class SequenceScaling(CodeScaling):
     """The encoder and its heads, run by ONNX Runtime."""
 
     def __init__(self, artifact: Artifact[ScalingCard]) -> None:
-        super().__init__(_parameters(artifact))
+        super().__init__(artifact.parameters(CodeParameters))
         self._artifact = artifact
 
     @cached_property
@@ -265,13 +265,6 @@ def encoded(stream: Stream) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     binary logarithm of how often each runs ``[n]``, in eighths."""
     fields = np.array(stream.tokens[:MOST_TOKENS], dtype=np.int64).reshape(-1, 6)
     return fields, (np.log2(stream.repeats[:MOST_TOKENS]) / 8).astype(np.float32)
-
-
-def _parameters(artifact: Artifact[ScalingCard]) -> CodeParameters:
-    try:
-        return CodeParameters.model_validate_json(artifact.read(PARAMETERS_NAME))
-    except ValidationError as error:
-        raise ModelError(f"frequency model {PARAMETERS_NAME}: {error}") from error
 
 
 class ServedCode(NamedTuple):
@@ -313,5 +306,5 @@ def code_scaling(store: ArtifactStore[ScalingCard], gpu: str, family: CodeModel)
         )
     artifact = store.find(gpu, "scaling", family, TOKEN_SCHEMAS[family])
     if family == "tokens":
-        return ServedCode(TokenScaling(_parameters(artifact)), artifact.card)
+        return ServedCode(TokenScaling(artifact.parameters(CodeParameters)), artifact.card)
     return ServedCode(SequenceScaling(artifact), artifact.card)

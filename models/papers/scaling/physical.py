@@ -1,6 +1,6 @@
 """The physical scaling model of one GPU: time, power and energy at any clock pair.
 
-    model = read_scaling(content)                   # parameters of one GPU, JSON
+    model = PhysicalScaling(parameters)            # of one GPU
     model.scale(use, ClockPair(900, 3505))         # against the reference pair
     -> Scale(time=1.31, power=0.62, energy=0.81)
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattcast.features.errors import ClockError, ModelError
 from wattcast.models.clocks import ABOVE, BELOW, ClockPair, checked
@@ -268,9 +268,6 @@ def duty(gap_seconds: float, seconds: Floats) -> Floats:
     return np.asarray(1 / (1 + gap_seconds / known))
 
 
-PARAMETERS_NAME = "model.json"
-
-
 class Scale(NamedTuple):
     """Time, power and energy over those at the reference pair; ``None`` where nobody measured."""
 
@@ -447,11 +444,3 @@ def time_bounds(clocks: ClockPair, reference: ClockPair) -> tuple[float, float]:
     """
     ratios = [r / c for r, c in zip(reference, clocks, strict=True)]
     return min(1.0, *ratios), max(1.0, *ratios)
-
-
-def read_scaling(content: bytes) -> PhysicalScaling:
-    """The model of a ``model.json``. Raises ModelError if it does not hold."""
-    try:
-        return PhysicalScaling(ScalingParameters.model_validate_json(content))
-    except ValidationError as error:
-        raise ModelError(f"frequency model {PARAMETERS_NAME}: {error}") from error

@@ -10,7 +10,7 @@ result lies from measured times in docs/time.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from wattcast.features.errors import Diagnostic
 from wattcast.features.gpus import GpuProfile
@@ -130,13 +130,13 @@ def global_penalty(access_bytes: float, bandwidth: float) -> float:
     return TRANSACTION_BYTES * transactions / bandwidth
 
 
-def shared_penalty(access_bytes: float, banks: int, conflicts: float = 0.0) -> float:
+def shared_penalty(access_bytes: float, banks: int) -> float:
     """Sz_w Sz_sm / (n_sb BW_s) + n_bc size / BW_s, in core cycles; BW_s is one bank's.
 
     With the bandwidth of all banks the first term would divide by their number twice. Conflicts
-    are "future work" in the text: 0.
+    are "future work" in the text: n_bc is 0.
     """
-    return (WARP_SIZE * access_bytes / banks + conflicts * access_bytes) / BANK_BYTES
+    return WARP_SIZE * access_bytes / banks / BANK_BYTES
 
 
 # --- Algorithm 4 ----------------------------------------------------------------------------
@@ -197,9 +197,6 @@ def bottleneck(warps: float, degree: float, latency_seconds: float) -> float:
 
 # --- time of a launch by the thesis' first model: delays divided by parallelism, blocks in roun
 
-
-Parallelism = Literal["active", "hardware"]
-"""What TLP is: the warps active on an SM, or their hardware limit whatever is launched."""
 
 SEQUENCE_PEAK_WARPS = {"div.f32": 32.0, "div.s32": 32.0, "sqrt.f32": 40.0}
 """Warps that keep a division or root busy: Tesla K20's (Table 3.1). They are long instruction
@@ -264,12 +261,9 @@ class DelayTimeModel(CodeTimeModel):
     family = "delay"
     combined = staticmethod(summed)
 
-    def __init__(self, parallelism: Parallelism = "active") -> None:
-        self._parallelism: Parallelism = parallelism
-
     def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Machine:
         """The launch on this GPU."""
-        return _Machine(work, gpu, clocks, self._parallelism)
+        return _Machine(work, gpu, clocks)
 
     def terms(
         self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair | None = None
@@ -282,10 +276,8 @@ class DelayTimeModel(CodeTimeModel):
 class _Machine:
     """A GPU at its clocks, with the latencies of one launch."""
 
-    def __init__(
-        self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair, parallelism: Parallelism
-    ) -> None:
-        self.work, self.gpu, self.clocks, self.parallelism = work, gpu, clocks, parallelism
+    def __init__(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> None:
+        self.work, self.gpu, self.clocks = work, gpu, clocks
         threads = work.launch.threads
         known = penalties.latencies(gpu, threads)
         self.latencies = known.cycles
@@ -311,9 +303,7 @@ class _Machine:
         multipliers = work.code.multipliers(trips)
         plan = wave_plan(gpu, launch, registers, work.shared_bytes_per_block)
         resident = -(-plan.threads_per_wave // launch.threads_per_block)
-        active = gpu.max_warps_per_sm
-        if self.parallelism == "active":
-            active = min(active, resident * launch.warps_per_block)
+        active = min(gpu.max_warps_per_sm, resident * launch.warps_per_block)
         thread_cycles = kernel_delay(self._block_delays(active), multipliers)
         rounds = issue_rounds(launch.warps_per_block, gpu.fp32_lanes)
         blocks = serial_blocks(launch.blocks, gpu.sm_count, resident)

@@ -73,12 +73,11 @@ from wattcast.models.intervals import (
 )
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import (
-    PARAMETERS_NAME,
     POOLED,
     PhysicalParameters,
     parameters_for,
 )
-from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.models.store import PACKAGED_ARTIFACTS, PARAMETERS_NAME
 from wattcast.training.evaluation.scores import FOLDS, Rows, outside_range, point_scores, spread_of
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact

@@ -34,13 +34,12 @@ from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.power.activities import AT_REST, UnitActivities
 from wattcast.models.power.physical import (
-    PARAMETERS_NAME,
     POOLED,
     PhysicalParameters,
     parameters_for,
     predicted_power,
 )
-from wattcast.models.store import ArtifactStore
+from wattcast.models.store import PARAMETERS_NAME, ArtifactStore
 from wattcast.training.calibrated import design, refitted
 from wattcast.training.data.datasets import data_root
 

@@ -63,7 +63,8 @@ from wattcast.models.papers.scaling.card import (
     schema_hash,
     trees_schema,
 )
-from wattcast.models.papers.scaling.physical import PARAMETERS_NAME, ScalingParameters
+from wattcast.models.papers.scaling.physical import ScalingParameters
+from wattcast.models.store import PARAMETERS_NAME
 from wattcast.training.data.datasets import data_root
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact

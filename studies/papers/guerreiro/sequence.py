@@ -55,9 +55,8 @@ from wattcast.models.papers.scaling.code import (
     log_times,
     warp_work,
 )
-from wattcast.models.papers.scaling.physical import PARAMETERS_NAME
 from wattcast.models.papers.scaling.use import Floats
-from wattcast.models.store import ONNX_NAME
+from wattcast.models.store import ONNX_NAME, PARAMETERS_NAME
 from wattcast.training.data.datasets import data_root
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact

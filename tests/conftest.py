@@ -19,6 +19,8 @@ os.environ["WATTCAST_HOME"] = tempfile.mkdtemp(prefix="wattcast-tests-")
 """No test reads or writes what a service of the user keeps (``make run`` before ``make test``)."""
 atexit.register(shutil.rmtree, os.environ["WATTCAST_HOME"], ignore_errors=True)
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line sets it
+
 gc.set_threshold(50_000, 20, 20)  # a tenth of the time is the collector's otherwise
 
 QUICK = ("tests/docs/test_map.py", "tests/features/", "tests/models/")

@@ -218,6 +218,7 @@ def _child(settings: Settings, claim: Claim) -> Limited:
         **{name: os.environ[name] for name in ("WATTCAST_DATA",) if name in os.environ},
         TOKEN_VARIABLE: claim.token,
         "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     # In a session of its own: Ctrl-C is for the worker, which then sees to its child.

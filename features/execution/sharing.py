@@ -31,6 +31,9 @@ MOST_TOUCHES = 1 << 14
 """Touched sectors looked at; of more, lines with a certain hash."""
 MOST_BLOCKS = 32
 """Blocks compared with each other."""
+PRODUCT_ROWS = 256
+"""Rows of a product: OpenBLAS would give larger ones to several threads, which on busy cores takes
+a hundred times as long (its GEMM_MULTITHREAD_THRESHOLD, 4, times 65,536 multiply-adds)."""
 MOST_PAIRS, MOST_PATTERN = 4, 2048
 """Neighbours, and sectors of each, of which the pattern is looked at."""
 FAR = 8
@@ -316,7 +319,10 @@ def _sharing(
     """``stretch`` is that of ``_stretch``; ``drifted``: what is known along x and y of blocks that
     move on evenly."""
     dense, span = stretch
-    common = touched.T @ (touched * weights[:, None])
+    common = np.zeros((touched.shape[1],) * 2, dtype=np.float32)
+    for start in range(0, len(touched), PRODUCT_ROWS):
+        part = slice(start, start + PRODUCT_ROWS)
+        common += touched[part].T @ (touched[part] * weights[part, None])
     sizes = np.diagonal(common)
     smaller = np.minimum(sizes[:, None], sizes)
 

@@ -1,5 +1,6 @@
 """What advice promises beside the prediction for the kernel changed by hand: ``python -m studies
-advice [--gpus ID ...] [--only NAME ...] [--compile]``.
+advice [--gpus ID ...] [--only NAME ...] [--compile]``, with ``--published`` steps that others
+measured (``published.py``).
 
 ``pairs.cu`` holds textbook mistakes, each with the kernel after the change that advice asks for.
 The first advice for the one promises a time and an energy; the other is predicted like any kernel.
@@ -17,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from studies.advice import published
 from studies.card_tables import table
 from wattcast.app.settings import Settings
 from wattcast.features.cuda import compile_cuda
@@ -260,12 +262,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--gpus", nargs="+", default=GPUS, metavar="ID")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="pairs whose name holds this")
     parser.add_argument("--compile", action="store_true", help=f"make {PTX.name} anew")
+    parser.add_argument("--published", action="store_true", help="steps that others measured")
     given = parser.parse_args(arguments)
     if given.compile:
         PTX.write_text(compile_cuda(SOURCE.read_text(encoding="utf-8"), (7, 0)).ptx)
     wanted = [pair for pair in PAIRS if any(part in pair.name for part in given.only or [""])]
     with TemporaryDirectory() as home:
         predictor = Predictor(Settings(home=Path(home)))
+        if given.published:
+            taken = list(published.steps(predictor, PTX.read_text(encoding="utf-8")))
+            print(table(published.TITLES, published.rows(taken)), published.score(taken), sep="\n")
+            return 0
         found = [
             judge(predictor, pair, gpu)
             for pair in wanted

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from studies.advice import published
 from studies.advice.study import PAIRS, PTX, Pair, judge
 from studies.advice.study import main as study
+from studies.card_tables import table
 from tests.reference.machine import run
 from wattcast.app.services import Services
 from wattcast.features.findings import Finding, find
@@ -94,6 +97,26 @@ def test_the_study_prints_promise_beside_change(capsys: pytest.CaptureFixture[st
     assert "| bank conflicts | tesla-v100 | bank_conflicts, at_most |" in out
     assert "2 of 2 told first" in out
     assert "2 with a saving of the right size" in out
+
+
+def test_published_steps_stand_beside_what_is_predicted(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "STEPS", [("half_naive", "wmma_naive", "tensor_cores")])
+    first, large = published.steps(services, TEXT)
+    assert first.gains[0] == pytest.approx(18.93934 / 3.005743)
+    assert large.where == "l20, 16384 x 16384 x 2048"
+    for one in (first, large):
+        assert one.signed
+        assert one.sized
+        assert one.first == "tensor_cores"
+    assert "| half_naive | wmma_naive |" in table(published.TITLES, published.rows([first]))
+    worse = replace(first, predicted=(1.0, 1.2))
+    assert not worse.signed
+    assert not worse.sized
+    assert "sign right in 1, speed-up within 1.5x in 1; first advice an expert's in 2 of 2" in (
+        published.score([first, worse])
+    )
 
 
 # --- the pairs are what they say -----------------------------------------------------------------

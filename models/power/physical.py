@@ -320,6 +320,9 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
 
     Idle power in a profile was measured with clocks held. On boards with GDDR what of it exceeds
     ``IDLE_SHARE`` goes with the memory's clock: measured, that is the same on a GTX Titan X.
+    What a board draws for running at all is then a share of what is left above it (GTX Titan X,
+    left out, 30.6 % off without that and 23.1 with it, Titan Xp 24.5 and 21.5, Tesla K40c 17.1 and
+    18.9).
     Above the rated clock no higher voltage is assumed: boards left out that ran there are met so
     (GTX 1080 Ti 19.6 % off with the curve carried on, 11.0 without; GTX 980 18.5 and 15.3).
     """
@@ -331,7 +334,9 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
     shared = pooled.families.get(gpu.compute_capability, pooled.weights)
     weights = {name: shared[name] * factors[name] for name in WEIGHTS}
     if held is not None and held > idle:
-        weights["memory_clock"] = (held - idle) / (gpu.tdp_watts - idle)
+        above = (gpu.tdp_watts - held) / (gpu.tdp_watts - idle)
+        weights |= {name: above * weights[name] for name in ("base", "clock")}
+        weights["memory_clock"] = 1.0 - above
     return pooled.model_copy(
         update={
             "gpu": gpu.id,

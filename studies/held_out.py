@@ -35,7 +35,7 @@ from studies.fitting.out_of_fold import evaluate
 from studies.fitting.physical.artifacts import POOLED_SETTINGS, leave_gpu_out
 from studies.fitting.physical.fit import Fits, cached_choice, leave_program_out, row_folds
 from studies.fitting.physical.rows import all_rows
-from studies.fitting.trees.pooled import launched_table, peer_tables, pooled_fits
+from studies.fitting.trees.pooled import shipped_fit
 from wattcast.features.errors import DataError
 from wattcast.models.cards import CARD_NAME, ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
@@ -114,10 +114,9 @@ def physical_parts(fits: Fits, gpu: str) -> dict[str, Part]:
 
 
 def tree_parts(card: ModelCard) -> dict[str, Part]:
-    """Rows of one GPU by extra trees, fitted as ``studies extra-trees`` fits them."""
-    own = launched_table(card.gpu, source=card.source)
-    peers = [peer for peer in peer_tables(card.source) if peer.gpu != card.gpu]
-    fit, rows = pooled_fits(own, peers)[own.served], own.launched[own.served]
+    """Rows of one GPU by the trees that ship for it, fitted without them."""
+    own, fit = shipped_fit(card.gpu, card.source)
+    rows = own.launched[own.served]
     found: dict[str, Part] = {}
     for protocol in PROTOCOLS:
         done = evaluate(rows, fit, protocol, [0])

@@ -34,7 +34,8 @@ from studies.end_to_end import RESULTS as SERVED
 from studies.fitting.physical.fit import Fits, cached_choice, leave_program_out
 from studies.fitting.physical.rows import all_rows, served_programs
 from studies.fitting.scaling.scores import run_studies, scale_errors
-from studies.fitting.trees.holds import pooled_model, predicted
+from studies.fitting.trees.holds import predicted
+from studies.fitting.trees.pooled import shipped_fit
 from studies.fitting.trees.tables import SOURCES
 from studies.fitting.work.folds import MODEL, WorkTable, leave_out
 from studies.fitting.work.tables import pairs_of
@@ -46,7 +47,6 @@ from wattcast.models.power.anchoring import ANY, WIDTHS, AnchoredWidth
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.models.time.calibration import TimeCard, interval_width, program_errors
-from wattcast.training.engine import Checkpoints
 
 Floats = NDArray[np.float64]
 Names = NDArray[np.str_]
@@ -249,7 +249,7 @@ def anchored_errors() -> tuple[AnchoredErrors, ...]:
     found = []
     for source, (_, files) in SOURCES.items():
         for gpu in files:
-            board, fit = pooled_model(gpu, source, Checkpoints())
+            board, fit = shipped_fit(gpu, source)
             rows = board.launched[board.served]
             parts = []
             for shots, seed in product(SHOTS, SEEDS):

@@ -38,7 +38,7 @@ from studies.fitting.out_of_fold import evaluate
 from studies.fitting.physical.artifacts import POOLED_SETTINGS, leave_gpu_out
 from studies.fitting.physical.fit import Fits, cached_choice, leave_program_out
 from studies.fitting.physical.rows import GpuRows, all_rows
-from studies.fitting.trees.pooled import launched_table, peer_tables, pooled_fits
+from studies.fitting.trees.pooled import shipped_fit
 from studies.held_out import default_card
 from studies.traces.unknown_kernels import LEVEL, by_boards
 from studies.traces.unknown_kernels import rows as unknown_rows
@@ -142,9 +142,8 @@ def tree_boards() -> Iterator[Pool]:
     cards = ArtifactStore((PACKAGED_ARTIFACTS,)).list()
     for gpu in TREES:
         card = default_card(cards, gpu)
-        own = launched_table(gpu, source=card.source)
-        peers = [one for one in peer_tables(card.source) if one.gpu != gpu]
-        fit, rows = pooled_fits(own, peers)[own.served], own.launched[own.served]
+        own, fit = shipped_fit(gpu, card.source)
+        rows = own.launched[own.served]
         watts = evaluate(rows, fit, "grouped", [0]).predicted_watts[0]
         at = ~np.isnan(watts)
         frame, watts = own.frames[own.served][at], watts[at]

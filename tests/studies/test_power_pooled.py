@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from studies.evaluation import evaluate
 from studies.fitting.out_of_fold import Fit, kept
@@ -36,13 +35,12 @@ def _part(gpu: str = "tesla-k20", seed: int = 0, kernels: int = 8, shift: float 
     return Part(gpu, vectors.astype(float), watts.astype(float), groups)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_native_file_and_onnx_answer_what_the_forest_does(share: float, tmp_path: Path) -> None:
+def test_native_file_and_onnx_answer_what_the_forest_does(tmp_path: Path) -> None:
     import onnxruntime
     import xgboost
 
     part = _part()
-    forest = fit_pooled(part, [], share=share)
+    forest = fit_pooled(part, [])
     save(forest, tmp_path, 3)
     booster = xgboost.Booster(model_file=str(tmp_path / "model.ubj"))
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
@@ -63,7 +61,7 @@ def test_thresholds_part_the_very_values_they_were_found_between() -> None:
     vectors = np.repeat(values, 20).reshape(-1, 1)
     log_watts = np.repeat(np.log([50.0, 100.0]), 20)
     settings = {"n_estimators": 5, "random_state": 0}
-    forest = grow(vectors, log_watts, np.ones(40), centre_watts=70.0, settings=settings)
+    forest = grow(vectors, log_watts, np.ones(40), settings)
     import xgboost
 
     found = as_booster(forest, 1).predict(xgboost.DMatrix(vectors))

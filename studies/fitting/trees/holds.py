@@ -22,12 +22,7 @@ from studies.evaluation import CONSTANT, IntervalScoreName, coverage, evaluate, 
 from studies.fitting.nested import EXPONENTS
 from studies.fitting.out_of_fold import ASSIGNMENTS, Fit
 from studies.fitting.trees.pooled import FAMILY as EXTRA_TREES
-from studies.fitting.trees.pooled import (
-    LaunchedTable,
-    launched_table,
-    peer_tables,
-    pooled_fits,
-)
+from studies.fitting.trees.pooled import LaunchedTable, shipped_fit
 from studies.fitting.trees.tables import SOURCE, SOURCES
 from wattcast.features.errors import WattcastError
 from wattcast.models.cards import ModelCard, ScoreName, Spread
@@ -89,7 +84,7 @@ def known_judged(
     gpu: str, source: str, seeds: Sequence[int], checkpoints: Checkpoints
 ) -> KnownScores:
     """Kernels left out but for three measured launches each, anchored on those."""
-    own, fit = pooled_model(gpu, source, checkpoints)
+    own, fit = shipped_fit(gpu, source, checkpoints)
     return known_scores(own, fit, seeds)
 
 
@@ -97,20 +92,13 @@ def interval_judged(
     gpu: str, source: str, seeds: Sequence[int], checkpoints: Checkpoints
 ) -> IntervalGain:
     """Interval scores on kernels left out."""
-    own, fit = pooled_model(gpu, source, checkpoints)
+    own, fit = shipped_fit(gpu, source, checkpoints)
     grouped = evaluate(own.launched[own.served], fit, "grouped", seeds)
     served = grouped.interval_scores(EXPONENTS, floor_watts=own.floor_watts)
     constant = grouped.interval_scores(CONSTANT)
     nearest = grouped.other_scores()["nearest_watts"]["mae_watts"].mean
     name: IntervalScoreName = "interval_score_watts"
     return IntervalGain(served[name].mean, constant[name].mean, nearest)
-
-
-def pooled_model(gpu: str, source: str, checkpoints: Checkpoints) -> tuple[LaunchedTable, Fit]:
-    """The rows of a board with launch features, and how its extra trees are fitted."""
-    own = launched_table(gpu, source=source)
-    others = [peer for peer in peer_tables(source) if peer.gpu != gpu]
-    return own, pooled_fits(own, others, checkpoints)[own.served]
 
 
 def known_lines(seeds: Sequence[int], checkpoints: Checkpoints) -> list[Line]:

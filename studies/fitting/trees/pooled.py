@@ -16,7 +16,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from studies.card_tables import score_table, summary_table
 from studies.fitting.out_of_fold import ASSIGNMENTS, Fit, kept
-from studies.fitting.trees.boosted import Plan, evaluate, power_card
+from studies.fitting.trees.boosted import Plan, boosted_fit, evaluate, power_card
 from studies.fitting.trees.tables import (
-    POWERQUANT_SOURCE,
     SOURCE,
     SOURCES,
     TrainingTable,
@@ -42,7 +41,7 @@ from wattcast.models.power.boosted import LAUNCH_FEATURES, launch_features
 from wattcast.models.store import NATIVE_NAMES, ONNX_NAME, PACKAGED_ARTIFACTS
 from wattcast.training.engine import Checkpoints
 from wattcast.training.evaluation.scores import Floats, Predict, Rows
-from wattcast.training.families import library_versions
+from wattcast.training.families import get_family, library_versions
 from wattcast.training.power_rows import rows_of
 from wattcast.training.provenance import fingerprint, write_artifact, write_background
 
@@ -58,27 +57,21 @@ kernels left out, leaves of 8 by 3 %."""
 
 @dataclass(frozen=True)
 class Forest:
-    """Extra trees grown on logarithms of watts; a leaf answers the watts of its mean logarithm.
-    ``share`` of the answer are the trees', the rest is ``centre_watts``."""
+    """Extra trees grown on logarithms of watts; a leaf answers the watts of its mean logarithm."""
 
     trees: Any
-    centre_watts: float
-    share: float
 
     def predict(self, vectors: Floats) -> Floats:
         """Watts ``[m]``: the mean over the trees."""
         inputs = np.asarray(vectors, dtype=np.float32)
         each = [np.exp(tree.predict(inputs)) for tree in self.trees.estimators_]
-        return np.asarray(self.centre_watts * (1 - self.share) + self.share * np.mean(each, axis=0))
+        return np.asarray(np.mean(each, axis=0))
 
 
 def grow(
     vectors: Floats,
     log_watts: Floats,
     weights: Floats,
-    *,
-    centre_watts: float,
-    share: float = 1.0,
     settings: Mapping[str, Any] = SETTINGS,
 ) -> Forest:
     """Grow trees on vectors ``[n, k]``, ln watts and weights ``[n]``."""
@@ -86,7 +79,7 @@ def grow(
 
     trees = ExtraTreesRegressor(**settings, n_jobs=1)
     trees.fit(np.asarray(vectors, dtype=np.float32), log_watts, sample_weight=weights)
-    return Forest(trees, centre_watts, share)
+    return Forest(trees)
 
 
 def as_booster(forest: Forest, features: int) -> Any:
@@ -108,11 +101,7 @@ def as_booster(forest: Forest, features: int) -> Any:
     learner["feature_names"], learner["feature_types"] = [], []
     count = len(forest.trees.estimators_)
     model = learner["gradient_booster"]["model"]
-    # What is not the trees' is a tree of one leaf: base_score is written differently by version.
-    trees = [_leaf(forest.centre_watts * (1 - forest.share), features)] if forest.share < 1 else []
-    trees += [
-        _tree(tree.tree_, features, forest.share / count) for tree in forest.trees.estimators_
-    ]
+    trees = [_tree(tree.tree_, features, 1 / count) for tree in forest.trees.estimators_]
     model["trees"] = [{**tree, "id": at} for at, tree in enumerate(trees)]
     model["tree_info"] = [0] * len(trees)
     model["gbtree_model_param"]["num_trees"] = str(len(trees))
@@ -152,19 +141,6 @@ def _breadth_first(left: Any, right: Any) -> tuple[Any, Any, Any]:
             parents += [at, at]
         at += 1
     return np.array(order), np.array(parents), np.array(children)
-
-
-def _leaf(value: float, features: int) -> dict[str, Any]:
-    one = np.zeros(1)
-    return _written(
-        features,
-        left=one - 1,
-        right=one - 1,
-        parents=one + 2**31 - 1,
-        indices=one,
-        conditions=one + value,
-        cover=one + 1,
-    )
 
 
 def _written(
@@ -239,15 +215,12 @@ class Part:
 def pooled_fit(
     own: Part,
     peers: Sequence[Part] = (),
-    *,
-    share: float = 1.0,
     settings: Mapping[str, Any] = SETTINGS,
 ) -> Fit:
     """Fits on training rows of ``own`` and those of ``peers`` whose kernels are not left out.
 
     Training rows are rows of ``own`` with groups numbered as in ``Rows.of``: a group without
-    one is left out of the peers, too. ``share`` of the answer is the trees'; the rest is the
-    median of the training rows' kernels. Known rows of a test are not used: anchoring is for them.
+    one is left out of the peers, too. Known rows of a test are not used: anchoring is for them.
     """
     names = np.unique(own.groups)
 
@@ -255,7 +228,7 @@ def pooled_fit(
         groups = names[train.groups]
         part = Part(own.gpu, train.vectors, train.watts, groups)
         without = left_out(names, groups)
-        fitted = fit_pooled(part, peers, without, share=share, settings=settings)
+        fitted = fit_pooled(part, peers, without, settings)
 
         def predict(known: Rows, test: Rows) -> Floats:
             return fitted.predict(filled(test.vectors, train.vectors))
@@ -274,8 +247,6 @@ def fit_pooled(
     own: Part,
     peers: Sequence[Part],
     without: frozenset[str] = frozenset(),
-    *,
-    share: float = 1.0,
     settings: Mapping[str, Any] = SETTINGS,
 ) -> Forest:
     """Trees on all rows of ``own`` and the rows of ``peers`` of no kernel group in ``without``."""
@@ -293,9 +264,7 @@ def fit_pooled(
         filled(everything, everything),
         np.concatenate(targets),
         np.concatenate(weights),
-        centre_watts=_kernel_median(own),
-        share=share,
-        settings=settings,
+        settings,
     )
 
 
@@ -311,16 +280,13 @@ def save(forest: Forest, folder: Path, features: int) -> None:
     (folder / ONNX_NAME).write_bytes(converted.SerializeToString())
 
 
-def hyperparameters(
-    peers: Sequence[Part], share: float, settings: Mapping[str, Any] = SETTINGS
-) -> dict[str, Any]:
+def hyperparameters(peers: Sequence[Part]) -> dict[str, Any]:
     """What a card says of the fit."""
     return {
-        **settings,
+        **SETTINGS,
         "rows_per_kernel_power": ROWS_PER_KERNEL_POWER,
         "peers": ", ".join(peer.gpu for peer in peers),
         "peer_weight": PEER_WEIGHT,
-        "share_of_trees": share,
     }
 
 
@@ -328,11 +294,6 @@ def _weights(groups: Names) -> Floats:
     _, index, counts = np.unique(groups, return_inverse=True, return_counts=True)
     weights = counts[index] ** -ROWS_PER_KERNEL_POWER
     return np.asarray(weights / weights.mean()) if len(weights) else np.zeros(0)
-
-
-def _kernel_median(part: Part) -> float:
-    medians = [np.median(part.watts[part.groups == name]) for name in np.unique(part.groups)]
-    return float(np.median(medians))
 
 
 def filled(vectors: Floats, like: Floats) -> Floats:
@@ -346,29 +307,6 @@ def filled(vectors: Floats, like: Floats) -> Floats:
 
 
 # --- tables, fits and artifacts -----------------------------------------------------------------
-
-TREE_SHARES: Mapping[tuple[str, str], float] = {
-    (POWERQUANT_SOURCE, "tesla-k80"): 0.25,
-    (POWERQUANT_SOURCE, "tesla-v100"): 0.75,
-    (POWERQUANT_SOURCE, "ampere-84sm"): 0.5,
-    (POWERQUANT_SOURCE, "ada-24sm"): 0.25,
-}
-"""Share of the answer that is the extra trees', the rest being the median kernel: ten kernels
-tell little of an eleventh. Of a quarter, a half, three quarters and all the one with the least
-percentage error on kernels left out in assignments 100 to 104; scores are of 0 to 9. Else all."""
-
-
-def tree_share(table: TrainingTable) -> float:
-    """Of ``TREE_SHARES``."""
-    return TREE_SHARES.get((table.source, table.gpu), 1.0)
-
-
-TREE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    SOURCE: SETTINGS,
-    # Three hundred rows of each of ten kernels: larger leaves, for files of a fair size.
-    POWERQUANT_SOURCE: {**SETTINGS, "min_samples_leaf": 16},
-}
-"""Settings of the extra trees."""
 
 
 class LaunchedTable(TrainingTable):
@@ -415,27 +353,24 @@ def launched_table(gpu: str, root: Path | None = None, source: str = SOURCE) -> 
     return LaunchedTable(**vars(training_table(gpu, root, source)))
 
 
-def peer_tables(source: str, root: Path | None = None) -> list[LaunchedTable]:
-    """Tables of a source whose rows may join another GPU's training.
+def peer_tables(gpu: str, root: Path | None = None) -> list[LaunchedTable]:
+    """The thesis' tables of the other GPUs, whose rows join the training on one.
 
     None of PowerQuant: its files hold the same dozen kernels, and a kernel that is left out is
     left out of all of them. Raises DataError for missing or defective data.
     """
-    if source != SOURCE:
-        return []
-    return [launched_table(gpu, root, source) for gpu in SOURCES[source][1]]
+    return [launched_table(other, root) for other in SOURCES[SOURCE][1] if other != gpu]
 
 
 def pooled_fits(
     table: LaunchedTable, peers: Sequence[LaunchedTable], checkpoints: Checkpoints | None = None
 ) -> dict[Table, Fit]:
     """How the extra trees are fitted on training rows of each table of one GPU."""
-    share, trees = tree_share(table), TREE_SETTINGS[table.source]
     fits: dict[Table, Fit] = {}
     for name in table.rows:
         parts = [peer.part(name) for peer in peers]
         settings = {
-            **hyperparameters(parts, share, trees),
+            **hyperparameters(parts),
             **library_versions(LIBRARIES[:1]),
             "gpu": table.gpu,
             "rows": ", ".join(
@@ -443,9 +378,30 @@ def pooled_fits(
                 for part in (table.part(name), *parts)
             ),
         }
-        fit = pooled_fit(table.part(name), parts, share=share, settings=trees)
+        fit = pooled_fit(table.part(name), parts)
         fits[name] = kept(fit, checkpoints or Checkpoints(), FAMILY, settings)
     return fits
+
+
+def shipped_fit(
+    gpu: str, source: str, checkpoints: Checkpoints | None = None
+) -> tuple[LaunchedTable, Fit]:
+    """The rows of a board as served, and how the model that ships for it is fitted on some of
+    them: the extra trees on the thesis' boards, CatBoost on PowerQuant's. Raises DataError."""
+    table = launched_table(gpu, source=source)
+    if source == SOURCE:
+        return table, pooled_fits(table, peer_tables(gpu), checkpoints)[table.served]
+    fit = boosted_fit(get_family("catboost"), checkpoints or Checkpoints())
+    count = len(table.features)
+
+    def narrow(rows: Rows) -> Rows:
+        return replace(rows, vectors=rows.vectors[:, :count])
+
+    def narrowed(train: Rows) -> Predict:
+        predict = fit(narrow(train))
+        return lambda known, test: predict(narrow(known), narrow(test))
+
+    return table, narrowed
 
 
 def train_pooled(
@@ -457,7 +413,6 @@ def train_pooled(
 ) -> ModelCard:
     """Evaluate the trees of one GPU, fit them, and write their artifact below ``out_dir``."""
     label = f"{table.gpu} {FAMILY}"
-    share, settings = tree_share(table), TREE_SETTINGS[table.source]
     fits = pooled_fits(table, peers, plan.checkpoints)
     evaluation = evaluate(table.launched, fits, plan, progress, label)
     others = [peer.part(table.served) for peer in peers]
@@ -466,14 +421,14 @@ def train_pooled(
         FAMILY,
         evaluation,
         plan,
-        hyperparameters=hyperparameters(others, share, settings),
+        hyperparameters=hyperparameters(others),
         libraries=LIBRARIES,
         features=table.launched_features,
         beside=peers,
     )
     progress(f"{label}: final fit")
     own = table.part(table.served)
-    forest = fit_pooled(own, others, share=share, settings=settings)
+    forest = fit_pooled(own, others)
     vectors = table.launched[table.served].vectors
 
     def write(folder: Path) -> None:
@@ -486,8 +441,7 @@ def train_pooled(
 def main(arguments: Sequence[str]) -> int:
     """Fit and print scores; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m studies extra-trees")
-    parser.add_argument("--source", action="append", choices=list(SOURCES), help="else every one")
-    parser.add_argument("--gpu", action="append", help="else every one of the source")
+    parser.add_argument("--gpu", action="append", choices=list(SOURCES[SOURCE][1]))
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -495,12 +449,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     plan = Plan(options.assignments, jobs=options.jobs, checkpoints=Checkpoints(options.resume))
     cards = []
-    for source in options.source or SOURCES:
-        peers = peer_tables(source)
-        for gpu in (one for one in SOURCES[source][1] if not options.gpu or one in options.gpu):
-            table = launched_table(gpu, source=source)
-            others = [peer for peer in peers if peer.gpu != gpu]
-            cards.append(train_pooled(table, others, options.out, plan, _say))
+    for gpu in options.gpu or SOURCES[SOURCE][1]:
+        table = launched_table(gpu)
+        cards.append(train_pooled(table, peer_tables(gpu), options.out, plan, _say))
     print(summary_table(cards))
     print(score_table(cards))
     return 0

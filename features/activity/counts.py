@@ -327,16 +327,16 @@ def wmma_factors(body: Body) -> tuple[tuple[Instruction, int | str], ...]:
         last = one.operands[-1] if one.operands else None
         if one.opcode.startswith("ld.param") and last is not None and (place := place_of(last)):
             told |= dict.fromkeys(writes(one), place[0])
-        elif one.base == "mov" and isinstance(last, Immediate):
-            told |= dict.fromkeys(writes(one), int(last.value))
+        elif one.base == "mov" and isinstance(last, Immediate) and isinstance(last.value, int):
+            told |= dict.fromkeys(writes(one), last.value)
         elif one.opcode.startswith(("wmma.load.a", "wmma.load.b")):
             lead: int | str = 0
             if len(one.operands) < 3:
                 lead = tile_lines(classify(one.opcode))[1]
             elif isinstance(last, Register):
                 lead = told.get(last.name, 0)
-            elif isinstance(last, Immediate):
-                lead = int(last.value)
+            elif isinstance(last, Immediate) and isinstance(last.value, int):
+                lead = last.value
             found.append((one, lead))
     return tuple(found)
 

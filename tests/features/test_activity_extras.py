@@ -86,6 +86,14 @@ def test_a_matrix_product_multiplies_as_often_as_it_should() -> None:
     assert work.multiply_adds == pytest.approx(n**3, rel=1e-12)
 
 
+@pytest.mark.parametrize("bits", ["FF800000", "7F800000", "7FFFFFFF"])
+def test_a_number_that_is_none_tells_no_stride_of_a_tile(bits: str) -> None:
+    """The maximum that softmax begins with: attention was answered with an OverflowError."""
+    module = read_module(kernel(f"\tmov.f32 %f1, 0f{bits};\n\tst.global.f32 [%rd3], %f1;\n\tret;"))
+    found = analyse(module, "k", Launch.of(32, 256), load_gpu("a100-sxm4-80gb"))
+    assert found.activity.warp_instructions_ptx > 0
+
+
 @pytest.mark.parametrize(("n", "passes"), [(256, 32), (264, 4), (272, 8)])
 def test_lines_of_a_matrix_tile_meet_in_banks_of_l1(n: int, passes: int) -> None:
     """Four loads a tile, each of eight lines: of 512, 528 and 544 bytes."""

@@ -124,7 +124,7 @@ LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 PREDICTING = frozenset(
     {
         *("/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost"),
-        *("/compare", "/judge", "/applications", "/tunings", "/language-models"),
+        *("/compare", "/judge", "/applications", "/tunings", "/language-models", "/fleet"),
     }
 )
 """Calls that take a body and change nothing."""

@@ -1,8 +1,8 @@
 """The questions about a kernel that are answered in one go: each is a function of
 ``wattcast.predictor`` with its messages, all under one noun.
 
-    POST /predict /predict/batch /features /analyze /dvfs /sweep /compare /cost /tunings: code in
-         the body
+    POST /predict /predict/batch /features /analyze /dvfs /sweep /compare /cost /fleet /tunings:
+         code in the body
     GET  /predictions/{prediction_id}/hotspots, .../advice: the code of a prediction kept
 """
 
@@ -27,6 +27,7 @@ from wattcast.predictor import (
     compare,
     cost,
     dvfs,
+    fleet,
     hotspots,
     language_model,
     sweep,
@@ -41,6 +42,7 @@ from wattcast.predictor.messages.compare import CompareAnswer, JudgeAnswer, Judg
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers
 from wattcast.predictor.messages.explain import HotspotsAnswer
+from wattcast.predictor.messages.fleet import FleetAnswer, FleetRequest
 from wattcast.predictor.messages.language_model import (
     LanguageModelAnswer,
     LanguageModelRequest,
@@ -242,6 +244,21 @@ async def post_cost(request: Request, body: CostRequest) -> Response:
     Several kernels with their launches; price and CO2 at the tariff and intensity given.
     """
     return await _run(request, cost.cost, body)
+
+
+@_post(
+    "/fleet",
+    FleetAnswer,
+    "analysis clocks constraints gpu model model-config busy time-limit missing-extra",
+)
+async def post_fleet(request: Request, body: FleetRequest) -> Response:
+    """Place jobs on a fleet of boards.
+
+    Which runs of each job go on which boards, at which power limits: the least joules within
+    the makespan or deadlines given, else the shortest makespan under the power cap. Nothing is
+    stored.
+    """
+    return await _run(request, fleet.fleet, body)
 
 
 @_kept("hotspots", HotspotsAnswer)

@@ -12,6 +12,7 @@ from wattcast.app.cli import inputs
 from wattcast.app.cli.output import Shown, predictor
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest, Tariff
+from wattcast.predictor.messages.fleet import FleetAnswer, FleetRequest
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -42,6 +43,41 @@ def cost(file: Annotated[Path, typer.Argument(metavar="FILE")], prices: PriceOpt
         inputs.fail("give --price-per-kwh and --currency together")
     body = inputs.read_json(file, dict, "a JSON object, as POST /cost takes it")
     return run(predictor(), CostRequest.model_validate({**body, **told}))
+
+
+# ``wattcast fleet``: which jobs go on which boards, at which power limits.
+
+
+class FleetOptions(inputs.Options):
+    """What the placement must keep to."""
+
+    panel = inputs.OWN
+    members = inputs.scalars(FleetRequest)
+
+
+class FleetBoards(inputs.Options):
+    """What there is."""
+
+    panel = inputs.OWN
+    reader = inputs.BOARDS
+    members = inputs.fields(FleetRequest, "boards")
+
+
+def fleet(
+    jobs: Annotated[Path, typer.Argument(metavar="JOBS")], boards: FleetBoards, keep: FleetOptions
+) -> FleetAnswer:
+    """Place jobs on a fleet of boards: which goes where, at which power limit.
+
+    The least joules within --makespan or the jobs' deadlines, else the shortest makespan.
+
+    Args:
+        jobs: TOML file of jobs as POST /fleet takes them; file names a kernel's code, config a
+            model's config.json, both beside it.
+    """
+    from wattcast.app.python.code import read_jobs
+    from wattcast.predictor.fleet import fleet as run
+
+    return run(predictor(), inputs.request(FleetRequest, read_jobs(jobs), boards, keep))
 
 
 TOLD_EVERY, ANALYSED_EVERY = 500_000, 50

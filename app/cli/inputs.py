@@ -239,6 +239,12 @@ def _shapes(text: str) -> list[list[int]]:
     return [[int(size) for size in shape.split("x")] for shape in text.split(",")]
 
 
+def _boards(text: str) -> dict[str, int]:
+    pairs = [each.rpartition(":") for each in text.split(",")]
+    return {name.strip() or number: int(number) if name else 1 for name, _, number in pairs}
+
+
+BOARDS = Reader(_boards, "boards of each kind", "h100-sxm5:8,l40s:16")
 PAIR = Reader(_pair, "CORE/MEMORY in MHz", "1164/3505")
 NUMBERS = Reader(_numbers, "whole numbers", "24,32 or 300..700")
 SHAPES = Reader(_shapes, "shapes separated by commas", "64,128 or 16x16")
@@ -252,6 +258,8 @@ _NAMES = {
     "registers_per_thread": "registers",
     "power_limit_watts": "power_limit",
     "power_limits_watts": "power_limits",
+    "power_cap_watts": "power_cap",
+    "makespan_seconds": "makespan",
     "registers": "try_registers",
     "include_unproven": "all_shapes",
     "most_slowdown": "max_slowdown",

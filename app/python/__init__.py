@@ -9,7 +9,8 @@ code differs from old; ``sweep`` about launch shapes, ``dvfs`` about clocks; ``h
 energy goes, ``advise`` and ``fusion`` what to change; ``explain`` what each feature adds, for
 shap's plots; ``vector`` for the features a model sees, ``analyze`` for the analysis itself;
 ``rank_triton`` for the configurations of a Triton kernel, ``estimate`` for its launches;
-``application`` for the energy of all kernels in a trace; ``operator`` and ``language_model`` for
+``application`` for the energy of all kernels in a trace; ``fleet`` for which jobs go on which
+boards; ``operator`` and ``language_model`` for
 that of library kernels and whole models; ``gpus`` lists what can be asked about.
 
 Code is PTX or CUDA text, the path of a file, or a kernel of Triton, torch's inductor, Numba or CuPy
@@ -24,7 +25,6 @@ a ``pydantic.ValidationError``.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
     from wattcast.predictor.messages.compare import CompareAnswer
     from wattcast.predictor.messages.dvfs import DvfsAnswer
     from wattcast.predictor.messages.explain import HotspotsAnswer
+    from wattcast.predictor.messages.fleet import FleetAnswer
     from wattcast.predictor.messages.language_model import LanguageModelAnswer
     from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
 
@@ -179,8 +180,9 @@ def language_model(
     from wattcast.predictor.messages.language_model import LanguageModelRequest
 
     if not isinstance(config, Mapping):
-        path = Path(config)
-        config = json.loads((path / "config.json" if path.is_dir() else path).read_bytes())
+        from wattcast.app.python.code import read_config
+
+        config = read_config(Path(config))
     more = {"batch": batch, "prompt": prompt, "generate": generate, **options}
     request = LanguageModelRequest.model_validate({"config": config, "gpu": gpu, **more})
     return use_case.language_model(_predictor(registry), request)
@@ -463,6 +465,34 @@ def dvfs(
         request = OperatorDvfsRequest.model_validate(given)
         return clocked.dvfs_of_operator(_predictor(registry), request)
     return clocked.dvfs(_predictor(registry), _request(DvfsRequest, ptx, grid, block, **given))
+
+
+def fleet(
+    jobs: str | os.PathLike[str] | Sequence[Mapping[str, Any]],
+    *,
+    boards: Mapping[str, int] | None = None,
+    registry: bool = True,
+    **options: Any,
+) -> FleetAnswer:
+    """Which jobs go on which boards, at which power limits, as ``POST /fleet`` answers.
+
+    ``jobs`` is a TOML file, or a list of jobs: a ``name``, ``runs``, and a ``kernel`` (its ``file``
+    or ``ptx`` or ``cuda``, and ``launch``), an ``operator`` or a ``model`` (whose ``config`` may be
+    a path). ``boards`` is ``{"h100-sxm5": 8}``; ``options`` are ``power_cap_watts``,
+    ``makespan_seconds`` and ``limits``.
+    Raises ConstraintError where no placement keeps to them, and what predictions raise for a job
+    that runs on none of the boards.
+    """
+    from wattcast.app.python.code import placed_jobs, read_jobs
+    from wattcast.predictor import fleet as use_case
+    from wattcast.predictor.messages.fleet import FleetRequest
+
+    if isinstance(jobs, str | os.PathLike):
+        body = read_jobs(Path(jobs))
+    else:
+        body = {"jobs": placed_jobs(jobs)}
+    more = {**options, **({} if boards is None else {"boards": dict(boards)})}
+    return use_case.fleet(_predictor(registry), FleetRequest.model_validate({**body, **more}))
 
 
 def fusion(

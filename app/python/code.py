@@ -13,8 +13,10 @@ their libraries document, so that none of these needs to be installed:
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import tomllib
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -246,6 +248,51 @@ def _of_kind(text: str) -> Source:
     """CUDA source where it has a kernel and no ``.version``, which every PTX module begins with."""
     cuda = "__global__" in text and not re.search(r"^\s*\.version\b", text, re.M)
     return Source("cuda" if cuda else "ptx", text)
+
+
+# --- files of jobs -------------------------------------------------------------------------------
+
+
+def read_jobs(path: Path) -> dict[str, Any]:
+    """The body of a fleet's request from a TOML file. Raises DataError."""
+    try:
+        body = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}", file=str(path)) from error
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
+        raise DataError(f"{path}: not TOML: {error}", file=str(path)) from error
+    jobs = body.get("jobs")
+    return {**body, "jobs": placed_jobs(jobs, path.parent) if isinstance(jobs, list) else jobs}
+
+
+def placed_jobs(jobs: Sequence[Any], folder: Path = Path()) -> list[Any]:
+    """Jobs of a fleet with their files read: ``file`` of a kernel, and the path of a ``config``.
+    What is no job is left to the request to refuse. Raises DataError."""
+    return [_job(each, folder) for each in jobs]
+
+
+def _job(job: Any, folder: Path) -> Any:
+    if not isinstance(job, Mapping):
+        return job
+    kernel, model = job.get("kernel"), job.get("model")
+    if isinstance(kernel, Mapping) and isinstance(kernel.get("file"), str | os.PathLike):
+        code = _from_file(folder / kernel["file"])
+        read = {code.member: code.text, **({"headers": code.headers} if code.headers else {})}
+        named = {name: each for name, each in kernel.items() if name != "file"}
+        return {**job, "kernel": {**read, **named}}
+    if isinstance(model, Mapping) and isinstance(model.get("config"), str | os.PathLike):
+        return {**job, "model": {**model, "config": read_config(folder / model["config"])}}
+    return job
+
+
+def read_config(path: Path) -> Any:
+    """A language model's ``config.json``, or that of its folder. Raises DataError."""
+    try:
+        return json.loads((path / "config.json" if path.is_dir() else path).read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}", file=str(path)) from error
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON: {error}", file=str(path)) from error
 
 
 # --- compiled kernels ----------------------------------------------------------------------------

@@ -27,13 +27,11 @@ Tokens = Annotated[int, Field(strict=True, ge=0, le=MOST_TOKENS)]
 Phase = Literal["prefill", "decode", "forward", "backward", "optimizer"]
 
 
-class LanguageModelRequest(shared.Message):
-    """A decoder by its ``config.json``, and what it is asked to do on a GPU."""
+class LanguageModelWork(shared.Message):
+    """A decoder by its ``config.json``, and what it is asked to do."""
 
     config: dict[str, Any] = Field(max_length=512)
     """Fields of a Hugging Face `config.json`; nothing is downloaded."""
-    gpu: shared.Name
-    """GPU id or alias; see GET /gpus."""
     batch: Batch = 1
     """Sequences at once."""
     prompt: Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)] = 1024
@@ -44,24 +42,31 @@ class LanguageModelRequest(shared.Message):
     """Of weights and products; `fp8` and the like stay in the weights."""
     kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
     """Of the cache."""
-    tensor_parallel: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
-    """GPUs that share each product; the answer is for all of them together."""
-    power_limit_watts: shared.PowerLimit = None
     train: bool = False
     """One training step in the place of an inference."""
     overhead_share: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
     """Added to times and energies for what is not in them, as a share."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _formats_by_any_name(cls, given: Any) -> Any:
+        return with_formats(given)
+
+
+class LanguageModelRequest(LanguageModelWork):
+    """The same on a GPU."""
+
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
+    tensor_parallel: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    """GPUs that share each product; the answer is for all of them together."""
+    power_limit_watts: shared.PowerLimit = None
     batches: list[Batch] = Field(default_factory=list[int], max_length=MOST_POINTS)
     """A curve over batch sizes."""
     power_limits_watts: list[Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]] = Field(
         default_factory=list[float], max_length=MOST_POINTS
     )
     """A curve over power limits, in watts."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _formats_by_any_name(cls, given: Any) -> Any:
-        return with_formats(given)
 
     @model_validator(mode="after")
     def _one_curve(self) -> Self:

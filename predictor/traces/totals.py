@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import hypot, sqrt
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 Told = Literal["code", "code, board never measured", "no code"]
+Source = TypeVar("Source", bound=str)
 
 SHARED: Mapping[Told, float] = {
     "code": 0.05,
@@ -137,21 +138,23 @@ def total_of(
 
 
 def half_width(
-    own: Mapping[tuple[str, Told], Mapping[str, Floats]],
+    own: Mapping[tuple[str, Source], Mapping[str, Floats]],
     idle: Mapping[str, Floats],
     guesses: Collection[str],
     side: int,
+    share: Mapping[Any, float] = SHARED,
 ) -> float:
     """Half width below (0) or above (1) the total: of kernels by kind of board and model, of gaps
-    by kind of board; ``guesses`` are those nobody measured."""
+    by kind of board; ``guesses`` are those nobody measured, ``share`` is what errors of a source
+    have in common."""
     apart = together = 0.0
     for (gpu, told), kernels in own.items():
         each = np.array([both[side] for both in kernels.values()])
         if gpu in guesses and told != "code":
-            together += sqrt(SHARED[told]) * float(each.sum())
-            apart += (1.0 - SHARED[told]) * float((each**2).sum())
+            together += sqrt(share[told]) * float(each.sum())
+            apart += (1.0 - share[told]) * float((each**2).sum())
         else:
-            apart += joined(each, SHARED[told]) ** 2
+            apart += joined(each, share[told]) ** 2
     for gpu, both in idle.items():
         if gpu in guesses:
             together += float(both[side])

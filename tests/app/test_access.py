@@ -34,7 +34,7 @@ PROTECTED = [(m, path) for m, path in ROUTES if scope_needed(m, path) is not Non
 
 READING_POSTS = {
     "/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost", "/compare",
-    "/judge",     "/applications", "/tunings", "/language-models",
+    "/judge", "/applications", "/tunings", "/language-models", "/fleet",
 }  # fmt: skip
 """Calls that take a body and need no more than ``read``: each changes nothing that is stored but
 the record of what was answered."""

@@ -62,6 +62,7 @@ MISSING_FILE = {
     "tune": ("tune", NONE, FILE, *ON, "--problem-size", "64"),
     "app": ("app", NONE, *ON),
     "cost": ("cost", NONE),
+    "fleet": ("fleet", NONE, "--boards", "v100:1"),
     "gpus add": ("gpus", "add", NONE),
     "onboard": ("onboard", "--replay", NONE),
     "retrain": ("retrain", NONE, *ON),

@@ -166,6 +166,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_add: str) -> 
     llama = tomllib.loads((FIXTURES / "language_models.toml").read_text())["llama-3-8b"]
     Path("llama-3-8b.json").write_text(json.dumps(llama["config"]), "utf-8")
     Path("application.json").write_text(json.dumps(application), "utf-8")
+    Path("jobs.toml").write_text(
+        '[[jobs]]\nname = "products"\noperator = {name = "gemm", m = 64, n = 64, k = 64}\n', "utf-8"
+    )
     measured = {
         str(size): {"block_size_x": size, "time": 2.0 + size / 1e4, "nvml_energy": 0.3}
         for size in (64, 128, 256)

@@ -498,7 +498,7 @@ def fleet(
 def fusion(
     launches: Sequence[Mapping[str, Any]], *, gpu: str, registry: bool = True
 ) -> list[Fusion]:
-    """Elementwise passes worth fusing with the product of matrices before them.
+    """Elementwise passes worth fusing with the product of matrices or the pass before them.
 
     ``launches``, in the order in which they run, hold the arguments of ``predict``: ``ptx``,
     ``grid``, ``block``, ``arguments``... Each answer tells ``kernels``, the ``bytes`` of device

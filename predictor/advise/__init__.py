@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from wattcast.features.activity.counts import QUANTITIES, Activity
 from wattcast.features.errors import ServiceError
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.predictor import parts
@@ -89,13 +90,15 @@ def advise(
 
 
 def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[Fusion]:
-    """Elementwise passes that follow a product of matrices, and what fusing them with it saves.
+    """Elementwise passes that follow a product of matrices or each other, and what fusing them
+    saves.
 
     ``requests`` are launches in the order in which they run, each with one GPU. A pass uses neither
     matrix units, shared memory, barriers nor atomics, and reads from device memory what the launch
-    before it writes, or more: that these are the same data is not known, but to the caller. Fused,
-    that is neither written nor read, and the launch of the pass goes; what else it does is added,
-    though much of it would pass beside the product. Raises as ``advise`` does.
+    before it writes, or more: that these are the same data is not known, but to the caller. Of two
+    passes both read each word once (a stencil does not). Fused, that is neither written nor read,
+    and the launch of the pass goes; what else it does is added, though much of it would pass beside
+    a product. Raises as ``advise`` does.
     """
     found: list[Fusion] = []
     chain: list[Adviser] = []
@@ -103,10 +106,8 @@ def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[Fu
         assert request.gpu is not None
         gpu = predictor.gpus.load(request.gpu)
         next_ = Adviser(predictor, request, predictor.sources.read(request, gpu), gpu)
-        if chain and not next_.follows(chain[-1]):
-            chain = []
-        if chain or next_.analysis.extras.tensor:
-            chain = [*chain, next_] if chain and not next_.analysis.extras.tensor else [next_]
+        on = chain and next_.follows(chain[-1]) and (chain[0].multiplies or next_.once)
+        chain = [*chain, next_] if on else [next_] if next_.multiplies or next_.once else []
         if len(chain) > 1:
             told = _fused(chain)
             found = [*(found[:-1] if len(chain) > 2 else found), told]
@@ -114,24 +115,35 @@ def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[Fu
 
 
 def _fused(chain: Sequence[Adviser]) -> Fusion:
-    """A product with the passes after it, as launches and as one."""
+    """A product or pass with the passes after it, as launches and as one."""
     before = Outcome.together(each.before for each in chain)
-    after = []
+    after: list[Activity] = []
     for number, each in enumerate(chain):
         activity = each.analysis.activity
         kept = chain[number - 1].written if number else 0.0
         gone = each.written if number + 1 < len(chain) else 0.0
+        loads, stores = (
+            max(0.0, 1.0 - less / max(many, 1.0))
+            for less, many in (
+                (kept, activity.global_load_sectors), (gone, activity.global_store_sectors),
+            )
+        )  # fmt: skip
         less = replace(
             activity,
             kernel_launches=0 if number else activity.kernel_launches,
-            global_load_sectors=max(0.0, activity.global_load_sectors - kept),
-            global_store_sectors=max(0.0, activity.global_store_sectors - gone),
+            global_load_sectors=loads * activity.global_load_sectors,
+            global_load_requests=loads * activity.global_load_requests,
+            load_requests_per_warp=loads * activity.load_requests_per_warp,
+            global_store_sectors=stores * activity.global_store_sectors,
+            global_store_requests=stores * activity.global_store_requests,
             l2_sectors=max(0.0, activity.l2_sectors - kept - gone),
             dram_read_sectors=max(0.0, activity.dram_read_sectors - kept),
             dram_write_sectors=max(0.0, activity.dram_write_sectors - gone),
         )
-        after.append(each.outcome(less))
-    then = Outcome.together(after)
+        after.append(less)
+    then = Outcome.together(one.outcome(less) for one, less in zip(chain, after, strict=True))
+    if not chain[0].multiplies:
+        then = chain[0].outcome(_added(after))
     spared = 2 * SECTOR_BYTES * sum(each.written for each in chain[:-1])
     names = [each.analysis.function.demangled for each in chain]
     passes = " and ".join(names[1:])
@@ -140,11 +152,18 @@ def _fused(chain: Sequence[Adviser]) -> Fusion:
         kernels=names,
         bytes=spared,
         detail=f"{names[0]} writes what {passes} read again, element by element",
-        remedy=f"compute {passes} on the sums before {names[0]} stores them",
+        remedy=f"compute {passes} on the results before {names[0]} stores them",
         before=before,
         after=then,
         gain=gain(before, then),
     )
+
+
+def _added(passes: Sequence[Activity]) -> Activity:
+    """Passes in one launch, that of the first: each thread does what one of each does."""
+    values = [each.values() for each in passes]
+    names = QUANTITIES[QUANTITIES.index("warp_instructions_ptx") :]
+    return replace(passes[0], **{name: sum(each[name] for each in values) for name in names})
 
 
 def _worth_it(saved: Gain) -> bool:

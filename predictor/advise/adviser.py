@@ -143,16 +143,28 @@ class Adviser:
         """Sectors that reach device memory."""
         return self.analysis.activity.dram_write_sectors
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether this is a product on matrix units."""
+        return bool(self.analysis.extras.tensor)
+
+    @property
+    def passes(self) -> bool:
+        """Whether no thread may need what others of the launch compute."""
+        activity = self.analysis.activity
+        held = activity.shared_requests or activity.barriers or activity.atomic_requests
+        return not (held or self.multiplies)
+
+    @property
+    def once(self) -> bool:
+        """Whether it passes over data of device memory that no two threads read."""
+        activity = self.analysis.activity
+        return self.passes and activity.dram_read_sectors >= SAME * activity.global_load_sectors
+
     def follows(self, other: Adviser) -> bool:
         """Whether this may be an elementwise pass over what ``other`` wrote."""
-        activity, extras = self.analysis.activity, self.analysis.extras
-        held = activity.shared_requests or activity.barriers or activity.atomic_requests
-        return (
-            self.gpu.id == other.gpu.id
-            and not extras.tensor
-            and not held
-            and activity.dram_read_sectors >= SAME * other.written > 0
-        )
+        reads = self.analysis.activity.dram_read_sectors
+        return self.gpu.id == other.gpu.id and self.passes and reads >= SAME * other.written > 0
 
     def findings(self) -> Iterator[Advice | Advised]:
         """What is found in the code, mended; without a gain where that would rest on a guess."""

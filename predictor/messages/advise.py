@@ -132,11 +132,11 @@ class Patch(Answer):
 
 
 class Fusion(Answer):
-    """Elementwise passes worth fusing with the product of matrices before them."""
+    """Elementwise passes worth fusing with the product of matrices or the pass before them."""
 
     code: Literal["unfused_passes"]
     kernels: list[str]
-    """The product, then the passes, in order."""
+    """The product or first pass, then the others, in order."""
     bytes: float
     """Of device memory, neither written nor read any more."""
     detail: str

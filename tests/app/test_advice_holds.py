@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from studies.advice.study import PTX
+from studies.end_to_end import FOLDER, programs
+from tests.app.test_advice_tensor import gemm
 from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
 from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.app.services import Services
@@ -25,6 +28,7 @@ WITHIN = 0.05
 
 TEXT = PTX.read_text(encoding="utf-8")
 BLOCKS = (128, 256, 384, 512, 1024)
+BOARDS = ("tesla-v100", "a100-sxm4-40gb", "h100-sxm5", "rtx-4090")
 THREADS = 4096 * 256
 
 ROWS = {"elements": THREADS + 1, "values": "sorted", "low": 0, "high": 32 * THREADS}
@@ -68,7 +72,7 @@ def test_a_sweep_makes_up_the_same_rows(services: Services) -> None:
     assert max(seconds) < 1.1 * min(seconds)
 
 
-@pytest.mark.parametrize("gpu", ["tesla-v100", "a100-sxm4-40gb", "h100-sxm5", "rtx-4090"])
+@pytest.mark.parametrize("gpu", BOARDS)
 def test_what_rests_on_a_guess_gets_no_number_and_asks_for_the_data(
     services: Services, gpu: str
 ) -> None:
@@ -120,7 +124,7 @@ def launches() -> Iterator[tuple[FixtureKernel, Shape, str, bool]]:
     """Kernels in launches of 2 sizes on 4 boards, with their numbers given and without."""
     for kernel in KERNELS:
         for shape in (kernel.shapes[-1], kernel.large):
-            for gpu in ("tesla-v100", "a100-sxm4-40gb", "h100-sxm5", "rtx-4090"):
+            for gpu in BOARDS:
                 for given in (True, False):
                     yield kernel, shape, gpu, given
 
@@ -147,19 +151,42 @@ def test_every_number_is_met_by_the_prediction_of_the_change(
             "dynamic_shared_bytes": shape.dynamic_shared_bytes,
             "arguments": numbers(shape) if given else {},
         }
-        request = asked(kernel.entry, gpu, text, **launch)
-        found = told(services, request)
-        where = f"{kernel.name} {launch} on {gpu}"
-        assumed = predict(services, request)["trip_counts"]
-        if any(each["how"] == "assumed" for each in assumed):
-            assert not found.advice, where
-        for each in found.advice:
-            if each.request is None and each.changed_ptx is None:
-                assert each.promise != "estimate", where
-                continue
-            changed = {**request.model_dump(exclude_defaults=True), **(each.request or {})}
-            changed["ptx"] = each.changed_ptx or text
-            then = predict(services, PredictRequest.model_validate(changed))
-            told_of = f"{each.code} of {where}"
-            assert then["time"]["seconds"] == pytest.approx(each.after.seconds, rel=WITHIN), told_of
-            assert then["energy"]["joules"] == pytest.approx(each.after.joules, rel=WITHIN), told_of
+        hold(services, asked(kernel.entry, gpu, text, **launch), f"{kernel.name} {launch} on {gpu}")
+
+
+def hold(services: Services, request: PredictRequest, where: str) -> None:
+    """Nothing is told of a launch where trips are a guess; every number of advice that changes the
+    launch or the PTX is met by the prediction of the change."""
+    found = told(services, request)
+    assumed = predict(services, request)["trip_counts"]
+    if any(each["how"] == "assumed" for each in assumed):
+        assert not found.advice, where
+    for each in found.advice:
+        if each.request is None and each.changed_ptx is None:
+            assert each.promise != "estimate", where
+            continue
+        changed = {**request.model_dump(exclude_defaults=True), **(each.request or {})}
+        changed["ptx"] = each.changed_ptx or request.ptx
+        then = predict(services, PredictRequest.model_validate(changed))
+        told_of = f"{each.code} of {where}"
+        assert then["time"]["seconds"] == pytest.approx(each.after.seconds, rel=WITHIN), told_of
+        assert then["energy"]["joules"] == pytest.approx(each.after.joules, rel=WITHIN), told_of
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get(FOLDER), reason=f"no PTX of the public programs ({FOLDER} is not set)"
+)
+@pytest.mark.parametrize("gpu", BOARDS)
+def test_numbers_for_public_programs_are_met(services: Services, gpu: str) -> None:
+    for each in programs():
+        request = PredictRequest.model_validate(each.request(gpu, model="physical"))
+        hold(services, request, f"{each.name} on {gpu}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", BOARDS[1:])
+def test_numbers_for_products_of_triton_are_met(services: Services, gpu: str) -> None:
+    for name in ("gemm_square.sm_80/1", "gemm_square.sm_80/4", "gemm_fp16.sm_80/32x64x32x2x5"):
+        for side in (512, 4096):
+            hold(services, gemm(name, gpu, side, side, side), f"{name}, {side} on {gpu}")

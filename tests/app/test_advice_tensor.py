@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import wattcast
+from studies.advice.study import PTX
 from tests.fixtures.triton.build import HERE
 from wattcast.app.services import Services
 from wattcast.predictor.advise import advise
@@ -186,6 +187,26 @@ def test_passes_after_a_product_save_what_they_write_and_read_again() -> None:
     (twice,) = wattcast.fusion(launches(side, *2 * ["bias_gelu"]), gpu="a100", registry=False)
     assert twice["bytes"] == pytest.approx(2 * found["bytes"])
     assert twice["gain"]["joules"] > found["gain"]["joules"]
+
+
+def stream(words: int, kernel: str = "axpy_words") -> dict[str, Any]:
+    given = {"ptx": PTX.read_text(encoding="utf-8"), "kernel": kernel, "arguments": {"2": words}}
+    return {**given, "grid": [words // 256], "block": [256]}
+
+
+def test_two_streaming_kernels_save_what_one_writes_and_the_other_reads() -> None:
+    words = 1 << 24
+    (found,) = wattcast.fusion(2 * [stream(words)], gpu="a100", registry=False)
+    assert found["kernels"] == ["axpy_words", "axpy_words"]
+    assert found["bytes"] == pytest.approx(2 * 4 * words, rel=0.01)
+    alone = wattcast.predict(**stream(words), gpu="a100", model="physical", registry=False)
+    assert alone.time is not None
+    # Of four streams of equal length two are left.
+    assert found["gain"]["seconds"] == pytest.approx(alone.time.seconds, rel=0.1)
+    assert found["gain"]["joules"] > 0
+    turned = {**stream(4096, "transpose_padded"), "grid": [128, 128], "block": [32, 8]}
+    for other in (stream(words // 2), turned):  # reads half of it; has to wait for other threads
+        assert not wattcast.fusion([stream(words), other], gpu="a100", registry=False)
 
 
 @pytest.mark.slow

@@ -46,6 +46,7 @@ several always looks a little better than it is."""
 _SHRINKAGE = 3.0
 """Known rows that the prior slope of the affine map counts as: 1, power varies as elsewhere."""
 _TREES, _DRAWS = 100, 8
+FOLDS = 10
 _SEED = 7
 
 
@@ -242,9 +243,9 @@ class Calibrator:
         return _gains({name: each.mean() for name, each in errors.items()})
 
 
-def left_out_errors(ways: Mapping[str, Way], known: Launches, folds: int = 10) -> dict[str, float]:
+def left_out_errors(ways: Mapping[str, Way], known: Launches) -> dict[str, float]:
     """Mean absolute error in watts of each way on known launches left out in turn."""
-    fold = np.arange(len(known)) % min(folds, len(known))
+    fold = np.arange(len(known)) % min(FOLDS, len(known))
     errors = {name: np.empty(len(known)) for name in ways}
     for each in np.unique(fold):
         rest, out = known.take(np.flatnonzero(fold != each)), np.flatnonzero(fold == each)

@@ -205,11 +205,9 @@ def unit_seconds(work: Work, gpu: GpuProfile, clocks: ClockPair) -> dict[str, fl
     }
 
 
-def part_seconds(
-    work: Work, gpu: GpuProfile, clocks: ClockPair, constants: WorkConstants | None = None
-) -> dict[str, float]:
+def part_seconds(work: Work, gpu: GpuProfile, clocks: ClockPair) -> dict[str, float]:
     """Seconds each of ``PARTS`` would take alone. Raises as ``unit_seconds``."""
-    factors = (constants or work_schema().constants).factors
+    factors = work_schema().constants.factors
     units = unit_seconds(work, gpu, clocks)
     return {name: factors[name] * seconds for name, seconds in units.items()}
 
@@ -220,7 +218,7 @@ def p_norm(parts: Float64s, norm: float) -> Float64s:
     return np.asarray(longest * ((parts / longest) ** norm).sum(axis=0) ** (1 / norm))
 
 
-def combined_seconds(parts: Mapping[str, float], constants: WorkConstants | None = None) -> float:
+def combined_seconds(parts: Mapping[str, float]) -> float:
     """All parts of one launch by ``p_norm``."""
-    norm = (constants or work_schema().constants).norm
+    norm = work_schema().constants.norm
     return float(p_norm(np.array(list(parts.values()))[:, None], norm)[0])

@@ -20,10 +20,10 @@ from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.launch import Launch
-from wattcast.models.clocks import default_clocks
+from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.thesis.code import charge
-from wattcast.models.papers.thesis.delay import DelayTimeModel, issue_rate
-from wattcast.models.papers.thesis.work import KernelWork, latencies
+from wattcast.models.papers.thesis.delay import DelayTerms, DelayTimeModel, issue_rate
+from wattcast.models.papers.thesis.work import KernelWork, known_trips, latencies
 from wattcast.models.time.calibration import spread
 
 MODEL = DelayTimeModel()
@@ -32,6 +32,13 @@ SMALL = KernelWork(
     body("ld.global.f32 %f1, [%rd1];\nadd.f32 %f2, %f1, %f1;\nst.global.f32 [%rd2], %f2;\nret;"),
     Launch.of(13, 256),
 )
+
+
+def terms_of(
+    work: KernelWork, gpu: GpuProfile = K20, clocks: ClockPair | None = None
+) -> DelayTerms:
+    machine = MODEL.machine(work, gpu, clocks or default_clocks(gpu))
+    return machine.terms(known_trips(work)[0], work.registers_per_thread)
 
 
 def seconds(work: KernelWork, gpu: GpuProfile = K20, model: DelayTimeModel = MODEL) -> float:
@@ -50,7 +57,7 @@ def test_every_term_of_a_small_launch_by_hand() -> None:
     b_penalty: MPD = 208e9 x (321 / 706e6) / 128 = 738.8 warps, 104 are in flight: none.
     l_overhead = 0.00002 x 3328 + 1.4489 = 1.51546 us.
     """
-    terms = MODEL.terms(SMALL, K20)
+    terms = terms_of(SMALL, K20)
     assert (terms.active_warps, terms.rounds, terms.blocks) == (8, 2, 1)
     assert terms.thread_cycles == pytest.approx(73.875, abs=1e-12)
     assert terms.schedule_seconds == pytest.approx(147.75 / 706e6, rel=1e-12)
@@ -69,12 +76,12 @@ def test_every_term_of_a_full_gpu_by_hand() -> None:
     832 warps in flight against MPD 738.8: each access waits 832 x 128 / 208e9 - 321 / 706e6
     = 512.000 - 454.674 = 57.326 ns; two accesses, one wave: 0.114652 us.
     """
-    terms = MODEL.terms(replace(SMALL, launch=Launch.of(104, 256)), K20)
+    terms = terms_of(replace(SMALL, launch=Launch.of(104, 256)), K20)
     assert (terms.active_warps, terms.rounds, terms.blocks) == (64, 2, 8)
     assert terms.thread_cycles == pytest.approx(11.166374, abs=1e-6)
     assert terms.schedule_seconds == pytest.approx(0.253062e-6, rel=1e-5)
     assert terms.bottleneck_seconds == pytest.approx(0.114652e-6, rel=1e-5)
-    half_a_wave_more = MODEL.terms(replace(SMALL, launch=Launch.of(156, 256)), K20)
+    half_a_wave_more = terms_of(replace(SMALL, launch=Launch.of(156, 256)), K20)
     assert half_a_wave_more.bottleneck_seconds == terms.bottleneck_seconds  # 416 warps: no wait
 
 
@@ -104,7 +111,7 @@ def test_more_resident_blocks_can_lengthen_it() -> None:
     """
     code = body("mul.lo.s32 %r1, %r2, %r3;\nret;")
     crowded, alone = (
-        MODEL.terms(KernelWork(code, Launch.of(26, 256), (), registers), K20)
+        terms_of(KernelWork(code, Launch.of(26, 256), (), registers), K20)
         for registers in (128, 255)
     )
     assert (alone.active_warps, crowded.active_warps) == (8, 16)
@@ -117,14 +124,14 @@ def test_the_clocks_scale_what_they_drive() -> None:
     """Half the core clock doubles what is cycles; half the memory clock doubles p^m and makes the
     wait 2 x 512 - 454.674 = 569.326 ns an access. The overhead stays."""
     work = replace(SMALL, launch=Launch.of(104, 256))
-    at_default = MODEL.terms(work, K20)
-    slow_core = MODEL.terms(work, K20, default_clocks(K20)._replace(core_mhz=353))
+    at_default = terms_of(work, K20)
+    slow_core = terms_of(work, K20, default_clocks(K20)._replace(core_mhz=353))
     penalty = 16 * 2 * 128 / 208e9  # p^m of two accesses, 16 times: no cycles in it
     assert slow_core.schedule_seconds - penalty == pytest.approx(
         2 * (at_default.schedule_seconds - penalty), rel=1e-9
     )
     assert slow_core.bottleneck_seconds == at_default.bottleneck_seconds
-    slow_memory = MODEL.terms(work, K20, default_clocks(K20)._replace(memory_mhz=1300))
+    slow_memory = terms_of(work, K20, default_clocks(K20)._replace(memory_mhz=1300))
     assert slow_memory.bottleneck_seconds == pytest.approx(2 * 569.326e-9, rel=1e-5)
     assert slow_memory.schedule_seconds == pytest.approx(
         at_default.schedule_seconds + penalty, rel=1e-9

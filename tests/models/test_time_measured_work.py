@@ -21,7 +21,6 @@ from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.time.measured_work import (
     PARTS,
     Work,
-    WorkConstants,
     combined_seconds,
     p_norm,
     part_seconds,
@@ -103,8 +102,6 @@ def test_parts_and_norm_by_hand() -> None:
     parts = np.array([[3.0], [4.0]])
     assert p_norm(parts, 2.0) == pytest.approx([5.0])
     assert p_norm(parts, 1.0) == pytest.approx([7.0])
-    constants = WorkConstants({"a": 1.0, "b": 1.0}, 2.0)
-    assert combined_seconds({"a": 6.0, "b": 8.0}, constants) == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("name", COUNTS)

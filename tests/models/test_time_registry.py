@@ -16,7 +16,7 @@ from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.thesis.scheduling import SchedulingTimeModel
-from wattcast.models.papers.thesis.work import work_of
+from wattcast.models.papers.thesis.work import known_trips, work_of
 from wattcast.models.time.base import TIME_MODELS, get_time_model
 
 CLASSIC = ("delay", "scheduling", "roofline", "volkov")
@@ -92,7 +92,10 @@ def test_the_second_model_of_the_thesis_is_the_same_behind_the_interface(
 ) -> None:
     model = SchedulingTimeModel()
     prediction = model.predict(analysis, K20)
-    result, costs = model.predict_work(work_of(analysis), K20), model.costs(work_of(analysis), K20)
+    work = work_of(analysis)
+    result = model.predict_work(work, K20)
+    machine = model.machine(work, K20, default_clocks(K20))
+    costs = machine.costs(known_trips(work)[0], work.registers_per_thread)
     assert prediction.estimate == result.estimate
     assert prediction.diagnostics == result.diagnostics
     assert sum(prediction.parts.values()) == pytest.approx(result.estimate.value, rel=1e-12)

@@ -23,10 +23,12 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.gpus.sections import LatencyPiece
 from wattcast.features.launch import Launch
+from wattcast.models.clocks import default_clocks
 from wattcast.models.papers.thesis.code import charge
 from wattcast.models.papers.thesis.scheduling import Costs, KernelWork, SchedulingTimeModel
 from wattcast.models.papers.thesis.work import (
     MemoryCounts,
+    known_trips,
     latencies,
     nondecreasing,
     shared_penalty_seconds,
@@ -34,6 +36,11 @@ from wattcast.models.papers.thesis.work import (
 from wattcast.models.time.calibration import spread
 
 MODEL = SchedulingTimeModel()
+
+
+def costs_of(work: KernelWork) -> Costs:
+    machine = MODEL.machine(work, K20, default_clocks(K20))
+    return machine.costs(known_trips(work)[0], work.registers_per_thread)
 
 
 def microseconds(work: KernelWork) -> float:
@@ -63,7 +70,7 @@ def test_every_term_of_a_small_kernel_by_hand() -> None:
         ),
         Launch.of(13, 256),
     )
-    result, costs = MODEL.predict_work(work, K20), MODEL.costs(work, K20)
+    result, costs = MODEL.predict_work(work, K20), costs_of(work)
     cycles = core_cycles(costs)
     throughput = 76363.8 * (1.04 - 2.718281828459045 ** (-0.00021342 * 208))
     assert cycles["schedule"] == pytest.approx(606, abs=1e-9)
@@ -77,13 +84,13 @@ def test_every_term_of_a_small_kernel_by_hand() -> None:
 
 
 def test_loops_multiply_schedule_and_counts() -> None:
-    result = MODEL.costs(MATMUL, K20)
+    result = costs_of(MATMUL)
     # 32 tiles: 2 global loads each and one store; 2 shared stores and 64 shared loads each
     assert result.counts.global_accesses == 2 * 32 + 1
     assert result.counts.shared_accesses == 66 * 32
     assert result.counts.global_bytes == 4 * result.counts.global_accesses
-    once = MODEL.costs(replace(MATMUL, trip_counts=(1,)), K20)
-    twice = MODEL.costs(replace(MATMUL, trip_counts=(2,)), K20)
+    once = costs_of(replace(MATMUL, trip_counts=(1,)))
+    twice = costs_of(replace(MATMUL, trip_counts=(2,)))
     per_trip = twice.schedule_cycles - once.schedule_cycles
     assert result.schedule_cycles == pytest.approx(once.schedule_cycles + 31 * per_trip)
     # 1024 x 1024 / 13 = 80659.7 threads per SM, 2048 at once
@@ -98,7 +105,7 @@ def test_the_printed_steps_that_keep_vector_add_from_its_measured_time() -> None
     already more than twice the measured time.
     """
     estimate, waves = MODEL.predict_work(VECTOR_ADD, K20).estimate, 2
-    assert MODEL.costs(VECTOR_ADD, K20).plan.waves == waves
+    assert costs_of(VECTOR_ADD).plan.waves == waves
     load_cycles = latencies(K20, 50176).cycles["global_load"] + (2048 / 32 - 1)
     overhead_us = 0.00002 * 50176 + 1.4489
     unavoidable_us = overhead_us + waves * 3 * load_cycles / K20.core_mhz

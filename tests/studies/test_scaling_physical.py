@@ -17,6 +17,7 @@ from wattcast.models.papers.scaling.card import scaling_store, served
 from wattcast.models.papers.scaling.physical import (
     PhysicalScaling,
     PowerParameters,
+    Scale,
     ScalingParameters,
     TimeParameters,
     VoltageKnots,
@@ -66,20 +67,29 @@ def use(
     return KernelUse("utilisation", shares, dram, clocks, seconds)
 
 
+def scale_of(
+    kernel: KernelUse,
+    pair: ClockPair,
+    reference: ClockPair | None = None,
+    model: PhysicalScaling = MODEL,
+) -> Scale:
+    return model.scales(kernel, [pair], reference)[0]
+
+
 def test_the_reference_is_1_exactly_and_energy_the_product() -> None:
     for reference in (None, ClockPair(800.0, 3000.0)):
         at = reference or PARAMETERS.reference
-        scale = MODEL.scale(use(sp=0.6), at, reference)
+        scale = scale_of(use(sp=0.6), at, reference)
         assert (scale.time, scale.power, scale.energy) == (1.0, 1.0, 1.0)
-    slower = MODEL.scale(use(sp=0.6), ClockPair(700.0, 3500.0))
+    slower = scale_of(use(sp=0.6), ClockPair(700.0, 3500.0))
     assert slower.power is not None
     assert slower.energy == slower.time * slower.power
 
 
 def test_a_core_bound_kernel_slows_with_the_core_and_not_with_the_memory_clock() -> None:
     kernel = use(dram=0.02, sp=0.8)
-    half_core = MODEL.scale(kernel, ClockPair(600.0, 3500.0))
-    low_memory = MODEL.scale(kernel, ClockPair(1200.0, 800.0))
+    half_core = scale_of(kernel, ClockPair(600.0, 3500.0))
+    low_memory = scale_of(kernel, ClockPair(1200.0, 800.0))
     assert half_core.time == pytest.approx(2.0, rel=0.06)
     assert low_memory.time == pytest.approx(1.0, abs=0.02)
     assert low_memory.power is not None
@@ -105,9 +115,12 @@ def test_order_and_repeats_of_the_pairs_change_nothing() -> None:
 
 def test_a_gap_between_launches_matters_to_short_kernels_only() -> None:
     pair = ClockPair(600.0, 3500.0)
+    assert PARAMETERS.power is not None
+    power = PARAMETERS.power.model_copy(update={"gap_seconds": 0.0})
+    without_gap = PhysicalScaling(PARAMETERS.model_copy(update={"power": power}))
     for seconds, differs in ((5e-6, True), (1.0, False)):
-        looped = MODEL.scale(use(sp=0.8, seconds=seconds), pair).power
-        alone = MODEL.scale(use(sp=0.8, seconds=seconds), pair, gap_seconds=0.0).power
+        looped = scale_of(use(sp=0.8, seconds=seconds), pair).power
+        alone = scale_of(use(sp=0.8, seconds=seconds), pair, model=without_gap).power
         assert (abs(looped - alone) > 0.01) is differs  # type: ignore[operator]
 
 
@@ -116,13 +129,13 @@ def test_clocks_near_the_range_are_extrapolated_and_far_ones_refused() -> None:
     assert PARAMETERS.extrapolates(ClockPair(1300.0, 3500.0))
     for pair, field in ((ClockPair(250.0, 3500.0), "core_mhz"), (ClockPair(900, 5000), "memory")):
         with pytest.raises(ClockError, match=field):
-            MODEL.scale(use(sp=0.5), pair)
+            scale_of(use(sp=0.5), pair)
 
 
 def test_counters_of_another_kind_are_refused() -> None:
     other = KernelUse("dcgm", dict.fromkeys(UNITS["dcgm"], 0.5), 0.3, NOMINAL)
     with pytest.raises(ModelError, match="takes utilisation counters, not dcgm"):
-        MODEL.scale(other, NOMINAL)
+        scale_of(other, NOMINAL)
 
 
 def test_parameters_survive_json() -> None:

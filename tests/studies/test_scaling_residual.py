@@ -116,7 +116,7 @@ def test_packaged_trees_are_served_over_their_physical_model(card: ScalingCard) 
     lowest = ClockPair(parameters.core_range_mhz[0], parameters.memory_range_mhz[0])
     scales = model.scales(kernel, [parameters.reference, lowest])
     assert (scales[0].time, scales[0].power) == (1.0, 1.0)
-    assert scales[1].power != model.physical.scale(kernel, lowest).power
+    assert scales[1].power != model.physical.scales(kernel, [lowest])[0].power
 
 
 @pytest.mark.skipif(not PACKAGED, reason="no packaged trees")

@@ -30,11 +30,11 @@ from wattcast.models.store import (
     TreeModel,
 )
 
-# PTX instructions as the tokens of Guerreiro et al.: nine digits for what an instruction is and
-# how far back its nearest operand was written.
+# PTX instructions as the tokens of Guerreiro et al.: numbers for what an instruction is and how far
+# back its nearest operand was written (their nine digits: ``studies.papers.guerreiro.sequence``).
 #
 #     tokens(body.instructions) -> (Token(opcode=54, space=6, type=12, ...), ...)
-#     token.code -> "054612200"          token.name -> "ld.param.u64"
+#     token.name -> "ld.param.u64"
 #
 # J. Guerreiro et al., GPU Static Modeling Using PTX and Deep Structured Learning, IEEE Access 2019,
 # section III-B, and the tables of their tool (github.com/hpc-ulisboa/gpuPTXModel,
@@ -62,8 +62,6 @@ REMEMBERED = 9
 """Operands written last among which a producer is looked for (their ``buffer_max_size``)."""
 
 FIELDS = ("opcode", "space", "type", "operands", "distance", "producer")
-WIDTHS = (3, 1, 2, 1, 1, 1)
-"""Digits of each field in a code."""
 
 
 class Token(NamedTuple):
@@ -78,24 +76,11 @@ class Token(NamedTuple):
     producer: int = 0
 
     @property
-    def code(self) -> str:
-        """Nine digits."""
-        return "".join(f"{value:0{width}d}" for value, width in zip(self, WIDTHS, strict=True))
-
-    @property
     def name(self) -> str:
         """Opcode, state space and type, such as ``ld.global.f32``."""
         space = SPACES[self.space - 1 : self.space] if self.space else ()
         kind = TYPES[self.type - 1 : self.type] if self.type else ()
         return ".".join((OPCODES[self.opcode], *space, *kind))
-
-    @classmethod
-    def of_code(cls, code: str) -> Token:
-        """The token of nine digits. Raises ValueError for anything else."""
-        if len(code) != sum(WIDTHS) or not code.isdecimal():
-            raise ValueError(f"{code!r} is no code of a token: nine digits")
-        digits = iter(code)
-        return cls(*(int("".join(next(digits) for _ in range(width))) for width in WIDTHS))
 
 
 def named(opcode: str, operands: int = 0) -> Token | None:

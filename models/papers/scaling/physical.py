@@ -1,8 +1,8 @@
 """The physical scaling model of one GPU: time, power and energy at any clock pair.
 
     model = PhysicalScaling(parameters)            # of one GPU
-    model.scale(use, ClockPair(900, 3505))         # against the reference pair
-    -> Scale(time=1.31, power=0.62, energy=0.81)
+    model.scales(use, [ClockPair(900, 3505)])      # against the reference pair
+    -> [Scale(time=1.31, power=0.62, energy=0.81)]
 
 ``use`` is what a profiler counted at one clock pair (``use.py``); the reference defaults to the
 highest pair of the campaign the parameters were fitted on. Forms: ``timing.py`` and ``power.py``;
@@ -344,29 +344,15 @@ class PhysicalScaling:
     def __init__(self, parameters: ScalingParameters) -> None:
         self.parameters = parameters
 
-    def scale(
-        self,
-        use: KernelUse,
-        clocks: ClockPair,
-        reference: ClockPair | None = None,
-        *,
-        gap_seconds: float | None = None,
-    ) -> Scale:
-        """Scale of one kernel at one pair; see ``scales``."""
-        return self.scales(use, [clocks], reference, gap_seconds=gap_seconds)[0]
-
     def scales(
         self,
         use: KernelUse,
         clocks: Sequence[ClockPair],
         reference: ClockPair | None = None,
-        *,
-        gap_seconds: float | None = None,
     ) -> list[Scale]:
         """Time, power and energy at each pair over those at ``reference``, there exactly 1.
 
-        ``gap_seconds`` between two launches defaults to the campaign's; 0 is a kernel run back
-        to back. It changes power only. Raises ModelError for counters of another kind, ClockError
+        Raises ModelError for counters of another kind, ClockError
         for clocks far outside those fitted on.
         """
         pairs = [reference or self.parameters.reference, *clocks]
@@ -374,7 +360,7 @@ class PhysicalScaling:
         table = UseTable.of([use]).take(np.zeros(len(pairs), dtype=np.int64))
         core, memory = (np.array([pair[at] for pair in pairs], dtype=np.float64) for at in (0, 1))
         time = self.times(table, use.clocks, core, memory)
-        power = self.watts(table, use.clocks, core, memory, time, gap_seconds=gap_seconds)
+        power = self.watts(table, use.clocks, core, memory, time)
         return [
             Scale(
                 # The form keeps these bounds; rounding may not.
@@ -402,15 +388,11 @@ class PhysicalScaling:
         core_mhz: Floats,
         memory_mhz: Floats,
         time: Floats,
-        *,
-        gap_seconds: float | None = None,
     ) -> Floats | None:
         """Board watts, ``[n]``, given ``times``; ``None`` where the campaign measured none."""
         parameters = self.parameters.power
         if parameters is None:
             return None
-        if gap_seconds is not None:
-            parameters = parameters.model_copy(update={"gap_seconds": gap_seconds})
         nominal = self.parameters.nominal
         at_nominal = self.at_nominal(use, counted_at)
         return power_watts(parameters, at_nominal, nominal, core_mhz, memory_mhz, time)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from wattcast.features.errors import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
-from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
 from wattcast.models.papers.thesis import work as penalties
 from wattcast.models.papers.thesis.code import (
     DEFAULT_ACCESS_BYTES,
@@ -25,7 +25,7 @@ from wattcast.models.papers.thesis.code import (
     KernelCode,
     wave_plan,
 )
-from wattcast.models.papers.thesis.work import CodeTimeModel, KernelWork, Timed, known_trips
+from wattcast.models.papers.thesis.work import CodeTimeModel, KernelWork, Timed
 from wattcast.models.time.base import summed
 
 # --- Algorithms 4 and 5 of the thesis on plain numbers: delays of instructions, rounds of blocks
@@ -264,13 +264,6 @@ class DelayTimeModel(CodeTimeModel):
     def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Machine:
         """The launch on this GPU."""
         return _Machine(work, gpu, clocks)
-
-    def terms(
-        self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> DelayTerms:
-        """What a prediction consists of, without its interval. Raises as ``predict_work``."""
-        machine = self.machine(work, gpu, checked(clocks or default_clocks(gpu)))
-        return machine.terms(known_trips(work)[0], work.registers_per_thread)
 
 
 class _Machine:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from wattcast.features.errors import Diagnostic
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.thesis import code as algorithms
 from wattcast.models.papers.thesis import work as penalties
 from wattcast.models.papers.thesis.code import KernelCode
@@ -22,7 +22,6 @@ from wattcast.models.papers.thesis.work import (
     CodeTimeModel,
     KernelWork,
     Timed,
-    known_trips,
     memory_counts,
 )
 from wattcast.models.time.base import summed
@@ -77,11 +76,6 @@ class SchedulingTimeModel(CodeTimeModel):
     def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Prepared:
         """The launch on this GPU."""
         return _Prepared(work, gpu, clocks)
-
-    def costs(self, work: KernelWork, gpu: GpuProfile) -> Costs:
-        """What a prediction consists of. Raises as ``predict_work``, but for clocks."""
-        prepared = self.machine(work, gpu, default_clocks(gpu))
-        return prepared.costs(known_trips(work)[0], work.registers_per_thread)
 
 
 class _Prepared:

@@ -97,13 +97,30 @@ class Programs(NamedTuple):
         )
 
 
+WIDTHS = (3, 1, 2, 1, 1, 1)
+"""Digits of each field of a token in a published code."""
+
+
+def code_of(token: Token) -> str:
+    """Nine digits."""
+    return "".join(f"{value:0{width}d}" for value, width in zip(token, WIDTHS, strict=True))
+
+
+def token_of(code: str) -> Token:
+    """The token of nine digits. Raises ValueError for anything else."""
+    if len(code) != sum(WIDTHS) or not code.isdecimal():
+        raise ValueError(f"{code!r} is no code of a token: nine digits")
+    digits = iter(code)
+    return Token(*(int("".join(next(digits) for _ in range(width))) for width in WIDTHS))
+
+
 def folded(codes: Sequence[str]) -> Stream:
     """Tokens of which repeated stretches stand once, with how often: an unrolled loop is folded."""
     numbers = np.unique(np.array(codes), return_inverse=True)[1]
     found, repeats, at = [], [], 0
     while at < len(codes):
         period, times = _longest(numbers[at:])
-        found += [Token.of_code(code) for code in codes[at : at + period]]
+        found += [token_of(code) for code in codes[at : at + period]]
         repeats += [times] * period
         at += period * times
     return Stream(found, np.array(repeats, dtype=np.float64))
@@ -505,7 +522,7 @@ def compiled_anew(folder: Path, root: Path | None = None) -> str:
             rows.append([name, str(len(theirs)), "-", "-", f"not compiled: {error}"])
             continue
         found = tokens(kernel.body.instructions)
-        mine = [token.code for token in found if token is not None]
+        mine = [code_of(token) for token in found if token is not None]
         same = SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
         equal = sum(block.size for block in same)
         rows.append([name, str(len(theirs)), str(len(mine)), str(equal), str(mine == theirs)])

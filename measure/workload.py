@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from wattcast.features.analysis import DEFAULT_EFFORT, KernelAnalysis, analyse
+from wattcast.features.checked import Strict
 from wattcast.features.errors import AnalysisError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch, PointerHint
@@ -30,10 +31,8 @@ to high (integers whole); every bit by chance. Toggling bits draw power (docs/me
 ELEMENT_BYTES: Mapping[str, int] = {"u8": 1, "u32": 4, "u64": 8, "f16": 2, "f32": 4, "f64": 8}
 
 
-class Part(BaseModel):
-    """Frozen, and refusing fields it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+class Part(Strict):
+    """A part of a recording, or of what is measured."""
 
 
 class Board(Part):

@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
     model_validator,
 )
 
+from wattcast.features.checked import Frozen
 from wattcast.features.errors import ModelError
 from wattcast.models.intervals import IntervalCalibration
 
@@ -135,10 +135,8 @@ ScoreName = Literal[
 ]  # fmt: skip
 
 
-class CardPart(BaseModel):
-    """A part of a card: frozen, and without fields nobody declared."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
+class CardPart(Frozen):
+    """A part of a card."""
 
 
 class SchemaReference(CardPart):

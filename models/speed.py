@@ -236,11 +236,17 @@ def unit_cycles(
 def _asked(unit: Unit, events: InstructionEvents, gpu: GpuProfile) -> Floats:
     """What each instruction asks of a unit, in any measure."""
     if unit in ("issue", "fp32"):
-        per_multiply = MULTIPLY_INSTRUCTIONS.get(major(gpu), 1.0) - 1.0
-        extra = np.maximum(events.fma - events.fp32, 0.0) * per_multiply
-        return (events.machine_instructions if unit == "issue" else events.fma) + extra
+        return _issued(unit, events, gpu)
     found: Floats = getattr(events, _EVENTS.get(unit, unit))
     return found
+
+
+def _issued(slots: str, events: InstructionEvents, gpu: GpuProfile) -> Floats:
+    """Slots of the schedulers (``issue``) or of the pipe of multiply-adds that each takes: a 32-bit
+    multiplication several on some GPUs (``models.time.bottleneck``)."""
+    per_multiply = MULTIPLY_INSTRUCTIONS.get(major(gpu), 1.0) - 1.0
+    extra = np.maximum(events.fma - events.fp32, 0.0) * per_multiply
+    return (events.machine_instructions if slots == "issue" else events.fma) + extra
 
 
 _EVENTS: Mapping[Unit, str] = {
@@ -359,10 +365,7 @@ def _start_latency(activity: Activity) -> float:
 def _time_weights(resource: str, events: InstructionEvents, gpu: GpuProfile) -> Floats:
     """What each instruction asks of a resource of the default time model."""
     if resource in ("issue", "fma"):
-        # 32-bit multiplication takes several instructions on some GPUs (models.time.bottleneck).
-        per_multiply = MULTIPLY_INSTRUCTIONS.get(gpu.compute_capability.partition(".")[0], 1.0)
-        extra = np.maximum(events.fma - events.fp32, 0.0) * (per_multiply - 1.0)
-        return (events.machine_instructions if resource == "issue" else events.fma) + extra
+        return _issued(resource, events, gpu)
     if resource in ("load_store", SHARED):
         return events.load_store_passes + events.atomic_requests
     if resource == "tensor":

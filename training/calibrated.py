@@ -298,7 +298,7 @@ def _calibrate(
     everything = np.arange(len(rows))
     way, parameters = corrections.fitted(everything)
     card = make_card(folds, left_out, way)
-    card = provenance.write_parameters(card, out_dir, PARAMETERS_NAME, parameters)
+    card = provenance.write_parameters(card, out_dir, parameters)
     old = None
     if champion is not None and not new.all():
         final = corrections.predict(parameters, everything)

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
+from wattcast.features.checked import Frozen
 from wattcast.models.cards import Marks
 from wattcast.training.evaluation.scores import Floats, Indices, group_means
 
@@ -47,11 +47,7 @@ BASELINE = "no-information baseline"
 CHAMPION = "champion"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Comparison(_Part):
+class Comparison(Frozen):
     """Candidate against one opponent on the hold-out, in |ln(predicted / measured)| by group;
     ``not_positive``: rows for which the candidate predicts zero, less or no number."""
 
@@ -64,7 +60,7 @@ class Comparison(_Part):
     not_positive: int = 0
 
 
-class OldData(_Part):
+class OldData(Frozen):
     """Candidate against champion on rows that both were trained on."""
 
     rows: int
@@ -74,7 +70,7 @@ class OldData(_Part):
     not_positive: int = 0
 
 
-class Verdict(_Part):
+class Verdict(Frozen):
     """``reasons`` are empty for a promotion, else one sentence for each condition not met."""
 
     promoted: bool

@@ -31,6 +31,7 @@ from wattcast.models.cards import (
     sha256_of,
 )
 from wattcast.models.explain import BACKGROUND_NAME, Background, Bin, FeatureStatistics
+from wattcast.models.store import PARAMETERS_NAME
 from wattcast.training.evaluation.scores import Floats
 
 
@@ -49,11 +50,11 @@ def write_artifact(card: AnyCard, out_dir: Path, write_files: Callable[[Path], N
     return card
 
 
-def write_parameters(card: AnyCard, out_dir: Path, name: str, parameters: BaseModel) -> AnyCard:
-    """The artifact of a model whose one file, called ``name``, holds its parameters as JSON."""
+def write_parameters(card: AnyCard, out_dir: Path, parameters: BaseModel) -> AnyCard:
+    """The artifact of a model whose one file holds its parameters as JSON."""
 
     def write(folder: Path) -> None:
-        (folder / name).write_text(parameters.model_dump_json(indent=1) + "\n", "utf-8")
+        (folder / PARAMETERS_NAME).write_text(parameters.model_dump_json(indent=1) + "\n", "utf-8")
 
     return write_artifact(card, out_dir, write)
 

@@ -34,7 +34,7 @@ from wattcast.measure.onboard.report import Validation, card, markdown, time_int
 from wattcast.measure.recording import Recording, read_recording
 from wattcast.models.cards import ModelCard
 from wattcast.models.power import physical
-from wattcast.models.store import PARAMETERS_NAME, ArtifactStore
+from wattcast.models.store import ArtifactStore
 from wattcast.training.provenance import write_parameters
 
 
@@ -98,7 +98,7 @@ def onboard(
         about = card(path, recording, power, validation, rows)
         if about is not None:
             artifacts = home / "artifacts"
-            written = write_parameters(about, artifacts, PARAMETERS_NAME, power.parameters)
+            written = write_parameters(about, artifacts, power.parameters)
             files.append(artifacts / written.folder)
         else:
             notes.append("fewer than two kernels to validate on: no power model is written")

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from wattcast.features.activity import Activity
+from wattcast.features.checked import Frozen
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
@@ -78,11 +79,9 @@ STANDING = ("idle", "clock")
 """Components that do not depend on what a launch does."""
 
 
-class VoltageCurve(BaseModel):
+class VoltageCurve(Frozen):
     """Core voltage over that at the reference clock: ``max(floor, 1 - slope (1 - f))``, and
     ``highest`` at most."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     floor: float = Field(gt=0, le=1)
     slope: float = Field(ge=0)
@@ -93,7 +92,7 @@ class VoltageCurve(BaseModel):
         return min(self.highest, max(self.floor, 1.0 - self.slope * (1.0 - relative_core)))
 
 
-class PhysicalParameters(BaseModel):
+class PhysicalParameters(Frozen):
     """Everything the physical model knows of one GPU.
 
     ``limit_watts`` scales the weights and is the board's power limit; ``highest_watts`` what
@@ -103,8 +102,6 @@ class PhysicalParameters(BaseModel):
     its ``families`` are weights for GPUs of a compute capability of which boards were measured.
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
-
     gpu: str
     idle_watts: float = Field(gt=0)
     limit_watts: float = Field(gt=0)
@@ -113,8 +110,8 @@ class PhysicalParameters(BaseModel):
     reference_memory_mhz: float = Field(gt=0)
     voltage: VoltageCurve
     weights: dict[str, float]
-    own_weights: dict[str, float] = {}
-    families: dict[str, dict[str, float]] = {}
+    own_weights: dict[str, float] = Field(default={})
+    families: dict[str, dict[str, float]] = Field(default={})
 
     @model_validator(mode="after")
     def _sound(self) -> PhysicalParameters:

@@ -16,9 +16,10 @@ from math import exp
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from wattcast.features.activity import Activity
+from wattcast.features.checked import Frozen
 from wattcast.features.errors import DataError, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -362,17 +363,15 @@ SAME = 0.01
 """This near to the measured range, relatively, is inside: a clock's supported step, rounding."""
 
 
-class TimeCorrection(BaseModel):
+class TimeCorrection(Frozen):
     """Natural logarithms of factors on predicted seconds.
 
     ``log_factor`` holds for every launch but those whose regime is in ``by_regime``.
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
-
     gpu: str
     log_factor: float = Field(allow_inf_nan=False)
-    by_regime: dict[Regime, float] = {}
+    by_regime: dict[Regime, float] = Field(default={})
 
     def of(self, regime: Regime) -> float:
         """ln of the factor of a regime."""

@@ -78,11 +78,8 @@ class _Upload:
         self.rejections: list[store.Rejection] = []
         self.ptx: dict[str, str] = {}
         """Texts by SHA-256 that accepted rows refer to."""
-        self._defaults = {
-            name: value
-            for name, value in (("gpu", options.gpu), ("board", options.board))
-            if value is not None
-        }
+        told = {"gpu": options.gpu, "board": options.board}
+        self._defaults = {name: value for name, value in told.items() if value is not None}
 
     def read_features(self, rows: Iterable[RawRow], columns: FeatureColumns) -> None:
         """Rows that hold the features of a schema."""

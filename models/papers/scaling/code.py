@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.checked import Frozen
 from wattcast.features.errors import AnalysisError, ClockError, ModelError
 from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair, CodeModel
@@ -117,14 +118,12 @@ def _work(name: str) -> tuple[float, float, float]:
     return 0.25, 0.0, 0.0
 
 
-class TokenForm(BaseModel):
+class TokenForm(Frozen):
     """Parameters of ``tokens``: bytes a core cycle and SM that L2 and memory deliver at the
     reference, the order in which bounds add up, and the share of requests that memory serves,
     ``1 / (1 + exp(-(miss_offset + miss_slope (ln(1 + requests) - 4))))``: what is asked for often
     comes from caches. ``power`` maps (1, ln time at the lowest memory clock, ln time at the lowest
     core clock) to ln power, ``[memory clocks][core clocks][3]``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     l2_bytes: float = Field(gt=0)
     memory_bytes: float = Field(gt=0)
@@ -134,10 +133,8 @@ class TokenForm(BaseModel):
     power: list[list[tuple[float, float, float]]]
 
 
-class CodeParameters(BaseModel):
+class CodeParameters(Frozen):
     """Clocks that a model was fitted at, and the parameters of ``tokens``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gpu: str
     campaign: str

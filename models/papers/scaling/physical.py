@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from wattcast.features.checked import Frozen, Strict
 from wattcast.features.errors import ClockError, ModelError
 from wattcast.models.clocks import ABOVE, BELOW, ClockPair, checked
 from wattcast.models.papers.scaling.use import UNITS, CounterKind, Floats, KernelUse, UseTable
@@ -42,14 +43,12 @@ _SOFTENING = 0.02
 """Use below which the ratio of core to memory use tells nothing; keeps its logarithm finite."""
 
 
-class TimeParameters(BaseModel):
+class TimeParameters(Strict):
     """Parameters of ``relative_time`` for one GPU and one kind of counters.
 
     ``capacities``: use of each core unit at which it limits the kernel. ``order``: p.
     ``latency_bias`` and ``latency_slope``: of the core's share of latency.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     capacities: dict[str, float] = Field(min_length=1)
     dram_capacity: float = Field(gt=0)
@@ -136,13 +135,11 @@ def relative_time(
 # --- voltage of a clock domain over its clock: what power rises with, besides the clock itself
 
 
-class VoltageKnots(BaseModel):
+class VoltageKnots(Strict):
     """Relative voltage at some clocks: 1 at the nominal clock, never falling as the clock rises.
 
     Straight lines between the knots; beyond them the voltage of the last one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     mhz: tuple[float, ...] = Field(min_length=1)
     relative: tuple[float, ...] = Field(min_length=1)
@@ -177,13 +174,11 @@ STATIC_WATTS = (
 """What a board draws whatever runs on it, by what moves it."""
 
 
-class PowerParameters(BaseModel):
+class PowerParameters(Strict):
     """Parameters of ``power_watts`` for one GPU and one kind of counters.
 
     Watts at the nominal pair; ``unit_watts`` and ``dram_watts`` at a use of 1.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     board_watts: float = Field(ge=0)
     core_leakage_watts: float = Field(ge=0)
@@ -280,7 +275,7 @@ class Scale(NamedTuple):
         return None if self.power is None else self.time * self.power
 
 
-class ScalingParameters(BaseModel):
+class ScalingParameters(Frozen):
     """Everything the physical model knows of one GPU by one campaign.
 
     ``nominal`` is the pair the campaign counted at and voltages are 1 at, ``reference`` the pair
@@ -288,8 +283,6 @@ class ScalingParameters(BaseModel):
     the clocks fitted on. ``time_source`` says whether times were measured, or told from how
     power follows the clocks. Without ``power`` the campaign measured none.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gpu: str
     campaign: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 from wattcast.features.analysis import KernelAnalysis
@@ -19,13 +19,16 @@ from wattcast.features.cfg import BasicBlock
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.errors import NONSENSE
 from wattcast.features.findings.finding import (
+    Difference,
     Evidence,
     Finding,
     NotRewritableError,
     Rewriting,
+    inside_of,
     operands_of,
     place,
 )
+from wattcast.features.findings.tensor import LEAST_REUSE
 from wattcast.features.isa import classify
 from wattcast.features.loops import Loop
 from wattcast.features.ptx.ir import Immediate, Instruction, Register
@@ -79,6 +82,7 @@ def reread_tiles(evidence: Evidence) -> Iterator[Finding]:
     """
     analysis = evidence.analysis
     if analysis.launch.block.count(1) > 1:
+        yield from _products(evidence)
         return
     events = evidence.events[analysis.function.name]
     for loop in analysis.loops.loops:
@@ -93,6 +97,48 @@ def reread_tiles(evidence: Evidence) -> Iterator[Finding]:
             yield _staged(evidence, block, tiles, trips)
         except NotRewritableError:
             continue
+
+
+def _products(evidence: Evidence) -> Iterator[Finding]:
+    """Products of matrices by blocks of one dimension, which make rows and columns of their threads
+    themselves. Nothing is written anew: what they load comes from shared memory at most, a word
+    that a whole warp reads in fours."""
+    analysis, activity = evidence.analysis, evidence.activity
+    function, events = analysis.function, evidence.events[analysis.function.name]
+    side = isqrt(analysis.launch.threads_per_block)
+    for loop in analysis.loops.loops:
+        inside = inside_of(analysis, loop.blocks)
+        loads = [one for one in inside if events.global_sectors[one.position] and writes(one)]
+        words = {name for one in loads for name in writes(one)}
+        fused = [o for o in inside if o.base == "fma" and len(words.intersection(reads(o)[:2])) > 1]
+        work = sum(float(events.active_lanes[one.position]) for one in fused)
+        size = max((classify(one.opcode).bytes_per_lane for one in loads), default=1)
+        if loop.children or work * size < LEAST_REUSE * max(activity.footprint_bytes, 1.0):
+            continue
+        difference, less = Difference(), 1 - 1 / side
+        for one in inside:
+            at = one.position
+            asked, sectors = float(events.warp_executions[at]), float(events.global_sectors[at])
+            if one not in loads:  # a round of a tile is unrolled
+                difference.fewer(function.body, one, 0.0 if one in fused else less * asked)
+                continue
+            shared = asked / (4 if sectors <= asked else 1)
+            difference.loads -= less * asked
+            for name, amount in (
+                ("global_load_requests", -less * asked), ("global_load_sectors", -less * sectors),
+                ("l2_sectors", -less * float(events.l2_sectors[at])),
+                ("shared_requests", shared), ("shared_transactions", shared),
+            ):  # fmt: skip
+                difference.add(name, amount)
+        yield Finding(
+            "reread_tiles",
+            tuple(place(function, one) for one in loads),
+            f"{len(fused)} multiply-adds of a loop load both factors from global memory, each "
+            f"element {work * size / activity.footprint_bytes:.0f} times in the launch",
+            f"stage tiles of {side} x {side} in shared memory: every thread loads one element of "
+            "each, __syncthreads(), compute from the tiles, __syncthreads()",
+            difference.applied(activity),
+        )
 
 
 def _rounds(analysis: KernelAnalysis, loop: Loop) -> int | None:

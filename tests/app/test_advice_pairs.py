@@ -15,6 +15,7 @@ from studies.advice.study import main as study
 from studies.card_tables import table
 from tests.reference.machine import run
 from wattcast.app.services import Services
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.findings import Finding, find
 from wattcast.predictor import parts
 from wattcast.predictor.advise import advise
@@ -117,6 +118,18 @@ def test_published_steps_stand_beside_what_is_predicted(
     assert "sign right in 1, speed-up within 1.5x in 1; first advice an expert's in 2 of 2" in (
         published.score([first, worse])
     )
+
+
+@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+def test_a_product_in_blocks_of_one_dimension_is_told_to_stage_tiles(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads make their rows and columns themselves: a bound that tiles by hand keep to."""
+    monkeypatch.setattr(published, "STEPS", [("sgemm_coalesced", "sgemm_shared", "reread_tiles")])
+    (step,) = published.steps(services, TEXT)
+    assert step.first == "reread_tiles"
+    assert step.promised is not None
+    assert 1.1 < step.gains[1] < step.promised < 1.5
 
 
 # --- the pairs are what they say -----------------------------------------------------------------

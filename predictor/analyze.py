@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from wattcast.features.activity import LineActivity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.launch import PointerHint
 from wattcast.features.schemas import activity_schema, get_schema
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Coverage
 from wattcast.predictor.messages import analyze as messages
-from wattcast.predictor.messages.analyze import FeaturesAnswer, FeaturesRequest, FeatureValue
 from wattcast.predictor.parts.arguments import c_names, described
 from wattcast.predictor.parts.sources import Source
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-
 
 MOST_ROWS = 2000
 """Accesses and source lines of one answer; a warning tells how many are left out."""
@@ -135,7 +129,7 @@ def _loops(analysis: KernelAnalysis) -> list[messages.AnalyzedLoop]:
 
 
 @parts.within_asked_seconds
-def features(predictor: Predictor, request: FeaturesRequest) -> FeaturesAnswer:
+def features(predictor: Predictor, request: messages.FeaturesRequest) -> messages.FeaturesAnswer:
     """The vector of a launch in a schema's order.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, or
@@ -147,12 +141,13 @@ def features(predictor: Predictor, request: FeaturesRequest) -> FeaturesAnswer:
     analysis = parts.analysed(predictor, request, source, gpu)
     vector = analysis.vector(schema.id)
     values = parts.values(vector)
-    return FeaturesAnswer(
+    return messages.FeaturesAnswer(
         schema=schema.id,
         gpu=gpu.id,
         **parts.code_of(source, analysis.function),
         features=[
-            FeatureValue.from_attributes(field, value=values[field.name]) for field in schema.fields
+            messages.FeatureValue.from_attributes(field, value=values[field.name])
+            for field in schema.fields
         ],
         **parts.resources(analysis),
         warnings=parts.warnings(source, analysis, vector.diagnostics),

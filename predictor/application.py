@@ -5,44 +5,29 @@ read the trace -> power of each kind of launch -> launches share their board -> 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import GpuError, WattcastError
 from wattcast.features.gpus import GpuProfile
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.advise import advise
 from wattcast.predictor.cost import priced
 from wattcast.predictor.messages import Energy, Power
+from wattcast.predictor.messages import application as messages
 from wattcast.predictor.messages.advise import Advice
-from wattcast.predictor.messages.application import (
-    ApplicationAnswer,
-    Covered,
-    DeviceAnswer,
-    Gaps,
-    How,
-    KernelRow,
-    LaunchColumns,
-    Row,
-    StreamRow,
-)
 from wattcast.predictor.messages.predict import Trust
 from wattcast.predictor.parts.trust import ORDER
+from wattcast.predictor.traces import Progress
 from wattcast.predictor.traces.code import Library
+from wattcast.predictor.traces.library import Served
 from wattcast.predictor.traces.mixes import mixes
-from wattcast.predictor.traces.powers import BoardPowers, Device, KindPower, Served
-from wattcast.predictor.traces.totals import gaps_of, notes_of, relative_ends, total_of
+from wattcast.predictor.traces.powers import BoardPowers, Device, KindPower
+from wattcast.predictor.traces.totals import Floats, Launches, gaps_of, notes_of
 from wattcast.predictor.traces.trace import NONE, Integers, Trace, shared_board, timeline
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.application import ApplicationRequest
-    from wattcast.predictor.traces import Progress
-
-Floats = NDArray[np.float64]
 
 MOST_POINTS = 4000
 """Stretches of a device's power over time."""
@@ -55,41 +40,36 @@ SURE = 0.9
 
 REST = "all others"
 
-ROW_FIELDS = set(KernelRow.model_fields)
+ROW_FIELDS = set(messages.KernelRow.model_fields)
 """What every row gives."""
 
 
 def application(
     predictor: Predictor,
     trace: Trace,
-    request: ApplicationRequest,
+    request: messages.ApplicationRequest,
     code: Library | None = None,
     progress: Progress = lambda what, done: None,
-) -> ApplicationAnswer:
+) -> messages.ApplicationAnswer:
     """The energy of all launches of a trace. The same trace, code and request give the same answer.
 
     Raises GpuError where a GPU is neither given nor known by its name in the trace, ClockError for
     clocks it does not run at, and ModelError.
     """
     found = list(_devices(predictor, trace, request, code or Library(), progress))
-    joules = np.zeros(len(trace))
-    for device in found:
-        joules[device.at] = device.board.joules
     origin, last = int(trace.start.min()), int(trace.end.max())
-    seconds = (trace.end - trace.start).astype(np.float64) * 1e-9
-    below, above = relative_ends(trace, found)
-    gaps = [gaps_of(device) for device in found]
-    total = total_of(joules, below, above, trace, found, gaps)
-    span = (last - origin) * 1e-9
-    rows, places = _kernels(predictor, trace, request, found, joules, seconds, below, above, total)
+    launches = Launches.of(trace, found)
+    whole = _Whole(launches, found, launches.total(found))
+    total, span = whole.total, (last - origin) * 1e-9
+    rows, places = whole.kernels(predictor, request)
     progress("answered", len(trace))
-    streams = _streams(trace, joules, seconds, total)
+    streams = whole.streams()
     per_second = [each / span if span else 0.0 for each in (total.joules, total.low, total.high)]
-    return ApplicationAnswer(
+    return messages.ApplicationAnswer(
         source=trace.source,
         launches=len(trace),
         untimed=trace.untimed,
-        coverage=_coverage(trace, found, joules, seconds, total),
+        coverage=whole.coverage(),
         energy=total,
         power=Power(
             watts=per_second[0],
@@ -100,20 +80,15 @@ def application(
         ),
         span_seconds=span,
         **priced(total, request.tariff, request.grams_co2_per_kwh),
-        trust=_trust(trace, found, joules, total),
+        trust=whole.trust(),
         covers="gpu_boards",
-        devices=[
-            _device_answer(trace, device, gap, joules, below, above, total, origin)
-            for device, gap in zip(found, gaps, strict=True)
-        ],
+        devices=[whole.device(device, origin) for device in found],
         kernels=rows,
-        operators=_rows(trace.operators, trace.operator, joules, seconds, total),
+        operators=whole.rows(trace.operators, trace.operator),
         streams=streams,
-        steps=_rows(trace.steps, trace.step, joules, seconds, total, in_order=True),
+        steps=whole.rows(trace.steps, trace.step, in_order=True),
         clocks=[mix for device in found for mix in mixes(device, trace, request)],
-        launch_columns=_columns(trace, joules, places, streams, origin)
-        if request.launches
-        else None,
+        launch_columns=_columns(launches, places, streams, origin) if request.launches else None,
         warnings=parts.plain_warnings(
             trace.notes,
             *(device.powers.notes for device in found),
@@ -125,7 +100,7 @@ def application(
 def _devices(
     predictor: Predictor,
     trace: Trace,
-    request: ApplicationRequest,
+    request: messages.ApplicationRequest,
     code: Library,
     progress: Progress,
 ) -> Iterator[Device]:
@@ -164,7 +139,7 @@ def _devices(
 
 
 def _gpu(
-    predictor: Predictor, trace: Trace, request: ApplicationRequest, number: int
+    predictor: Predictor, trace: Trace, request: messages.ApplicationRequest, number: int
 ) -> GpuProfile:
     device = trace.devices[number]
     named = request.gpus.get(str(device.id)) or request.gpu
@@ -182,169 +157,189 @@ def _gpu(
         raise GpuError(detail, **error.context) from error
 
 
-def _trust(trace: Trace, found: Sequence[Device], joules: Floats, total: Energy) -> Trust:
-    """The best mark that ``SURE`` of the energy has, or a better one."""
-    sums: dict[str, float] = dict.fromkeys(ORDER, 0.0)
-    worst: dict[str, tuple[float, str]] = {}
-    for device in found:
-        by_kind = np.bincount(trace.kind[device.at], joules[device.at], minlength=len(trace.kinds))
-        reasons: dict[tuple[str, str], float] = {}
-        for kind, power in device.kinds.items():
-            key = power.trust.mark, power.trust.why
-            reasons[key] = reasons.get(key, 0.0) + float(by_kind[kind])
-        board = "estimated board" if device.powers.estimated else "measured board"
-        reasons[board, "gaps"] = device.board.idle_joules
-        for (mark, why), part in reasons.items():
-            sums[mark] += part
-            worst[mark] = max(worst.get(mark, (-1.0, "")), (part, why))
-    held = 0.0
-    for mark in ORDER:
-        held += sums[mark]
-        if held >= SURE * total.joules and mark in worst:
-            share = sums[mark] / total.joules if total.joules else 1.0
-            return Trust(mark=mark, why=f"{share:.0%} of the energy; most of it: {worst[mark][1]}")
-    return Trust(mark="guess", why="no launch has an answer")
+class _Whole(NamedTuple):
+    """All launches of a trace on their devices, and the energy of everything."""
 
+    launches: Launches
+    found: Sequence[Device]
+    total: Energy
 
-def _coverage(
-    trace: Trace, found: Sequence[Device], joules: Floats, seconds: Floats, total: Energy
-) -> list[Covered]:
-    hows: dict[How, list[float]] = {}
-    for device in found:
-        kinds = trace.kind[device.at]
-        size = len(trace.kinds)
-        launches = np.bincount(kinds, minlength=size)
-        times = np.bincount(kinds, seconds[device.at], minlength=size)
-        energies = np.bincount(kinds, joules[device.at], minlength=size)
-        for kind, power in device.kinds.items():
-            sums = hows.setdefault(power.how, [0, 0.0, 0.0])
-            for place, column in enumerate((launches, times, energies)):
-                sums[place] += column[kind]
-    whole = float(seconds.sum())
-    order: tuple[How, ...] = ("code", "code, other launch", "operator", "name", "copy")
-    return [
-        Covered(
-            how=how,
-            launches=int(hows[how][0]),
-            seconds=float(hows[how][1]),
-            time_share=float(hows[how][1]) / whole if whole else 0.0,
-            joules=float(hows[how][2]),
-            energy_share=_share(float(hows[how][2]), total),
-        )
-        for how in order
-        if how in hows
-    ]
+    def share(self, joules: float) -> float:
+        """Of the energy of everything."""
+        return joules / self.total.joules if self.total.joules else 0.0
 
+    def trust(self) -> Trust:
+        """The best mark that ``SURE`` of the energy has, or a better one."""
+        sums: dict[str, float] = dict.fromkeys(ORDER, 0.0)
+        worst: dict[str, tuple[float, str]] = {}
+        for device in self.found:
+            by_kind = self.launches.by_kind(device, self.launches.joules)
+            reasons: dict[tuple[str, str], float] = {}
+            for kind, power in device.kinds.items():
+                key = power.trust.mark, power.trust.why
+                reasons[key] = reasons.get(key, 0.0) + float(by_kind[kind])
+            board = "estimated board" if device.powers.estimated else "measured board"
+            reasons[board, "gaps"] = device.board.idle_joules
+            for (mark, why), part in reasons.items():
+                sums[mark] += part
+                worst[mark] = max(worst.get(mark, (-1.0, "")), (part, why))
+        held, whole = 0.0, self.total.joules
+        for mark in ORDER:
+            held += sums[mark]
+            if held >= SURE * whole and mark in worst:
+                share = sums[mark] / whole if whole else 1.0
+                why = f"{share:.0%} of the energy; most of it: {worst[mark][1]}"
+                return Trust(mark=mark, why=why)
+        return Trust(mark="guess", why="no launch has an answer")
 
-def _device_answer(
-    trace: Trace,
-    device: Device,
-    gap: Mapping[str, float],
-    joules: Floats,
-    below: Floats,
-    above: Floats,
-    total: Energy,
-    origin: int,
-) -> DeviceAnswer:
-    board, powers = device.board, device.powers
-    told = trace.devices[device.number]
-    own = total_of(joules, below, above, trace, [device], [gap])
-    joules_of = board.total_joules
-    span = board.span_seconds
-    return DeviceAnswer(
-        device=told.id,
-        gpu=device.gpu.id,
-        name=told.name,
-        launches=len(device.at),
-        span_seconds=span,
-        busy_seconds=span - board.idle_seconds,
-        shared_seconds=board.shared_seconds,
-        limited_seconds=board.limited_seconds,
-        idle_watts=powers.idle_watts,
-        standing_watts=powers.standing_watts,
-        limit_watts=powers.limit_watts,
-        mean_watts=board.total_joules / span if span else 0.0,
-        energy=Energy(
-            joules=joules_of,
-            low=min(own.low, joules_of),
-            high=max(own.high, joules_of),
-            level=own.level,
-            basis=own.basis,
-        ),
-        gaps=Gaps(**gap, energy_share=_share(gap["joules"], total)),
-        timeline=timeline(board, origin, MOST_POINTS),
-    )
-
-
-def _kernels(
-    predictor: Predictor,
-    trace: Trace,
-    request: ApplicationRequest,
-    found: Sequence[Device],
-    joules: Floats,
-    seconds: Floats,
-    below: Floats,
-    above: Floats,
-    total: Energy,
-) -> tuple[list[KernelRow], Integers]:
-    """Rows by energy, and the row of each launch."""
-    names: dict[tuple[int, str], int] = {}
-    row_of = np.full((len(trace.devices), len(trace.kinds)), NONE, dtype=np.int64)
-    for device in found:
-        for kind in sorted(device.kinds):
-            key = device.number, trace.kinds[kind].name
-            row_of[device.number, kind] = names.setdefault(key, len(names))
-    row = row_of[trace.device, trace.kind]
-    size = len(names)
-    columns = {
-        "launches": np.bincount(row, minlength=size),
-        "seconds": np.bincount(row, seconds, minlength=size),
-        "joules": np.bincount(row, joules, minlength=size),
-        "low": np.bincount(row, joules * below, minlength=size),
-        "high": np.bincount(row, joules * above, minlength=size),
-    }
-    order = np.lexsort((np.arange(size), -columns["joules"]))
-    rows = []
-    left = request.advice
-    keys = list(names)
-    kinds_of: list[list[int]] = [[] for _ in keys]
-    lasted = {}
-    for device in found:
-        times = np.bincount(trace.kind[device.at], seconds[device.at], minlength=len(trace.kinds))
-        lasted[device.number] = device, times.tolist()
-        for kind in device.kinds:
-            kinds_of[row_of[device.number, kind]].append(kind)
-    for number in order.tolist():
-        at, name = keys[number]
-        (device, each), mine = lasted[at], kinds_of[number]
-        main = max(mine, key=lambda kind: (each[kind], -kind))
-        power = device.kinds[main]
-        lasting = float(columns["seconds"][number])
-        watts = [device.kinds[kind].estimate.value * each[kind] for kind in mine]
-        advised: list[Advice] = []
-        if left > 0 and power.request is not None:
-            left -= 1
-            advised = _advice(predictor, power)
-        rows.append(
-            KernelRow.model_construct(  # not checked anew, and one set of names for all rows
-                ROW_FIELDS,
-                name=name,
-                device=trace.devices[at].id,
-                how=power.how,
-                family=power.family,
-                data_type=power.data_type,
-                **{key: column[number].item() for key, column in columns.items()},
-                energy_share=_share(float(columns["joules"][number]), total),
-                watts=sum(watts) / lasting if lasting else power.estimate.value,
-                trust=power.trust,
-                why=power.why,
-                code=None if power.code is None else power.code.file,
-                advice=advised,
+    def coverage(self) -> list[messages.Covered]:
+        """How much is told in which way."""
+        launches = self.launches
+        hows: dict[messages.How, Floats] = {}
+        for device in self.found:
+            weights = None, launches.seconds, launches.joules
+            columns = np.array([launches.by_kind(device, each) for each in weights])
+            for kind, power in device.kinds.items():
+                hows[power.how] = hows.get(power.how, np.zeros(3)) + columns[:, kind]
+        whole = float(launches.seconds.sum())
+        order: tuple[messages.How, ...] = ("code", "code, other launch", "operator", "name", "copy")
+        return [
+            messages.Covered(
+                how=how,
+                launches=int(count),
+                seconds=seconds,
+                time_share=seconds / whole if whole else 0.0,
+                joules=joules,
+                energy_share=self.share(joules),
             )
+            for how in order
+            if how in hows
+            for count, seconds, joules in [hows[how].tolist()]
+        ]
+
+    def device(self, device: Device, origin: int) -> messages.DeviceAnswer:
+        """What one board takes."""
+        board, powers, gap = device.board, device.powers, gaps_of(device)
+        told = self.launches.trace.devices[device.number]
+        own, joules, span = self.launches.total([device]), board.total_joules, board.span_seconds
+        return messages.DeviceAnswer(
+            device=told.id,
+            gpu=device.gpu.id,
+            name=told.name,
+            launches=len(device.at),
+            span_seconds=span,
+            busy_seconds=span - board.idle_seconds,
+            **parts.members(board, "shared_seconds", "limited_seconds"),
+            **parts.members(powers, "idle_watts", "standing_watts", "limit_watts"),
+            mean_watts=joules / span if span else 0.0,
+            energy=Energy(
+                joules=joules,
+                low=min(own.low, joules),
+                high=max(own.high, joules),
+                level=own.level,
+                basis=own.basis,
+            ),
+            gaps=messages.Gaps(**gap, energy_share=self.share(gap["joules"])),
+            timeline=timeline(board, origin, MOST_POINTS),
         )
-    place = np.empty(size, dtype=np.int64)
-    place[order] = np.arange(size)
-    return rows, place[row]
+
+    def kernels(
+        self, predictor: Predictor, request: messages.ApplicationRequest
+    ) -> tuple[list[messages.KernelRow], Integers]:
+        """Rows by energy, and the row of each launch."""
+        launches, trace = self.launches, self.launches.trace
+        names: dict[tuple[int, str], int] = {}
+        row_of = np.full((len(trace.devices), len(trace.kinds)), NONE, dtype=np.int64)
+        kinds_of: dict[int, list[int]] = {}
+        lasted = {}
+        for device in self.found:
+            for kind in sorted(device.kinds):
+                key = device.number, trace.kinds[kind].name
+                row_of[device.number, kind] = names.setdefault(key, len(names))
+            for kind in device.kinds:
+                kinds_of.setdefault(int(row_of[device.number, kind]), []).append(kind)
+            lasted[device.number] = device, launches.by_kind(device, launches.seconds).tolist()
+        row, joules = row_of[trace.device, trace.kind], launches.joules
+        size, keys, left, rows = len(names), list(names), request.advice, []
+        weights = {
+            "launches": None,
+            "seconds": launches.seconds,
+            "joules": joules,
+            "low": joules * launches.below,
+            "high": joules * launches.above,
+        }
+        columns = {name: np.bincount(row, each, minlength=size) for name, each in weights.items()}
+        order = np.lexsort((np.arange(size), -columns["joules"]))
+        for number in order.tolist():
+            at, name = keys[number]
+            (device, each), mine = lasted[at], kinds_of[number]
+            main = max(mine, key=lambda kind: (each[kind], -kind))
+            power = device.kinds[main]
+            lasting = float(columns["seconds"][number])
+            watts = [device.kinds[kind].estimate.value * each[kind] for kind in mine]
+            advised: list[Advice] = []
+            if left > 0 and power.request is not None:
+                left -= 1
+                advised = _advice(predictor, power)
+            rows.append(
+                messages.KernelRow.model_construct(  # not checked anew
+                    ROW_FIELDS,  # one set for all rows
+                    name=name,
+                    device=trace.devices[at].id,
+                    **parts.members(power, "how", "family", "data_type", "trust", "why"),
+                    **{key: column[number].item() for key, column in columns.items()},
+                    energy_share=self.share(float(columns["joules"][number])),
+                    watts=sum(watts) / lasting if lasting else power.estimate.value,
+                    code=None if power.code is None else power.code.file,
+                    advice=advised,
+                )
+            )
+        place = np.empty(size, dtype=np.int64)
+        place[order] = np.arange(size)
+        return rows, place[row]
+
+    def rows(
+        self,
+        names: Sequence[str],
+        column: Integers,
+        which: NDArray[np.bool_] | None = None,
+        *,
+        in_order: bool = False,
+    ) -> list[messages.Row]:
+        """Sums by name, ``None`` for launches of none: by energy, or in the order of the names; of
+        the launches ``which``, else of all."""
+        some: Any = slice(None) if which is None else which
+        size = len(names) + 1
+        at = np.where(column == NONE, len(names), column)[some]
+        weights = None, self.launches.seconds[some], self.launches.joules[some]
+        launches, times, energies = (np.bincount(at, each, minlength=size) for each in weights)
+        order = range(size) if in_order else np.lexsort((np.arange(size), -energies)).tolist()
+        rows = [
+            messages.Row(
+                name=names[number] if number < len(names) else None,
+                launches=int(launches[number]),
+                seconds=float(times[number]),
+                joules=float(energies[number]),
+                energy_share=self.share(float(energies[number])),
+            )
+            for number in order
+            if launches[number]
+        ]
+        if len(rows) <= MOST_ROWS:
+            return rows
+        kept, rest = rows[: MOST_ROWS - 1], rows[MOST_ROWS - 1 :]
+        summed = ("launches", "seconds", "joules", "energy_share")
+        sums = {name: sum(getattr(row, name) for row in rest) for name in summed}
+        return [*kept, messages.Row(name=REST, **sums)]
+
+    def streams(self) -> list[messages.StreamRow]:
+        """Sums by device and stream."""
+        trace = self.launches.trace
+        return [
+            messages.StreamRow(**dict(row), device=device.id)
+            for number, device in enumerate(trace.devices)
+            for row in self.rows(trace.streams, trace.stream, trace.device == number)
+        ]
 
 
 def _advice(predictor: Predictor, power: KindPower) -> list[Advice]:
@@ -359,60 +354,11 @@ def _advice(predictor: Predictor, power: KindPower) -> list[Advice]:
     return suggestions[:3]
 
 
-def _rows(
-    names: Sequence[str],
-    column: Integers,
-    joules: Floats,
-    seconds: Floats,
-    total: Energy,
-    *,
-    in_order: bool = False,
-) -> list[Row]:
-    """Sums by name, ``None`` for launches of none: by energy, or in the order of the names."""
-    at = np.where(column == NONE, len(names), column)
-    size = len(names) + 1
-    launches = np.bincount(at, minlength=size)
-    times = np.bincount(at, seconds, minlength=size)
-    energies = np.bincount(at, joules, minlength=size)
-    order = range(size) if in_order else np.lexsort((np.arange(size), -energies)).tolist()
-    rows = [
-        Row(
-            name=names[number] if number < len(names) else None,
-            launches=int(launches[number]),
-            seconds=float(times[number]),
-            joules=float(energies[number]),
-            energy_share=_share(float(energies[number]), total),
-        )
-        for number in order
-        if launches[number]
-    ]
-    if len(rows) <= MOST_ROWS:
-        return rows
-    return [*rows[: MOST_ROWS - 1], _summed(rows[MOST_ROWS - 1 :])]
-
-
-def _summed(rows: Sequence[Row]) -> Row:
-    columns = ("launches", "seconds", "joules", "energy_share")
-    return Row(name=REST, **{name: sum(getattr(row, name) for row in rows) for name in columns})
-
-
-def _streams(trace: Trace, joules: Floats, seconds: Floats, total: Energy) -> list[StreamRow]:
-    rows = []
-    for number, device in enumerate(trace.devices):
-        mine = trace.device == number
-        found = _rows(trace.streams, trace.stream[mine], joules[mine], seconds[mine], total)
-        rows += [StreamRow(**dict(row), device=device.id) for row in found]
-    return rows
-
-
 def _columns(
-    trace: Trace,
-    joules: Floats,
-    places: Integers,
-    streams: Sequence[StreamRow],
-    origin: int,
-) -> LaunchColumns:
+    launches: Launches, places: Integers, streams: Sequence[messages.StreamRow], origin: int
+) -> messages.LaunchColumns:
     """Times to the nanosecond, which makes them short as text."""
+    trace = launches.trace
     ids = np.array([device.id for device in trace.devices])
     row_of = {(row.device, row.name): at for at, row in enumerate(streams)}
     rows = np.array(
@@ -421,15 +367,11 @@ def _columns(
             for device in ids.tolist()
         ]
     )
-    return LaunchColumns(
+    return messages.LaunchColumns(
         start_seconds=np.round((trace.start - origin) * 1e-9, 9).tolist(),
         seconds=np.round((trace.end - trace.start) * 1e-9, 9).tolist(),
-        joules=joules.tolist(),
+        joules=launches.joules.tolist(),
         device=ids[trace.device].tolist(),
         stream=rows[trace.device, trace.stream].tolist(),
         kernel=places.tolist(),
     )
-
-
-def _share(joules: float, total: Energy) -> float:
-    return joules / total.joules if total.joules else 0.0

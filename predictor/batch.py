@@ -7,21 +7,16 @@ its place, and the others are answered. Nothing is stored, and no analysis is ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import AnalysisError, Diagnostic, LaunchError
 from wattcast.features.gpus import GpuProfile
-from wattcast.predictor import parts
-from wattcast.predictor.messages import Need
+from wattcast.predictor import Predictor, parts
+from wattcast.predictor.messages import ClocksAnswer, Need
 from wattcast.predictor.messages import sweep as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.time_and_power import TimeAndPower
 from wattcast.predictor.predict import coverage_of, launched
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 
 def predict_many(predictor: Predictor, request: messages.BatchRequest) -> messages.BatchAnswer:
@@ -72,7 +67,7 @@ def _predict_many(predictor: Predictor, request: messages.BatchRequest) -> messa
     return messages.BatchAnswer(
         gpu=gpu.id,
         **parts.code_of(source, function),
-        clocks=parts.clocks(best.clocks if best is not None else clocks),
+        clocks=ClocksAnswer.from_attributes(best.clocks if best is not None else clocks),
         model=reference_of(card) if card else None,
         time_model=best.duration.family if best and best.duration else None,
         analysis=request.analysis,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from wattcast.models.speed import NAMES, unit_cycles, unit_seconds
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.beside import beside
 from wattcast.models.time.calibration import least_seconds
-from wattcast.predictor import parts, reports
+from wattcast.predictor import Predictor, parts, reports
 from wattcast.predictor.messages import (
     ClocksAnswer,
     Interval,
@@ -38,18 +38,6 @@ from wattcast.predictor.messages import (
     WarningLine,
 )
 from wattcast.predictor.messages import compare as messages
-from wattcast.predictor.messages.compare import (
-    LIMITS,
-    MOST_KERNELS,
-    Change,
-    CompareAnswer,
-    ComparedCode,
-    CompareRequest,
-    Comparison,
-    Limits,
-    Measured,
-    compared,
-)
 from wattcast.predictor.messages.operators import ComparedOperator, OperatorCompareRequest
 from wattcast.predictor.operators import operator_name, predicted
 from wattcast.predictor.parts.operators import Asked
@@ -58,24 +46,20 @@ from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.time_and_power import BoardModels
 from wattcast.predictor.parts.trust import Ranked, apart
 
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.compare import JudgeRequest
-
 
 def compare(
-    predictor: Predictor, request: CompareRequest | OperatorCompareRequest
-) -> CompareAnswer:
+    predictor: Predictor, request: messages.CompareRequest | OperatorCompareRequest
+) -> messages.CompareAnswer:
     """What changes from old to new code, kernel by kernel and GPU by GPU, or from one operator to
     another. Nothing is stored.
 
     Raises what ``predict`` raises (the error tells which side), KernelError where no kernel is on
     both sides, and ServiceError for too many.
     """
-    like = getattr(request, "like", None)
-    named = dict.fromkeys(request.names())
-    gpus = [parts.made_up(predictor.gpus.load(name), like) for name in named]
-    comparisons: list[Comparison] = []
+    gpus = [predictor.gpus.load(name) for name in dict.fromkeys(request.names())]
+    if (like := getattr(request, "like", None)) is not None:
+        gpus = [parts.made_up(gpu, like) for gpu in gpus]
+    comparisons: list[messages.Comparison] = []
     warnings: list[WarningLine] = []
     ranked: list[Ranked] = []
     beside: Iterable[Sequence[Side]]
@@ -101,7 +85,7 @@ def compare(
         warnings += after.warnings
         ranked.append(after.ranked)
         comparisons.append(_comparison(request.limits, before, after))
-    return CompareAnswer(
+    return messages.CompareAnswer(
         comparisons=comparisons,
         added=[parts.kernel_name(function) for function in kernels.added],
         removed=[parts.kernel_name(function) for function in kernels.removed],
@@ -121,7 +105,7 @@ class _Pairs(NamedTuple):
 
 
 def _kernels(
-    predictor: Predictor, request: CompareRequest, gpu: GpuProfile
+    predictor: Predictor, request: messages.CompareRequest, gpu: GpuProfile
 ) -> tuple[Sequence[Function], Sequence[Function]]:
     found = []
     for side, name in ((request.old, "old"), (request.new, "new")):
@@ -130,11 +114,9 @@ def _kernels(
             wanted = [module.kernel(side.kernel)] if side.kernel else list(module.kernels)
             if not wanted:
                 module.kernel(None)  # raises: there is none
-            if len(wanted) > MOST_KERNELS:
-                raise refused(
-                    f"{len(wanted)} kernels; at most {MOST_KERNELS} are compared: name one",
-                    "kernel",
-                )
+            if len(wanted) > (most := messages.MOST_KERNELS):
+                detail = f"{len(wanted)} kernels; at most {most} are compared: name one"
+                raise refused(detail, "kernel")
             found.append(wanted)
     return found[0], found[1]
 
@@ -160,7 +142,7 @@ class Side(NamedTuple):
     """What one side takes; ``joules`` are by component, where the model knows components. Of code
     also what it was told from."""
 
-    measured: Measured
+    measured: messages.Measured
     clocks: ClocksAnswer
     model: ModelReference
     ranked: Ranked
@@ -171,8 +153,8 @@ class Side(NamedTuple):
 
 def side_of(
     predictor: Predictor,
-    request: CompareRequest | JudgeRequest,
-    code: ComparedCode,
+    request: messages.CompareRequest | messages.JudgeRequest,
+    code: messages.ComparedCode,
     side: str,
     kernel: Function,
     gpu: GpuProfile,
@@ -189,8 +171,8 @@ def side_of(
         duration, _, card = found.told()
     seconds, power = duration.estimate.value, found.power
     return Side(
-        Measured(kernel=parts.kernel_name(analysis.function), **found.costs(gpu)),
-        parts.clocks(found.clocks),
+        messages.Measured(kernel=parts.kernel_name(analysis.function), **found.costs(gpu)),
+        ClocksAnswer.from_attributes(found.clocks),
         reference_of(card),
         found.ranked(gpu, analysis),
         None
@@ -215,17 +197,17 @@ def _operator(
         if not (answer.power and answer.time and answer.energy and answer.model):
             raise ModelError(f"no model tells the power of {answer.name} on {gpu.id}")
     kernel = operator_name(side.operator)
-    measured = Measured.from_attributes(answer, kernel=kernel)
+    measured = messages.Measured.from_attributes(answer, kernel=kernel)
     ranked = Ranked.of(answer)
     return Side(measured, answer.clocks, answer.model, ranked, None, answer.warnings)
 
 
-def _comparison(limits: Limits, old: Side, new: Side) -> Comparison:
+def _comparison(limits: messages.Limits, old: Side, new: Side) -> messages.Comparison:
     def percent(after: float, before: float) -> float:
         return 100 * (after / before - 1)
 
     was, now = old.measured, new.measured
-    change = Change(
+    change = messages.Change(
         time_percent=percent(now.time.seconds, was.time.seconds),
         power_percent=percent(now.power.watts, was.power.watts),
         energy_percent=percent(now.energy.joules, was.energy.joules),
@@ -234,7 +216,7 @@ def _comparison(limits: Limits, old: Side, new: Side) -> Comparison:
     if old.joules is not None and new.joules is not None:
         joules = {name: new.joules[name] - old.joules[name] for name in new.joules}
         components = dict(sorted(joules.items(), key=lambda part: -abs(part[1])))
-    return Comparison(
+    return messages.Comparison(
         gpu=new.ranked.gpu,
         clocks=new.clocks,
         model=new.model,
@@ -244,7 +226,7 @@ def _comparison(limits: Limits, old: Side, new: Side) -> Comparison:
         components=components,
         exceeded=[
             name
-            for name in LIMITS
+            for name in messages.LIMITS
             if (bound := getattr(limits, name)) is not None
             and getattr(change, name.removeprefix("max_")) > bound
         ],
@@ -255,8 +237,8 @@ def _comparison(limits: Limits, old: Side, new: Side) -> Comparison:
 
 
 def markdown(
-    comparisons: Sequence[Comparison],
-    limits: Limits,
+    comparisons: Sequence[messages.Comparison],
+    limits: messages.Limits,
     added: Sequence[Function] = (),
     removed: Sequence[Function] = (),
     source: str = "the PTX",
@@ -272,7 +254,7 @@ def markdown(
     lines = ["### Predicted energy", ""]
     if bounds:
         lines += [f"Limit: {', '.join(bounds)}. {verdict}", ""]
-    table = compared(
+    table = messages.compared(
         comparisons, reports.markdown_name, lambda each: "beyond the limit" if each.exceeded else ""
     )
     lines.append(reports.markdown(table))
@@ -347,7 +329,7 @@ def judge(predictor: Predictor, request: messages.JudgeRequest) -> messages.Judg
 def _side(
     predictor: Predictor,
     request: messages.JudgeRequest,
-    code: ComparedCode,
+    code: messages.ComparedCode,
     name: str,
     gpu: GpuProfile,
 ) -> Side:

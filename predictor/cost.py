@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from wattcast.features.errors import AnalysisError
 from wattcast.models.intervals import BASIS_ORDER
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Energy, Interval, KernelName, Power, Time
 from wattcast.predictor.messages import cost as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.predict import predict_one
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 JOULES_PER_KWH = 3.6e6
 """A kilowatt for an hour (SI brochure, 9th edition, table 8)."""

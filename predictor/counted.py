@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,14 +26,10 @@ from wattcast.models.papers.scaling.card import (
 from wattcast.models.papers.scaling.physical import Scale, ScalingParameters, time_bounds
 from wattcast.models.papers.scaling.residual import exponent
 from wattcast.models.papers.scaling.use import DCGM, KINDS, CounterKind, kind_of, use_of
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.dvfs import best_pair, proposal, wanted_pairs
+from wattcast.predictor.messages import ClocksAnswer
 from wattcast.predictor.messages import dvfs as messages
-from wattcast.predictor.messages.dvfs import BestPair
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-
 
 # Reads what profilers print: Nsight Compute's and nvprof's CSV, DCGM's tables.
 #
@@ -257,9 +253,9 @@ def dvfs_from_counters(
             corrected=list(model.corrected),
             cards=[(card.folder / "card.json").as_posix() for card in model.cards],
         ),
-        counted_at=parts.clocks(counted.clocks),
+        counted_at=ClocksAnswer.from_attributes(counted.clocks),
         uses={**use.core, "dram": use.dram},
-        reference=parts.clocks(reference),
+        reference=ClocksAnswer.from_attributes(reference),
         points=[
             messages.CountedPoint(
                 **_point(point, scales[point.key], base, counted),
@@ -270,9 +266,9 @@ def dvfs_from_counters(
             )
             for point in points
         ],
-        pareto=[parts.clocks(point.key) for point in front],
+        pareto=[ClocksAnswer.from_attributes(point.key) for point in front],
         best={
-            name: BestPair(**best_pair(point, base))
+            name: messages.BestPair(**best_pair(point, base))
             for name, point in best.items()
             if measured or name == "max_performance"
         },
@@ -392,31 +388,25 @@ def _scale(
     return messages.CountedScale(**found, level=model.cards[0].intervals.level)
 
 
-def _notes(model: Served, pairs: Sequence[ClockPair], following: _Following) -> list[Diagnostic]:
+def _notes(
+    model: Served, pairs: Sequence[ClockPair], following: _Following
+) -> Iterator[Diagnostic]:
     parameters = model.physical.parameters
-    notes = []
+    campaign = f"the campaign {parameters.campaign}"
     if parameters.time_source == "power":
-        detail = (
-            f"the campaign {parameters.campaign} measured no time: how time follows the clocks was "
-            "told from power"
-        )
-        notes.append(Diagnostic("time_from_power", detail))
+        detail = f"{campaign} measured no time: how time follows the clocks was told from power"
+        yield Diagnostic("time_from_power", detail)
     if parameters.power is None:
-        detail = f"the campaign {parameters.campaign} measured no power: only time is told"
-        notes.append(Diagnostic("time_only", detail))
+        yield Diagnostic("time_only", f"{campaign} measured no power: only time is told")
     if parameters.domains == 1:
-        detail = f"the campaign {parameters.campaign} moved the core clock alone"
-        notes.append(Diagnostic("one_memory_clock", detail))
+        yield Diagnostic("one_memory_clock", f"{campaign} moved the core clock alone")
     if any(parameters.extrapolates(pair) for pair in pairs):
         low, high = parameters.core_range_mhz
-        detail = (
-            f"the model was fitted on {low:g} to {high:g} MHz core; other pairs are extrapolated"
-        )
-        notes.append(Diagnostic("clocks_extrapolated", detail))
+        fitted = f"the model was fitted on {low:g} to {high:g} MHz core"
+        yield Diagnostic("clocks_extrapolated", f"{fitted}; other pairs are extrapolated")
     if following != _Following(1.0, 1.0):
-        detail = (
+        yield Diagnostic(
+            "known_points_applied",
             f"known points: time follows the clocks {following.time:.2f} times, power "
-            f"{following.power:.2f} times as much as told from counters (on logarithms)"
+            f"{following.power:.2f} times as much as told from counters (on logarithms)",
         )
-        notes.append(Diagnostic("known_points_applied", detail))
-    return notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -25,22 +25,9 @@ from wattcast.models.clocks import (
     supported_pairs,
 )
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING
-from wattcast.predictor import parts, reports
+from wattcast.predictor import Predictor, parts, reports
 from wattcast.predictor.messages import CODE_MODELS, Clocks
-from wattcast.predictor.messages.dvfs import (
-    MOST_PAIRS,
-    Assumptions,
-    Best,
-    ClockRange,
-    ConstraintsRequest,
-    DvfsAnswer,
-    DvfsRequest,
-    OperatingLimit,
-    OperatingPoint,
-    Proposal,
-    Reference,
-    Scale,
-)
+from wattcast.predictor.messages import dvfs as messages
 from wattcast.predictor.messages.operators import OperatorDvfsRequest
 from wattcast.predictor.operators import operator_name, predicted
 from wattcast.predictor.parts.operators import Asked
@@ -49,7 +36,6 @@ from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
 
 if TYPE_CHECKING:
     from wattcast.models.papers.scaling.code import ServedCode
-    from wattcast.predictor import Predictor
 
 
 class Operating(NamedTuple):
@@ -88,7 +74,7 @@ class _AtClocks(_At):
 
 
 @parts.within_asked_seconds
-def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
+def dvfs(predictor: Predictor, request: messages.DvfsRequest) -> messages.DvfsAnswer:
     """Time, power and energy at each pair of clocks and under each limit.
 
     Raises what ``predict`` raises, ClockError for clocks far from what the GPU supports,
@@ -101,7 +87,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     if code is not None and request.clocks == "grid":
         pairs = tuple(pair for pair in pairs if code.scaling.parameters.holds(pair))
     limits = _limits(request.power_limit_watts)
-    if len(pairs) * len(limits) > MOST_PAIRS:
+    if len(pairs) * len(limits) > messages.MOST_PAIRS:
         raise _too_many(f"{len(pairs)} pairs x {len(limits)} power limits")
     highest = highest_pair(gpu) if code is None else code.scaling.parameters.reference
     reference = highest if request.reference is None else request.reference.pair(gpu)
@@ -125,12 +111,12 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     else:
         found = _by_code(code, analysis, base, pairs, gpu)
     one_in_ten = _one_in_ten(predictor, gpu) if code is None else code.one_in_ten
-    return DvfsAnswer(
+    return messages.DvfsAnswer(
         gpu=gpu.id,
         **parts.code_of(source, analysis.function),
         model=reference_of(base.card if code is None else code.card),
         **_choice(found, base, request.constraints, one_in_ten),
-        assumptions=Assumptions(
+        assumptions=messages.Assumptions(
             trip_counts_guessed=analysis.trips_assumed,
             activity=analysis.activity_how,
             **parts.resources(analysis),
@@ -148,7 +134,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> DvfsAnswer:
     )
 
 
-def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> DvfsAnswer:
+def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> messages.DvfsAnswer:
     """Time, power and energy of a library operator under each power limit, at the default clocks.
 
     The reference is the board's own limit; nine limits from half of it on are tried where none is
@@ -175,7 +161,7 @@ def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> Dvfs
         low, high = gpu.limit_range_watts or (0.0, own)
         limits = _limits([min(max(round(own * n / 16, 0), low), high) for n in range(8, 17)])
     base, *found = (_at_limit(each, gpu) for each in (usual, *under(*limits)))
-    return DvfsAnswer(
+    return messages.DvfsAnswer(
         gpu=gpu.id,
         kernel=operator_name(request.operator),
         model=usual.model,
@@ -255,7 +241,7 @@ def _by_code(
 
 
 def wanted_pairs(
-    clocks: Clocks | list[Clocks] | ClockRange | str | None, gpu: GpuProfile
+    clocks: Clocks | list[Clocks] | messages.ClockRange | str | None, gpu: GpuProfile
 ) -> Sequence[ClockPair]:
     """The pairs a request means. Raises ClockError for an empty range, ServiceError for too
     many pairs."""
@@ -269,18 +255,18 @@ def wanted_pairs(
         return supported_pairs(gpu)
     core = stepped(*clocks.core, "core_mhz")
     memory = (gpu.memory_mhz,) if clocks.memory is None else stepped(*clocks.memory, "memory_mhz")
-    if len(core) * len(memory) > MOST_PAIRS:
+    if len(core) * len(memory) > messages.MOST_PAIRS:
         raise _too_many(f"{len(core)} x {len(memory)} pairs")
     return crossed(core, memory)
 
 
 def _too_many(asked: str) -> ServiceError:
-    detail = f"clocks: {asked}; at most {MOST_PAIRS} are taken"
+    detail = f"clocks: {asked}; at most {messages.MOST_PAIRS} are taken"
     return refused(detail, "clocks")
 
 
 def _choice(
-    found: Sequence[_At], base: _At, asked: ConstraintsRequest, one_in_ten: float
+    found: Sequence[_At], base: _At, asked: messages.ConstraintsRequest, one_in_ten: float
 ) -> dict[str, Any]:
     """Members of an answer: the points beside the reference, and which of them to run at."""
     constraints = Constraints(**asked.model_dump())
@@ -288,10 +274,12 @@ def _choice(
     front = pareto(points)
     best = best_points(points, reference.time_seconds, constraints)
     return {
-        "reference": Reference(**reference.key._asdict(), **base.costs),
+        "reference": messages.Reference(**reference.key._asdict(), **base.costs),
         "points": [_point(each, reference, front, constraints) for each in found],
-        "pareto": [OperatingLimit(**point.key._asdict()) for point in front],
-        "best": Best.model_validate({name: best_pair(at, reference) for name, at in best.items()}),
+        "pareto": [messages.OperatingLimit(**point.key._asdict()) for point in front],
+        "best": messages.Best.model_validate(
+            {name: best_pair(at, reference) for name, at in best.items()}
+        ),
         "proposal": proposal(best["min_energy"], reference, one_in_ten, constraints),
     }
 
@@ -301,14 +289,14 @@ def _point(
     reference: Point[Operating],
     front: Sequence[Point[Operating]],
     constraints: Constraints,
-) -> OperatingPoint:
+) -> messages.OperatingPoint:
     point = found.point
-    scale = Scale(
+    scale = messages.Scale(
         time=point.time_seconds / reference.time_seconds,
         power=point.power_watts / reference.power_watts,
         energy=point.energy_joules / reference.energy_joules,
     )
-    return OperatingPoint(
+    return messages.OperatingPoint(
         **point.key._asdict(),
         **parts.members(found, "runs_at_core_mhz", "regime", "extrapolated"),
         scale=scale,
@@ -332,7 +320,7 @@ def best_pair(point: Point[Any], reference: Point[Any]) -> dict[str, Any]:
 
 def proposal(
     best: Point[Any], reference: Point[Any], one_in_ten: float, constraints: Constraints
-) -> Proposal:
+) -> messages.Proposal:
     """Whether to run at the point of least energy (``models.choice.outweighs``), and why.
 
     A reference that breaks the constraints is never stayed at.
@@ -353,7 +341,7 @@ def proposal(
         why = f"stay at {here}: {told}"
     elif broken:
         why += f"; {here} breaks the constraints"
-    return Proposal(
+    return messages.Proposal(
         **(reference if stay else best).key._asdict(),
         stay=stay,
         energy_saved_percent=saved,
@@ -362,15 +350,13 @@ def proposal(
     )
 
 
-def _about_clocks(pairs: Iterable[ClockPair], gpu: GpuProfile) -> list[Diagnostic]:
-    notes = []
-    beside = [pair for pair in pairs if not is_supported(pair, gpu)]
+def _about_clocks(pairs: Iterable[ClockPair], gpu: GpuProfile) -> Iterator[Diagnostic]:
+    unknown = (pair for pair in pairs if not is_supported(pair, gpu))
+    beside = [reports.megahertz(pair, unit=False) for pair in unknown]
     if beside:
-        named = ", ".join(f"{pair.core_mhz:g}/{pair.memory_mhz:g}" for pair in beside[:3])
         more = f" and {len(beside) - 3} more" if len(beside) > 3 else ""
-        detail = f"{gpu.id} is not known to run at {named}{more} MHz; these are extrapolated"
-        notes.append(Diagnostic("clocks_extrapolated", detail))
+        told = f"{', '.join(beside[:3])}{more} MHz; these are extrapolated"
+        yield Diagnostic("clocks_extrapolated", f"{gpu.id} is not known to run at {told}")
     if one_memory_clock(gpu):
         detail = f"the profile of {gpu.id} has one memory clock, so only the core clock was varied"
-        notes.append(Diagnostic("one_memory_clock", detail))
-    return notes
+        yield Diagnostic("one_memory_clock", detail)

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from math import isclose
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -31,14 +31,12 @@ from wattcast.features.errors import (
     TooComplexError,
     WattcastError,
 )
+from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.sources import CudaSource
 from wattcast.predictor.predict import predict
 from wattcast.predictor.rank import SETTINGS, TuningProblem, request_of
 from wattcast.predictor.tuning_files import Configuration, Value
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
 
-from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
+from wattcast.features.activity.instructions import measure_instructions
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cfg import build_cfg
 from wattcast.features.errors import AnalysisError, Diagnostic, ServiceError
-from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx.ir import Function, Instruction
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power import PHYSICAL
-from wattcast.models.speed import NAMES, Attribution, Floats, Unit, attributed, unit_cycles
+from wattcast.models.speed import NAMES, Floats, attributed, unit_cycles
+from wattcast.models.time.base import DEFAULT
 from wattcast.models.time.beside import beside
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, is_compiled, record_of, request_of
 from wattcast.predictor.parts.time_and_power import BoardModels
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 DEFAULT_ROWS = 200
 """Rows of each ranking unless asked otherwise."""
@@ -75,18 +71,20 @@ def hotspots_of(
     assert answer.kernel is not None
     clocks = ClockPair(answer.clocks.core_mhz, answer.clocks.memory_mhz)
     seconds, joules = answer.time.seconds, answer.energy.joules
-    found = attribution(predictor, analysis, gpu, clocks, seconds, request.board or "")
-    notes = list(_notes(found, answer))
-    table = _Table(analysis, found.shares.scaled(seconds, joules), found.events, found.cycles)
+    models = BoardModels(predictor.power, gpu, model=PHYSICAL, board=request.board or "")
+    watts = models.watts(analysis, clocks, seconds)
+    if watts.components is None or watts.card is None:
+        raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
+    table = _Table(analysis, clocks, watts.components, seconds, joules)
     bare = compiled_here or source.cuda is not None
     return messages.HotspotsAnswer(
         prediction_id=answer.id,
         **parts.members(answer, "gpu", "kernel", "clocks"),
         seconds=seconds,
         joules=joules,
-        shares_by=reference_of(found.model),
+        shares_by=reference_of(watts.card),
         cycles=seconds * clocks.core_hz,
-        unit_cycles=table.told(table.unit_cycles),
+        unit_cycles=table.told(table.whole),
         start=messages.Cost(
             joules=table.shares.start_joules,
             seconds=table.shares.start_seconds,
@@ -98,95 +96,71 @@ def hotspots_of(
         source_lines=messages.SourceLines(
             **_ranked(table.source_lines(bare=bare), table, rows, messages.SourceHotspot)
         ),
-        warnings=parts.warnings(source, analysis, analysis.activity_diagnostics, notes),
+        warnings=parts.warnings(source, analysis, analysis.activity_diagnostics, _notes(answer)),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """An attribution with the card of the physical model that made it, and the cycles that each
-    instruction takes of each unit (``wattcast.models.speed``)."""
-
-    shares: Attribution
-    events: Mapping[str, InstructionEvents]
-    cycles: Mapping[str, Mapping[Unit, Floats]]
-    model: Any
-
-
-def attribution(
-    predictor: Predictor,
-    analysis: KernelAnalysis,
-    gpu: GpuProfile,
-    clocks: ClockPair,
-    time_seconds: float | None = None,
-    board: str = "",
-) -> Shares:
-    """Seconds and joules by instruction, by the physical power model at the duration answered.
-    Raises AnalysisError where the kernel cannot be analysed dynamically."""
-    models = BoardModels(predictor.power, gpu, model=PHYSICAL, board=board)
-    watts = models.watts(analysis, clocks, time_seconds)
-    if watts.components is None:
-        raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
-    functions = analysis.counts.functions(analysis.counts.factors())
-    events = measure_instructions(analysis.module, functions, analysis.activity)
-    activity, more = analysis.activity, beside(analysis.extras)
-    shares = attributed(events, activity, gpu, clocks, watts.components, more)
-    return Shares(shares, events, unit_cycles(events, activity, gpu, clocks, more), watts.card)
-
-
-def _notes(found: Shares, answer: PredictAnswer) -> Iterator[Diagnostic]:
+def _notes(answer: PredictAnswer) -> Iterator[Diagnostic]:
     """What else answered than the models that share out."""
     assert answer.model is not None
     assert answer.time_model is not None
-    family, timed_by = answer.model.family, answer.time_model.family
-    if family != found.model.family:
-        yield Diagnostic(
-            "shares_of_another_model",
-            f"the {family} model predicts only total power; it was divided among lines in the "
-            "proportions of the physical model",
-        )
-    if timed_by != "bottleneck":
-        yield Diagnostic(
-            "shares_of_another_model",
-            f"the {timed_by} model predicts only total time; it was divided among lines in the "
-            "proportions of the bottleneck model",
-        )
+    others = (answer.model.family, PHYSICAL, "power"), (answer.time_model.family, DEFAULT, "time")
+    for family, own, quantity in others:
+        if family != own:
+            yield Diagnostic(
+                "shares_of_another_model",
+                f"the {family} model predicts only total {quantity}; it was divided among lines in "
+                f"the proportions of the {own} model",
+            )
 
 
-class _Row:
-    """Sums over the instructions of one place."""
+class _Row(NamedTuple):
+    """Sums over the instructions of one place, in the order of ``_Table.columns``."""
 
-    def __init__(self, place: dict[str, Any], components: int, units: int) -> None:
-        self.place = place
-        self.seconds = 0.0
-        self.joules = np.zeros(components)
-        self.cycles = np.zeros(units)
-        self.executions = self.machine = self.lanes = 0.0
+    place: dict[str, Any]
+    sums: Floats
 
 
 class _Table:
-    """Instructions of all functions of a launch, grouped by place."""
+    """Instructions of all functions of a launch, grouped by place: its own seconds and joules,
+    shared out as the physical model does.
+
+    ``columns`` by function, ``[quantities, instructions]``: seconds, warp executions, machine
+    instructions, lanes, cycles by unit and joules by component.
+    """
 
     def __init__(
         self,
         analysis: KernelAnalysis,
-        shares: Attribution,
-        events: Mapping[str, InstructionEvents],
-        cycles: Mapping[str, Mapping[Unit, Floats]],
+        clocks: ClockPair,
+        components: Mapping[str, float],
+        seconds: float,
+        joules: float,
     ) -> None:
-        self.analysis, self.shares, self.events = analysis, shares, events
+        functions = analysis.counts.functions(analysis.counts.factors())
+        events = measure_instructions(analysis.module, functions, analysis.activity)
+        about = analysis.activity, analysis.gpu, clocks
+        more = beside(analysis.extras)
+        cycles = unit_cycles(events, *about, more)
+        self.analysis = analysis
+        self.shares = attributed(events, *about, components, more).scaled(seconds, joules)
         self.units = tuple(unit for unit in NAMES if any(unit in each for each in cycles.values()))
-        self.cycles: dict[str, Floats] = {
-            name: np.array(
-                [each.get(unit, np.zeros(events[name].alu.size)) for unit in self.units]
-            ).reshape(len(self.units), -1)
-            for name, each in cycles.items()
-        }
+        self.columns: dict[str, Floats] = {
+            name: np.vstack([
+                self.shares.seconds[name],
+                one.warp_executions, one.machine_instructions, one.active_lanes,
+                *(cycles[name].get(unit, np.zeros(one.alu.size)) for unit in self.units),
+                self.shares.joules[name],
+            ])
+            for name, one in events.items()
+        }  # fmt: skip
+        self.cycles, self.joules = slice(4, 4 + len(self.units)), slice(4 + len(self.units), None)
 
     @property
-    def unit_cycles(self) -> Floats:
-        """Of all instructions, by unit."""
-        found: Floats = np.sum([each.sum(axis=1) for each in self.cycles.values()], axis=0)
+    def whole(self) -> Floats:
+        """Cycles of all instructions, by unit."""
+        each = [columns[self.cycles].sum(axis=1) for columns in self.columns.values()]
+        found: Floats = np.sum(each, axis=0)
         return found
 
     def told(self, cycles: Floats) -> dict[str, float]:
@@ -196,42 +170,37 @@ class _Table:
 
     def blocks(self) -> list[_Row]:
         """By basic block of every function."""
-        rows = []
+        first: dict[int, dict[str, Any]] = {}
         for name, function in self._functions():
             own = function is self.analysis.function
             cfg = self.analysis.cfg if own else build_cfg(function.body)
-            of_block = {at: block for block in cfg.blocks for at in range(block.start, block.end)}
             body = function.body.instructions
-
-            def place(
-                one: Instruction, of_block: Any = of_block, body: Any = body, name: str = name
-            ) -> tuple[Hashable, dict[str, Any]]:
-                block = of_block[one.position]
-                first, last = body[block.start], body[block.end - 1]
-                return block.index, {
+            for block in cfg.blocks:
+                begin = body[block.start]
+                told = {
                     "function": name,
                     "block": block.index,
                     "label": block.label,
-                    "line": first.line,
-                    "last_line": last.line,
-                    "source_line": first.location.line if first.location else None,
+                    "line": begin.line,
+                    "last_line": body[block.end - 1].line,
+                    "source_line": begin.location.line if begin.location else None,
                 }
-
-            rows += self._grouped({name: function}, place)
-        return rows
+                first |= dict.fromkeys(map(id, body[block.start : block.end]), told)
+        return self._grouped(lambda one: (id(first[id(one)]), first[id(one)]))
 
     def lines(self) -> list[_Row]:
         """By line of the PTX."""
         text = self.analysis.module.text.splitlines()
-
-        def place(one: Instruction) -> tuple[Hashable, dict[str, Any]]:
-            return one.line, {
-                "line": one.line,
-                "source_line": one.location.line if one.location else None,
-                "text": parts.line_of(text, one.line),
-            }
-
-        return self._grouped(dict(self._functions()), place)
+        return self._grouped(
+            lambda one: (
+                one.line,
+                {
+                    "line": one.line,
+                    "source_line": one.location.line if one.location else None,
+                    "text": parts.line_of(text, one.line),
+                },
+            )
+        )
 
     def source_lines(self, *, bare: bool) -> list[_Row]:
         """By line of the source, where the PTX tells it (``.loc``); ``bare`` file names."""
@@ -244,41 +213,27 @@ class _Table:
             told = PurePath(file).name if bare and file is not None else file
             return (file, one.location.line), {"file": told, "line": one.location.line}
 
-        return self._grouped(dict(self._functions()), place)
+        return self._grouped(place)
 
     def _functions(self) -> Iterator[tuple[str, Function]]:
-        for name in self.events:
+        for name in self.columns:
             function = self.analysis.module.function(name)
             assert function is not None
             yield name, function
 
     def _grouped(
-        self,
-        functions: Mapping[str, Function],
-        place: Callable[[Instruction], tuple[Hashable, dict[str, Any]] | None],
+        self, place: Callable[[Instruction], tuple[Hashable, dict[str, Any]] | None]
     ) -> list[_Row]:
         rows: dict[Hashable, _Row] = {}
-        for name, function in functions.items():
-            events, seconds = self.events[name], self.shares.seconds[name]
-            joules, cycles = self.shares.joules[name], self.cycles[name]
+        for name, function in self._functions():
+            columns = self.columns[name]
+            runs = (columns[1:3] != 0).any(axis=0)
             for one in function.body.instructions:
-                at = one.position
-                if not (events.warp_executions[at] or events.machine_instructions[at]):
-                    continue
-                found = place(one)
-                if found is None:
-                    continue
-                key, described = found
-                row = rows.get(key)
-                if row is None:
-                    sizes = len(self.shares.components), len(self.units)
-                    row = rows[key] = _Row(described, *sizes)
-                row.seconds += float(seconds[at])
-                row.cycles += cycles[:, at]
-                row.joules += joules[:, at]
-                row.executions += float(events.warp_executions[at])
-                row.machine += float(events.machine_instructions[at])
-                row.lanes += float(events.active_lanes[at])
+                found = place(one) if runs[one.position] else None
+                if found is not None:
+                    key, described = found
+                    row = rows.setdefault(key, _Row(described, np.zeros(len(columns))))
+                    row.sums[:] += columns[:, one.position]
         return list(rows.values())
 
 
@@ -287,12 +242,14 @@ def _ranked(
 ) -> dict[str, Any]:
     """``rows``, the costliest first, and the ``rest`` summed up."""
     total_seconds, total_joules = table.shares.total_seconds, table.shares.total_joules
-    rows = sorted(rows, key=lambda row: -float(row.joules.sum()))
+    joules_of = {id(row): float(row.sums[table.joules].sum()) for row in rows}
+    rows = sorted(rows, key=lambda row: -joules_of[id(row)])
     told = []
     for rank, row in enumerate(rows[:most], 1):
-        joules = float(row.joules.sum())
+        seconds, executions, machine, lanes = row.sums[:4].tolist()
+        joules = joules_of[id(row)]
         by_component = sorted(
-            zip(table.shares.components, row.joules.tolist(), strict=True),
+            zip(table.shares.components, row.sums[table.joules].tolist(), strict=True),
             key=lambda part: -part[1],
         )
         told.append(
@@ -300,23 +257,21 @@ def _ranked(
                 rank=rank,
                 **row.place,
                 joules=joules,
-                seconds=row.seconds,
+                seconds=seconds,
                 energy_share=joules / total_joules,
-                time_share=row.seconds / total_seconds,
-                warp_executions=row.executions,
-                machine_instructions=row.machine,
+                time_share=seconds / total_seconds,
+                warp_executions=executions,
+                machine_instructions=machine,
                 # Lanes and warps are extrapolated apart where a time cap cut the execution short.
-                active_lane_fraction=min(1.0, row.lanes / max(1.0, WARP_SIZE * row.executions)),
+                active_lane_fraction=min(1.0, lanes / max(1.0, WARP_SIZE * executions)),
                 components={name: part for name, part in by_component if part > 0.0},
-                unit_cycles=table.told(row.cycles),
+                unit_cycles=table.told(row.sums[table.cycles]),
             )
         )
     left = rows[most:]
-    return {
-        "rows": told,
-        "rest": messages.Rest(
-            rows=len(left),
-            joules=sum(float(row.joules.sum()) for row in left),
-            seconds=sum(row.seconds for row in left),
-        ),
-    }
+    rest = messages.Rest(
+        rows=len(left),
+        joules=sum(joules_of[id(row)] for row in left),
+        seconds=sum(float(row.sums[0]) for row in left),
+    )
+    return {"rows": told, "rest": rest}

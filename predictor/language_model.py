@@ -10,14 +10,14 @@ a few lengths and summed between them as a line. Watts are what NVML reads while
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, hypot, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from wattcast.features.errors import Diagnostic, LaunchError, ModelError
 from wattcast.features.gpus import GpuProfile
@@ -25,25 +25,20 @@ from wattcast.features.operators import roofline_seconds
 from wattcast.models.clocks import checked_limit
 from wattcast.models.intervals import BASIS_ORDER, Basis
 from wattcast.models.operators import limited
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.decoder import Decoder, Part, decoder_of
-from wattcast.predictor.messages import Energy, Power, Time, WarningLine
-from wattcast.predictor.messages.language_model import (
-    CurvePoint,
-    LanguageModelAnswer,
-    LanguageModelRequest,
-    ModelFacts,
-    OperatorRow,
-    Phase,
-    PhaseAnswer,
-    StepPoint,
-)
+from wattcast.predictor.messages import Energy, Power, Time
+from wattcast.predictor.messages import language_model as messages
 from wattcast.predictor.messages.operators import Operator, OperatorOptions
 from wattcast.predictor.messages.predict import Trust
-from wattcast.predictor.parts.operators import Asked, columns, kind_of, model_of, power_model
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
+from wattcast.predictor.parts.operators import (
+    OPERATOR,
+    Asked,
+    columns,
+    kind_of,
+    model_of,
+    power_model,
+)
 
 NODES = 9
 """Lengths of the cache at which decoding is answered. Attention's time is close to a line in the
@@ -77,14 +72,13 @@ from 0.1 (times) and 0.05 (powers; of one operator at like tokens too) on; 0.25 
 ``python -m studies language-models CONFIGS --errors``."""
 
 NOT_INCLUDED = ("the host and its CPU", "tokenising, sampling and scheduling")
-_OPERATOR: TypeAdapter[Operator] = TypeAdapter(Operator)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
     """One operator of a phase: totals over its launches, and its kind for what errors share."""
 
-    phase: Phase
+    phase: messages.Phase
     role: str
     operator: str
     kind: str
@@ -97,7 +91,9 @@ class _Sum:
     basis: Basis
 
 
-def language_model(predictor: Predictor, request: LanguageModelRequest) -> LanguageModelAnswer:
+def language_model(
+    predictor: Predictor, request: messages.LanguageModelRequest
+) -> messages.LanguageModelAnswer:
     """The forecast. The same request gives the same answer.
 
     Raises ModelConfigError (a field of the config), LaunchError (weights and cache that do not fit
@@ -112,13 +108,15 @@ def language_model(predictor: Predictor, request: LanguageModelRequest) -> Langu
             field="tensor_parallel",
         )
     facts = _facts(decoder, gpu, request)
-    _check_memory(facts, gpu, request)
+    if why := _too_large(facts, gpu, request):
+        weights_fit = facts.weight_bytes <= (facts.memory_bytes or 0)
+        raise LaunchError(why, field="batch" if weights_fit else "tensor_parallel")
     curve = _asked_of_curve(request)
-    fitting = [each for each in curve if _fits(decoder, gpu, each)]
+    fitting = [each for each in curve if not _too_large(_facts(decoder, gpu, each), gpu, each)]
     (sums, steps), *points = _sums(predictor, gpu, decoder, [request, *fitting])
     whole = _total(sums)
     tokens = _tokens(request)
-    return LanguageModelAnswer(
+    return messages.LanguageModelAnswer(
         gpu=gpu.id,
         gpus=request.tensor_parallel,
         model=facts,
@@ -134,18 +132,20 @@ def language_model(predictor: Predictor, request: LanguageModelRequest) -> Langu
         ),
         trust=_trust(gpu, sums),
         not_included=_not_included(request),
-        warnings=_warnings(decoder, request, sums),
+        warnings=parts.plain_warnings(_notes(decoder, request, sums)),
     )
 
 
-def _facts(decoder: Decoder, gpu: GpuProfile, request: LanguageModelRequest) -> ModelFacts:
+def _facts(
+    decoder: Decoder, gpu: GpuProfile, request: messages.LanguageModelRequest
+) -> messages.ModelFacts:
     share, parameters = request.tensor_parallel, decoder.parameters()
     tokens = request.prompt + (0 if request.train else request.generate)
     numbers = decoder.cached_numbers * decoder.cached_tokens(tokens)
     kv_share = min(share, decoder.kv_heads) if decoder.latent is None else 1
     each = STATE_BYTES if request.train else BYTES_EACH[request.dtype]
     cache = 0.0 if request.train else request.batch * numbers * BYTES_EACH[request.kv_dtype]
-    return ModelFacts(
+    return messages.ModelFacts(
         family=decoder.family,
         parameters=parameters,
         layers=sum(count for _, count in decoder.layers),
@@ -155,41 +155,36 @@ def _facts(decoder: Decoder, gpu: GpuProfile, request: LanguageModelRequest) -> 
     )
 
 
-def _check_memory(facts: ModelFacts, gpu: GpuProfile, request: LanguageModelRequest) -> None:
-    needed = facts.weight_bytes + facts.cache_bytes
-    if facts.memory_bytes is not None and needed > facts.memory_bytes:
-        what = "weights with optimizer state" if request.train else "weights"
-        raise LaunchError(
-            f"{what} of {facts.weight_bytes / 1e9:,.1f} GB and a cache of "
-            f"{facts.cache_bytes / 1e9:,.1f} GB do not fit into {facts.memory_bytes / 1e9:,.1f} GB "
-            f"of {gpu.id}. Take a smaller batch, a smaller dtype or more GPUs (tensor_parallel)",
-            field="tensor_parallel" if facts.weight_bytes > facts.memory_bytes else "batch",
-        )
-
-
-def _fits(decoder: Decoder, gpu: GpuProfile, request: LanguageModelRequest) -> bool:
-    try:
-        _check_memory(_facts(decoder, gpu, request), gpu, request)
-    except LaunchError:
-        return False
-    return True
+def _too_large(
+    facts: messages.ModelFacts, gpu: GpuProfile, request: messages.LanguageModelRequest
+) -> str | None:
+    """Why a model does not fit into the memory of a GPU, if it does not."""
+    have = facts.memory_bytes
+    if have is None or facts.weight_bytes + facts.cache_bytes <= have:
+        return None
+    what = "weights with optimizer state" if request.train else "weights"
+    return (
+        f"{what} of {facts.weight_bytes / 1e9:,.1f} GB and a cache of "
+        f"{facts.cache_bytes / 1e9:,.1f} GB do not fit into {have / 1e9:,.1f} GB "
+        f"of {gpu.id}. Take a smaller batch, a smaller dtype or more GPUs (tensor_parallel)"
+    )
 
 
 EVERY = -1
 """In the place of a length of the cache: what each step of decoding does alike."""
 
-Asking = tuple[Phase, int, Part]
+Asking = tuple[messages.Phase, int, Part]
 """A phase, the length of the cache, and an operator of one pass."""
 
 
-def _asked(decoder: Decoder, request: LanguageModelRequest) -> list[Asking]:
+def _asked(decoder: Decoder, request: messages.LanguageModelRequest) -> list[Asking]:
     """Operators of all phases."""
     given: dict[str, Any] = {
         "dtype": request.dtype,
         "kv_dtype": request.kv_dtype,
         "tensor_parallel": request.tensor_parallel,
     }
-    passes: list[tuple[Phase, int, list[Part]]] = []
+    passes: list[tuple[messages.Phase, int, list[Part]]] = []
     if request.train:
         forward = decoder.forward(request.batch, request.prompt, 0, **given, all_logits=True)
         optimizer = {
@@ -218,8 +213,8 @@ def _sums(
     predictor: Predictor,
     gpu: GpuProfile,
     decoder: Decoder,
-    requests: Sequence[LanguageModelRequest],
-) -> list[tuple[list[_Sum], list[StepPoint]]]:
+    requests: Sequence[messages.LanguageModelRequest],
+) -> list[tuple[list[_Sum], list[messages.StepPoint]]]:
     """Operators of all phases with their totals, and single steps of decoding, of each request.
     Operators that are the same, in whatever step or request, are answered once."""
     asked = [_asked(decoder, request) for request in requests]
@@ -239,7 +234,7 @@ def _sums(
 def checked_operator(part: Part) -> Operator:
     """The operator of a part. Raises LaunchError for sizes beyond those that are answered."""
     try:
-        return _OPERATOR.validate_python(dict(part.operator))
+        return OPERATOR.validate_python(dict(part.operator))
     except ValidationError as error:
         what = error.errors(include_url=False)[0]
         raise LaunchError(
@@ -247,7 +242,7 @@ def checked_operator(part: Part) -> Operator:
         ) from None
 
 
-def _lengths(request: LanguageModelRequest) -> list[int]:
+def _lengths(request: messages.LanguageModelRequest) -> list[int]:
     """Lengths of the cache at which steps are answered; the first token comes of the prompt."""
     steps = request.generate - 1
     if request.train or steps < 1:
@@ -257,12 +252,14 @@ def _lengths(request: LanguageModelRequest) -> list[int]:
 
 
 def _added(
-    told: Sequence[tuple[Asking, Call]], request: LanguageModelRequest
-) -> tuple[list[_Sum], list[StepPoint]]:
+    told: Sequence[tuple[Asking, Call]], request: messages.LanguageModelRequest
+) -> tuple[list[_Sum], list[messages.StepPoint]]:
     lengths = _lengths(request)
     weights = {**_weights(lengths, request.generate - 1), EVERY: float(request.generate - 1)}
     steps = {at: [0.0, 0.0] for at in (*lengths, EVERY)}
-    totals: dict[tuple[Phase, str, str], list[tuple[float, float, Call, float]]] = defaultdict(list)
+    totals: dict[tuple[messages.Phase, str, str], list[tuple[float, float, Call, float]]] = (
+        defaultdict(list)
+    )
     scale = (1.0 + request.overhead_share) * request.tensor_parallel
     for (phase, at, part), call in told:
         name = str(part.operator["name"])
@@ -298,7 +295,7 @@ def _added(
             )
         )
     points = [
-        StepPoint(cached_tokens=at, seconds=seconds, watts=joules / seconds, joules=joules)
+        messages.StepPoint(cached_tokens=at, seconds=seconds, watts=joules / seconds, joules=joules)
         for at in lengths
         for seconds, joules in [(a + b for a, b in zip(steps[at], steps[EVERY], strict=True))]
     ]
@@ -358,18 +355,20 @@ def _total(sums: Sequence[_Sum]) -> dict[str, Any]:
     return {"time": time, "power": power, "energy": energy}
 
 
-def _tokens(request: LanguageModelRequest) -> int:
+def _tokens(request: messages.LanguageModelRequest) -> int:
     """Tokens that figures are counted by: those generated, or those trained on or read."""
     return request.batch * (
         request.prompt if request.train or not request.generate else request.generate
     )
 
 
-def _phase(sums: Sequence[_Sum], phase: Phase, request: LanguageModelRequest) -> PhaseAnswer:
+def _phase(
+    sums: Sequence[_Sum], phase: messages.Phase, request: messages.LanguageModelRequest
+) -> messages.PhaseAnswer:
     whole = _total([each for each in sums if each.phase == phase])
     each = request.generate - 1 if phase == "decode" else request.prompt
     tokens = request.batch * each
-    return PhaseAnswer(
+    return messages.PhaseAnswer(
         phase=phase,
         **whole,
         tokens=tokens,
@@ -378,15 +377,15 @@ def _phase(sums: Sequence[_Sum], phase: Phase, request: LanguageModelRequest) ->
     )
 
 
-def _rows(sums: Sequence[_Sum]) -> list[OperatorRow]:
+def _rows(sums: Sequence[_Sum]) -> list[messages.OperatorRow]:
     joules = sum(each.joules for each in sums)
     return [
-        OperatorRow.from_attributes(each, energy_share=each.joules / joules)
+        messages.OperatorRow.from_attributes(each, energy_share=each.joules / joules)
         for each in sorted(sums, key=lambda each: -each.joules)
     ]
 
 
-def _asked_of_curve(request: LanguageModelRequest) -> list[LanguageModelRequest]:
+def _asked_of_curve(request: messages.LanguageModelRequest) -> list[messages.LanguageModelRequest]:
     """A request for each batch size or power limit, in order."""
     changes: list[dict[str, float]] = [{"batch": batch} for batch in {*request.batches}]
     changes += [{"power_limit_watts": limit} for limit in {*request.power_limits_watts}]
@@ -395,36 +394,31 @@ def _asked_of_curve(request: LanguageModelRequest) -> list[LanguageModelRequest]
 
 
 def _curve(
-    asked: Sequence[LanguageModelRequest], sums_of: Mapping[int, Sequence[_Sum]]
-) -> list[CurvePoint]:
+    asked: Sequence[messages.LanguageModelRequest], sums_of: Mapping[int, Sequence[_Sum]]
+) -> list[messages.CurvePoint]:
     """Tokens a second and joules a token; ``sums_of`` by the id of requests that fit in memory."""
-    points: list[tuple[int, float | None, float | None, float | None, float | None]] = []
+    points = []
     for each in asked:
-        at, sums = (each.batch, each.power_limit_watts), sums_of.get(id(each))
-        if sums is None:
-            points.append((*at, None, None, None))
-            continue
-        seconds, joules = sum(each.seconds for each in sums), sum(each.joules for each in sums)
-        tokens = _tokens(each)
-        points.append((*at, tokens / seconds, joules / tokens, joules / seconds))
+        rate = cost = watts = None
+        if (sums := sums_of.get(id(each))) is not None:
+            seconds, joules = sum(one.seconds for one in sums), sum(one.joules for one in sums)
+            rate, cost, watts = _tokens(each) / seconds, joules / _tokens(each), joules / seconds
+        points.append((each.batch, each.power_limit_watts, rate, cost, watts))
+    known = [
+        (rate, cost) for _, _, rate, cost, _ in points if rate is not None and cost is not None
+    ]
     return [
-        CurvePoint(
+        messages.CurvePoint(
             batch=batch,
             power_limit_watts=limit,
             tokens_per_second=rate,
-            joules_per_token=each,
+            joules_per_token=cost,
             watts=watts,
             pareto=rate is not None
-            and each is not None
-            and not any(
-                other[2] is not None
-                and other[3] is not None
-                and other[2] > rate
-                and other[3] < each
-                for other in points
-            ),
+            and cost is not None
+            and not any(faster > rate and less < cost for faster, less in known),
         )
-        for batch, limit, rate, each, watts in points
+        for batch, limit, rate, cost, watts in points
     ]
 
 
@@ -437,40 +431,28 @@ def _trust(gpu: GpuProfile, sums: Sequence[_Sum]) -> Trust:
     return Trust(mark="estimated board", why=f"no watts of operators were measured on {gpu.id}")
 
 
-def _not_included(request: LanguageModelRequest) -> list[str]:
+def _not_included(request: messages.LanguageModelRequest) -> list[str]:
     if request.overhead_share:
         return []
     between = ["communication between the GPUs"] if request.tensor_parallel > 1 else []
     return [*NOT_INCLUDED, *between]
 
 
-def _warnings(
-    decoder: Decoder, request: LanguageModelRequest, sums: Sequence[_Sum]
-) -> list[WarningLine]:
-    notes = []
+def _notes(
+    decoder: Decoder, request: messages.LanguageModelRequest, sums: Sequence[_Sum]
+) -> Iterator[Diagnostic]:
     if far := sorted({each.role for each in sums if each.basis == "extrapolated"}):
-        notes.append(
-            Diagnostic(
-                "operator_extrapolated",
-                f"beyond the measured shapes: {', '.join(far)}; their intervals are wider",
-            )
-        )
+        detail = f"beyond the measured shapes: {', '.join(far)}; their intervals are wider"
+        yield Diagnostic("operator_extrapolated", detail)
     if decoder.latent is not None:
-        notes.append(
-            Diagnostic(
-                "latent_attention",
-                "latent attention was not measured; it is answered as attention of its size",
-            )
-        )
+        detail = "latent attention was not measured; it is answered as attention of its size"
+        yield Diagnostic("latent_attention", detail)
     if request.train:
-        notes.append(
-            Diagnostic(
-                "training_assumed",
-                "the backward pass is counted as twice the products of the forward pass, attention "
-                "as 2.5 times; memory for activations is not checked",
-            )
+        yield Diagnostic(
+            "training_assumed",
+            "the backward pass is counted as twice the products of the forward pass, attention "
+            "as 2.5 times; memory for activations is not checked",
         )
-    return parts.plain_warnings(notes)
 
 
 class Call(NamedTuple):
@@ -519,10 +501,8 @@ def operator_calls(
         if narrow.any() and not model.pooled and len(model.card.operators[kind].frameworks) > 1:
             other = model.predict(kind, {**call, "framework": 1.0 - call["framework"]}, board)
             faster = narrow & (other.seconds < told.seconds)
-            told = told._replace(
-                seconds=np.where(faster, other.seconds, told.seconds),
-                watts=np.where(faster & (source is model), other.watts, told.watts),
-            )
+            watts = np.where(faster & (source is model), other.watts, told.watts)
+            told = told._replace(seconds=np.where(faster, other.seconds, told.seconds), watts=watts)
         training = source.card.training
         most = gpu.tdp_watts if source.pooled else training.limit_watts
         idle = training.idle_watts * most / training.limit_watts
@@ -535,14 +515,8 @@ def operator_calls(
             )
             for inside in (False, True)
         }
-        rows = zip(
-            at,
-            told.seconds.tolist(),
-            told.watts.tolist(),
-            told.inside.tolist(),
-            (compute / (compute + memory)).tolist(),
-            strict=True,
-        )
+        values = told.seconds, told.watts, told.inside, compute / (compute + memory)
+        rows = zip(at, *(each.tolist() for each in values), strict=True)
         for number, seconds, drawn, inside, share in rows:
             calls[number] = Call(kind, seconds, drawn, *widths[inside], idle, most, share)
     return [calls[number] for number in range(len(operators))]

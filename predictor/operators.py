@@ -14,11 +14,11 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from wattcast.features.errors import LaunchError, ModelError, refused
 from wattcast.features.operators import FEATURE_NAMES, Board
@@ -26,7 +26,7 @@ from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import checked_limit
 from wattcast.models.intervals import Estimate
 from wattcast.models.operators import OperatorModel, Quantity, Told, limited
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.explain import explained
 from wattcast.predictor.messages import ClocksAnswer, KernelName, ModelReference, WarningLine
 from wattcast.predictor.messages import operators as messages
@@ -43,6 +43,7 @@ from wattcast.predictor.messages.sweep import (
     LaunchProblem,
 )
 from wattcast.predictor.parts.operators import (
+    OPERATOR,
     Asked,
     columns,
     framework_of,
@@ -56,9 +57,6 @@ from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT
 from wattcast.predictor.parts.trust import Ranked, incomparable
 from wattcast.predictor.predict import gpus_of, several
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 
 def predict_operator(
@@ -185,15 +183,12 @@ def sweep_operator(
     )
 
 
-_OPERATOR = TypeAdapter[messages.Operator](messages.Operator)
-
-
 def _combined(
     base: Mapping[str, object], values: Mapping[str, object]
 ) -> messages.Operator | LaunchError:
     """The operator with some of its members replaced, or what is wrong with it."""
     try:
-        return _OPERATOR.validate_python({**base, **values})
+        return OPERATOR.validate_python({**base, **values})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"][1:])
@@ -218,7 +213,10 @@ def predicted(
     """Answers in the order asked, one made at a time: ten thousand kept would busy the collector
     of garbage for longer than they take. An error stands in the place of a call that has none."""
     found: list[Any] = [None] * len(asked)
-    for kind, gpu_id, at in _together(asked):
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number, one in enumerate(asked):
+        groups.setdefault((kind_of(one.operator), one.gpu.id), []).append(number)
+    for (kind, gpu_id), at in groups.items():
         try:
             model = model_of(predictor, kind, gpu_id)
         except ModelError as error:
@@ -240,15 +238,6 @@ def predicted(
             found[number] = kind, (model, power), reference, board, told, row
     for one, each in zip(asked, found, strict=True):
         yield _answer(one, *each) if isinstance(each, tuple) else each
-
-
-def _together(asked: Sequence[Asked]) -> Iterator[tuple[str, str, list[int]]]:
-    """Calls of one operator and GPU."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for number, one in enumerate(asked):
-        groups.setdefault((kind_of(one.operator), one.gpu.id), []).append(number)
-    for (kind, gpu), at in groups.items():
-        yield kind, gpu, at
 
 
 def _too_large(one: Asked) -> LaunchError | None:

@@ -9,35 +9,30 @@ import time
 from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydantic_core import from_json, to_json
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.checked import check_measured
-from wattcast.features.errors import refused
+from wattcast.features.errors import Diagnostic, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import activity_schema
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power import PHYSICAL
 from wattcast.models.time.base import DEFAULT, TimePrediction
 from wattcast.models.time.beside import beside
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Coverage
 from wattcast.predictor.messages import predict as messages
+from wattcast.predictor.messages.operators import OnGpus
 from wattcast.predictor.parts.arguments import by_position
 from wattcast.predictor.parts.known_launches import KnownLaunches
-from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower, narrowed
 from wattcast.predictor.parts.trust import Ranked, apart, trust
 from wattcast.predictor.parts.work import predict_work
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.operators import OnGpus
 
 QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
@@ -80,8 +75,8 @@ def gpus_of(predictor: Predictor, request: messages.PredictRequest | OnGpus) -> 
     names = request.names()
     if len(names) > MOST_GPUS:
         raise refused(f"gpus: {len(names)} named; at most {MOST_GPUS} are taken", "gpus")
-    like = getattr(request, "like", None)
-    return [parts.made_up(predictor.gpus.load(name), like) for name in names]
+    gpus, like = [predictor.gpus.load(name) for name in names], getattr(request, "like", None)
+    return gpus if like is None else [parts.made_up(gpu, like) for gpu in gpus]
 
 
 def predict_one(
@@ -147,16 +142,10 @@ def _predicted(
 ) -> messages.PredictAnswer:
     if request.work is not None:
         return predict_work(predictor, request, request.work, gpu, rows)
-    doubts = [
-        note
-        for number, known in enumerate(request.known)
-        for note in check_measured(
-            gpu,
-            power_watts=known.power_watts,
-            time_seconds=known.time_seconds,
-            where=f"known[{number}]",
-        )
-    ]
+    doubts: list[Diagnostic] = []
+    for number, known in enumerate(request.known):
+        measured = parts.members(known, "power_watts", "time_seconds")
+        doubts += check_measured(gpu, **measured, where=f"known[{number}]")
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
     clocks, nearby = parts.clocks_of(request.clocks, gpu)
@@ -167,15 +156,9 @@ def _predicted(
     vector, card = power.vector, power.card
     answer = messages.PredictAnswer(
         id=uuid4(),
-        gpu=gpu.id,
         **parts.code_of(source, analysis.function),
-        clocks=parts.clocks(point.clocks),
+        **point.members(gpu),
         l2=analysis.launch.l2,
-        power_limit_watts=point.limit_watts,
-        **point.costs(gpu),
-        model=reference_of(card) if card else None,
-        components=dict(power.components) if power.components is not None else None,
-        time_model=parts.time_model(duration),
         features=parts.values(vector) if vector else {},
         schema=vector.schema_id if vector else None,
         **resources,
@@ -193,21 +176,22 @@ def _predicted(
             doubts,
         ),
     )
+    more: dict[str, object] = {}
     if request.explain is not None and power.estimate:
         from wattcast.predictor.explain import shap_of
 
-        answer = answer.model_copy(update={"explanation": shap_of(answer, power)})
+        more["explanation"] = shap_of(answer, power)
     if request.details and duration is not None:
-        speed = _speed_of_light(analysis, gpu, point.clocks, duration)
-        answer = answer.model_copy(update={"speed_of_light": speed})
+        more["speed_of_light"] = _speed_of_light(analysis, gpu, point.clocks, duration)
     if request.like is not None and (told := answer.trust) is not None:
-        made = told.model_copy(update={"why": f"a made-up board; {told.why}"})
-        answer = answer.model_copy(update={"trust": made})
+        more["trust"] = told.model_copy(update={"why": f"a made-up board; {told.why}"})
+    if more:
+        answer = answer.model_copy(update=more)
     if predictor.store is not None and request.like is None:
         vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
-        name, known = analysis.function.name, source.known
+        name = analysis.function.name
         asked = _asked(request, source, name)
-        record = PredictionRecord.of(answer, name, asked, vectors, known)
+        record = PredictionRecord.of(answer, name, asked, vectors, source.known)
         rows.append(predictor.store.add(record))
     source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
     return answer

@@ -10,28 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, KernelError, LaunchError, PtxError, TooComplexError
+from wattcast.predictor import Predictor
+from wattcast.predictor.messages import tunings as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
-from wattcast.predictor.messages.tunings import (
-    Judged,
-    RankAnswer,
-    RankedConfiguration,
-    RankRequest,
-    RefusedConfiguration,
-)
 from wattcast.predictor.parts.trust import Ranked, incomparable
 from wattcast.predictor.predict import predict_one
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-
 
 # How much a prediction saves as a pre-filter: runs that a top-k choice would not have needed.
 
@@ -41,32 +32,14 @@ NEAR = 0.05
 """How far above the best measured value still counts as found, relative."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preselection:
-    """What measuring the ``k`` configurations that are predicted best would have come to.
+def preselection(predicted: Sequence[float], measured: Sequence[float], k: int) -> messages.Judged:
+    """What measuring the ``k`` configurations that are predicted best would have come to; less is
+    better in both.
 
-    ``loss``: their best measured value over that of all, less 1. ``runs_saved`` of
-    ``configurations``. ``runs_needed``: the least k that holds one within ``near`` of the best,
-    ``runs_needed_random``: how many draws without a prediction that takes on average.
-    ``rank_correlation`` is Spearman's, 1 where the order is the same.
-    """
-
-    configurations: int
-    k: int
-    loss: float
-    runs_saved: int
-    near: float
-    runs_needed: int
-    runs_needed_random: float
-    rank_correlation: float
-
-
-def preselection(
-    predicted: Sequence[float], measured: Sequence[float], k: int, near: float = NEAR
-) -> Preselection:
-    """Judge predictions by measurements of the same configurations; less is better in both.
-
-    Raises DataError for fewer than two configurations, or values that are not above 0.
+    ``loss``: their best measured value over that of all, less 1. ``runs_needed``: the least k that
+    holds one within ``NEAR`` of the best, ``runs_needed_random``: how many draws without a
+    prediction that takes on average. ``rank_correlation`` is Spearman's, 1 where the order is the
+    same. Raises DataError for fewer than two configurations, or values that are not above 0.
     """
     guess, truth = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
     if guess.shape != truth.shape or guess.size < 2:
@@ -76,13 +49,13 @@ def preselection(
     chosen = max(1, min(k, guess.size))
     order = np.argsort(guess, kind="stable")
     best = float(truth.min())
-    found = np.flatnonzero(truth[order] <= best * (1 + near))
-    return Preselection(
+    found = np.flatnonzero(truth[order] <= best * (1 + NEAR))
+    return messages.Judged(
         configurations=guess.size,
         k=chosen,
         loss=float(truth[order[:chosen]].min()) / best - 1,
         runs_saved=guess.size - chosen,
-        near=near,
+        near=NEAR,
         runs_needed=int(found[0]) + 1,
         # The mean place of the first of m marked ones among n in random order.
         runs_needed_random=(guess.size + 1) / (found.size + 1),
@@ -162,7 +135,7 @@ def rank(
     problem: TuningProblem,
     objective: Objective = "energy",
     top: int = 10,
-) -> RankAnswer:
+) -> messages.RankAnswer:
     """Configurations by predicted ``objective``, and how many runs a top-k choice would save.
 
     Raises DataError where the problem does not fit the file, and as ``ranked`` does.
@@ -171,7 +144,7 @@ def rank(
     return ranked(predictor, asked, objective, top)
 
 
-def rank_variants(predictor: Predictor, request: RankRequest) -> RankAnswer:
+def rank_variants(predictor: Predictor, request: messages.RankRequest) -> messages.RankAnswer:
     """Variants of a kernel's code and launch by what is predicted; ``variant`` is the place in the
     request, from 0. One that cannot be read is refused. Raises as ``ranked`` does, and GpuError."""
     board = request.model_dump(exclude={"variants", "by"})
@@ -186,7 +159,7 @@ def ranked(
     asked: Iterable[tuple[Configuration, Mapping[str, Any] | CompileError]],
     objective: Objective = "energy",
     top: int = 10,
-) -> RankAnswer:
+) -> messages.RankAnswer:
     """Configurations with their requests, or why there is none, by predicted ``objective``.
 
     ``judged`` is ``None`` where fewer than two of those predicted have the objective measured. A
@@ -195,7 +168,7 @@ def ranked(
     after all others, ``apart`` saying why.
     """
     predictions: list[tuple[Configuration, Mapping[str, Any], PredictAnswer]] = []
-    refused: list[RefusedConfiguration] = []
+    refused: list[messages.RefusedConfiguration] = []
     for configuration, request in asked:
         try:
             if isinstance(request, CompileError):
@@ -203,7 +176,9 @@ def ranked(
             answer = _predicted(predictor, request)
         except (CompileError, KernelError, LaunchError, PtxError, TooComplexError) as error:
             parameters = dict(configuration.parameters)
-            refused.append(RefusedConfiguration(configuration=parameters, reason=error.detail))
+            refused.append(
+                messages.RefusedConfiguration(configuration=parameters, reason=error.detail)
+            )
             continue
         predictions.append((configuration, request["launch"], answer))
     if not predictions:
@@ -214,43 +189,32 @@ def ranked(
         _row(*row, apart=why if objective == "energy" else None)
         for row, why in zip(predictions, whys, strict=True)
     ]
-    rows.sort(key=lambda row: (row.apart is not None, _predicted_of(row, objective)))
+    unit = "joules" if objective == "energy" else "seconds"
+    rows.sort(key=lambda row: (row.apart is not None, getattr(row, unit)))
     rows = [row.model_copy(update={"rank": rank}) for rank, row in enumerate(rows, 1)]
-    judged = [row for row in rows if _measured_of(row, objective) is not None]
-    return RankAnswer(
+    known = [row for row in rows if getattr(row, f"measured_{unit}") is not None]
+    predicted, measured = (
+        [getattr(row, name) for row in known] for name in (unit, f"measured_{unit}")
+    )
+    return messages.RankAnswer(
         objective=objective,
         kernel=rows[0].kernel,
         gpu=rows[0].gpu,
         configurations=rows,
         refused=refused,
-        judged=_judged(judged, objective, top) if len(judged) > 1 else None,
+        judged=preselection(predicted, measured, top) if len(known) > 1 else None,
     )
-
-
-def _predicted_of(row: RankedConfiguration, objective: Objective) -> float:
-    return row.joules if objective == "energy" else row.seconds
-
-
-def _measured_of(row: RankedConfiguration, objective: Objective) -> float | None:
-    return row.measured_joules if objective == "energy" else row.measured_seconds
-
-
-def _judged(rows: Sequence[RankedConfiguration], objective: Objective, top: int) -> Judged:
-    predicted = [_predicted_of(row, objective) for row in rows]
-    measured = [_measured_of(row, objective) or 0.0 for row in rows]
-    return Judged.from_attributes(preselection(predicted, measured, top))
 
 
 def request_of(problem: TuningProblem, configuration: Configuration) -> dict[str, Any]:
     request = dict(problem.request)
     parameters = dict(configuration.parameters)
-    for name, (member, field_name) in SETTINGS.items():
+    for name, (member, part) in SETTINGS.items():
         if name in parameters:
             value = parameters.pop(name)
-            if field_name is None:
-                request[member] = value
-            else:
-                request[member] = {**(request.get(member) or {}), field_name: value}
+            request[member] = (
+                value if part is None else {**(request.get(member) or {}), part: value}
+            )
     launch = {**request.get("launch", {}), **problem.launch(parameters)}
     if request.get("cuda") is not None:
         request["cuda"] = macros(parameters) + request["cuda"]
@@ -283,12 +247,12 @@ def _row(
     answer: PredictAnswer,
     *,
     apart: str | None,
-) -> RankedConfiguration:
+) -> messages.RankedConfiguration:
     assert answer.kernel is not None
     assert answer.energy is not None
     assert answer.time is not None
     assert answer.power is not None
-    return RankedConfiguration(
+    return messages.RankedConfiguration(
         rank=0,
         configuration=dict(configuration.parameters),
         grid=launch["grid"],

@@ -12,11 +12,11 @@ A shape under which the kernel may compute something else is left out, with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import (
@@ -28,27 +28,13 @@ from wattcast.features.errors import (
     refused,
 )
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual_blocks
+from wattcast.features.launch import Launch, axes_of, covering_grid, usual_blocks
 from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import sweep as messages
-from wattcast.predictor.messages.sweep import (
-    MOST_POINTS,
-    BestShape,
-    BestShapes,
-    InfeasibleShape,
-    LeftOut,
-    SweepAnswer,
-    SweepPoint,
-    SweepReference,
-    SweepRequest,
-)
 from wattcast.predictor.parts.swept import Predicted, Shape, Swept
 from wattcast.predictor.parts.trust import apart, incomparable
 from wattcast.predictor.variants import Variant, dimensions, variants, with_macros
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 RESOLUTION = 0.02
 """Relative difference of two shapes below which neither is called better. Within the best of the
@@ -64,7 +50,7 @@ VARIANTS = "variants_not_compared"
 
 
 @parts.within_asked_seconds
-def sweep(predictor: Predictor, request: SweepRequest) -> SweepAnswer:
+def sweep(predictor: Predictor, request: messages.SweepRequest) -> messages.SweepAnswer:
     """Every shape's time, power and energy, and the best of them.
 
     Raises what ``predict`` raises for the reference launch, ServiceError for too many shapes,
@@ -91,10 +77,10 @@ def sweep(predictor: Predictor, request: SweepRequest) -> SweepAnswer:
     notes = (each.notes for each in sweeps.values())
     later = parts.later(each.found for each in found)
     warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, later)
-    return SweepAnswer(
+    return messages.SweepAnswer(
         **parts.code_of(source, reference.analysis.function),
         models=[each.answer() for each in sweeps.values()],
-        reference=SweepReference(
+        reference=messages.SweepReference(
             **reference.shape.members(), **reference.found.costs(reference.shape.gpu)
         ),
         points=[
@@ -104,9 +90,9 @@ def sweep(predictor: Predictor, request: SweepRequest) -> SweepAnswer:
         infeasible=tried.refused,
         left_out=tried.left_out,
         pareto=[messages.Shape(**point.key.members()) for point in front],
-        best=BestShapes(
+        best=messages.BestShapes(
             **{
-                name: BestShape(
+                name: messages.BestShape(
                     **point.key.members(),
                     **_saved(point, reference.point),
                     no_difference=_alike(name, point, reference.point),
@@ -125,19 +111,19 @@ class _Tried(NamedTuple):
 
     sweeps: dict[str, Swept]
     found: list[Predicted]
-    refused: list[InfeasibleShape]
-    left_out: list[LeftOut]
+    refused: list[messages.InfeasibleShape]
+    left_out: list[messages.LeftOut]
 
 
 def _tried_shapes(
-    predictor: Predictor, request: SweepRequest, gpus: Sequence[GpuProfile]
+    predictor: Predictor, request: messages.SweepRequest, gpus: Sequence[GpuProfile]
 ) -> _Tried:
     base = request.launch.launch()
-    shapes = list(_shapes(request, base, gpus))
+    shapes = _shapes(request, base, gpus)
     sweeps = {gpu.id: Swept(predictor, request, gpu) for gpu in gpus}
     found: list[Predicted] = []
-    refused: list[InfeasibleShape] = []
-    left_out: list[LeftOut] = []
+    refused: list[messages.InfeasibleShape] = []
+    left_out: list[messages.LeftOut] = []
     every = request.include_unproven
     doubts = [sweeps[shape.gpu.id].doubt(shape) for shape in shapes]
     tried = [shape for shape, why in zip(shapes, doubts, strict=True) if every or why is None]
@@ -152,13 +138,17 @@ def _tried_shapes(
                     why = why or sweeps[shape.gpu.id].idle(point)
             except (LaunchError, AnalysisError) as error:
                 refused.append(
-                    InfeasibleShape(**shape.members(), reason=error.detail, field=error.about)
+                    messages.InfeasibleShape(
+                        **shape.members(), reason=error.detail, field=error.about
+                    )
                 )
                 continue
             if why is None or every:
                 found.append(replace(point, doubt=why))
             else:
-                left_out.append(LeftOut(**shape.members(), reason=why.reason, line=why.line))
+                left_out.append(
+                    messages.LeftOut(**shape.members(), reason=why.reason, line=why.line)
+                )
     if not found and left_out:
         found = [sweeps[gpus[0].id].reference]  # nothing else is shown to be the same program
     if not found:
@@ -168,7 +158,7 @@ def _tried_shapes(
 
 
 def _tried_variants(
-    predictor: Predictor, request: SweepRequest, gpus: Sequence[GpuProfile]
+    predictor: Predictor, request: messages.SweepRequest, gpus: Sequence[GpuProfile]
 ) -> _Tried:
     """Each variant of the source compiled, analysed and predicted; what fails is listed."""
     tried = _Tried({}, [], [], [])
@@ -183,7 +173,7 @@ def _tried_variants(
             tried.sweeps.setdefault(gpu.id, one)
         except (CompileError, PtxError, KernelError, LaunchError, AnalysisError) as error:
             tried.refused.append(
-                InfeasibleShape(
+                messages.InfeasibleShape(
                     gpu=gpu.id,
                     grid=[],
                     block=[],
@@ -200,7 +190,7 @@ def _tried_variants(
     return tried
 
 
-def _of_variant(request: SweepRequest, variant: Variant) -> SweepRequest:
+def _of_variant(request: messages.SweepRequest, variant: Variant) -> messages.SweepRequest:
     """The request for one variant: its source and its launch."""
     assert request.cuda is not None
     known = {
@@ -217,7 +207,9 @@ def _of_variant(request: SweepRequest, variant: Variant) -> SweepRequest:
     return request.model_copy(update={"cuda": source, "launch": launch, "defines": None})
 
 
-def _shapes(request: SweepRequest, base: Launch, gpus: Sequence[GpuProfile]) -> Iterator[Shape]:
+def _shapes(
+    request: messages.SweepRequest, base: Launch, gpus: Sequence[GpuProfile]
+) -> list[Shape]:
     """Every shape asked for, each once. Raises LaunchError, and ServiceError for too many."""
     blocks = (
         usual_blocks(axes_of(base))
@@ -226,26 +218,24 @@ def _shapes(request: SweepRequest, base: Launch, gpus: Sequence[GpuProfile]) -> 
     )
     registers: Sequence[int | None] = request.registers or [None]
     grids = len(request.grids) if request.grids is not None else 1
-    count = len(gpus) * len(blocks) * grids * len(registers)
-    if count > MOST_POINTS:
-        raise refused(f"{count} shapes are asked for; at most {MOST_POINTS} are taken", "blocks")
-    seen: set[tuple[str, Dim3, Dim3, int | None]] = set()
-    for gpu in gpus:
-        for block in blocks:
-            wanted = (
-                [covering_grid(base, block)]
-                if request.grids is None
-                else [Launch.of(grid, block).grid for grid in request.grids]
-            )
-            for grid in wanted:
-                for count_of_registers in registers:
-                    key = gpu.id, grid, block, count_of_registers
-                    if key not in seen:
-                        seen.add(key)
-                        yield Shape(gpu, grid, block, count_of_registers)
+    count, most = len(gpus) * len(blocks) * grids * len(registers), messages.MOST_POINTS
+    if count > most:
+        raise refused(f"{count} shapes are asked for; at most {most} are taken", "blocks")
+    found = {
+        (gpu.id, grid, block, number): Shape(gpu, grid, block, number)
+        for gpu in gpus
+        for block in blocks
+        for grid in (
+            [covering_grid(base, block)]
+            if request.grids is None
+            else [Launch.of(grid, block).grid for grid in request.grids]
+        )
+        for number in registers
+    }
+    return list(found.values())
 
 
-def _does_the_work(request: SweepRequest, base: Launch, shape: Shape) -> None:
+def _does_the_work(request: messages.SweepRequest, base: Launch, shape: Shape) -> None:
     """Raises LaunchError for a shape that leaves work undone."""
     threads = prod(shape.grid) * prod(shape.block)
     if threads < base.threads and not request.grid_stride:
@@ -256,12 +246,10 @@ def _does_the_work(request: SweepRequest, base: Launch, shape: Shape) -> None:
         )
 
 
-def _spills(each: Predicted, reference: Predicted) -> bool:
+def _spills(each: Predicted) -> bool:
     """Whether a shape's registers are fewer than the kernel needs on its GPU at the least."""
-    if each.shape.registers is None:
-        return False
-    known = each.analysis.static.registers(each.shape.gpu)
-    return each.shape.registers < known.low
+    registers, gpu = each.shape.registers, each.shape.gpu
+    return registers is not None and registers < each.analysis.static.registers(gpu).low
 
 
 def _point(
@@ -270,9 +258,9 @@ def _point(
     on_front: bool,
     constraints: Constraints,
     apart: str | None,
-) -> SweepPoint:
+) -> messages.SweepPoint:
     analysis, point = each.analysis, each.point
-    return SweepPoint(
+    return messages.SweepPoint(
         **each.shape.members(),
         threads=analysis.launch.threads,
         **parts.members(analysis.occupancy, "occupancy", "limiter"),
@@ -281,7 +269,7 @@ def _point(
         edp_joule_seconds=point.edp,
         **_saved(point, reference.point),
         regime=each.found.told()[0].regime,
-        spills=_spills(each, reference),
+        spills=_spills(each),
         pareto=on_front,
         feasible=not constraints.violated(point, reference.point.time_seconds),
         apart=apart,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -139,8 +139,7 @@ def read_cache(folder: Path, kernel: str | None = None) -> list[TritonKernel]:
         binary = cubin.read_bytes() if cubin.is_file() else None
         one = _known(ptx, told, constants, positions, binary)
         file = {"file": str(path.relative_to(folder))}
-        found.append(TritonKernel(one.ptx, one.settings, {**one.parameters, **file},
-                                  one.positions, one.registers_per_thread))  # fmt: skip
+        found.append(replace(one, parameters={**one.parameters, **file}))
     if not found:
         named = "" if kernel is None else f" called {kernel}"
         raise DataError(f"{folder} holds no compiled Triton kernel{named} (NAME.ptx and NAME.json)")
@@ -193,7 +192,7 @@ def compile_configurations(
     signature: Mapping[str, str],
     constants: Mapping[str, Any],
     arguments: Mapping[str, Any],
-) -> Iterator[TritonKernel | tuple[Configuration, str]]:
+) -> Iterator[TritonKernel | tuple[Configuration, CompileError]]:
     """A ``@triton.jit`` function compiled for ``gpu`` with every configuration, in their order.
 
     ``configurations`` are ``triton.Config`` or mappings of constants and options; by default those
@@ -221,7 +220,8 @@ def compile_configurations(
         try:
             made = compiler.compile(source, target=target, options=options)
         except Exception as error:  # Triton's compilers raise what they like
-            yield Configuration({**chosen, **options}, None, None), str(error) or repr(error)
+            why = CompileError(f"Triton does not compile it: {str(error) or repr(error)}")
+            yield Configuration({**chosen, **options}, None, None), why
         else:
             yield compiled(made)
 
@@ -278,7 +278,7 @@ def _specialised(
 
 
 def candidates(
-    kernels: Iterable[TritonKernel | tuple[Configuration, str]],
+    kernels: Iterable[TritonKernel | tuple[Configuration, CompileError]],
     grid: Grid,
     arguments: Mapping[str, Any],
     request: Mapping[str, Any],
@@ -286,13 +286,11 @@ def candidates(
     """Configurations and what to ask of each, as ``wattcast.predictor.rank.ranked`` takes them."""
     for one in kernels:
         if isinstance(one, tuple):
-            yield one[0], CompileError(f"Triton does not compile it: {one[1]}")
+            yield one
             continue
         named = {k: v for k, v in arguments.items() if not one.positions or k in one.positions}
-        yield (
-            Configuration(one.parameters, None, None),
-            {**request, **one.request(grid, named)},
-        )
+        configuration = Configuration(one.parameters, None, None)
+        yield configuration, {**request, **one.request(grid, named)}
 
 
 # --- launches ------------------------------------------------------------------------------------
@@ -347,8 +345,7 @@ def launched(
         for one in compile_configurations(inner, gpu, [given], types, constants, numbers):
             shown = {**chosen, **options, **chosen_options}
             if isinstance(one, tuple):
-                configuration = Configuration(shown, None, None)
-                yield configuration, CompileError(f"Triton does not compile it: {one[1]}")
+                yield Configuration(shown, None, None), one[1]
                 continue
             programs = grid({**known, **options}) if callable(grid) else grid
             hints = {

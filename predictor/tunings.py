@@ -10,20 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wattcast.features.errors import DataError, refused
 from wattcast.models.processes import LEARNED_FROM
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.forecasts import Forecast, forecasts
 from wattcast.predictor.messages import tunings as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem, request_of
 from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning, key_of
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 MOST_MEASURED, MOST_RELATED = 300, 3_000_000
 """Measured configurations of one request, and those times all of the space: every proposal relates

@@ -16,22 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from wattcast.features.activity.counts import QUANTITIES, Activity
 from wattcast.features.errors import ServiceError
 from wattcast.features.memory import SECTOR_BYTES
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.advise.adviser import Adviser, gain
 from wattcast.predictor.advise.launches import others, patches
+from wattcast.predictor.messages import ClocksAnswer
 from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain, Outcome
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of, request_of
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 LEAST_GAIN_PERCENT = 0.5
 """Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
@@ -72,7 +69,7 @@ def advise(
     return AdviceAnswer(
         gpu=gpu.id,
         kernel=parts.kernel_name(analysis.function),
-        clocks=parts.clocks(adviser.clocks),
+        clocks=ClocksAnswer.from_attributes(adviser.clocks),
         model=reference_of(adviser.model.card),
         time_model="bottleneck",
         before=adviser.before,

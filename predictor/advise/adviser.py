@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
@@ -21,22 +21,12 @@ from wattcast.models.clocks import ClockPair, checked_limit, clocks_within, held
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
 from wattcast.models.time.beside import Beside, beside
 from wattcast.models.time.bottleneck import predicted_seconds
-from wattcast.predictor import parts
-from wattcast.predictor.messages import KernelRequest, LaunchRequest, PointerArgument
-from wattcast.predictor.messages.advise import (
-    Advice,
-    AdvicePlace,
-    Advised,
-    ChangedQuantity,
-    Gain,
-    Outcome,
-)
+from wattcast.predictor import Predictor, parts
+from wattcast.predictor.messages import LaunchRequest, PointerArgument
+from wattcast.predictor.messages import advise as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 MOST_PLACES = 50
 
@@ -56,7 +46,7 @@ class Otherwise:
     detail: str
     remedy: str
     request: dict[str, Any]
-    outcome: Outcome
+    outcome: messages.Outcome
     at_least = False
 
 
@@ -68,9 +58,9 @@ def snippets() -> dict[str, dict[str, str]]:
             for name, both in tomllib.loads(text).items()}  # fmt: skip
 
 
-def gain(before: Outcome, after: Outcome) -> Gain:
+def gain(before: messages.Outcome, after: messages.Outcome) -> messages.Gain:
     """How much less is taken after a change."""
-    return Gain(
+    return messages.Gain(
         seconds=before.seconds - after.seconds,
         watts=before.watts - after.watts,
         joules=before.joules - after.joules,
@@ -92,7 +82,7 @@ class Adviser:
         own = board_limit(self.model.card, gpu)
         asked = checked_limit(request.power_limit_watts, gpu)
         self._limit = own if asked is None else min(own, asked)
-        self.analysis = self._analysed(request)
+        self.analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
         self.more = beside(self.analysis.extras)
         self.before = self.outcome(self.analysis.activity)
         self.launch = request.launch.model_dump(exclude_defaults=True)
@@ -112,19 +102,16 @@ class Adviser:
         }
         return {place: value for place, value in found.items() if value is not None}
 
-    def _analysed(self, request: KernelRequest) -> KernelAnalysis:
-        return parts.analysed(self._predictor, request, self._source, self.gpu, ptxas=True)
-
     def outcome(
         self, activity: Activity, clocks: ClockPair | None = None, more: Beside | None = None
-    ) -> Outcome:
+    ) -> messages.Outcome:
         """Of ``activity``, at the clocks asked for or at those that the power limit leaves."""
         besides = self.more if more is None else more
 
-        def free(pair: ClockPair) -> Outcome:
+        def free(pair: ClockPair) -> messages.Outcome:
             seconds = predicted_seconds(activity, self.gpu, pair, more=besides)
             found = self.model.predict(WorkAtTime(activity, seconds, besides), pair)
-            return Outcome.of(seconds, found.estimate.value)
+            return messages.Outcome.of(seconds, found.estimate.value)
 
         asked = clocks or self.clocks
         found = free(asked)
@@ -134,9 +121,9 @@ class Adviser:
             found = free(pair)
             runs = held_back(self._limit, found.watts, idle)
             if runs < 1.0:
-                found = Outcome.of(found.seconds / runs, self._limit)
+                found = messages.Outcome.of(found.seconds / runs, self._limit)
         watts = min(max(found.watts, idle), self._limit * (1.0 + OVER_LIMIT))
-        return Outcome.of(found.seconds, watts)
+        return messages.Outcome.of(found.seconds, watts)
 
     @property
     def written(self) -> float:
@@ -166,12 +153,12 @@ class Adviser:
         reads = self.analysis.activity.dram_read_sectors
         return self.gpu.id == other.gpu.id and self.passes and reads >= SAME * other.written > 0
 
-    def findings(self) -> Iterator[Advice | Advised]:
+    def findings(self) -> Iterator[messages.Advice | messages.Advised]:
         """What is found in the code, mended; without a gain where that would rest on a guess."""
         text = self.analysis.module.text.splitlines()
         for finding in find(self.analysis):
             if self._guessed(finding):
-                yield Advised(**self._told(finding), places=_places(finding, text))
+                yield messages.Advised(**self._told(finding), places=_places(finding, text))
                 continue
             mended = self._mended(finding)
             if mended is None:
@@ -179,7 +166,7 @@ class Adviser:
             activity, after = mended
             before, then = self.analysis.activity.values(), activity.values()
             changes = [
-                ChangedQuantity(name=name, before=value, after=then[name])
+                messages.ChangedQuantity(name=name, before=value, after=then[name])
                 for name, value in before.items()
                 if value != then[name]
             ]
@@ -199,7 +186,7 @@ class Adviser:
             if each.function == analysis.function.name
         )
 
-    def _mended(self, finding: Finding) -> tuple[Activity, Outcome] | None:
+    def _mended(self, finding: Finding) -> tuple[Activity, messages.Outcome] | None:
         """What a finding leaves: counted, or analysed anew where the PTX was changed; ``None``
         where that cannot be analysed."""
         if finding.ptx is None:
@@ -221,9 +208,11 @@ class Adviser:
         except WattcastError:
             return None
 
-    def anew(self, asked: PredictRequest) -> tuple[KernelAnalysis, Outcome]:
-        """A launch of other code. Raises what ``predict`` raises."""
-        source = self._predictor.sources.read(asked, self.gpu)
+    def anew(
+        self, asked: PredictRequest, source: Source | None = None
+    ) -> tuple[KernelAnalysis, messages.Outcome]:
+        """Another launch, of other code without a ``source``. Raises what ``predict`` raises."""
+        source = source or self._predictor.sources.read(asked, self.gpu)
         analysis = parts.analysed(self._predictor, asked, source, self.gpu, ptxas=True)
         return analysis, self.outcome(analysis.activity, more=beside(analysis.extras))
 
@@ -244,15 +233,15 @@ class Adviser:
     def advice(
         self,
         found: Finding | Otherwise,
-        after: Outcome,
-        places: list[AdvicePlace],
-        activity: list[ChangedQuantity],
+        after: messages.Outcome,
+        places: list[messages.AdvicePlace],
+        activity: list[messages.ChangedQuantity],
         request: dict[str, Any] | None = None,
-    ) -> Advice:
+    ) -> messages.Advice:
         """One thing to change, and what that saves."""
         ptx = getattr(found, "ptx", None)
         made = isinstance(found, Otherwise) or ptx is not None
-        return Advice(
+        return messages.Advice(
             **self._told(found),
             places=places,
             activity=activity,
@@ -274,7 +263,7 @@ class Adviser:
 
     def least(
         self, shapes: Iterable[dict[str, Any]]
-    ) -> tuple[KernelAnalysis, Outcome, dict[str, Any]] | None:
+    ) -> tuple[KernelAnalysis, messages.Outcome, dict[str, Any]] | None:
         """Of the launch with other members the one of the fewest joules, and what to ask for."""
         asked = ({**self.launch, **shape} for shape in shapes)
         found = (
@@ -284,12 +273,10 @@ class Adviser:
         )
         return min(found, key=lambda each: each[1].joules, default=None)
 
-    def asked_again(self, **changes: Any) -> tuple[KernelAnalysis, Outcome] | None:
+    def asked_again(self, **changes: Any) -> tuple[KernelAnalysis, messages.Outcome] | None:
         """The launch with a changed request; ``None`` where that cannot be launched."""
-        asked = self.request.model_copy(update=changes)
         try:
-            analysis = self._analysed(asked)
-            return analysis, self.outcome(analysis.activity, more=beside(analysis.extras))
+            return self.anew(self.request.model_copy(update=changes), self._source)
         except (LaunchError, AnalysisError):
             return None
 
@@ -303,8 +290,8 @@ def _deciders(one: Instruction) -> Iterator[str]:
             yield each.base.name
 
 
-def _places(finding: Finding, text: list[str]) -> list[AdvicePlace]:
+def _places(finding: Finding, text: list[str]) -> list[messages.AdvicePlace]:
     return [
-        AdvicePlace.from_attributes(each, text=parts.line_of(text, each.line))
+        messages.AdvicePlace.from_attributes(each, text=parts.line_of(text, each.line))
         for each in finding.places[:MOST_PLACES]
     ]

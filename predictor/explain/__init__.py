@@ -13,7 +13,7 @@ weighted as the answer is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -35,18 +35,16 @@ from wattcast.models.operators import LAUNCH_SECONDS, Trees
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.time.bottleneck import resource_shares
+from wattcast.predictor import Predictor
 from wattcast.predictor.messages import ModelReference, TimeModel
 from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.operators import OperatorOptions, OperatorRequest
+from wattcast.predictor.messages.predict import PredictAnswer
 from wattcast.predictor.parts import members
 from wattcast.predictor.parts.operators import Asked, columns, kind_of, model_of, power_model
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.predict import PredictAnswer
-    from wattcast.predictor.parts.watts import Watts
+from wattcast.predictor.parts.watts import Watts
 
 Method = Literal["shap", "lime"]
 Target = Literal["power", "time"]

@@ -19,14 +19,12 @@ from wattcast.features.runs import together
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.clocks import ClockPair, admitted, default_clocks, is_supported
 from wattcast.models.intervals import Estimate
-from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import messages
 from wattcast.predictor.parts.arguments import by_position, c_names
-from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
-    from wattcast.predictor import Limits, Predictor
+    from wattcast.predictor import Predictor
     from wattcast.predictor.messages import Clocks, KernelCode, KernelRequest, LaunchRequest
     from wattcast.predictor.parts.time_and_power import TimeAndPower
 
@@ -62,8 +60,13 @@ def analysed(
     module = source.known.module
     function = module.kernel(request.kernel)
     launch = launch_of(source, function, request.launch)
-    effort = effort_of(predictor.settings, request)
-    ptxas = ptxas and predictor.settings.ptxas == "auto" and request.registers_per_thread is None
+    settings, effort = predictor.settings, request.analysis_effort
+    if effort is None:
+        effort = min(settings.analysis_effort, settings.max_analysis_effort)
+    elif effort > (most := settings.max_analysis_effort):
+        told = f"at most {most:,} is given (WATTCAST_MAX_ANALYSIS_EFFORT)"
+        raise refused(f"analysis_effort: {effort:,} asked; {told}", "analysis_effort")
+    ptxas = ptxas and settings.ptxas == "auto" and request.registers_per_thread is None
     ptxas = ptxas and predictor.sources.may_compile
 
     def make() -> KernelAnalysis:
@@ -81,7 +84,8 @@ def analysed(
         )
 
     # An analysis holds its module, and is weighed without it: it goes when the module does.
-    if not keep or not predictor.modules.keeps(source.known):
+    place = predictor.modules.place(source.known) if keep else None
+    if place is None:
         return make()
     key = (
         source.known.sha256,
@@ -100,7 +104,7 @@ def analysed(
         # Profiles of the user may change. The analysis holds this one, so its id stays its own.
         id(gpu),
     )
-    return predictor.analysed.get_or_make(key, make, predictor.modules.place(source.known))
+    return predictor.analysed.get_or_make(key, make, place)
 
 
 def launch_of(source: Source, function: Function, asked: LaunchRequest) -> Launch:
@@ -123,20 +127,6 @@ def announced(
     return together(known)
 
 
-def effort_of(settings: Limits, request: KernelRequest) -> int:
-    """Budget of the executed analysis: the request's, else the settings'. Raises ServiceError."""
-    asked = request.analysis_effort
-    if asked is None:
-        return min(settings.analysis_effort, settings.max_analysis_effort)
-    if asked > settings.max_analysis_effort:
-        raise refused(
-            f"analysis_effort: {asked:,} asked; at most {settings.max_analysis_effort:,} is given "
-            "(WATTCAST_MAX_ANALYSIS_EFFORT)",
-            "analysis_effort",
-        )
-    return asked
-
-
 @contextmanager
 def asked_seconds(predictor: Predictor, request: KernelCode) -> Iterator[None]:
     """Work inside is given up after the request's ``analysis_seconds``, if it names any.
@@ -146,11 +136,8 @@ def asked_seconds(predictor: Predictor, request: KernelCode) -> Iterator[None]:
         yield
         return
     if asked > most:
-        raise refused(
-            f"analysis_seconds: {asked:g} asked; at most {most:g} are given "
-            "(WATTCAST_ANALYSIS_SECONDS)",
-            "analysis_seconds",
-        )
+        told = f"at most {most:g} are given (WATTCAST_ANALYSIS_SECONDS)"
+        raise refused(f"analysis_seconds: {asked:g} asked; {told}", "analysis_seconds")
     with giving_up(asked):
         yield
 
@@ -181,11 +168,9 @@ def with_block(predictor: Predictor, request: R) -> R:
     return request.model_copy(update={"launch": launch})
 
 
-def made_up(gpu: GpuProfile, like: messages.Like | None) -> GpuProfile:
-    """The GPU itself, or a board like it that the request makes up. One id for all boards like a
+def made_up(gpu: GpuProfile, like: messages.Like) -> GpuProfile:
+    """A board like the GPU that the request makes up. One id for all boards like a
     GPU: what is kept by id stays bounded, and no measurement is of it."""
-    if like is None:
-        return gpu
     given = {name: getattr(gpu, name) for name in type(gpu).model_fields}
     given |= {"id": f"{gpu.id}-like", "aliases": (), "driver": None, "time_interval": None}
     for section, name, value in (
@@ -245,11 +230,6 @@ def costs(time: Estimate | None, power: Estimate | None, energy: Estimate | None
         "power": power and messages.Power.of(power),
         "energy": energy and messages.Energy.of(energy),
     }
-
-
-def clocks(pair: ClockPair) -> messages.ClocksAnswer:
-    """A pair of clocks as answers hold it."""
-    return messages.ClocksAnswer.from_attributes(pair)
 
 
 def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequence[Diagnostic]]:
@@ -317,17 +297,6 @@ def needs(source: Source, analysis: KernelAnalysis) -> list[messages.Need]:
         messages.Need.from_attributes(need, argument=names[need.position] or need.argument)
         for need in analysis.needs
     ]
-
-
-def time_model(timing: TimePrediction | None) -> messages.TimeModel | None:
-    """How the time came about."""
-    if timing is None:
-        return None
-    return messages.TimeModel.from_attributes(
-        timing,
-        parts=dict(timing.parts),
-        model=None if timing.card is None else reference_of(timing.card),
-    )
 
 
 def warnings(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,12 @@ from wattcast.features.launch import Launch
 from wattcast.models.power import anchoring
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.known import KnownLaunch, corrected, launch_coordinates
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
+from wattcast.predictor.messages import KnownRequest
+from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
 from wattcast.predictor.parts.watts import Watts
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages import KnownRequest
-    from wattcast.predictor.messages.predict import PredictRequest
 
 
 class KnownLaunches(NamedTuple):

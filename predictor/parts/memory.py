@@ -149,7 +149,8 @@ class Memory:
                 self._kept.dropped_bytes = 0
         if collect:
             gc.collect()
-            _return_free_memory()
+            with suppress(AttributeError, OSError):  # glibc gives whole free pages back
+                ctypes.CDLL(None).malloc_trim(0)
 
     def _keep(self, key: Place, entry: _Entry) -> None:
         followers = self._kept.followers.pop(key, set())
@@ -169,12 +170,6 @@ class Memory:
         for follower in followers:
             self._kept.pop(follower, None)
         self._kept.dropped(entry)
-
-
-def _return_free_memory() -> None:
-    """Have glibc give whole free pages back (``malloc_trim``); without effect elsewhere."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 @dataclass(eq=False, slots=True)
@@ -290,16 +285,13 @@ _HANDLERS: Attached[Function, object] = Attached("programs")
 
 def module_bytes(module: Module) -> int:
     """Bytes of a module with everything that is attached to its functions by now."""
-    text = TEXT_COPIES * getsizeof(module.text)
-    return text + sum(_function_bytes(function) for function in module.functions)
-
-
-def _function_bytes(function: Function) -> int:
-    body = vars(function).get("body")  # asked for as an attribute it would be parsed now
-    if body is None:
-        return FUNCTION_BYTES
-    each = INSTRUCTION_BYTES + HANDLER_BYTES * bool(_HANDLERS.get(function))
-    return FUNCTION_BYTES + PARSED_BYTES + each * len(body.instructions)
+    held = TEXT_COPIES * getsizeof(module.text) + FUNCTION_BYTES * len(module.functions)
+    for function in module.functions:
+        body = vars(function).get("body")  # asked for as an attribute it would be parsed now
+        if body is not None:
+            each = INSTRUCTION_BYTES + HANDLER_BYTES * bool(_HANDLERS.get(function))
+            held += PARSED_BYTES + each * len(body.instructions)
+    return held
 
 
 def analysis_bytes(analysis: KernelAnalysis) -> int:
@@ -349,7 +341,7 @@ class KnownModule:
         """Note how long a prediction of this kind took."""
         if len(self.seconds) >= _MOST_NAMES:
             self.seconds.clear()
-        self.seconds[what] = min(seconds, self.fastest(what))
+        self.seconds[what] = min(seconds, self.seconds.get(what, inf))
 
     def fastest(self, what: Hashable) -> float:
         """The quickest prediction of this kind so far; infinite before the first."""
@@ -401,13 +393,11 @@ class ModuleCache:
         """The module of a text that was read before and is still held."""
         return self._modules.get(ptx)
 
-    def keeps(self, known: KnownModule) -> bool:
-        """Whether this very module is held: it may have been too large, or is gone by now."""
-        return self._modules.get(known.module.text) is known
-
-    def place(self, known: KnownModule) -> Place:
-        """Where it is held, for what refers to it: that goes with it."""
-        return self._modules.place(known.module.text)
+    def place(self, known: KnownModule) -> Place | None:
+        """Where this very module is held, for what refers to it: that goes with it. ``None``: it
+        was too large, or is gone by now."""
+        held = self.known(known.module.text) is known
+        return self._modules.place(known.module.text) if held else None
 
 
 def _free(module: Module) -> None:

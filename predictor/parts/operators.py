@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.operators import DISTRIBUTIONS, FORMATS, Floats
 from wattcast.models.operators import POOLED, OperatorModel
+from wattcast.predictor import Predictor
 from wattcast.predictor.messages import operators as messages
 
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
+OPERATOR: TypeAdapter[messages.Operator] = TypeAdapter(messages.Operator)
+"""Reads an operator by its name."""
 
 
 class Asked(NamedTuple):

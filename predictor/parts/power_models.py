@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.cards import Card, ModelCard, ProtocolScores
+from wattcast.models.cards import Card, ModelCard
 from wattcast.models.intervals import Estimate, Observed
 from wattcast.models.power import BOOSTED_FAMILIES, ONBOARD, PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
@@ -206,20 +206,10 @@ class PowerModels:
         """What is wrong with artifacts that are left out."""
         return self._store.problems()
 
-    def choose(self, gpu: str, choice: ModelChoice, board: str = "") -> BoostedPowerModel | None:
-        """The model that answers for a GPU; ``None`` if it has no power model at all.
-
-        ``auto`` is the champion of the board, or of the GPU; without a promotion the one with the
-        least ``unseen_error_percent`` by its card.
-        Raises ModelError where the GPU has models, but none of the family asked for.
-        """
-        champion = self.promoted(gpu, board)
-        if isinstance(champion, BoostedPowerModel) and choice in ("auto", champion.card.family):
-            return champion
-        return self._packaged(gpu, choice)
-
     def _packaged(self, gpu: str, choice: ModelChoice) -> BoostedPowerModel | None:
-        """``choose`` without promotions."""
+        """The boosted model that answers without a promotion: by ``auto`` the one with the least
+        ``unseen_error_percent``. ``None`` where the GPU has none; raises ModelError where it has,
+        but none of the family asked for."""
         found = self._chosen.get((gpu, choice))
         if found is not None:
             return found
@@ -332,7 +322,9 @@ class PowerModels:
     def warm_up(self) -> None:
         """Load the model that ``auto`` picks for every GPU."""
         for gpu in sorted({card.gpu for card in self.base_cards()}):
-            model = self.choose(gpu, "auto")
+            model = self.promoted(gpu)
+            if not isinstance(model, BoostedPowerModel):
+                model = self._packaged(gpu, "auto")
             if model is not None:
                 model.warm_up()
 
@@ -347,22 +339,20 @@ class PowerModels:
 def unseen_error_watts(card: ModelCard) -> float:
     """Mean absolute error in watts on kernels left out of training; infinite if not measured.
     The scores as recomputed are those of the model that is served (rule 5b)."""
-    scores = _unseen_scores(card)
-    return float("inf") if scores is None else scores.model["mae_watts"].mean
+    return _unseen_error(card, "mae_watts")
 
 
 def unseen_error_percent(card: ModelCard) -> float:
     """Mean absolute percentage error on kernels left out of training; infinite if not measured."""
-    scores = _unseen_scores(card)
-    return float("inf") if scores is None else scores.model["mape_percent"].mean
+    return _unseen_error(card, "mape_percent")
 
 
-def _unseen_scores(card: ModelCard) -> ProtocolScores | None:
+def _unseen_error(card: ModelCard, error: Literal["mae_watts", "mape_percent"]) -> float:
     for table in ("as_recomputed", "as_published", "measured"):
         for scores in card.scores:
             if scores.table == table and scores.protocol == "grouped":
-                return scores
-    return None
+                return scores.model[error].mean
+    return float("inf")
 
 
 def champion_of(artifact: Artifact[ModelCard]) -> Champion:

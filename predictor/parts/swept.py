@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.errors import Diagnostic, WattcastError
@@ -18,16 +18,13 @@ from wattcast.features.occupancy import check_launch
 from wattcast.features.places import extra_threads
 from wattcast.models.choice import Point
 from wattcast.models.clocks import ClockPair
-from wattcast.predictor import parts
-from wattcast.predictor.messages import LaunchRequest
+from wattcast.predictor import Predictor, parts
+from wattcast.predictor.messages import ClocksAnswer, LaunchRequest
 from wattcast.predictor.messages.sweep import SweepModel, SweepRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
 from wattcast.predictor.variants import Variant
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 AGREEMENT = 0.02
 """How far the symbolic analysis may lie from the executed one in time and power of the reference
@@ -173,7 +170,7 @@ class Swept:
         time, _, card = self.reference.found.told()
         return SweepModel(
             gpu=self._gpu.id,
-            clocks=parts.clocks(self._clocks),
+            clocks=ClocksAnswer.from_attributes(self._clocks),
             model=reference_of(card),
             time_model=time.family,
             analysis=self.reference.analysis.activity_how,

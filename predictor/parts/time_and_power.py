@@ -19,8 +19,8 @@ from wattcast.models.power.physical import PhysicalPowerModel
 from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
 from wattcast.models.time.calibration import interval_of, least_seconds
 from wattcast.predictor import parts
-from wattcast.predictor.messages import Need
-from wattcast.predictor.parts.power_models import TARGET, PowerModels
+from wattcast.predictor.messages import ClocksAnswer, Need, TimeModel
+from wattcast.predictor.parts.power_models import TARGET, PowerModels, reference_of
 from wattcast.predictor.parts.trust import Ranked, trust
 from wattcast.predictor.parts.watts import Watts, boosted_watts, physical_watts
 
@@ -86,6 +86,21 @@ class TimeAndPower:
         duration, watts = self.duration, self.power.estimate
         both = energy(watts, duration, gpu) if watts and duration else None
         return parts.costs(duration.estimate if duration else None, watts, both)
+
+    def members(self, gpu: GpuProfile) -> dict[str, Any]:
+        """What answers tell of it, and of the models that told it."""
+        card, components, timing = self.power.card, self.power.components, self.duration
+        by = None if timing is None or timing.card is None else reference_of(timing.card)
+        return {
+            "gpu": gpu.id,
+            "clocks": ClocksAnswer.from_attributes(self.clocks),
+            "power_limit_watts": self.limit_watts,
+            **self.costs(gpu),
+            "model": reference_of(card) if card else None,
+            "components": None if components is None else dict(components),
+            "time_model": timing
+            and TimeModel.from_attributes(timing, parts=dict(timing.parts), model=by),
+        }
 
     def ranked(self, gpu: GpuProfile, analysis: KernelAnalysis) -> Ranked:
         """What decides whether it can be ranked with other GPUs. Raises as ``told``."""
@@ -204,10 +219,12 @@ class BoardModels:
         if free.power.estimate is None or free.duration is None:
             return self._possible(free, own)
         limit = own if asked_limit is None else min(own, asked_limit)
-        found = self._lowered(at, free, limit)
-        if found is free:
+        if free.watts <= limit:
             return self._possible(_capped(free, free, limit, ()), own)
-        usual = free if limit == own else self._lowered(at, free, own)
+        found = self._lowered(at, free, limit)
+        usual = free
+        if limit != own and free.watts > own:
+            usual = self._lowered(at, free, own)
         instead = "without a limit" if limit == own else f"instead of {own:g} W"
         note = _note(usual, found, f"at {limit:g} W {instead}")
         return self._possible(_capped(free, found, limit, (note,)), own)
@@ -234,9 +251,7 @@ class BoardModels:
     def _lowered(
         self, at: Callable[[ClockPair], TimeAndPower], free: TimeAndPower, limit: float
     ) -> TimeAndPower:
-        """``free`` itself where it fits, else that at the highest clock that does."""
-        if free.watts <= limit:
-            return free
+        """That at the highest clock that fits, where ``free`` does not."""
         found = at(clocks_within(limit, lambda one: at(one).watts, self.gpu, free.clocks))
         idle = self.power.physical(self.gpu).parameters.idle_watts
         runs = held_back(limit, found.watts, idle)

@@ -25,38 +25,24 @@ ORDER: tuple[Mark, ...] = ("measured here", "measured board", "estimated board",
 
 
 def trust(
-    basis: Basis,
-    card: ModelCard,
-    needs: Sequence[Need] = (),
-    trips: Sequence[LoopTrips] = (),
+    basis: Basis, card: ModelCard, needs: Sequence[Need] = (), trips: Sequence[LoopTrips] = ()
 ) -> Trust:
     """What a predicted power is worth."""
-    mark, why = _mark(basis, card, needs, trips)
-    return Trust(mark=mark, why=why)
-
-
-def _mark(
-    basis: Basis,
-    card: ModelCard,
-    needs: Sequence[Need],
-    trips: Sequence[LoopTrips],
-) -> tuple[Mark, str]:
     if needs:
-        return "guess", f"{needs[0].argument} is not given and decides the {needs[0].decides}"
+        why = f"{needs[0].argument} is not given and decides the {needs[0].decides}"
+        return Trust(mark="guess", why=why)
     if any(trip.how == "assumed" for trip in trips):
-        return "guess", "the trips of a loop are assumed"
+        return Trust(mark="guess", why="the trips of a loop are assumed")
     if basis == "seen_kernel":
-        return "measured here", "measured launches of this kernel moved it"
+        return Trust(mark="measured here", why="measured launches of this kernel moved it")
     if basis == "uncalibrated":
-        return "estimated board", f"nobody measured the power of {_kind(card)}"
+        kind = "boards of this kind" if card.board is None else "this board"
+        return Trust(mark="estimated board", why=f"nobody measured the power of {kind}")
+    own = card.board is not None or card.source == ONBOARD
+    on = "your measurements" if own else "boards of this kind"
     more = ", outside what it was fitted on" if basis == "extrapolated" else ""
-    if card.board is not None or card.source == ONBOARD:
-        return "measured here", f"the model was fitted on your measurements{more}"
-    return "measured board", f"the model was fitted on boards of this kind{more}"
-
-
-def _kind(card: ModelCard) -> str:
-    return "boards of this kind" if card.board is None else "this board"
+    mark: Mark = "measured here" if own else "measured board"
+    return Trust(mark=mark, why=f"the model was fitted on {on}{more}")
 
 
 class Ranked(NamedTuple):

@@ -7,7 +7,7 @@ physical   activities at the predicted time: any GPU, any clocks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,32 +80,26 @@ def physical_watts(
         vector=vector,
         estimate=loosened(estimate) if analysis.cut_short else estimate,
         components=components,
-        diagnostics=physical_notes(model, found),
+        diagnostics=tuple(physical_notes(model, found)),
     )
 
 
-def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Diagnostic, ...]:
+def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> Iterator[Diagnostic]:
     """What to warn of in an answer of a physical model."""
-    notes = []
     other_clocks = [name for name in found.outside if name in CLOCKS]
-    busier = [name for name in found.outside if name not in CLOCKS]
+    busier = ", ".join(name for name in found.outside if name not in CLOCKS)
     if busier:
-        detail = (
-            f"rates above those of any training row: {', '.join(busier)}; the power is extrapolated"
-        )
-        notes.append(Diagnostic("outside_training_range", detail))
+        detail = f"rates above those of any training row: {busier}; the power is extrapolated"
+        yield Diagnostic("outside_training_range", detail)
     if other_clocks:
         detail = f"no training row ran at these clocks; extrapolated: {', '.join(other_clocks)}"
-        notes.append(Diagnostic("outside_training_range", detail))
+        yield Diagnostic("outside_training_range", detail)
     if model.pooled:
-        notes.append(
-            Diagnostic(
-                "gpu_uncalibrated",
-                f"power was never measured on {model.gpu.id}; weights of other GPUs and datasheet "
-                "facts were used. Measurements make it better: wattcast onboard or POST /retrain",
-            )
+        yield Diagnostic(
+            "gpu_uncalibrated",
+            f"power was never measured on {model.gpu.id}; weights of other GPUs and datasheet "
+            "facts were used. Measurements make it better: wattcast onboard or POST /retrain",
         )
-    return tuple(notes)
 
 
 def _at_time(

@@ -21,7 +21,7 @@ from wattcast.models.time.measured_work import SCHEMA_ID, Work
 from wattcast.models.time.work_model import WorkTimeModel, work_time_model
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictAnswer
-from wattcast.predictor.parts.power_models import TARGET, reference_of
+from wattcast.predictor.parts.power_models import TARGET
 from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower, long_enough
 from wattcast.predictor.parts.trust import trust
@@ -82,12 +82,12 @@ def predict_work(
                     found.estimate, basis=weaker(found.estimate.basis, "extrapolated")
                 ),
                 components=found.breakdown.components,
-                diagnostics=physical_notes(model, found),
+                diagnostics=tuple(physical_notes(model, found)),
             ),
         )
 
     point = models.within_limit(at, clocks, request.power_limit_watts)
-    duration, power, _ = point.told()
+    _, power, card = point.told()
     note = Diagnostic(
         "power_from_work",
         "measured work holds no loads and stores, L2 hits, texture or tensor operations; they were "
@@ -96,16 +96,10 @@ def predict_work(
     answer = PredictAnswer(
         **parts.NO_KERNEL,
         id=uuid4(),
-        gpu=gpu.id,
-        clocks=parts.clocks(point.clocks),
-        power_limit_watts=point.limit_watts,
-        **point.costs(gpu),
-        model=reference_of(model.card),
-        components=dict(point.power.components or {}),
-        time_model=parts.time_model(duration),
+        **point.members(gpu),
         features=work.model_dump(exclude={"runtime"}),
         schema=SCHEMA_ID,
-        trust=trust(power.basis, model.card),
+        trust=trust(power.basis, card),
         warnings=parts.plain_warnings(
             (note,),
             point.power.diagnostics,

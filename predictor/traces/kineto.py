@@ -298,36 +298,20 @@ class _Reader:
         launched it; when that call began; and which library operator it is."""
         link = self._build.column("link")
         external = np.array(self._external, dtype=np.int64)
-        found = np.full(len(link), NONE, dtype=np.int64)
-        launched = np.full(len(link), NONE, dtype=np.int64)
+        found, launched, call = (np.full(len(link), NONE, dtype=np.int64) for _ in range(3))
         # Before PyTorch 2.1 (kineto's first schema) the External id repeated the correlation.
         repeats = len(link) > 0 and np.mean(external == link) > 0.5
         if not repeats:
-            met, at = _looked_up(external, self._operators.column("key"))
+            met, at = self._operators.found(external, last=True)
             found[met] = at
-        met, at = _looked_up(link, self._calls.column("key"))
-        launched[met] = self._calls.column("start")[at]
+        met, at = self._calls.found(link, last=True)
+        launched[met], call[met] = self._calls.column("start")[at], at
         left = met & (found == NONE)
         if left.any():
-            call = np.full(len(link), NONE, dtype=np.int64)
-            call[met] = at
             threads = self._operators.threads_of(self._calls, call[left])
             found[left] = self._operators.innermost(threads, launched[left])
-        numbers = [self._build.operators.number(n) for n in self._operators.names.all()]
-        names, called = (
-            np.append(self._operators.column(column), NONE)[found] for column in ("name", "called")
-        )
-        return np.array([*numbers, NONE], dtype=np.int64)[names], launched, called
-
-
-def _looked_up(wanted: Integers, keys: Integers) -> tuple[np.ndarray[Any, Any], Integers]:
-    """Which of ``wanted`` are among ``keys``, and where the last of the same key is."""
-    if not len(keys):
-        return np.zeros(len(wanted), dtype=bool), np.empty(0, dtype=np.int64)
-    order = np.argsort(keys, kind="stable")
-    at = np.maximum(np.searchsorted(keys[order], wanted, side="right") - 1, 0)
-    met = (keys[order][at] == wanted) & (wanted != NONE)
-    return met, order[at[met]]
+        named = self._build.named(self._operators, found)
+        return named, launched, self._operators.at("called", found)
 
 
 def _three(value: Any) -> tuple[int, int, int]:

@@ -13,21 +13,19 @@ import json
 import re
 from collections.abc import Mapping
 from math import exp, hypot, log, prod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from wattcast.features.errors import ModelError, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.intervals import Basis, Estimate
 from wattcast.models.operators import LAUNCH_SECONDS
+from wattcast.predictor import Predictor
 from wattcast.predictor.language_model import Call, operator_calls
 from wattcast.predictor.messages.operators import Operator
+from wattcast.predictor.parts.operators import OPERATOR
 from wattcast.predictor.traces.trace import Kind
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-
 
 # Power of a kernel that nobody has the code of: from its launch, its name and its data type.
 #
@@ -220,14 +218,18 @@ MOST_ASKED = 20_000
 MOST_SIZE = 2**31
 """An extent is less; operators of a request are smaller still."""
 
-_OPERATOR: TypeAdapter[Operator] = TypeAdapter(Operator)
 
-
-class Lasting(NamedTuple):
-    """A kind of launch with the seconds of one of them."""
+class Served(NamedTuple):
+    """A kind of launch with the time it took: seconds of all its launches, and their number."""
 
     kind: Kind
     seconds: float
+    launches: int
+
+    @property
+    def mean_seconds(self) -> float:
+        """Of one launch."""
+        return self.seconds / self.launches
 
 
 def operator_called(name: str, told: Mapping[str, Any]) -> str:
@@ -268,21 +270,21 @@ def operator_called(name: str, told: Mapping[str, Any]) -> str:
 
 
 def library_calls(
-    predictor: Predictor, gpu: GpuProfile, served: Mapping[int, Lasting]
+    predictor: Predictor, gpu: GpuProfile, served: Mapping[int, Served]
 ) -> dict[int, Call]:
     """Calls of operators that some kinds of launches are, by their numbers; ``served`` begins with
     what takes the most time. Models were fitted on matrix units of Ampere and later ones."""
     if capability(gpu) < LEAST_MATRIX_UNITS:
         return {}
     asked: dict[str, list[int]] = {}
-    for number, (kind, _) in served.items():
-        if len(asked) < MOST_ASKED or kind.operator in asked:
-            asked.setdefault(kind.operator, []).append(number)
+    for number, one in served.items():
+        if len(asked) < MOST_ASKED or one.kind.operator in asked:
+            asked.setdefault(one.kind.operator, []).append(number)
     operators: dict[str, Operator] = {}
     for text in asked:
         checkpoint()
         try:
-            operators[text] = _OPERATOR.validate_json(text)
+            operators[text] = OPERATOR.validate_json(text)
         except ValidationError:
             continue
     try:
@@ -292,7 +294,7 @@ def library_calls(
     found = {}
     for text, call in zip(operators, calls, strict=True):
         for number in asked[text]:
-            ratio = (served[number].seconds + LAUNCH_SECONDS) / call.seconds
+            ratio = (served[number].mean_seconds + LAUNCH_SECONDS) / call.seconds
             if 1 / AGREES < ratio < AGREES:
                 found[number] = call
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +10,9 @@ from numpy.typing import NDArray
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import checked_limit
-from wattcast.predictor.messages.application import ClockPoint, MixClock
+from wattcast.predictor.messages.application import ApplicationRequest, ClockPoint, MixClock
 from wattcast.predictor.traces.powers import Device
 from wattcast.predictor.traces.trace import Trace
-
-if TYPE_CHECKING:
-    from wattcast.predictor.messages.application import ApplicationRequest
 
 Floats = NDArray[np.float64]
 

@@ -28,7 +28,6 @@ from wattcast.predictor.traces.trace import (
     STEP,
     Builder,
     Device,
-    Integers,
     Kind,
     Names,
     Ranges,
@@ -130,10 +129,14 @@ class _Export:
         for table in (KERNEL, COPY, SET):
             if table in self._tables:
                 self._launches(build, table, gpus)
-        calls, by_link = self._calls()
+        calls = self._calls()
         ranges, steps = self._ranges(build)
-        link = build.column("link")
-        operator, launched = self._operators(build, link, calls, by_link, ranges)
+        # The NVTX range around the call of each launch, and when that call began.
+        met, call = calls.found(build.column("link"))
+        operator, launched = (np.full(len(met), NONE, dtype=np.int64) for _ in range(2))
+        launched[met] = calls.column("start")[call]
+        inside = ranges.innermost(ranges.threads_of(calls, call), launched[met])
+        operator[met] = build.named(ranges, inside)
         return build.built(operator, launched, steps)
 
     def _source(self) -> str:
@@ -245,15 +248,15 @@ class _Export:
             sizes[8],
         )
 
-    def _calls(self) -> tuple[Ranges, Integers]:
-        """Calls of the CUDA runtime, and their keys in order."""
+    def _calls(self) -> Ranges:
+        """Calls of the CUDA runtime."""
         calls = Ranges(self._ranges_most)
         if RUNTIME in self._tables:
             wanted = ("start", "end", "globalTid", "correlationId")
             for start, end, thread, link in self._rows(RUNTIME, wanted):
                 tid = whole(thread)
                 calls.add(tid, whole(start), whole(end), "", _link(tid & PROCESS, link))
-        return calls, calls.column("key")
+        return calls
 
     def _ranges(self, build: Builder) -> tuple[Ranges, list[tuple[int, int, str]]]:
         ranges = Ranges(self._ranges_most)
@@ -270,26 +273,6 @@ class _Export:
                     plain = OPERATION.sub("", name) or "unnamed range"
                     ranges.add(whole(thread), whole(start), whole(end), plain)
         return ranges, steps
-
-    def _operators(
-        self, build: Builder, link: Integers, calls: Ranges, keys: Integers, ranges: Ranges
-    ) -> tuple[Integers, Integers]:
-        """The NVTX range around the call of each launch, and when that call began."""
-        operator = np.full(len(link), NONE, dtype=np.int64)
-        launched = np.full(len(link), NONE, dtype=np.int64)
-        if not len(keys):
-            return operator, launched
-        order = np.argsort(keys, kind="stable")
-        at = np.minimum(np.searchsorted(keys[order], link), len(keys) - 1)
-        met = (keys[order][at] == link) & (link != NONE)
-        call = order[at[met]]
-        launched[met] = calls.column("start")[call]
-        found = ranges.innermost(ranges.threads_of(calls, call), launched[met])
-        numbers = np.array(
-            [build.operators.number(name) for name in ranges.names.all()] + [NONE], dtype=np.int64
-        )
-        operator[met] = numbers[np.append(ranges.column("name"), NONE)[found]]
-        return operator, launched
 
 
 def _pid(process: object) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +32,17 @@ from wattcast.models.intervals import Basis, Estimate, between, weaker
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import STANDING, predicted_power
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
+from wattcast.predictor.messages.application import ApplicationRequest, How
 from wattcast.predictor.messages.predict import PredictRequest, Trust
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT, BoardModels, board_limit
 from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts
+from wattcast.predictor.traces import Progress
 from wattcast.predictor.traces.code import Code, Library
 from wattcast.predictor.traces.library import (
     LEVEL,
-    Lasting,
+    Served,
     does_the_work,
     family_of,
     library_calls,
@@ -48,42 +50,10 @@ from wattcast.predictor.traces.library import (
 )
 from wattcast.predictor.traces.trace import Board, Integers, Kind
 
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages.application import ApplicationRequest, How
-    from wattcast.predictor.traces import Progress
-
-
-# Time and power of a launch at other core clocks, over those at the clocks of the trace.
-
 Floats = NDArray[np.float64]
 
 MOST_CLOCKS = 12
 """Core clocks that are tried, beside those of the trace."""
-
-
-def tried(gpu: GpuProfile, clocks: ClockPair) -> list[ClockPair]:
-    """Some of the clocks that the GPU has up to these, the last; empty where it tells none."""
-    cores = [core for core in gpu.supported_core_mhz if core <= clocks.core_mhz]
-    if not cores:
-        return []
-    every = max(1, -(-len(cores) // MOST_CLOCKS))
-    chosen = sorted({*cores[::-1][::every], clocks.core_mhz})
-    return [ClockPair(core, clocks.memory_mhz) for core in chosen]
-
-
-def scales(
-    predictor: Predictor, analysis: KernelAnalysis, gpu: GpuProfile, pairs: Sequence[ClockPair]
-) -> Floats | None:
-    """Time and power at each pair over those at the last, ``[n, 2]``; ``None`` where the models
-    tell none."""
-    models = BoardModels(predictor.power, gpu, model=PHYSICAL)
-    try:
-        found = [models.at(analysis, pair).told() for pair in pairs]
-    except AnalysisError:
-        return None
-    told = np.array([(time.estimate.value, watts.value) for time, watts, _ in found])
-    return np.asarray(told / told[-1]) if len(told) else None
 
 
 MOST_ANALYSED = 500
@@ -127,16 +97,9 @@ def _size(kind: Kind) -> float:
     return log(max(1, prod(kind.grid)))
 
 
-class Served(NamedTuple):
-    """A kind of launch with the time it took: seconds of all its launches, and their number."""
-
-    kind: Kind
-    seconds: float
-    launches: int
-
-
 class BoardPowers:
-    """Answers for one GPU. ``notes`` grow as answers are given."""
+    """Answers for one GPU. ``notes`` grow as answers are given; ``tried`` are some of the clocks
+    that the GPU has up to those of the trace, the last; none where it tells none."""
 
     def __init__(
         self, predictor: Predictor, request: ApplicationRequest, gpu: GpuProfile, code: Library
@@ -145,7 +108,10 @@ class BoardPowers:
         self.clocks: ClockPair
         self.clocks, notes = parts.clocks_of(request.clocks, gpu)
         self.notes: list[Diagnostic] = list(notes)
-        self.tried = tried(gpu, self.clocks)
+        cores = [core for core in gpu.supported_core_mhz if core <= self.clocks.core_mhz]
+        every = max(1, -(-len(cores) // MOST_CLOCKS))
+        chosen = sorted({*cores[::-1][::every], self.clocks.core_mhz}) if cores else []
+        self.tried = [ClockPair(core, self.clocks.memory_mhz) for core in chosen]
         physical = predictor.power.physical(gpu, request.board or "")
         still = predicted_power(physical.parameters, AT_REST, self.clocks)
         self.estimated = physical.pooled
@@ -192,11 +158,7 @@ class BoardPowers:
 
     def _library(self, ordered: Sequence[tuple[int, Served]]) -> dict[int, KindPower]:
         """Kernels that do the work of an operator whose sizes the trace tells."""
-        asked = {
-            number: Lasting(one.kind, one.seconds / one.launches)
-            for number, one in ordered
-            if does_the_work(one.kind)
-        }
+        asked = {number: one for number, one in ordered if does_the_work(one.kind)}
         found = {}
         for number, call in library_calls(self.predictor, self.gpu, asked).items():
             value = min(max(call.watts, self.idle_watts), self.limit_watts)
@@ -224,7 +186,7 @@ class BoardPowers:
             self.idle_watts,
             self.board_width,
             self.limit_watts,
-            one.seconds / one.launches,
+            one.mean_seconds,
         )
         estimate = found.power
         return KindPower(
@@ -273,8 +235,7 @@ class BoardPowers:
         analysis = parts.analysed(self.predictor, request, source, self.gpu)
         needs = parts.needs(source, analysis)
         trips = parts.trip_counts(analysis)
-        seconds = one.seconds / one.launches
-        found = self._watts(analysis, seconds if seconds > 0 else None)
+        found = self._watts(analysis, one.mean_seconds or None)
         assumed = bool(needs) or any(trip.how == "assumed" for trip in trips)
         why = "its code at the measured duration"
         if assumed:
@@ -307,13 +268,24 @@ class BoardPowers:
             why,
             code=code,
             request=request,
-            scales=scales(self.predictor, analysis, self.gpu, self.tried),
+            scales=self._scales(analysis),
         )
 
     def _watts(self, analysis: KernelAnalysis, seconds: float | None) -> Watts:
         chosen = {"model": self.request.model, "board": self.request.board or ""}
         models = BoardModels(self.predictor.power, self.gpu, **chosen)
         return models.watts(analysis, self.clocks, seconds)
+
+    def _scales(self, analysis: KernelAnalysis) -> Floats | None:
+        """Time and power at each pair tried over those at the last, ``[n, 2]``; ``None`` where the
+        models tell none."""
+        models = BoardModels(self.predictor.power, self.gpu, model=PHYSICAL)
+        try:
+            found = [models.at(analysis, pair).told() for pair in self.tried]
+        except AnalysisError:
+            return None
+        told = np.array([(time.estimate.value, watts.value) for time, watts, _ in found])
+        return np.asarray(told / told[-1]) if len(told) else None
 
     def _nearest(
         self, one: Served, code: Code, same: Sequence[KindPower], sizes: Floats | None

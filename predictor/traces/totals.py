@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import hypot, sqrt
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +22,10 @@ from numpy.typing import NDArray
 from wattcast.features.errors import Diagnostic
 from wattcast.models.intervals import BASIS_ORDER, Basis
 from wattcast.predictor.messages import Energy
-from wattcast.predictor.messages.application import (
-    ApplicationAnswer,
-    ApplicationChanges,
-    ChangeRow,
-    ChangeSums,
-    KernelRow,
-    Row,
-)
+from wattcast.predictor.messages import application as messages
 from wattcast.predictor.traces.code import Library
 from wattcast.predictor.traces.powers import Device, KindPower
 from wattcast.predictor.traces.trace import Integers, Trace
-
-if TYPE_CHECKING:
-    from wattcast.predictor.messages.application import ApplicationRequest
-
 
 Floats = NDArray[np.float64]
 
@@ -69,19 +58,6 @@ def told_by(power: KindPower) -> Told:
     return "code, board never measured" if power.estimate.basis == "uncalibrated" else "code"
 
 
-def relative_ends(trace: Trace, found: Sequence[Device]) -> tuple[Floats, Floats]:
-    """Ends of each launch's power over its value."""
-    below, above = np.ones(len(trace)), np.ones(len(trace))
-    for device in found:
-        low, high = np.ones(len(trace.kinds)), np.ones(len(trace.kinds))
-        for kind, power in device.kinds.items():
-            value = power.estimate.value
-            low[kind], high[kind] = power.estimate.low / value, power.estimate.high / value
-        below[device.at] = low[trace.kind[device.at]]
-        above[device.at] = high[trace.kind[device.at]]
-    return below, above
-
-
 def gaps_of(device: Device) -> dict[str, float]:
     """Idle power may be that of clocks which have not fallen yet; on a board that nobody measured
     it is a guess both ways."""
@@ -96,45 +72,67 @@ def gaps_of(device: Device) -> dict[str, float]:
     }
 
 
-def total_of(
-    joules: Floats,
-    below: Floats,
-    above: Floats,
-    trace: Trace,
-    found: Sequence[Device],
-    gaps: Sequence[Mapping[str, float]],
-) -> Energy:
-    """The energy of all launches and gaps of some devices, with its interval.
+class Launches(NamedTuple):
+    """What each launch of a trace takes, and the ends of its power over its value, ``[n]`` each."""
 
-    Models and gaps err for different reasons, and so do kinds of boards. Where a board is itself a
-    guess, what is shared adds up.
-    """
-    value, level, bases = 0.0, 0.9, set[Basis]()
-    own: dict[tuple[str, Told], dict[str, Floats]] = {}
-    idle: dict[str, Floats] = {}
-    guesses = {device.gpu.id for device in found if device.powers.estimated}
-    for device, gap in zip(found, gaps, strict=True):
-        value += float(joules[device.at].sum()) + gap["joules"]
-        ends = np.array([gap["joules"] - gap["low"], gap["high"] - gap["joules"]])
-        idle[device.gpu.id] = idle.get(device.gpu.id, np.zeros(2)) + ends
-        kinds, size, mine = trace.kind[device.at], len(trace.kinds), joules[device.at]
-        lower = np.bincount(kinds, mine * (1.0 - below[device.at]), minlength=size)
-        upper = np.bincount(kinds, mine * (above[device.at] - 1.0), minlength=size)
-        for kind, power in device.kinds.items():
-            kernels = own.setdefault((device.gpu.id, told_by(power)), {})
-            name = trace.kinds[kind].name
-            both = np.array([lower[kind], upper[kind]])
-            kernels[name] = kernels.get(name, np.zeros(2)) + both
-            level = min(level, power.estimate.level)
-            bases.add(power.estimate.basis)
-    halves = [half_width(own, idle, guesses, side) for side in (0, 1)]
-    return Energy(
-        joules=value,
-        low=max(0.0, value - halves[0]),
-        high=value + halves[1],
-        level=level,
-        basis=max(bases, key=BASIS_ORDER.index),
-    )
+    trace: Trace
+    joules: Floats
+    seconds: Floats
+    below: Floats
+    above: Floats
+
+    @classmethod
+    def of(cls, trace: Trace, found: Sequence[Device]) -> Launches:
+        """Those of a trace's devices."""
+        joules, below, above = np.zeros(len(trace)), np.ones(len(trace)), np.ones(len(trace))
+        for device in found:
+            low, high = np.ones(len(trace.kinds)), np.ones(len(trace.kinds))
+            for kind, power in device.kinds.items():
+                value = power.estimate.value
+                low[kind], high[kind] = power.estimate.low / value, power.estimate.high / value
+            joules[device.at] = device.board.joules
+            below[device.at] = low[trace.kind[device.at]]
+            above[device.at] = high[trace.kind[device.at]]
+        return cls(trace, joules, (trace.end - trace.start).astype(np.float64) * 1e-9, below, above)
+
+    def by_kind(self, device: Device, weights: Floats | None = None) -> NDArray[Any]:
+        """Sums over a device's launches of each kind; of ones without ``weights``."""
+        own = None if weights is None else weights[device.at]
+        size = len(self.trace.kinds)
+        return np.bincount(self.trace.kind[device.at], own, minlength=size)
+
+    def total(self, found: Sequence[Device]) -> Energy:
+        """The energy of all launches and gaps of some devices, with its interval.
+
+        Models and gaps err for different reasons, and so do kinds of boards. Where a board is
+        itself a guess, what is shared adds up.
+        """
+        value, level, bases = 0.0, 0.9, set[Basis]()
+        own: dict[tuple[str, Told], dict[str, Floats]] = {}
+        idle: dict[str, Floats] = {}
+        guesses = {device.gpu.id for device in found if device.powers.estimated}
+        for device in found:
+            gap = gaps_of(device)
+            value += float(self.joules[device.at].sum()) + gap["joules"]
+            ends = np.array([gap["joules"] - gap["low"], gap["high"] - gap["joules"]])
+            idle[device.gpu.id] = idle.get(device.gpu.id, np.zeros(2)) + ends
+            lower = self.by_kind(device, self.joules * (1.0 - self.below))
+            upper = self.by_kind(device, self.joules * (self.above - 1.0))
+            for kind, power in device.kinds.items():
+                kernels = own.setdefault((device.gpu.id, told_by(power)), {})
+                name = self.trace.kinds[kind].name
+                both = np.array([lower[kind], upper[kind]])
+                kernels[name] = kernels.get(name, np.zeros(2)) + both
+                level = min(level, power.estimate.level)
+                bases.add(power.estimate.basis)
+        halves = [half_width(own, idle, guesses, side) for side in (0, 1)]
+        return Energy(
+            joules=value,
+            low=max(0.0, value - halves[0]),
+            high=value + halves[1],
+            level=level,
+            basis=max(bases, key=BASIS_ORDER.index),
+        )
 
 
 def half_width(
@@ -167,25 +165,26 @@ def half_width(
 
 
 def notes_of(
-    trace: Trace, request: ApplicationRequest, found: Sequence[Device], code: Library | None
-) -> list[Diagnostic]:
+    trace: Trace,
+    request: messages.ApplicationRequest,
+    found: Sequence[Device],
+    code: Library | None,
+) -> Iterator[Diagnostic]:
     """Launches without a time, clocks that were assumed, boards, and files that were not read."""
-    notes = []
     if trace.untimed:
         detail = f"{trace.untimed:,} launches have no time in the trace: they are not in the sums"
-        notes.append(Diagnostic("launches_untimed", detail))
+        yield Diagnostic("launches_untimed", detail)
     if request.clocks is None:
         told = ", ".join(
             f"{device.gpu.id} {device.powers.clocks.core_mhz:g}/{device.powers.clocks.memory_mhz:g}"
             for device in found
         )
         detail = f"traces tell no clocks; {told} MHz are assumed: give them if they were others"
-        notes.append(Diagnostic("clocks_assumed", detail))
+        yield Diagnostic("clocks_assumed", detail)
     for device in found:
-        notes += _board_notes(trace, device)
+        yield from _board_notes(trace, device)
     for line in (code.skipped if code is not None else [])[:20]:
-        notes.append(Diagnostic("code_not_read", line))
-    return notes
+        yield Diagnostic("code_not_read", line)
 
 
 def _board_notes(trace: Trace, device: Device) -> Iterator[Diagnostic]:
@@ -238,13 +237,15 @@ def _overlaps_in_a_stream(trace: Trace, at: Integers) -> int:
 MOST_CHANGES = 50
 
 
-def changes(old: ApplicationAnswer, new: ApplicationAnswer) -> ApplicationChanges:
+def changes(
+    old: messages.ApplicationAnswer, new: messages.ApplicationAnswer
+) -> messages.ApplicationChanges:
     """Sums, and kernels and operators by how much their joules changed.
 
     Kernels are the same where their names are. Errors of the models largely cancel in a
     difference: the same kernel is mistaken in the same way twice.
     """
-    return ApplicationChanges(
+    return messages.ApplicationChanges(
         old=_sums(old),
         new=_sums(new),
         joules=new.energy.joules - old.energy.joules,
@@ -254,8 +255,8 @@ def changes(old: ApplicationAnswer, new: ApplicationAnswer) -> ApplicationChange
     )
 
 
-def _sums(answer: ApplicationAnswer) -> ChangeSums:
-    return ChangeSums(
+def _sums(answer: messages.ApplicationAnswer) -> messages.ChangeSums:
+    return messages.ChangeSums(
         joules=answer.energy.joules,
         seconds=answer.span_seconds,
         launches=answer.launches,
@@ -263,7 +264,10 @@ def _sums(answer: ApplicationAnswer) -> ChangeSums:
     )
 
 
-def _by_name(old: Sequence[KernelRow | Row], new: Sequence[KernelRow | Row]) -> list[ChangeRow]:
+def _by_name(
+    old: Sequence[messages.KernelRow | messages.Row],
+    new: Sequence[messages.KernelRow | messages.Row],
+) -> list[messages.ChangeRow]:
     sums: dict[str | None, dict[str, list[Any]]] = {}
     for side, rows in enumerate((old, new)):
         for row in rows:
@@ -273,7 +277,7 @@ def _by_name(old: Sequence[KernelRow | Row], new: Sequence[KernelRow | Row]) -> 
             for name, pair in mine.items():
                 pair[side] += getattr(row, name)
     changed = [
-        ChangeRow(
+        messages.ChangeRow(
             name=name,
             **{f"old_{key}": pair[0] for key, pair in mine.items()},
             **{f"new_{key}": pair[1] for key, pair in mine.items()},

@@ -159,18 +159,29 @@ class Ranges:
     ) -> None:
         """One range in ns; ``key`` is what launches may refer to it by, ``called`` the operator
         that it is. Raises ServiceError ``too-large`` and DataError."""
-        columns = self.columns
-        _hold(len(columns["key"]), self._most, "ranges of the host")
-        columns["thread"].append(self.thread(thread))
-        columns["start"].append(start)
-        columns["end"].append(end)
-        columns["name"].append(self.names.number(name))
-        columns["key"].append(key)
-        columns["called"].append(self.called.number(called) if called else NONE)
+        _hold(len(self.columns["key"]), self._most, "ranges of the host")
+        operator = self.called.number(called) if called else NONE
+        row = self.thread(thread), start, end, self.names.number(name), key, operator
+        for column, value in zip(self.columns.values(), row, strict=True):
+            column.append(value)
 
     def column(self, name: str) -> Integers:
         """A column as it stands."""
         return np.array(self.columns[name], dtype=np.int64)
+
+    def at(self, name: str, places: Integers) -> Integers:
+        """A column at some places, ``NONE`` where a place is."""
+        return np.append(self.column(name), NONE)[places]
+
+    def found(self, keys: Integers, *, last: bool = False) -> tuple[NDArray[np.bool_], Integers]:
+        """Which of ``keys`` ranges have, and where: of several with one key the first, or the
+        last."""
+        own = np.append(self.column("key"), NONE)
+        order = np.argsort(own, kind="stable")
+        at = np.searchsorted(own[order], keys, side="right" if last else "left") - last
+        at = np.clip(at, 0, len(own) - 1)
+        met = (own[order][at] == keys) & (keys != NONE)
+        return met, order[at[met]]
 
     def innermost(self, thread: Integers, at: Integers) -> Integers:
         """The innermost range that holds each point of its thread, or ``NONE``."""
@@ -234,14 +245,11 @@ class Builder:
             number = self._kinds[kind] = len(self._kinds)
             self._named.number(kind.name), self._named.number(kind.mangled)
             self._check_kinds(number + 1)
-        columns = self._columns
-        columns["start"].append(start)
-        columns["end"].append(end)
-        columns["device"].append(self._devices.setdefault(device, len(self._devices)))
+        place = self._devices.setdefault(device, len(self._devices))
         _hold(len(self._devices) - 1, MOST_DEVICES, "devices")
-        columns["stream"].append(self.streams.number(stream))
-        columns["kind"].append(number)
-        columns["link"].append(link)
+        row = start, end, place, self.streams.number(stream), number, link
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
 
     def _check_kinds(self, count: int) -> None:
         if count > MOST_KINDS:
@@ -257,6 +265,11 @@ class Builder:
     def column(self, name: str) -> Integers:
         """A column in the order of the file."""
         return np.array(self._columns[name], dtype=np.int64)
+
+    def named(self, ranges: Ranges, places: Integers) -> Integers:
+        """The names of ranges at some places (``NONE``: none), as numbers of operators."""
+        numbers = [self.operators.number(name) for name in ranges.names.all()]
+        return np.array([*numbers, NONE], dtype=np.int64)[ranges.at("name", places)]
 
     def built(
         self,

@@ -65,8 +65,8 @@ def test_the_module_cache_holds_what_fits(vector_add: str) -> None:
     read = [cache.read(text) for text in texts]
     assert cache.known(texts[0]) is None
     assert cache.known(texts[3]) is read[3]
-    assert cache.keeps(read[3])
-    assert not cache.keeps(read[0])
+    assert cache.place(read[3])
+    assert cache.place(read[0]) is None
     assert memory.held_bytes == pytest.approx(3 * each, rel=0.01)
     assert cache.read(texts[3]) is read[3]
     assert cache.read(texts[0]).sha256 == read[0].sha256

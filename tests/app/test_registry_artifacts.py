@@ -11,6 +11,7 @@ from wattcast.app.services.models.champions import Champions
 from wattcast.app.store.database import open_database
 from wattcast.app.store.registry import NewVersion, Place, RegistryStore
 from wattcast.features.errors import ModelError
+from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import CARD_NAME, ModelCard, sha256_of
 from wattcast.models.store import ArtifactStore
 from wattcast.predictor.parts.power_models import PowerModels
@@ -71,22 +72,21 @@ def test_a_champion_that_does_not_load_leaves_the_one_before_serving(tmp_path: P
     card, sha256 = made(tmp_path / "work")
     artifacts.adopt(tmp_path / "work", card)
     good = NewVersion(name_of(card), "", "retrained", sha256)
-    before = power.choose(GPU, "auto")
+    before = power.model_for(load_gpu(GPU), "auto")
     registry.promote_by_hand(PLACE, good, "tests", "")
     champions.refresh()
-    serving = power.choose(GPU, "auto")
-    assert serving is not None
+    serving = power.model_for(load_gpu(GPU), "auto")
     assert serving.card == card
-    assert power.choose(GPU, "auto", "some board") is serving
+    assert power.model_for(load_gpu(GPU), "auto", "some board") is serving
     assert card in power.cards()
     lost = NewVersion(name_of(card)._replace(version=1002), "", "retrained", sha256)
     registry.promote_by_hand(PLACE, lost, "tests", "")
     champions.refresh()
-    assert power.choose(GPU, "auto") is serving
+    assert power.model_for(load_gpu(GPU), "auto") is serving
     for _ in range(2):
         registry.rollback(PLACE, "tests", "")
         champions.refresh()
-    assert power.choose(GPU, "auto") is before
+    assert power.model_for(load_gpu(GPU), "auto") is before
     engine.dispose()
 
 

@@ -75,7 +75,7 @@ def compare(
         code = {"old": request.old, "new": request.new}
         beside = (
             [
-                side_of(predictor, request, side, name, kernel, gpu)
+                side_of(predictor, request, side, name, kernel, gpu).side
                 for (name, side), kernel in zip(code.items(), both, strict=True)
             ]
             for both in kernels.both
@@ -139,8 +139,7 @@ def _pairs(old: Sequence[Function], new: Sequence[Function]) -> _Pairs:
 
 
 class Side(NamedTuple):
-    """What one side takes; ``joules`` are by component, where the model knows components. Of code
-    also what it was told from."""
+    """What one side takes; ``joules`` are by component, where the model knows components."""
 
     measured: messages.Measured
     clocks: ClocksAnswer
@@ -148,7 +147,15 @@ class Side(NamedTuple):
     ranked: Ranked
     joules: dict[str, float] | None
     warnings: list[WarningLine]
-    told: tuple[Source, KernelAnalysis, TimePrediction] | None = None
+
+
+class CodeSide(NamedTuple):
+    """A side of code, and what it was told from."""
+
+    side: Side
+    source: Source
+    analysis: KernelAnalysis
+    duration: TimePrediction
 
 
 def side_of(
@@ -158,8 +165,8 @@ def side_of(
     side: str,
     kernel: Function,
     gpu: GpuProfile,
-) -> Side:
-    """Of one side of code, by the models that the request names. Raises as ``compare`` does."""
+) -> CodeSide:
+    """One side of code, by the models that the request names. Raises as ``compare`` does."""
     asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
     with parts.about(side), parts.asked_seconds(predictor, asked):
         source: Source = predictor.sources.read(asked, gpu)
@@ -170,7 +177,7 @@ def side_of(
         found = models.limited(analysis, clocks, request.power_limit_watts)
         duration, _, card = found.told()
     seconds, power = duration.estimate.value, found.power
-    return Side(
+    side_taken = Side(
         messages.Measured(kernel=parts.kernel_name(analysis.function), **found.costs(gpu)),
         ClocksAnswer.from_attributes(found.clocks),
         reference_of(card),
@@ -179,8 +186,8 @@ def side_of(
         if power.components is None
         else {name: watts * seconds for name, watts in power.components.items()},
         parts.warnings(source, analysis, power.diagnostics, beside, found.notes),
-        (source, analysis, duration),
     )
+    return CodeSide(side_taken, source, analysis, duration)
 
 
 def _operator(
@@ -306,11 +313,11 @@ def judge(predictor: Predictor, request: messages.JudgeRequest) -> messages.Judg
     gpu = predictor.gpus.load(request.gpu)
     before = _side(predictor, request, request.reference, "reference", gpu)
     after = _side(predictor, request, request.candidate, "candidate", gpu)
-    was, now = before.measured, after.measured
+    was, now = before.side.measured, after.side.measured
     time = _ratio("time", was.time.seconds, now.time.seconds, was.time, now.time)
     energy = _ratio("energy", was.energy.joules, now.energy.joules, was.energy, now.energy)
     reference, candidate = _judged(before), _judged(after)
-    flags = list(_flags(before, after, reference, candidate, gpu))
+    flags = list(_flags(before, reference, candidate, gpu))
     kept = request.min_speedup is None or 1 / time.ratio >= request.min_speedup
     saves = request.min_saving is None or 100 * (1 - energy.ratio) >= request.min_saving
     return messages.JudgeAnswer(
@@ -332,19 +339,13 @@ def _side(
     code: messages.ComparedCode,
     name: str,
     gpu: GpuProfile,
-) -> Side:
+) -> CodeSide:
     with parts.about(name):
         kernel = predictor.sources.read(code, gpu).known.module.kernel(code.kernel)
-    side = side_of(predictor, request, code, name, kernel, gpu)
-    _, analysis, _ = _told(side)
+    found = side_of(predictor, request, code, name, kernel, gpu)
     with parts.about(name):
-        _ends(analysis)
-    return side
-
-
-def _told(side: Side) -> tuple[Source, KernelAnalysis, TimePrediction]:
-    assert side.told is not None  # sides of code always are
-    return side.told
+        _ends(found.analysis)
+    return found
 
 
 def _ends(analysis: KernelAnalysis) -> None:
@@ -381,10 +382,9 @@ def _ratio(name: str, was: float, now: float, old: Interval, new: Interval) -> m
     )
 
 
-def _judged(side: Side) -> messages.Judged:
-    _, analysis, duration = _told(side)
-    measured = side.measured
-    traffic = analysis.counts.traffic(analysis.counts.factors())
+def _judged(code: CodeSide) -> messages.Judged:
+    measured, duration, counts = code.side.measured, code.duration, code.analysis.counts
+    traffic = counts.traffic(counts.factors())
     written = sum(min(one.distinct_sectors, one.unique_store_sectors) for one in traffic.streams)
     return messages.Judged(
         kernel=measured.kernel,
@@ -395,15 +395,14 @@ def _judged(side: Side) -> messages.Judged:
 
 
 def _flags(
-    before: Side,
-    after: Side,
+    before: CodeSide,
     reference: messages.Judged,
     candidate: messages.Judged,
     gpu: GpuProfile,
 ) -> Iterator[messages.Flag]:
-    _, analysis, duration = _told(before)
-    moved = analysis.activity.footprint_bytes
-    least = least_seconds([analysis.activity], gpu, duration.clocks)
+    activity = before.analysis.activity
+    moved = activity.footprint_bytes
+    least = least_seconds([activity], gpu, before.duration.clocks)
     if candidate.seconds < least and moved > gpu.l2_bytes:
         yield messages.Flag(
             code="above_speed_of_light",
@@ -418,19 +417,22 @@ def _flags(
         yield messages.Flag(code="other_result_size", detail=f"the candidate writes {told}")
 
 
-def _reasons(before: Side, after: Side, gpu: GpuProfile) -> Iterator[messages.Reason]:
+def _reasons(before: CodeSide, after: CodeSide, gpu: GpuProfile) -> Iterator[messages.Reason]:
     """Units by how much their work changes, with the line that takes most where there is more."""
-    sides = [(_told(side), ClockPair(side.clocks.core_mhz, side.clocks.memory_mhz))
-             for side in (before, after)]  # fmt: skip
+    sides = [
+        (each.analysis, ClockPair(each.side.clocks.core_mhz, each.side.clocks.memory_mhz))
+        for each in (before, after)
+    ]
     was, now = (
-        unit_seconds(told[1].activity, gpu, pair, beside(told[1].extras)) for told, pair in sides
+        unit_seconds(analysis.activity, gpu, pair, beside(analysis.extras))
+        for analysis, pair in sides
     )
-    least = LEAST_CHANGE * before.measured.time.seconds
+    least = LEAST_CHANGE * before.side.measured.time.seconds
     changed = [unit for unit in NAMES if unit in was and abs(now[unit] - was[unit]) > least]
     changed.sort(key=lambda unit: -abs(now[unit] - was[unit]))
     for unit in changed[: messages.MOST_REASONS]:
         more = int(now[unit] > was[unit])
-        (_, analysis, _), pair = sides[more]
+        analysis, pair = sides[more]
         functions = analysis.counts.functions(analysis.counts.factors())
         events = measure_instructions(analysis.module, functions, analysis.activity)
         cycles = unit_cycles(events, analysis.activity, gpu, pair, beside(analysis.extras))
@@ -452,9 +454,9 @@ def _reasons(before: Side, after: Side, gpu: GpuProfile) -> Iterator[messages.Re
         )
 
 
-def _narrower(before: Side, after: Side, time: messages.Ratio) -> Iterator[str]:
-    for name, side in (("reference", before), ("candidate", after)):
-        source, analysis, _ = _told(side)
-        yield from (f"{name}: {need}" for need in parts.needs(source, analysis)[:2])
+def _narrower(before: CodeSide, after: CodeSide, time: messages.Ratio) -> Iterator[str]:
+    for name, code in (("reference", before), ("candidate", after)):
+        needs = parts.needs(code.source, code.analysis)
+        yield from (f"{name}: {need}" for need in needs[:2])
     if time.low < 1 < time.high:
         yield "measure both: the interval holds a ratio of 1"

@@ -92,15 +92,9 @@ def _predicted(
     kernel: messages.ApplicationKernel,
     rows: list[Future[None]],
 ) -> _Predicted:
-    asked = PredictRequest.model_validate(
-        {
-            **kernel.model_dump(exclude={"launches"}, exclude_defaults=True),
-            "gpu": request.gpu,
-            "clocks": request.clocks,
-            "model": request.model,
-            "board": request.board,
-        }
-    )
+    own = kernel.model_dump(exclude={"launches"}, exclude_defaults=True)
+    shared = parts.members(request, "gpu", "clocks", "model", "board")
+    asked = PredictRequest.model_validate({**own, **shared})
     answer = predict_one(predictor, asked, rows)
     if answer.energy is None or answer.time is None or answer.power is None:
         why = answer.warnings[-1].detail if answer.warnings else "no model answers"

@@ -117,15 +117,8 @@ def _kind(request: messages.PredictRequest, gpu: str) -> Hashable:
     """Predictions that cost alike: loops without trip counts are worked out, and registers are
     asked of the compiler once for a GPU."""
     loops = len(request.loops), "default" in request.loops
-    models = request.time_model, request.model
-    return (
-        request.kernel,
-        gpu,
-        request.analysis,
-        loops,
-        request.registers_per_thread is None,
-        models,
-    )
+    models, asked = (request.time_model, request.model), request.registers_per_thread is None
+    return request.kernel, gpu, request.analysis, loops, asked, models
 
 
 def _never_runs(request: messages.PredictRequest) -> bool:

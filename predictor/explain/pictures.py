@@ -90,7 +90,9 @@ def draw(chart: Chart, kind: ChartKind = "waterfall") -> Drawing:
     rest = chart.bars[MOST_BARS:]
     if rest:
         bars.append((f"{len(rest)} others", sum(value for _, value in rest)))
-    rows = list(_waterfall(chart, bars) if kind == "waterfall" else _plain(bars))
+    rows = [_Row(name, 0.0, value, value) for name, value in bars]
+    if kind == "waterfall":
+        rows = list(_waterfall(chart, bars))
     low = min([0.0, *(min(row.left, row.right) for row in rows)])
     high = max([0.0, *(max(row.left, row.right) for row in rows)])
     scale, unit = _prefix(max(abs(low), abs(high)), chart.unit)
@@ -137,11 +139,6 @@ def _waterfall(chart: Chart, bars: Sequence[tuple[str, float]]) -> Iterator[_Row
         yield _Row(label, reached, reached + value, value)
         reached += value
     yield _Row(chart.end[0], 0.0, chart.end[1], chart.end[1], total=True)
-
-
-def _plain(bars: Sequence[tuple[str, float]]) -> Iterator[_Row]:
-    for label, value in bars:
-        yield _Row(label, 0.0, value, value)
 
 
 class _Axis:

@@ -100,14 +100,11 @@ def _unpacked(payload: bytes, flags: int, size: int) -> bytes:
         return payload
     if not 0 < size <= MOST_TEXT:
         raise BrokenError(f"it would have {size:,} bytes")
-    return _zstandard(payload, size) if flags & ZSTANDARD else lz4_block(payload, size)
-
-
-def _zstandard(payload: bytes, size: int) -> bytes:
+    if not flags & ZSTANDARD:
+        return lz4_block(payload, size)
     import pyarrow  # of the extra serve; the standard library has it from Python 3.14 on
 
-    found: bytes = pyarrow.decompress(payload, size, codec="zstd", asbytes=True)
-    return found
+    return bytes(pyarrow.decompress(payload, size, codec="zstd", asbytes=True))
 
 
 def lz4_block(packed: bytes, size: int) -> bytes:

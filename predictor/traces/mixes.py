@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import ClockError
-from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import checked_limit
 from wattcast.predictor.messages.application import ApplicationRequest, ClockPoint, MixClock
 from wattcast.predictor.traces.powers import Device
@@ -47,13 +47,11 @@ def mixes(device: Device, trace: Trace, request: ApplicationRequest) -> Iterator
         groups.append((trace.steps[number], own))
     for step, seconds in groups:
         if seconds[known].sum() > 0:
-            mix = _mix(device, seconds[known], watts, scales, request.most_slowdown)
-            covers = float(seconds[known].sum() / seconds.sum())
-            points, best, limit = mix
+            points, best, limit = _mix(device, seconds[known], watts, scales, request.most_slowdown)
             yield MixClock(
                 device=trace.devices[device.number].id,
                 step=step,
-                covers=covers,
+                covers=float(seconds[known].sum() / seconds.sum()),
                 points=points,
                 best=best,
                 power_limit_watts=limit,
@@ -80,13 +78,7 @@ def _mix(
     if best is None or energies[best] >= 1.0 - 1e-9:
         return points, None, None
     highest = float((watts * less[:, best])[seconds > 0].max())
-    limit = _possible(highest, device.gpu)
+    limit = None
+    with suppress(ClockError):  # a limit that the board cannot be set to
+        limit = checked_limit(highest, device.gpu)
     return points, points[best], limit
-
-
-def _possible(watts: float, gpu: GpuProfile) -> float | None:
-    """A power limit, where the board can be set to it."""
-    try:
-        return checked_limit(watts, gpu)
-    except ClockError:
-        return None

@@ -221,9 +221,7 @@ class BoardPowers:
                 "dynamic_shared_bytes": kind.dynamic_shared_bytes,
             },
             "static_shared_bytes": kind.static_shared_bytes,
-            "model": self.request.model,
-            "board": self.request.board,
-            "clocks": self.request.clocks,
+            **parts.members(self.request, "model", "board", "clocks"),
         }
         if 1 <= kind.registers <= 255:
             body["registers_per_thread"] = kind.registers

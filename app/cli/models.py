@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import AsJson, fail
+from wattcast.app.cli.inputs import AsJson, fail, progress
 from wattcast.app.cli.output import Shown, print_json, services, show, told
 from wattcast.app.settings import Settings
+from wattcast.predictor import reports
 from wattcast.predictor.reports import Block, Line, members_table
 
 models = typer.Typer(help="List, promote or roll back trained models.", invoke_without_command=True)
@@ -65,13 +66,18 @@ def models_promote(
     board: Board = "",
     target: Target = "power",
     why: Why = "by hand",
+    yes: bool = False,
 ) -> None:
     """Let a version serve, even if it failed the promotion gate.
 
+    Shows its error beside that of the model that serves, and asks in a terminal.
+
     Args:
         name: FAMILY-SCHEMA-SOURCE/VERSION, as in the path of its card.
+        yes: Do not ask.
     """
     from wattcast.app.services.models import registry
+    from wattcast.predictor.catalog import model_summary
 
     folder, _, number = name.rpartition("/")
     parts = folder.split("-")
@@ -79,6 +85,18 @@ def models_promote(
         fail(f"{name!r} is not of the form FAMILY-SCHEMA-SOURCE/VERSION")
     which = parts[0], parts[1], parts[2], int(number)
     with services() as opened:
+        serving, new = registry.cards(opened, gpu, target, which, board)
+        for role, card in (("serves now", serving), ("would serve", new)):
+            told = {} if card is None else model_summary(card, {}).data()
+            errors = [
+                f"{reports.words(name)} {value:.3g}"
+                for name, value in told.items()
+                if name.startswith("unseen_") and value is not None
+            ]
+            name = "the default time model" if card is None else card.place
+            progress(f"{role}: {name}: {', '.join(errors) or 'its error is not known'}")
+        if not yes and sys.stdin.isatty() and not typer.confirm("Let it serve?", err=True):
+            fail("not promoted", Exit.NO_ANSWER)
         print_json(registry.promote(opened, gpu, target, which, board, ACTOR, why))
 
 

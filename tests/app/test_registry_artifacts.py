@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.app.conftest import Run
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
 from wattcast.app.services.models.champions import Champions
 from wattcast.app.store.database import open_database
@@ -95,3 +98,30 @@ def test_a_place_that_cannot_be_used_is_told_at_once(url: str, tmp_path: Path) -
     pytest.importorskip("fsspec", reason="fsspec is not installed")
     with pytest.raises(ModelError, match="WATTCAST_ARTIFACTS_URL cannot be used"):
         RegistryArtifacts(tmp_path / "registry", url)
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_promotion_by_hand_shows_both_errors_and_asks(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The K20's default is replaced; a person who says no leaves it serving."""
+    asked: list[str] = []
+    words = ("models", "promote", GPU, "xgboost-alavani2023-thesis/1")
+    with monkeypatch.context() as terminal:
+        terminal.setattr("io.TextIOWrapper", Terminal)
+        terminal.setattr("typer.confirm", lambda text, **_: asked.append(text))
+        _, err = run(*words, status=1)
+    assert asked == ["Let it serve?"]
+    assert err.splitlines()[-1] == "wattcast: not promoted"
+    out, err = run(*words)  # a script is not asked
+    now, then = err.splitlines()
+    assert now.startswith("serves now: tesla-k20/power/extratrees-alavani2023-thesis/1: unseen")
+    assert then.startswith("would serve: tesla-k20/power/xgboost-alavani2023-thesis/1: unseen")
+    served = json.loads(out)["places"][0]["champion"]
+    assert (served["family"], served["version"]) == ("xgboost", 1)
+    _, err = run("models", "promote", GPU, "catboost-alavani2023-thesis/1", "--yes")
+    assert "serves now: tesla-k20/power/xgboost" in err

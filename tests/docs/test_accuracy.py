@@ -112,3 +112,60 @@ def test_every_card_stands_in_every_table():
 
 def test_the_command_wants_a_file():
     assert main([]) == 2
+
+
+def rows_of(page: str, *cells: str) -> list[list[str]]:
+    """Rows of a page's tables that begin with these cells."""
+    found = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("|")
+    )
+    return [row for row in found if row[: len(cells)] == list(cells)]
+
+
+def test_the_figures_of_the_trust_page_are_those_of_the_pages_that_hold_them() -> None:
+    """Those pages are held to what the studies found, above and in tests/studies."""
+    pages = {name: (ROOT / "docs" / name).read_text("utf-8") for name in
+             ("trust.md", "accuracy.md", "catalogue.md")}  # fmt: skip
+    told, accuracy, catalogue = (" ".join(page.split()) for page in pages.values())
+
+    def span(values: list[str], form: str = "g") -> str:
+        numbers = [float(value) for value in values]
+        return f"{min(numbers):{form}} to {max(numbers):{form}}"
+
+    in_short = pages["accuracy.md"].split("\n## ")[1]
+    short = {row[0]: row[1:] for row in rows_of(in_short) if len(row) == 5}
+    for name, heading in (
+        ("power, physical model", "power, physical model, six measured boards"),
+        ("power, trees, thesis data", "power, trees on the thesis' data, two boards"),
+        ("power, trees, PowerQuant data", "power, trees on PowerQuant's data, three boards"),
+        ("power, board never measured", "power, a board nobody measured"),
+    ):
+        ((_, says, _),) = rows_of(pages["trust.md"], heading)
+        assert short[name][1] in says.replace(" off on average", "")
+        assert f"({short[name][2]})" in says
+    assert f"err by {short['power, trees, thesis data'][3]} instead of" in told
+    rows = rows_of(pages["accuracy.md"], "power")
+    unseen = [row[-1] for row in rows if row[3] == "kernel not seen"]
+    left_out = [row[-1] for row in rows if row[3] not in ("kernel not seen", "kernel seen, launch not")]
+    assert f"{span(unseen)} % of the rows by board; {left_out[0]} % on a board" in told
+    times = [row for row in rows_of(pages["accuracy.md"], "time") if row[2] == "public programs"]
+    mean = [row[2].split(" %")[0] for row in rows_of(in_short, "time, public programs")]
+    assert f"{span(mean)} % off on average, median {span([row[6] for row in times])} %" in told
+    ((_, figures, near, factor_two, _),) = rows_of(pages["catalogue.md"], "as served")
+    kernels, bound = catalogue.split(" kernels, ")[0].split()[-1], f"126 of {figures}"
+    assert f"{figures} published figures of {kernels} well-known kernels" in told
+    assert f"{near} % within a factor of 1.5, {factor_two} % within 2" in told
+    assert f"| {bound} as their authors say" in told
+    assert f"{bound} are bound by what the authors say" in catalogue
+    (t4,) = rows_of(pages["accuracy.md"], "time", "T4", "published figures of well-known kernels")
+    assert f"On T4 the median error of seven published times is {t4[6]} %, and {t4[-1]} %" in told
+    spaces = accuracy.split("| rank correlation | by hand")[1].split(" ## ")[0]
+    found = [row for row in rows_of(spaces.replace(" | | ", " |\n| ")) if len(row) == 10]
+    ranks = [row[4] for row in found if row[1].isdecimal()]
+    assert len(ranks) == 6
+    assert f"rank correlation {span(ranks, '.2f')}" in told
+    (worst,) = rows_of(pages["accuracy.md"], "convolution_a100")[-1:]
+    assert f"ends {float(worst[-2]):g} % above the fastest one; a random 1 % ends " in told
+    assert f"{float(worst[-1]):g} % above it" in told

@@ -9,9 +9,10 @@ from pydantic import Field
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of, open_version
 from wattcast.app.store.registry import PACKAGED, TIME, NewVersion, Place, Snapshot, Version
 from wattcast.features.errors import ModelError
-from wattcast.models.cards import CARD_NAME, sha256_of
+from wattcast.models.cards import CARD_NAME, ModelCard, sha256_of
 from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
 from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
+from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor.catalog import observed
 from wattcast.predictor.messages import Answer, ModelReference
 from wattcast.predictor.messages.catalog import ObservedCoverage
@@ -77,6 +78,8 @@ class RegistryAnswer(Answer):
     observed: list[ObservedCoverage]
 
 
+ServedCard = ModelCard | TimeCorrectionCard
+
 _PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
 """Families by target; of times, corrections of the default model alone."""
 
@@ -103,7 +106,7 @@ def promote(
     """
     data = services.database
     place = Place(services.gpus.load(gpu).id, board, target)
-    new = _version(services, data.registry.snapshot(), place, which)
+    new, _ = _version(services, data.registry.snapshot(), place, which)
     data.registry.promote_by_hand(place, new, actor, why)
     return _served(services, place)
 
@@ -124,9 +127,32 @@ def _served(services: Services, place: Place) -> RegistryAnswer:
     return _answer(services, place.gpu, place.target)
 
 
+def cards(
+    services: Services, gpu: str, target: str, which: tuple[str, str, str, int], board: str
+) -> tuple[ServedCard | None, ServedCard]:
+    """Of the model that serves a board, ``None`` for the default time model, and of the version
+    that would. Raises as ``promote``."""
+    snapshot = services.database.registry.snapshot()
+    place = Place(services.gpus.load(gpu).id, board, target)
+    _, new = _version(services, snapshot, place, which)
+    for each in (place, place._replace(board="")):
+        standing = snapshot.standings.get(each)
+        if standing is not None and standing.champion is not None:
+            return _card(services, standing.champion.version), new
+    return services.power.default_artifact(place.gpu).card if target == TARGET else None, new
+
+
+def _card(services: Services, version: Version) -> ServedCard:
+    """A registered version's card. Raises ModelError for one that does not load."""
+    artifacts = RegistryArtifacts.of(services.settings)
+    if version.name.target == TIME:
+        return artifacts.correction(version).card
+    return open_version(services.power, artifacts, version).card
+
+
 def _version(
     services: Services, snapshot: Snapshot, place: Place, which: tuple[str, str, str, int]
-) -> NewVersion:
+) -> tuple[NewVersion, ServedCard]:
     family, schema, source, number = which
     wanted = (place.gpu, place.target, family, schema, source, number)
     known = _PROMOTED.get(place.target, ())
@@ -134,17 +160,12 @@ def _version(
         raise ModelError(f"no {family} {place.target} model can be promoted", known=list(known))
     for version in snapshot.versions:
         if version.name == wanted:
-            artifacts = RegistryArtifacts.of(services.settings)
-            # What does not load shall not serve.
-            if place.target == TIME:
-                artifacts.correction(version)
-            else:
-                open_version(services.power, artifacts, version)
-            return NewVersion(version.name, version.board, PACKAGED, version.card_sha256)
+            card = _card(services, version)  # what does not load shall not serve
+            return NewVersion(version.name, version.board, PACKAGED, version.card_sha256), card
     for card in services.power.base_cards():
         if name_of(card) == wanted:
             sha256 = sha256_of(services.power.artifact(card).folder / CARD_NAME)
-            return NewVersion(name_of(card), "", PACKAGED, sha256)
+            return NewVersion(name_of(card), "", PACKAGED, sha256), card
     raise ModelError(f"no {family} {place.target} model of version {number} for {place.gpu}")
 
 

@@ -37,7 +37,7 @@ PROTOCOLS: tuple[splits.Protocol, ...] = ("grouped", "random")
 
 MARGIN = 0.05
 """Share by which a correction must err less than the simpler ones to be taken, as in
-``wattcast.training.calibrate``: the best of several always looks a little better than it is."""
+``wattcast.training.few_shot``: the best of several always looks a little better than it is."""
 
 CONFIDENCE = 0.95
 """Confidence at which a board's factor must differ from 1 to be used."""

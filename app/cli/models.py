@@ -159,7 +159,7 @@ def calibrate(
         predict: Launches to predict: features only.
     """
 
-    from wattcast.training.calibrate import calibrate as run
+    from wattcast.training.few_shot import calibrate as run
 
     found = run(measured, predict)
     errors, chosen = found.choice.left_out_mae_watts, found.choice.way

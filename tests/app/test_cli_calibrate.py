@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from wattcast.app.cli import main
-from wattcast.training import calibrate
-from wattcast.training.calibrate import Calibrated, Choice
+from wattcast.training import few_shot
+from wattcast.training.few_shot import Calibrated, Choice
 
 Run = Callable[..., tuple[str, str]]
 
@@ -39,7 +39,7 @@ def test_the_choice_its_errors_and_the_watts_are_told(
         asked.append((measured, others))
         return Calibrated(Choice("rank", {"median": 12.5, "rank": 7.25}), 5, (80.0, 91.26))
 
-    monkeypatch.setattr(calibrate, "calibrate", calibrated)
+    monkeypatch.setattr(few_shot, "calibrate", calibrated)
     out, _ = run("known.csv", "--predict", "asked.csv")
     assert out.splitlines() == [
         "5 measured launches; mean error, leaving out one at a time:",

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from studies.evaluation import evaluate
 from wattcast.features.errors import DataError
-from wattcast.training import calibrate
-from wattcast.training.calibrate import (
+from wattcast.training import few_shot
+from wattcast.training.data.datasets import find_data
+from wattcast.training.evaluation.scores import Rows
+from wattcast.training.few_shot import (
     COLUMNS,
     WAYS,
     Calibrator,
@@ -24,8 +26,6 @@ from wattcast.training.calibrate import (
     own_median,
     ranked,
 )
-from wattcast.training.data.datasets import find_data
-from wattcast.training.evaluation.scores import Rows
 from wattcast.training.power_rows import power_rows
 
 needs_data = pytest.mark.skipif(
@@ -36,7 +36,7 @@ needs_data = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees enough to tell these rows apart, and quick."""
-    monkeypatch.setattr(calibrate, "_TREES", 10)
+    monkeypatch.setattr(few_shot, "_TREES", 10)
 
 
 def make_rows(seed: int = 0, gpus: int = 4, each: int = 120) -> Rows:
@@ -129,11 +129,11 @@ def test_measured_launches_of_a_file_predict_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three = partial(power_rows, ("K20", "M60", "V100"))
-    monkeypatch.setattr(calibrate, "power_rows", three)
+    monkeypatch.setattr(few_shot, "power_rows", three)
     m60 = power_rows(["M60"], columns=COLUMNS)
     order = np.random.default_rng(0).permutation(len(m60))
     known, asked = m60.take(order[:20]), m60.take(order[20:])
-    found = calibrate.calibrate(
+    found = few_shot.calibrate(
         write(tmp_path / "measured.csv", known, watts=True),
         write(tmp_path / "asked.csv", asked, watts=False),
     )
@@ -147,4 +147,4 @@ def test_a_defect_in_the_measured_file_has_a_place(tmp_path: Path) -> None:
     rows = Rows.of(np.ones((3, len(COLUMNS))), [50.0, 0.0, 60.0], ["a", "b", "c"])
     path = write(tmp_path / "measured.csv", rows, watts=True)
     with pytest.raises(DataError, match=r"row 3\.power_watts: 0 W is too low"):
-        calibrate.calibrate(path)
+        few_shot.calibrate(path)

@@ -100,12 +100,12 @@ def test_a_launch_at_the_limit_is_no_surer_than_a_reading(predictor: Predictor) 
     """An L4 that nobody measured was told 71.7 to 72.7 W: its lower end was the limit itself."""
     ptx = (FIXTURES / "ptx" / "nbody.sm_70.ptx").read_text(encoding="utf-8")
     launch = {"grid": [4096], "block": [256], "arguments": {"2": 1 << 20}}
-    body = {"ptx": ptx, "gpu": "l4", "launch": launch}
+    body = {"ptx": ptx, "gpu": "l4", "launch": launch, "power_limit_watts": 60}
     found = predict_one(predictor, PredictRequest.model_validate(body))
     assert found.power is not None
-    assert found.power.watts == pytest.approx(72, rel=0.01)
-    assert found.power.low <= 72 * (1 - OVER_LIMIT) * (1 + 1e-9)
-    assert found.power.high >= 72 * (1 + OVER_LIMIT)
+    assert found.power.watts == pytest.approx(60, rel=0.01)
+    assert found.power.low <= 60 * (1 - OVER_LIMIT) * (1 + 1e-9)
+    assert found.power.high >= 60 * (1 + OVER_LIMIT)
 
 
 def test_the_warning_tells_what_the_limit_costs(predictor: Predictor) -> None:

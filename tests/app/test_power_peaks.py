@@ -13,6 +13,7 @@ from wattcast.features.gpus import GpuProfile, gpu_ids, load_gpu
 from wattcast.measure.catalogue import micro
 from wattcast.measure.workload import Board, Buffer, Workload
 from wattcast.models.clocks import default_clocks
+from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.power.activities import AT_REST, sms_at_work
 from wattcast.models.power.physical import predicted_power
 from wattcast.predictor import Predictor
@@ -35,10 +36,10 @@ UNITS = (
 )
 """Loops of the other units: they draw more than the board at rest, and never more than the limit
 (a unit that a board has few of draws little)."""
-TREES = ("tesla-k20", "tesla-m60", "tesla-k80")
+TREES = ("tesla-k20", "tesla-m60")
 """Their trees err less on kernels left out than the physical model does (study
-``thesis-boards`` of revision 5da0e32: 12 and 10 of 100, 31 and 59; by the cards also on K80):
-they answer even where they extrapolate."""
+``thesis-boards`` of revision 5da0e32: 12 and 10 of 100, 31 and 59): they answer even where they
+extrapolate."""
 SMALL = ("launch.b1.t32", "latency.fma.f32")
 
 
@@ -84,7 +85,7 @@ def holds(gpu: GpuProfile, predictor: Predictor) -> None:
             continue  # no matrix units
         answer = answered(predictor, gpu, name)
         watts, card = answer["power"]["watts"], answer["model"]
-        if card["family"] == "extratrees":
+        if card["family"] in BOOSTED_FAMILIES:
             assert gpu.id in TREES or answer["power"]["basis"] != "extrapolated"
             assert watts <= most
             continue
@@ -117,18 +118,18 @@ def test_trees_that_extrapolate_say_who_answers_instead(predictor: Predictor) ->
     answer = answered(predictor, load_gpu("ampere-84sm"), "energy.fma.f32")
     told = {one["code"]: one["detail"] for one in answer["warnings"]}
     assert answer["model"]["family"] == "physical"
-    assert "extratrees" in told["other_model_answers"]
+    assert "catboost" in told["other_model_answers"]
     assert "gpu_uncalibrated" not in told  # its power was measured, for short runs
 
 
 def test_trees_answer_where_they_are_asked_for(predictor: Predictor) -> None:
     one = catalogue("ampere-84sm")["launch.b1.t32"]
     body = {
-        "ptx": one.ptx, "kernel": one.kernel, "gpu": "ampere-84sm", "model": "extratrees",
+        "ptx": one.ptx, "kernel": one.kernel, "gpu": "ampere-84sm", "model": "catboost",
         "launch": {"grid": one.grid, "block": one.block},
     }  # fmt: skip
     answer = predict(predictor, PredictRequest.model_validate(body))
-    assert answer["model"]["family"] == "extratrees"
+    assert answer["model"]["family"] == "catboost"
     assert answer["power"]["basis"] == "extrapolated"
 
 

@@ -195,29 +195,34 @@ def _says_so(error: BaseException) -> bool:
 # --- handlers -------------------------------------------------------------------
 
 
-async def _wattcast_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, errors.WattcastError)
-    # A GET names its resource in the path; a POST names GPUs and schemas in its body.
-    if is_full(error):
+async def _handled(request: Request, error: Exception) -> Response:
+    """Any error as a problem."""
+    known = errors.WattcastError | OSError | HTTPException
+    if isinstance(error, known) and is_full(error):  # a form that could not be spooled, say
         return _no_room(error)
-    kind = kind_of(error, in_path=request.method == "GET")
-    return response(kind, str(error), error.context, _retry_after(kind))
+    if isinstance(error, ModuleNotFoundError):
+        error = errors.MissingExtraError.of(error) or error
+    match error:
+        case errors.WattcastError():
+            # A GET names its resource in the path; a POST names GPUs and schemas in its body.
+            kind = kind_of(error, in_path=request.method == "GET")
+            return response(kind, str(error), error.context, _retry_after(kind))
+        case RequestValidationError() | ValidationError():
+            return from_validation(error.errors())
+        case HTTPException(status_code=status):
+            kind = _BY_STATUS.get(status, "internal" if status >= 500 else "bad-request")
+            details = {
+                "not-found": f"nothing lives under {request.url.path}",
+                "method": f"{request.url.path} does not take {request.method}",
+            }
+            return response(kind, details.get(kind, str(error.detail)), headers=error.headers)
+    log().error("unexpected error", exc_info=error)
+    return internal()
 
 
 def _retry_after(kind: str) -> dict[str, str] | None:
     seconds = _RETRY_SECONDS.get(kind)
     return None if seconds is None else {"Retry-After": str(seconds)}
-
-
-async def _validation_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError | ValidationError)
-    return from_validation(error.errors())
-
-
-async def _os_error(_: Request, error: Exception) -> Response:
-    if not is_full(error):
-        raise error
-    return _no_room(error)
 
 
 def _no_room(error: Exception) -> Response:
@@ -232,47 +237,16 @@ def no_room(error: Exception) -> str:
     return f"there is no room left {where}; nothing was stored"
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if is_full(error):  # a form that could not be spooled, which FastAPI calls a bad request
-        return _no_room(error)
-    kind = _BY_STATUS.get(error.status_code)
-    if kind is None:
-        kind = "internal" if error.status_code >= 500 else "bad-request"
-    details = {
-        "not-found": f"nothing lives under {request.url.path}",
-        "method": f"{request.url.path} does not take {request.method}",
-    }
-    return response(kind, details.get(kind, str(error.detail)), headers=error.headers)
-
-
-async def _unexpected(_: Request, error: Exception) -> Response:
-    log().error("unexpected error", exc_info=error)
-    return internal()
-
-
 def internal() -> Response:
     """The answer to a fault of ours: no internals, only the id under which it is logged."""
     return response("internal", "an unexpected error; it is logged under this request's id")
 
 
-async def _missing_module(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ModuleNotFoundError)
-    missing = errors.MissingExtraError.of(error)
-    if missing is None:
-        return await _unexpected(request, error)
-    return await _wattcast_error(request, missing)
-
-
 def install(app: FastAPI) -> None:
     """Make every error of ``app`` a problem."""
-    app.add_exception_handler(errors.WattcastError, _wattcast_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(ValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(OSError, _os_error)
-    app.add_exception_handler(ModuleNotFoundError, _missing_module)
-    app.add_exception_handler(Exception, _unexpected)
+    invalid, module = (RequestValidationError, ValidationError), ModuleNotFoundError
+    for kind in (errors.WattcastError, *invalid, HTTPException, OSError, module, Exception):
+        app.add_exception_handler(kind, _handled)
 
 
 def documented(kinds: str = "") -> dict[int | str, dict[str, Any]]:

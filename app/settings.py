@@ -84,14 +84,8 @@ class Settings(BaseSettings):
 
     def environment(self) -> dict[str, str]:
         """These settings as variables for a process of one's own; holds the database's password."""
-        found: dict[str, str] = {}
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, SecretStr):
-                value = value.get_secret_value()
-            if value is not None:
-                found[f"WATTCAST_{name.upper()}"] = str(value)
-        return found
+        own = {**dict(self), "database_url": self.database_url and self.sqlalchemy_url}
+        return {f"WATTCAST_{name.upper()}": str(own[name]) for name in own if own[name] is not None}
 
     @property
     def sqlalchemy_url(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wattcast.app.python.code import argument
 from wattcast.app.python.predictors import crew as _crew
@@ -21,12 +21,11 @@ from wattcast.app.python.predictors import predictor as _predictor
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, MissingExtraError, WattcastError
 from wattcast.models.search import GAIN
-
-if TYPE_CHECKING:
-    from wattcast.predictor.forecasts import Forecast
-    from wattcast.predictor.rank import TuningProblem
-    from wattcast.predictor.tune import Objective
-    from wattcast.predictor.tuning_files import Value
+from wattcast.predictor.forecasts import Forecast, forecast, forecasts
+from wattcast.predictor.rank import TuningProblem
+from wattcast.predictor.triton import launched
+from wattcast.predictor.tune import OBJECTIVES, Objective, Tuning
+from wattcast.predictor.tuning_files import Configuration, Value
 
 _OBJECTIVES: Mapping[str, Objective] = {
     "time": "time", "energy": "energy", "nvml_energy": "energy", "ps_energy": "energy",
@@ -75,10 +74,6 @@ class KernelTunerStrategy:
         from kernel_tuner.strategies.common import CostFunc
         from kernel_tuner.util import StopCriterionReached
 
-        from wattcast.predictor.forecasts import forecasts
-        from wattcast.predictor.tune import Tuning
-        from wattcast.predictor.tuning_files import Configuration
-
         objective = _objective(tuning_options.objective)
         if tuning_options.objective_higher_is_better[0]:
             raise DataError(f"{objective} is made least, not most")
@@ -112,8 +107,6 @@ class KernelTunerStrategy:
         return list(cost.results)
 
     def _problem(self, runner: Any, names: Sequence[str]) -> TuningProblem:
-        from wattcast.predictor.rank import TuningProblem
-
         options = runner.kernel_options
         source = runner.kernel_source
         size = options.problem_size
@@ -167,8 +160,6 @@ def predicted_best(
 
     Raises DataError for a share outside 0 to 1, and where none can be predicted.
     """
-    from wattcast.predictor.tune import Tuning
-
     if not 0 < share <= 1:
         raise DataError(f"share {share}: expected more than 0 and at most 1")
     tuning = Tuning(space, objective)
@@ -208,8 +199,6 @@ def triton_prune(
         raise DataError(f"keep {keep!r}: expected how many, or a share above 0 and up to 1.0")
 
     def prune(configs: Sequence[Any], named_args: Mapping[str, Any], **given: Any) -> list[Any]:
-        from wattcast.predictor.tune import OBJECTIVES
-
         tuned = _asked_for(kernel, "triton_prune")
         rows = [
             _triton_forecast(tuned, config, gpu, {**named_args, **given}, registry, options)
@@ -240,8 +229,6 @@ def triton_model(
     """
 
     def model(**given: Any) -> float:
-        from wattcast.predictor.tune import OBJECTIVES
-
         tuned = _asked_for(kernel, "triton_model")
         row = _triton_forecast(tuned, {}, gpu, given, registry, options)
         value = None if row.problem else OBJECTIVES[by][1](row.seconds, row.joules)
@@ -270,9 +257,6 @@ def _triton_forecast(
     options: Mapping[str, Any],
 ) -> Forecast:
     """The forecast of one configuration. Raises GpuError and MissingExtraError."""
-    from wattcast.predictor.forecasts import Forecast, forecast
-    from wattcast.predictor.triton import launched
-
     predictor = _predictor(registry)
     profile = predictor.gpus.load(gpu)
     # Under heuristics or an autotuner, as a kernel with this configuration alone.

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import Path, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
@@ -117,28 +116,6 @@ registry = Router(prefix="/models", tags=["models"])
 RegisteredGpu = Annotated[str, Path(max_length=64, examples=["tesla-k20"])]
 
 
-class PromoteRequest(BaseModel):
-    """Which version is to serve, and for which board."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-    family: str = Field(min_length=1, max_length=32)
-    schema_id: str = Field(min_length=1, max_length=64, alias="schema")
-    source: str = Field(min_length=1, max_length=32)
-    version: int = Field(ge=1, le=2**31 - 1)
-    board: str = Field("", max_length=64, description="Empty: the GPU's general champion.")
-    why: str = Field("by hand", max_length=500)
-
-
-class RollbackRequest(BaseModel):
-    """For which board to return to the champion before."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    board: str = Field("", max_length=64)
-    why: str = Field("by hand", max_length=500)
-
-
 @registry.answers(
     "/{gpu}/{target}/registry", service.RegistryAnswer, "unknown-gpu validation store"
 )
@@ -158,17 +135,14 @@ async def get_registry(request: Request, gpu: RegisteredGpu, target: Target) -> 
     method="POST",
 )
 async def post_promote(
-    request: Request, gpu: RegisteredGpu, target: Target, body: PromoteRequest
+    request: Request, gpu: RegisteredGpu, target: Target, body: service.PromoteRequest
 ) -> Response:
     """Promote a version.
 
     Any version, whatever the gate said. All replicas serve it within two seconds.
     """
     actor = actor_of(request)
-    which = body.family, body.schema_id, body.source, body.version
-    made = await query(
-        request, lambda of: service.promote(of, gpu, target, which, body.board, actor, body.why)
-    )
+    made = await query(request, lambda of: service.promote(of, gpu, target, body, actor))
     return json_response(made)
 
 
@@ -179,14 +153,12 @@ async def post_promote(
     method="POST",
 )
 async def post_rollback(
-    request: Request, gpu: RegisteredGpu, target: Target, body: RollbackRequest
+    request: Request, gpu: RegisteredGpu, target: Target, body: service.RollbackRequest
 ) -> Response:
     """Return to the previous champion.
 
     Undoes the last promotion. Answers are again what they were before it, bit for bit.
     """
     actor = actor_of(request)
-    made = await query(
-        request, lambda of: service.rollback(of, gpu, target, body.board, actor, body.why)
-    )
+    made = await query(request, lambda of: service.rollback(of, gpu, target, body, actor))
     return json_response(made)

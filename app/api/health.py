@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse, Response
 from wattcast.app import metrics, problems
 from wattcast.app.api.route import Router, json_response
 from wattcast.app.services import services_of
-from wattcast.predictor.messages import Described
+from wattcast.predictor.messages import Answer, Described
 
 router = Router(tags=["service"])
 
@@ -30,7 +30,7 @@ class Readiness(Health):
     none."""
 
 
-class ProblemKind(Described):
+class ProblemKind(Answer):
     """A kind of problem: what a ``type`` of ``/problems/{slug}`` stands for."""
 
     type: str
@@ -83,7 +83,7 @@ async def list_problems() -> Response:
 
     The registry of problem types.
     """
-    return json_response([_described(kind) for kind in problems.TYPES.values()])
+    return json_response([_kind(slug) for slug in problems.TYPES])
 
 
 @router.answers("/problems/{slug}", ProblemKind, "not-found validation")
@@ -94,13 +94,8 @@ async def get_problem(slug: str) -> Response:
     """
     if slug not in problems.TYPES:
         return problems.response("not-found", f"no kind of problem {slug!r}")
-    return json_response(_described(problems.TYPES[slug]))
+    return json_response(_kind(slug))
 
 
-def _described(kind: problems.ProblemType) -> dict[str, object]:
-    return {
-        "type": f"/problems/{kind.slug}",
-        "status": kind.status,
-        "title": kind.title,
-        "description": kind.description,
-    }
+def _kind(slug: str) -> ProblemKind:
+    return ProblemKind.from_attributes(problems.TYPES[slug], type=f"/problems/{slug}")

@@ -33,8 +33,6 @@ from wattcast.predictor import (
     sweep,
     tunings,
 )
-from wattcast.predictor import analyze as features
-from wattcast.predictor import compare as judge
 from wattcast.predictor.messages import analyze as analyses
 from wattcast.predictor.messages import operators as bodies
 from wattcast.predictor.messages.advise import AdviceAnswer
@@ -158,7 +156,7 @@ async def post_features(request: Request, body: analyses.FeaturesRequest) -> Res
 
     The vector of one schema, in its order, with units and sources; null is missing.
     """
-    return await _run(request, features.features, body)
+    return await _run(request, analyze.features, body)
 
 
 @_post("/analyze", analyses.AnalyzeAnswer, "gpu busy time-limit")
@@ -234,7 +232,7 @@ async def post_judge(request: Request, body: JudgeRequest) -> Response:
     Ratios of time and energy, how probable it is that the candidate takes less, reasons with
     lines, and flags where it may not do the reference's work. Nothing is stored.
     """
-    return await _run(request, judge.judge, body)
+    return await _run(request, compare.judge, body)
 
 
 @_post("/cost", CostAnswer, "analysis clocks gpu model busy time-limit store")

@@ -6,9 +6,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
-from typing import IO, Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Annotated
 from uuid import UUID
 
 from fastapi import Depends, File, Form, Request, UploadFile
@@ -220,70 +219,49 @@ async def _stored(
 
 # --- Stored rows as CSV that no spreadsheet executes ---
 
-Cell = Callable[[Measurement], object]
-
 _ROWS_AT_ONCE = 200
+_TEXTS = ("gpu", "board", "kernel", "kernel_group")
+_SHAPES, _PLAIN = ("grid", "block"), ("registers_per_thread", "static_shared_bytes")
+_MEASURED = ("core_mhz", "memory_mhz", "power_watts", "time_seconds", "repeats")
+_COLUMNS = (
+    *("row", *_TEXTS, "ptx", *_SHAPES, "dynamic_shared_bytes", "arguments", "loops"),
+    *(*_PLAIN, *_MEASURED),
+)
 
 
 def export(batch: Batch, rows: Iterable[Measurement]) -> Iterator[str]:
     """The rows of a batch in pieces of CSV: what was measured, then ``<schema>.<field>``."""
     schemas = [(schema, [f.name for f in get_schema(schema).fields]) for schema in batch.schemas]
-    yield _text([[*_CELLS, *(f"{s}.{name}" for s, names in schemas for name in names)]])
-    waiting: list[list[object]] = []
+    waiting: list[list[object]] = [
+        [*_COLUMNS, *(f"{schema}.{name}" for schema, names in schemas for name in names)]
+    ]
     for row in rows:
         vectors = [row.vectors.get(schema, (math.nan,) * len(names)) for schema, names in schemas]
-        waiting.append(
-            [
-                *(cell(row) for cell in _CELLS.values()),
-                *(_number(value) for vector in vectors for value in vector),
-            ]
-        )
+        values = (None if math.isnan(each) else each for vector in vectors for each in vector)
+        waiting.append([*_cells(row), *values])
         if len(waiting) == _ROWS_AT_ONCE:
             yield _text(waiting)
             waiting = []
     yield _text(waiting)
 
 
-def _by_x(dimensions: Sequence[int] | None) -> str | None:
-    return None if dimensions is None else "x".join(str(size) for size in dimensions)
-
-
-def _json(value: object) -> str | None:
-    return json.dumps(value) if value else None
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _of_launch(name: str, told: Callable[[Any], object] = lambda value: value) -> Cell:
-    return lambda row: told((row.launch or {}).get(name))
-
-
-def _of_row(name: str) -> Cell:
-    return attrgetter(name)
-
-
-_CELLS: Mapping[str, Cell] = {
-    "row": _of_row("row"),
-    "gpu": lambda row: harmless(row.gpu),
-    "board": lambda row: harmless(row.board or ""),
-    "kernel": lambda row: harmless(row.kernel),
-    "kernel_group": lambda row: harmless(row.kernel_group),
-    "ptx": _of_row("ptx_sha256"),
-    "grid": _of_launch("grid", _by_x),
-    "block": _of_launch("block", _by_x),
-    "dynamic_shared_bytes": _of_launch("dynamic_shared_bytes"),
-    "arguments": _of_launch("arguments", _json),
-    "loops": _of_launch("loops", _json),
-    "registers_per_thread": _of_launch("registers_per_thread"),
-    "static_shared_bytes": _of_launch("static_shared_bytes"),
-    **{
-        name: _of_row(name)
-        for name in ("core_mhz", "memory_mhz", "power_watts", "time_seconds", "repeats")
-    },
-}
-"""What each column holds of a row."""
+def _cells(row: Measurement) -> list[object]:
+    """What a row holds under ``_COLUMNS``."""
+    launch = row.launch or {}
+    sizes = (launch.get(name) for name in _SHAPES)
+    return [
+        row.row,
+        *(harmless(getattr(row, name) or "") for name in _TEXTS),
+        row.ptx_sha256,
+        *(None if each is None else "x".join(map(str, each)) for each in sizes),
+        launch.get("dynamic_shared_bytes"),
+        *(
+            json.dumps(launch[name]) if launch.get(name) else None
+            for name in ("arguments", "loops")
+        ),
+        *(launch.get(name) for name in _PLAIN),
+        *(getattr(row, name) for name in _MEASURED),
+    ]
 
 
 def _text(rows: Iterable[Sequence[object]]) -> str:

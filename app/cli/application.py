@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.output import Shown, predictor
+from wattcast.predictor import Predictor
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest, Tariff
 from wattcast.predictor.messages.fleet import FleetAnswer, FleetRequest
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-
 
 # ``wattcast cost``: what an application of several kernels costs.
 

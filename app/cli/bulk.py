@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -20,10 +20,8 @@ from wattcast.app.cli.progress import advance, clear
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import WattcastError
+from wattcast.predictor import Predictor
 from wattcast.predictor.reports import comma_separated
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 SUFFIXES = (".ptx", *CUDA_SUFFIXES)
 QUANTITIES = (("power", "watts"), ("time", "seconds"), ("energy", "joules"))

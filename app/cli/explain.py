@@ -46,7 +46,6 @@ def explain(
     from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explained
     from wattcast.predictor.explain.page import chart_of, drawn, report
     from wattcast.predictor.explain.pictures import ChartKind
-    from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.predict import predict_one
 
     for option, given, known_ones in (

@@ -127,8 +127,6 @@ def gpus_add(
     known = opened.load(base) if base else known_base(told)
     if base and "name" in told:  # another board than its base
         gpu_id = gpu_id or profile_id(told["name"])
-    from wattcast.app.store.private import private_folder
-
     data = told_data(told, source, known, gpu_id)
     folder = private_folder(Settings().home) / "gpus"
     path = folder / f"{data['id']}.toml"

@@ -83,9 +83,10 @@ def models_promote(
     parts = folder.split("-")
     if len(parts) != 3 or not number.isdecimal():
         fail(f"{name!r} is not of the form FAMILY-SCHEMA-SOURCE/VERSION")
-    which = parts[0], parts[1], parts[2], int(number)
+    names = dict(zip(("family", "schema", "source"), parts, strict=True))
+    asked = registry.PromoteRequest(**names, version=int(number), board=board, why=why)
     with services() as opened:
-        serving, new = registry.cards(opened, gpu, target, which, board)
+        serving, new = registry.cards(opened, gpu, target, asked)
         for role, card in (("serves now", serving), ("would serve", new)):
             told = {} if card is None else model_summary(card, {}).data()
             errors = [
@@ -97,7 +98,7 @@ def models_promote(
             progress(f"{role}: {name}: {', '.join(errors) or 'its error is not known'}")
         if not yes and sys.stdin.isatty() and not typer.confirm("Let it serve?", err=True):
             fail("not promoted", Exit.NO_ANSWER)
-        print_json(registry.promote(opened, gpu, target, which, board, ACTOR, why))
+        print_json(registry.promote(opened, gpu, target, asked, ACTOR))
 
 
 @models.command("rollback")
@@ -108,7 +109,8 @@ def models_rollback(
     from wattcast.app.services.models import registry
 
     with services() as opened:
-        print_json(registry.rollback(opened, gpu, target, board, ACTOR, why))
+        asked = registry.RollbackRequest(board=board, why=why)
+        print_json(registry.rollback(opened, gpu, target, asked, ACTOR))
 
 
 def worker(jobs: int | None = None) -> None:

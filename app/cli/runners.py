@@ -13,13 +13,15 @@ from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
 from wattcast.features.errors import LaunchError, WattcastError
 from wattcast.features.launch import PointerHint
+from wattcast.predictor import Predictor
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts import completed, launch_of
+from wattcast.predictor.rank import TuningProblem, request_of
+from wattcast.predictor.tuning_files import Configuration, Value
 
 if TYPE_CHECKING:
     from wattcast.measure.run import Machine
     from wattcast.measure.workload import Buffer, Scalar, Workload
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.rank import TuningProblem
-    from wattcast.predictor.tuning_files import Value
 
 
 class Taken(NamedTuple):
@@ -127,10 +129,6 @@ class Here:
         """What is run, and clocks and limit to hold. Raises WorkloadError."""
         from wattcast.measure.device import WorkloadError
         from wattcast.measure.workload import Workload
-        from wattcast.predictor.messages.predict import PredictRequest
-        from wattcast.predictor.parts import completed, launch_of
-        from wattcast.predictor.rank import request_of
-        from wattcast.predictor.tuning_files import Configuration
 
         asked = request_of(self._problem, Configuration(parameters, None, None))
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
@@ -18,15 +18,12 @@ from wattcast.app.cli.progress import advance
 from wattcast.app.python.predictors import crew
 from wattcast.app.settings import Settings
 from wattcast.models.intervals import quantity
+from wattcast.predictor import rank as ranking
+from wattcast.predictor.forecasts import Crew, Forecast, failures, forecasts
 from wattcast.predictor.messages.tunings import RankAnswer, Stands, named
 from wattcast.predictor.reports import Line
-
-if TYPE_CHECKING:
-    from wattcast.predictor.forecasts import Crew, Forecast
-    from wattcast.predictor.rank import TuningProblem
-    from wattcast.predictor.tune import Tuning
-    from wattcast.predictor.tuning_files import Configuration, TuningRun, Value
-
+from wattcast.predictor.tune import Objective, Tuning
+from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning, t4_text
 
 # ``wattcast rank``: Kernel Tuner's configurations in predicted order.
 
@@ -51,10 +48,8 @@ class ProblemOptions(inputs.Options):
         on: inputs.OnGpu,
         code: inputs.CodeOptions,
         models: inputs.PhysicalOptions,
-    ) -> TuningProblem:
+    ) -> ranking.TuningProblem:
         """How the configurations of a file become launches of the code in another."""
-        from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem
-
         size = found.problem_size
         if self.problem_size is not None:
             told = inputs.dimensions("--problem-size", self.problem_size, "4096x4096", least=1)
@@ -67,9 +62,9 @@ class ProblemOptions(inputs.Options):
         axes = (self.grid_div_x, self.grid_div_y, self.grid_div_z)
         named = tuple(
             (name,) if text is None else tuple(text.split(","))
-            for text, name in zip(axes, BLOCK_NAMES, strict=True)
+            for text, name in zip(axes, ranking.BLOCK_NAMES, strict=True)
         )
-        return TuningProblem(size, named, request=body)
+        return ranking.TuningProblem(size, named, request=body)
 
 
 def rank(
@@ -90,19 +85,14 @@ def rank(
         by: Rank by energy or time.
         top: How many configurations you would run.
     """
-    from wattcast.predictor.rank import Objective
-    from wattcast.predictor.rank import rank as run
-
-    inputs.check("--by", by, get_args(Objective))
+    inputs.check("--by", by, get_args(ranking.Objective))
     found = tuning_file(tuning)
-    answer = run(predictor(), found, problem.of(found, on, code, models), by, top)  # type: ignore[arg-type]
+    answer = ranking.rank(predictor(), found, problem.of(found, on, code, models), by, top)  # type: ignore[arg-type]
     return Shown(answer, lambda: answer.report(top))
 
 
 def tuning_file(path: Path) -> TuningRun:
     """A file of Kernel Tuner. Ends the command for one that cannot be read."""
-    from wattcast.predictor.tuning_files import read_tuning
-
     return read_tuning(inputs.read_text(path))
 
 
@@ -151,9 +141,6 @@ def tune(
         workers: Processes that compile and predict. Default: the cores.
         dask: Dask scheduler to predict on. Default: WATTCAST_DASK.
     """
-    from wattcast.predictor.forecasts import failures, forecasts
-    from wattcast.predictor.tune import Objective, Tuning
-    from wattcast.predictor.tuning_files import Configuration
     from wattcast.training.engine import ClusterError
 
     if run is not None and measure:
@@ -224,7 +211,6 @@ def _search(
 ) -> None:
     """Measure until one more is not worth it; every measurement is written at once."""
     from wattcast.measure.device import ContextBrokenError
-    from wattcast.predictor.tuning_files import Configuration
 
     added = list(tuning_file(results).configurations) if results and results.exists() else []
 
@@ -254,17 +240,11 @@ def _search(
 
 def _write(file: Path, measured: list[Configuration]) -> None:
     """The whole file anew, in one step: an interruption leaves the old one."""
-    from wattcast.predictor.tuning_files import t4_text
-
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=file.parent, prefix=file.name, delete=False
     ) as out:
         out.write(t4_text(measured))
     Path(out.name).replace(file)
-
-
-def _named(parameters: Mapping[str, Value]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def _told(
@@ -279,7 +259,7 @@ def _told(
 
     given = ((taken.seconds, "s"), (taken.joules, "J"))
     values = ", ".join(quantity(value, unit) for value, unit in given if value is not None)
-    told = f"{number}. {_named(parameters)}: {values or 'failed'}"
+    told = f"{number}. {named(parameters)}: {values or 'failed'}"
     if taken.note is not None:
         told += f" ({taken.note})"
     elif expected is not None:

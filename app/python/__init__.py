@@ -33,39 +33,34 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
+from wattcast.app.python.answers import Prediction, Predictions
 from wattcast.app.python.answers import estimate as estimate
 from wattcast.app.python.answers import gpus as gpus
 from wattcast.app.python.answers import rank_triton as rank_triton
+from wattcast.app.python.code import Blocks, Code, Threads, file_name, request_of, sources
 from wattcast.app.python.predictors import predictor as _predictor
 from wattcast.app.python.predictors import takes as _takes
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import MissingExtraError
-from wattcast.predictor import parts
-from wattcast.predictor.messages import Message
+from wattcast.predictor import Predictor, parts
+from wattcast.predictor.messages import Message, ModelChoice
 from wattcast.predictor.messages import compare as comparing
-from wattcast.predictor.messages.analyze import AnalyzeRequest, FeaturesRequest
-from wattcast.predictor.messages.dvfs import DvfsRequest
-from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
-from wattcast.predictor.messages.sweep import BatchRequest, SweepRequest
+from wattcast.predictor.messages.advise import AdviceAnswer, Fusion
+from wattcast.predictor.messages.analyze import AnalyzeRequest, FeaturesAnswer, FeaturesRequest
+from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
+from wattcast.predictor.messages.explain import HotspotsAnswer
+from wattcast.predictor.messages.operators import OperatorDvfsRequest, OperatorRequest
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
+from wattcast.predictor.messages.sweep import BatchAnswer, BatchRequest, SweepAnswer, SweepRequest
 from wattcast.predictor.predict import predict as _predict
 from wattcast.predictor.predict import predict_one as _predict_one
 
 if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
     import shap
 
-    from wattcast.app.python.answers import Prediction, Predictions
-    from wattcast.app.python.code import Blocks, Code, Threads
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages import ModelChoice
-    from wattcast.predictor.messages.advise import AdviceAnswer, Fusion
-    from wattcast.predictor.messages.analyze import FeaturesAnswer
     from wattcast.predictor.messages.application import ApplicationAnswer
-    from wattcast.predictor.messages.compare import CompareAnswer
-    from wattcast.predictor.messages.dvfs import DvfsAnswer
-    from wattcast.predictor.messages.explain import HotspotsAnswer
     from wattcast.predictor.messages.fleet import FleetAnswer
     from wattcast.predictor.messages.language_model import LanguageModelAnswer
-    from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
 
 Request = TypeVar("Request", bound=Message)
 
@@ -90,8 +85,6 @@ def predict(
     ModelError, ClockError for clocks the GPU does not run at, and StoreError where the database of
     promoted models is there but cannot be read.
     """
-    from wattcast.app.python.answers import Prediction
-    from wattcast.app.python.code import file_name
 
     shap = "shap" if explain else None
     request = _request(PredictRequest, ptx, grid, block, gpu=gpu, explain=shap, **options)
@@ -116,9 +109,6 @@ def operator(
     GpuError, ClockError for a limit the board cannot be
     set to, LaunchError where operands do not fit in its memory, and ModelError.
     """
-    from wattcast.app.python.answers import Prediction
-    from wattcast.predictor.messages.operators import OperatorRequest
-    from wattcast.predictor.messages.predict import PredictAnswer
     from wattcast.predictor.operators import predict_operator
 
     more = {"framework": framework, "power_limit_watts": power_limit_watts}
@@ -143,7 +133,6 @@ def operators(
 
     Ten thousand take about a second. A call that has no answer raises as ``operator`` does.
     """
-    from wattcast.predictor.messages.operators import OperatorRequest
     from wattcast.predictor.operators import predicted
     from wattcast.predictor.parts.operators import Asked
 
@@ -204,7 +193,6 @@ def predict_many(
     ``launches`` are ``{"grid": ..., "block": ..., "arguments": {...}}``. A launch that cannot run
     has a ``problem`` in its place. Raises what ``predict`` does for what all launches share.
     """
-    from wattcast.app.python.code import sources
     from wattcast.predictor import batch
 
     code = {each.member: each.text for each in sources(ptx, cuda)}
@@ -233,7 +221,7 @@ def compare(
     grid: Blocks,
     block: Threads = None,
     **options: Any,
-) -> CompareAnswer: ...
+) -> comparing.CompareAnswer: ...
 
 
 @_takes(comparing.CompareRequest, comparing.ComparedCode)
@@ -247,13 +235,12 @@ def compare(
     model: ModelChoice | None = None,
     registry: bool = True,
     **options: Any,
-) -> Predictions | CompareAnswer:
+) -> Predictions | comparing.CompareAnswer:
     """``predict`` for several GPUs, in their order; with ``new``, old code beside new code.
 
     Without ``model`` each GPU's own default answers; ``physical`` where ``new`` is given, which
     sees what the code does. Raises as ``predict`` does.
     """
-    from wattcast.app.python.answers import Prediction, Predictions
     from wattcast.predictor import compare as comparison
 
     if new is None:
@@ -262,8 +249,6 @@ def compare(
         answers = _predict(_predictor(registry), request)
         assert isinstance(answers, PredictAnswers)
         return Predictions(Prediction.of(each, request, registry) for each in answers.predictions)
-
-    from wattcast.app.python.code import request_of
 
     beside = {
         name: options.pop(name) for name in comparing.CompareRequest.model_fields if name in options
@@ -293,7 +278,6 @@ def judge(
 
     Raises as ``predict`` does, and AnalysisError for code that is not known to end.
     """
-    from wattcast.app.python.code import request_of
     from wattcast.predictor import compare as use_case
 
     beside = {
@@ -456,7 +440,6 @@ def dvfs(
     Raises as ``predict`` does, and ConstraintError where no pair keeps to the constraints.
     """
     from wattcast.predictor import dvfs as clocked
-    from wattcast.predictor.messages.operators import OperatorDvfsRequest
 
     given = {"gpu": gpu, "clocks": clocks, **(options or {}), **others}
     if operator is not None:
@@ -543,7 +526,6 @@ def application(
 
 def _request(kind: type[Request], *launched: Any, **options: Any) -> Request:
     """A request about code and its launch, as ``request_of`` takes them."""
-    from wattcast.app.python.code import request_of
 
     return kind.model_validate(request_of(*launched, **options))
 

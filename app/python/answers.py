@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 
 from wattcast.app.python.predictors import predictor
 from wattcast.features.errors import ServiceError, WattcastError
-from wattcast.predictor import rank, reports, triton
+from wattcast.predictor import Predictor, rank, reports, triton
 from wattcast.predictor.messages import Shown, operators
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.compare import CompareAnswer
@@ -25,9 +25,6 @@ from wattcast.predictor.reports import Column, Line, Report, Table, Title
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.triton import Grid
 
 
 class Prediction(PredictAnswer):
@@ -227,7 +224,7 @@ def rank_triton(
     kernels: Any,
     *,
     gpu: str,
-    grid: Grid,
+    grid: triton.Grid,
     arguments: Mapping[str, Any] | None = None,
     configs: Sequence[Any] | None = None,
     signature: Mapping[str, str] | None = None,

@@ -18,31 +18,23 @@ if TYPE_CHECKING:
     from wattcast.predictor.forecasts import Crew
 
 
-@cache
-def predictor(registry: bool = True) -> Predictor:
-    """The predictor of this process; ``registry``: promoted models answer."""
-    # Here: pydantic-settings and the registry take a third of the time to import everything.
-    from wattcast.app.services.models.standalone import standalone_predictor
-    from wattcast.app.settings import Settings
-
-    return standalone_predictor(Settings(), registry=registry)
-
-
 WORKER_BYTES = 32 * 2**20
 """What a worker keeps: it is done with a kernel before the next one comes."""
 
 
 @cache
-def _worker(registry: bool) -> Predictor:
-    """The predictor of a worker, which is asked for many kernels, each once."""
+def predictor(registry: bool = True, most_bytes: int | None = None) -> Predictor:
+    """The predictor of this process; ``registry``: promoted models answer. It remembers
+    ``most_bytes`` at the most, and what the settings say."""
+    # Here: pydantic-settings and the registry take a third of the time to import everything.
     from wattcast.app.services.models.standalone import standalone_predictor
     from wattcast.app.settings import Settings
 
     settings = Settings()
-    least = min(WORKER_BYTES, settings.cache_bytes)
-    return standalone_predictor(
-        settings.model_copy(update={"cache_bytes": least}), registry=registry
-    )
+    if most_bytes is not None:
+        least = min(most_bytes, settings.cache_bytes)
+        settings = settings.model_copy(update={"cache_bytes": least})
+    return standalone_predictor(settings, registry=registry)
 
 
 @contextmanager
@@ -58,7 +50,7 @@ def crew(
     from wattcast.predictor.forecasts import Crew
     from wattcast.training.engine import OnDask, cores, open_engine, open_processes
 
-    make = partial(_worker, registry)
+    make = partial(predictor, registry, WORKER_BYTES)
     if dask is None:
         if (count := workers or cores()) == 1:
             yield None

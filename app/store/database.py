@@ -290,6 +290,8 @@ def migrate(engine: Engine) -> None:
     from alembic.config import Config
     from alembic.util import CommandError
 
+    from wattcast.app.store import repositories  # noqa: F401 - with it every table is known
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     with _alone(engine) as connection:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from wattcast.app.store.database import database_now, seconds_since_1970
-from wattcast.app.store.tables import JOB_EVENTS, JOBS, found, read, record, records
+from wattcast.app.store.tables import COUNTED, found, read, record, records, table
 from wattcast.features.errors import ServiceError
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -38,20 +38,20 @@ _FREE: Mapping[str, None] = {"lease_token": None, "lease_until": None}
 class Job:
     """A job as it stands. ``progress`` is the share of ``stage``'s whole job that is done."""
 
-    id: UUID
-    kind: str
-    state: State
-    stage: str
+    id: Annotated[UUID, "primary_key"]
+    kind: Annotated[str, 32]
+    state: Annotated[State, 16]
+    stage: Annotated[str, 64]
     progress: float
     attempts: int
-    created: datetime
+    created: Annotated[datetime, "index"]
     started: datetime | None
     finished: datetime | None
     cancel_requested: bool
     request: Mapping[str, Any]
     result: Mapping[str, Any] | None
     error: Mapping[str, Any] | None
-    actor: str
+    actor: Annotated[str, 100]
 
     @property
     def ended(self) -> bool:
@@ -59,16 +59,42 @@ class Job:
         return self.state in ENDED
 
 
+JOBS = table(
+    "jobs",
+    Job,
+    sa.Column("request_sha256", sa.String(64), nullable=False),
+    sa.Column("idempotency_key", sa.String(200), unique=True),
+    sa.Column("not_before", sa.Float, nullable=False),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_until", sa.Float),
+    sa.Index("ix_jobs_state_created", "state", "created"),
+)
+"""Jobs. ``state`` is ``queued``, ``running``, ``done``, ``failed`` or ``cancelled``. A running job
+belongs to who knows ``lease_token``, until ``lease_until`` (seconds since 1970 by the database's
+clock); a queued one starts no sooner than ``not_before``. JSON text: ``request``, ``result``;
+``error`` is ``{"kind": "data", "detail": "..."}``."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobEvent:
     """Something that happened to a job."""
 
-    id: int
+    id: Annotated[int, COUNTED, "primary_key"]
     at: datetime
-    state: str
-    stage: str
+    state: Annotated[str, 16]
+    stage: Annotated[str, 64]
     progress: float
     detail: str
+
+
+_OF_ITS_JOB = sa.ForeignKey(JOBS.c.id, ondelete="CASCADE")
+JOB_EVENTS = table(
+    "job_events",
+    JobEvent,
+    sa.Column("job_id", sa.Uuid, _OF_ITS_JOB, nullable=False, index=True),
+)
+"""What happened to a job, in the order of ``id``: whoever adds an event has locked the job's row,
+so that of one job no smaller id appears later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
 
 from wattcast.app.store.database import store_errors
-from wattcast.app.store.tables import API_KEYS, found, read, record
+from wattcast.app.store.tables import found, read, record, table
 
 Scope = Literal["read", "write", "train"]
 """``read`` predicts and looks, ``write`` uploads and deletes measurements, ``train`` makes and
@@ -36,11 +36,16 @@ _KEY = re.compile(r"wk_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 class ApiKey:
     """A key without its secret."""
 
-    id: str
-    name: str
-    scopes: frozenset[Scope]
+    id: Annotated[str, 16, "primary_key"]
+    name: Annotated[str, 100]
+    scopes: Annotated[frozenset[Scope], 64]
     created: datetime
     revoked: datetime | None
+
+
+API_KEYS = table("api_keys", ApiKey, sa.Column("secret_sha256", sa.String(64), nullable=False))
+"""API keys. ``id`` is the public part of a key; of its secret only the SHA-256 is kept, which is
+enough for 256 random bits. ``scopes`` are words separated by blanks."""
 
 
 class KeyStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine, Row
 
 from wattcast.app.store import tables
 from wattcast.app.store.predictions import insert_or_leave, ptx_row, ptx_texts
-from wattcast.app.store.registry import next_generation
+from wattcast.app.store.registry import OBSERVATIONS, Observation, next_generation
 
 Form = Literal["ptx", "features"]
 
@@ -36,12 +36,12 @@ class Measurement:
     ``vectors`` holds every field of each schema in the schema's order, NaN for a missing one.
     """
 
-    row: int
-    gpu: str
-    board: str | None
+    row: Annotated[int, "primary_key"]
+    gpu: Annotated[str, 64]
+    board: Annotated[str | None, 64]
     kernel: str
     kernel_group: str
-    ptx_sha256: str | None
+    ptx_sha256: Annotated[str | None, 64, sa.ForeignKey("ptx.sha256")]
     launch: Mapping[str, Any] | None
     core_mhz: float | None
     memory_mhz: float | None
@@ -58,20 +58,6 @@ class Rejection:
     row: int
     column: str | None
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What a row says of an interval answered before (``OBSERVATIONS``)."""
-
-    row: int
-    target: str
-    gpu: str
-    board: str
-    model: str
-    kernel_group: str
-    level: float
-    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +80,34 @@ class NewBatch:
 class Batch:
     """A stored batch without its rows. ``rejections`` are the first of the ``rejected``."""
 
-    id: UUID
-    created: datetime
-    uploaded_by: str
-    form: Form
+    id: Annotated[UUID, "primary_key"]
+    created: Annotated[datetime, "index"]
+    uploaded_by: Annotated[str, 100]
+    form: Annotated[Form, 16]
     schemas: Mapping[str, str]
-    content_sha256: str
+    content_sha256: Annotated[str, 64, "unique"]
     accepted: int
     rejected: int
     rejections: tuple[Rejection, ...]
+
+
+MEASUREMENT_BATCHES = tables.table("measurement_batches", Batch)
+"""Uploads. ``content_sha256`` is over the accepted rows as they mean, not over the file, so that
+the same rows compressed or in another format are the same batch. ``form`` is ``ptx`` or
+``features``. JSON text: ``schemas`` the hash of each schema's definition by its id,
+``rejections`` the first rejected rows as ``[{"row": 3, "column": "grid", "reason": "..."}]``."""
+
+_OF_ITS_BATCH = sa.ForeignKey(MEASUREMENT_BATCHES.c.id, ondelete="CASCADE")
+
+MEASUREMENTS = tables.table(
+    "measurements",
+    Measurement,
+    sa.Column("batch_id", sa.Uuid, _OF_ITS_BATCH, primary_key=True),
+    sa.Index("ix_measurements_gpu_board", "gpu", "board"),
+)
+"""Accepted rows; ``row`` counts the upload's rows from 1. JSON text: ``launch`` how the kernel was
+started (``null`` where only features were given), ``vectors`` every field of each schema in its
+order (``{"activity1": [1.0, null]}``)."""
 
 
 class MeasurementStore:
@@ -128,11 +133,11 @@ class MeasurementStore:
             "rejections": [asdict(one) for one in new.rejections],
         }
         dialect = self._engine.dialect.name
-        columns = tables.MEASUREMENT_BATCHES.c
+        columns = MEASUREMENT_BATCHES.c
         with self._engine.begin() as connection:
             # Written before anything is read: an SQLite transaction that reads first cannot
             # wait for another writer.
-            connection.execute(insert_or_leave(dialect, tables.MEASUREMENT_BATCHES), values)
+            connection.execute(insert_or_leave(dialect, MEASUREMENT_BATCHES), values)
             stored = connection.execute(
                 sa.select(*columns).where(columns.content_sha256 == new.content_sha256)
             ).one()
@@ -143,11 +148,11 @@ class MeasurementStore:
                     connection.execute(insert_or_leave(dialect, tables.PTX), texts)
                 if new.rows:
                     rows = [{"batch_id": batch_id, **tables.plain(row)} for row in new.rows]
-                    connection.execute(sa.insert(tables.MEASUREMENTS), rows)
+                    connection.execute(sa.insert(MEASUREMENTS), rows)
                 if new.observed:
                     at = {"batch_id": batch_id, "at": values["created"]}
                     told = [{**at, **tables.plain(one)} for one in new.observed]
-                    connection.execute(sa.insert(tables.OBSERVATIONS), told)
+                    connection.execute(sa.insert(OBSERVATIONS), told)
                     next_generation(connection)  # replicas look what their intervals held
                 facts = {"accepted": len(new.rows), "rejected": new.rejected, "form": new.form}
                 tables.record(connection, actor, "measurements.upload", str(batch_id), facts)
@@ -159,23 +164,21 @@ class MeasurementStore:
 
     def get_many(self, batch_ids: Sequence[UUID]) -> dict[UUID, Batch]:
         """Batches by id; one that does not exist is missing."""
-        columns = tables.MEASUREMENT_BATCHES.c
+        columns = MEASUREMENT_BATCHES.c
         query = sa.select(*columns).where(columns.id.in_(batch_ids))
         return {row.id: _batch(row) for row in tables.found(self._engine, query)}
 
     def latest(self, *, limit: int = 100, before: UUID | None = None) -> list[Batch]:
         """Batches, newest first; ``before`` is the last of the page before.
         A ``before`` that does not exist gives an empty page."""
-        query = tables.page(
-            sa.select(tables.MEASUREMENT_BATCHES), tables.MEASUREMENT_BATCHES, limit, before
-        )
+        query = tables.page(sa.select(MEASUREMENT_BATCHES), MEASUREMENT_BATCHES, limit, before)
         return [_batch(row) for row in tables.found(self._engine, query)]
 
     def rows(
         self, batch_ids: Sequence[UUID], *, gpu: str | None = None
     ) -> Iterator[tuple[UUID, Measurement]]:
         """Rows of batches, by batch and row, a thousand at a time; of one GPU if named."""
-        columns = tables.MEASUREMENTS.c
+        columns = MEASUREMENTS.c
         query = (
             sa.select(*columns)
             .where(columns.batch_id.in_(batch_ids))
@@ -190,7 +193,7 @@ class MeasurementStore:
 
     def times(self, batch_ids: Sequence[UUID], gpu: str, board: str | None = None) -> int:
         """How many rows of batches hold the time of a launch of this GPU, or board if named."""
-        columns = tables.MEASUREMENTS.c
+        columns = MEASUREMENTS.c
         query = sa.select(sa.func.count(columns.time_seconds)).where(
             columns.batch_id.in_(batch_ids), columns.gpu == gpu
         )
@@ -204,14 +207,12 @@ class MeasurementStore:
 
     def delete(self, batch_id: UUID, actor: str) -> bool:
         """Delete a batch with its rows; ``False`` if there is none. Its PTX stays."""
-        columns = tables.MEASUREMENT_BATCHES.c
+        columns = MEASUREMENT_BATCHES.c
         with self._engine.begin() as connection:
-            of_it = tables.OBSERVATIONS.c.batch_id == batch_id
-            if connection.execute(sa.delete(tables.OBSERVATIONS).where(of_it)).rowcount:
+            of_it = OBSERVATIONS.c.batch_id == batch_id
+            if connection.execute(sa.delete(OBSERVATIONS).where(of_it)).rowcount:
                 next_generation(connection)
-            gone = connection.execute(
-                sa.delete(tables.MEASUREMENT_BATCHES).where(columns.id == batch_id)
-            )
+            gone = connection.execute(sa.delete(MEASUREMENT_BATCHES).where(columns.id == batch_id))
             if gone.rowcount:
                 tables.record(connection, actor, "measurements.delete", str(batch_id))
             return bool(gone.rowcount)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -34,19 +34,19 @@ TIME: Literal["time"] = "time"
 class Place(NamedTuple):
     """What a champion is champion of. ``board`` is empty for any board."""
 
-    gpu: str
-    board: str
-    target: str
+    gpu: Annotated[str, 64]
+    board: Annotated[str, 64]
+    target: Annotated[str, 32]
 
 
 class ModelName(NamedTuple):
     """One version of one model, as its folder says it."""
 
-    gpu: str
-    target: str
-    family: str
-    schema_id: str
-    source: str
+    gpu: Annotated[str, 64]
+    target: Annotated[str, 32]
+    family: Annotated[str, 32]
+    schema_id: Annotated[str, 64]
+    source: Annotated[str, 32]
     version: int
 
     @property
@@ -72,27 +72,57 @@ class NewVersion:
 class Version:
     """A registered version."""
 
-    id: int
+    id: Annotated[int, "primary_key"]
     name: ModelName
-    board: str
-    origin: str
-    card_sha256: str
+    board: Annotated[str, 64]
+    origin: Annotated[str, 16]
+    card_sha256: Annotated[str, 64]
     verdict: Mapping[str, Any] | None
-    job_id: UUID | None
+    job_id: Annotated[UUID | None, sa.ForeignKey("jobs.id", ondelete="SET NULL")]
     created: datetime
+
+
+MODEL_VERSIONS = tables.table(
+    "model_versions",
+    Version,
+    sa.UniqueConstraint(*ModelName._fields, name="uq_model_versions_model"),
+)
+"""Versions that aliases may point to; never changed. ``origin`` is ``packaged`` or ``retrained``
+(its artifact lies in the registry's folder). ``verdict`` is the gate's, JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """A promotion: which version, after which other promotion, by whom and why."""
 
-    id: int
+    id: Annotated[int, "primary_key"]
     place: Place
     version: Version
-    before_id: int | None
+    before_id: Annotated[int | None, sa.ForeignKey("alias_moves.id")]
     at: datetime
-    actor: str
+    actor: Annotated[str, 100]
     why: str
+
+
+ALIAS_MOVES = tables.table(
+    "alias_moves",
+    Move,
+    sa.Column("version_id", sa.Integer, sa.ForeignKey(MODEL_VERSIONS.c.id), nullable=False),
+)
+"""Promotions; rows are only ever added. ``before_id`` is the promotion that stood before it
+(``NULL``: the packaged default), to which a rollback returns."""
+
+MODEL_ALIASES = sa.Table(
+    "model_aliases",
+    tables.METADATA,
+    sa.Column("gpu", sa.String(64), primary_key=True),
+    sa.Column("board", sa.String(64), primary_key=True),
+    sa.Column("target", sa.String(32), primary_key=True),
+    sa.Column("champion_move_id", sa.Integer, sa.ForeignKey(ALIAS_MOVES.c.id), nullable=True),
+    sa.Column("candidate_id", sa.Integer, sa.ForeignKey(MODEL_VERSIONS.c.id), nullable=True),
+)
+"""One row, so one champion, for each GPU, board (empty: any) and target. Without a promotion the
+packaged default serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +168,37 @@ class Snapshot:
         return self.standings[place].champion if place in self.standings else None
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a row says of an interval answered before (``OBSERVATIONS``)."""
+
+    row: Annotated[int, "primary_key"]
+    target: Annotated[str, 32, "primary_key"]
+    gpu: Annotated[str, 64]
+    board: Annotated[str, 64]
+    model: str
+    kernel_group: str
+    level: float
+    score: float
+
+
+OBSERVATIONS = tables.table(
+    "observations",
+    Observation,
+    sa.Column("batch_id", sa.Uuid, primary_key=True),
+    sa.Column("at", tables.Time, nullable=False),
+    sa.ForeignKeyConstraint(
+        ["batch_id", "row"],
+        ["measurements.batch_id", "measurements.row"],
+        name="fk_observations_measurement",
+        ondelete="CASCADE",
+    ),
+)
+"""What accepted rows say of intervals answered before: ``model`` is the place of a card, or the
+family of a time model without one, ``score`` how many half widths the row lay from its prediction
+(``models.intervals.miss_score``), ``level`` what was promised."""
+
+
 class ChampionMovedError(ServiceError):
     """Another promotion came between judging a candidate and promoting it."""
 
@@ -177,37 +238,37 @@ class RegistryStore:
             versions = {
                 row.id: _version(row)
                 for row in connection.execute(
-                    sa.select(tables.MODEL_VERSIONS).order_by(tables.MODEL_VERSIONS.c.id)
+                    sa.select(MODEL_VERSIONS).order_by(MODEL_VERSIONS.c.id)
                 )
             }
-            current = sa.select(tables.MODEL_ALIASES.c.champion_move_id)
+            current = sa.select(MODEL_ALIASES.c.champion_move_id)
             moves = {
                 row.id: _move(row, versions)
                 for row in connection.execute(
-                    sa.select(tables.ALIAS_MOVES).where(tables.ALIAS_MOVES.c.id.in_(current))
+                    sa.select(ALIAS_MOVES).where(ALIAS_MOVES.c.id.in_(current))
                 )
             }
             standings = {
                 Place(row.gpu, row.board, row.target): Standing(
                     moves.get(row.champion_move_id), versions.get(row.candidate_id)
                 )
-                for row in connection.execute(sa.select(tables.MODEL_ALIASES))
+                for row in connection.execute(sa.select(MODEL_ALIASES))
             }
             coverage = _coverage(connection)
         return Snapshot(int(generation), tuple(versions.values()), standings, coverage)
 
     def history(self, gpu: str, target: str, limit: int = 100) -> list[Move]:
         """Promotions of a GPU's target, the newest first."""
-        columns = tables.ALIAS_MOVES.c
+        columns = ALIAS_MOVES.c
         query = (
-            sa.select(tables.ALIAS_MOVES)
+            sa.select(ALIAS_MOVES)
             .where(columns.gpu == gpu, columns.target == target)
             .order_by(columns.id.desc())
             .limit(limit)
         )
         rows = tables.found(self._engine, query)
-        wanted = tables.MODEL_VERSIONS.c.id.in_({row.version_id for row in rows})
-        made = tables.found(self._engine, sa.select(tables.MODEL_VERSIONS).where(wanted))
+        wanted = MODEL_VERSIONS.c.id.in_({row.version_id for row in rows})
+        made = tables.found(self._engine, sa.select(MODEL_VERSIONS).where(wanted))
         versions = {row.id: _version(row) for row in made}
         return [_move(row, versions) for row in rows]
 
@@ -243,9 +304,9 @@ class RegistryStore:
             raise ChampionMovedError(place)
         facts = {**place._asdict(), "version_id": version_id, "why": why}
         move = (
-            sa.insert(tables.ALIAS_MOVES)
+            sa.insert(ALIAS_MOVES)
             .values(**facts, before_id=current, at=datetime.now(UTC), actor=actor)
-            .returning(tables.ALIAS_MOVES.c.id)
+            .returning(ALIAS_MOVES.c.id)
         )
         _point(connection, place, champion_move_id=connection.execute(move).scalar_one())
         record(connection, actor, "models.promote", _subject(place), facts)
@@ -255,7 +316,7 @@ class RegistryStore:
         with self._engine.begin() as connection:
             next_generation(connection)
             found = connection.execute(
-                sa.select(tables.MODEL_VERSIONS.c.id).filter_by(**new.name._asdict())
+                sa.select(MODEL_VERSIONS.c.id).filter_by(**new.name._asdict())
             ).scalar_one_or_none()
             version_id = _insert(connection, new) if found is None else found
             self.promote(connection, place, version_id, actor, why)
@@ -272,10 +333,10 @@ class RegistryStore:
                     f"the packaged {place.target} model of {place.gpu} serves already",
                 )
             row = connection.execute(
-                sa.select(tables.ALIAS_MOVES).where(tables.ALIAS_MOVES.c.id == current)
+                sa.select(ALIAS_MOVES).where(ALIAS_MOVES.c.id == current)
             ).one()
             version = connection.execute(
-                sa.select(tables.MODEL_VERSIONS).where(tables.MODEL_VERSIONS.c.id == row.version_id)
+                sa.select(MODEL_VERSIONS).where(MODEL_VERSIONS.c.id == row.version_id)
             ).one()
             _point(connection, place, champion_move_id=row.before_id)
             facts = {**place._asdict(), "undone": row.version_id, "why": why}
@@ -286,10 +347,10 @@ class RegistryStore:
 
 def _coverage(connection: Connection) -> dict[Watched, Observed]:
     """What every model's intervals held of later measurements, the latest ``MOST_OBSERVED``."""
-    if not sa.inspect(connection).has_table(tables.OBSERVATIONS.name):
+    if not sa.inspect(connection).has_table(OBSERVATIONS.name):
         return {}  # a database that no service of this version has opened yet
-    columns = tables.OBSERVATIONS.c
-    newest = sa.select(tables.OBSERVATIONS).order_by(columns.at.desc(), columns.row.desc())
+    columns = OBSERVATIONS.c
+    newest = sa.select(OBSERVATIONS).order_by(columns.at.desc(), columns.row.desc())
     found: dict[Watched, list[Row[Any]]] = {}
     for row in reversed(connection.execute(newest.limit(MOST_OBSERVED)).all()):
         found.setdefault(Watched(row.target, row.gpu, row.board, row.model), []).append(row)
@@ -312,35 +373,22 @@ def next_generation(connection: Connection) -> None:
 
 def _current(connection: Connection, place: Place) -> int | None:
     found: int | None = connection.execute(
-        sa.select(tables.MODEL_ALIASES.c.champion_move_id).filter_by(**place._asdict())
+        sa.select(MODEL_ALIASES.c.champion_move_id).filter_by(**place._asdict())
     ).scalar_one_or_none()
     return found
 
 
 def _point(connection: Connection, place: Place, **values: int | None) -> None:
     """Set a place's champion or candidate; the registry is locked, so nobody else does."""
-    done = connection.execute(
-        sa.update(tables.MODEL_ALIASES).filter_by(**place._asdict()).values(values)
-    )
+    done = connection.execute(sa.update(MODEL_ALIASES).filter_by(**place._asdict()).values(values))
     if not done.rowcount:
-        connection.execute(sa.insert(tables.MODEL_ALIASES).values(**place._asdict(), **values))
+        connection.execute(sa.insert(MODEL_ALIASES).values(**place._asdict(), **values))
 
 
 def _insert(connection: Connection, new: NewVersion) -> int:
-    made = connection.execute(
-        sa.insert(tables.MODEL_VERSIONS)
-        .values(
-            **new.name._asdict(),
-            board=new.board,
-            origin=new.origin,
-            card_sha256=new.card_sha256,
-            verdict=new.verdict,
-            job_id=new.job_id,
-            created=datetime.now(UTC),
-        )
-        .returning(tables.MODEL_VERSIONS.c.id)
-    )
-    return int(made.scalar_one())
+    values = {**new.name._asdict(), **tables.plain(new, "name"), "created": datetime.now(UTC)}
+    added = sa.insert(MODEL_VERSIONS).values(values).returning(MODEL_VERSIONS.c.id)
+    return int(connection.execute(added).scalar_one())
 
 
 def _subject(place: Place) -> str:

@@ -1,4 +1,5 @@
-"""All tables, by what they hold: predictions, access, jobs, measurements, the registry of models.
+"""What makes the table of a record, and the tables of predictions and changes. Those of keys, jobs,
+measurements and models stand beside their records.
 
 Changing one takes a new Alembic migration beside it; a test compares the two.
 
@@ -8,10 +9,11 @@ would add a tenth of a second to every start and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -99,6 +101,48 @@ METADATA = sa.MetaData(
 )
 """All tables; constraints have predictable names, so migrations can address them."""
 
+_KINDS: Mapping[Any, Any] = {
+    UUID: sa.Uuid, str: sa.Text, float: sa.Float, int: sa.Integer, bool: sa.Boolean, datetime: Time
+}  # fmt: skip
+"""Columns by the types of fields; others hold JSON."""
+
+COUNTED = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+"""Ids that the database counts up: SQLite does only for what it calls INTEGER."""
+
+
+def table(name: str, record: type, *more: sa.schema.SchemaItem) -> sa.Table:
+    """The table of a record: ``more`` columns, then one for each field, then constraints. What a
+    field's type does not tell stands in its ``Annotated``: the length of a text, another type, a
+    foreign key, ``primary_key``, ``index`` or ``unique``."""
+    columns = [each for each in more if isinstance(each, sa.Column)]
+    rest = [each for each in more if not isinstance(each, sa.Column)]
+    return sa.Table(name, METADATA, *columns, *_columns(record), *rest)
+
+
+def _columns(record: type) -> Iterator[sa.Column[Any]]:
+    """One for each field; those of a tuple in it stand for it, and another record is none."""
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        if hasattr(hint, "_fields"):
+            yield from _columns(hint)
+        elif not is_dataclass(hint):
+            yield _column(name, hint)
+
+
+def _column(name: str, hint: Any) -> sa.Column[Any]:
+    of, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    kinds = get_args(of) if get_origin(of) is UnionType else (of,)
+    options: dict[str, Any] = {"nullable": NoneType in kinds}
+    options |= {mark: True for mark in marks if isinstance(mark, str)}
+    keys = [mark for mark in marks if isinstance(mark, sa.ForeignKey)]
+    kind = _KINDS.get(kinds[0], Json)
+    for mark in marks:
+        if isinstance(mark, int):
+            kind = sa.String(mark)
+        elif isinstance(mark, sa.types.TypeEngine):
+            kind = mark
+    return sa.Column(name, kind, *keys, **options)
+
+
 PTX = sa.Table(
     "ptx",
     METADATA,
@@ -130,149 +174,6 @@ answered, ``vectors`` the model inputs by feature schema (``{"alavani2023": [1.0
 ``models`` the artifact that answered or ``null``."""
 
 
-API_KEYS = sa.Table(
-    "api_keys",
-    METADATA,
-    sa.Column("id", sa.String(16), primary_key=True),
-    sa.Column("name", sa.String(100), nullable=False),
-    sa.Column("secret_sha256", sa.String(64), nullable=False),
-    sa.Column("scopes", sa.String(64), nullable=False),
-    sa.Column("created", Time, nullable=False),
-    sa.Column("revoked", Time, nullable=True),
-)
-"""API keys. ``id`` is the public part of a key; of its secret only the SHA-256 is kept, which is
-enough for 256 random bits. ``scopes`` are words separated by blanks."""
-
-AUDIT_LOG = sa.Table(
-    "audit_log",
-    METADATA,
-    # SQLite counts up by itself only what it calls INTEGER.
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
-    sa.Column("at", Time, nullable=False, index=True),
-    sa.Column("actor", sa.String(100), nullable=False),
-    sa.Column("action", sa.String(64), nullable=False),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("detail", Json, nullable=False),
-    sa.Column("request_id", sa.String(64), nullable=True),
-)
-"""Who changed what; rows are only ever added. ``detail`` is JSON text."""
-
-
-JOBS = sa.Table(
-    "jobs",
-    METADATA,
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("kind", sa.String(32), nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("stage", sa.String(64), nullable=False),
-    sa.Column("progress", sa.Float, nullable=False),
-    sa.Column("request", Json, nullable=False),
-    sa.Column("request_sha256", sa.String(64), nullable=False),
-    sa.Column("idempotency_key", sa.String(200), nullable=True, unique=True),
-    sa.Column("actor", sa.String(100), nullable=False),
-    sa.Column("created", Time, nullable=False, index=True),
-    sa.Column("started", Time, nullable=True),
-    sa.Column("finished", Time, nullable=True),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("not_before", sa.Float, nullable=False),
-    sa.Column("lease_token", sa.String(32), nullable=True),
-    sa.Column("lease_until", sa.Float, nullable=True),
-    sa.Column("cancel_requested", sa.Boolean, nullable=False),
-    sa.Column("result", Json, nullable=True),
-    sa.Column("error", Json, nullable=True),
-    sa.Index("ix_jobs_state_created", "state", "created"),
-)
-"""Jobs. ``state`` is ``queued``, ``running``, ``done``, ``failed`` or ``cancelled``. A running job
-belongs to who knows ``lease_token``, until ``lease_until`` (seconds since 1970 by the database's
-clock); a queued one starts no sooner than ``not_before``. JSON text: ``request``, ``result``;
-``error`` is ``{"kind": "data", "detail": "..."}``."""
-
-JOB_EVENTS = sa.Table(
-    "job_events",
-    METADATA,
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
-    sa.Column(
-        "job_id", sa.Uuid, sa.ForeignKey(JOBS.c.id, ondelete="CASCADE"), nullable=False, index=True
-    ),
-    sa.Column("at", Time, nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("stage", sa.String(64), nullable=False),
-    sa.Column("progress", sa.Float, nullable=False),
-    sa.Column("detail", sa.Text, nullable=False),
-)
-"""What happened to a job, in the order of ``id``: whoever adds an event has locked the job's row,
-so that of one job no smaller id appears later."""
-
-
-MEASUREMENT_BATCHES = sa.Table(
-    "measurement_batches",
-    METADATA,
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("created", Time, nullable=False, index=True),
-    sa.Column("content_sha256", sa.String(64), nullable=False, unique=True),
-    sa.Column("uploaded_by", sa.String(100), nullable=False),
-    sa.Column("form", sa.String(16), nullable=False),
-    sa.Column("schemas", Json, nullable=False),
-    sa.Column("accepted", sa.Integer, nullable=False),
-    sa.Column("rejected", sa.Integer, nullable=False),
-    sa.Column("rejections", Json, nullable=False),
-)
-"""Uploads. ``content_sha256`` is over the accepted rows as they mean, not over the file, so that
-the same rows compressed or in another format are the same batch. ``form`` is ``ptx`` or
-``features``. JSON text: ``schemas`` the hash of each schema's definition by its id,
-``rejections`` the first rejected rows as ``[{"row": 3, "column": "grid", "reason": "..."}]``."""
-
-_OF_ITS_BATCH = sa.ForeignKey(MEASUREMENT_BATCHES.c.id, ondelete="CASCADE")
-
-MEASUREMENTS = sa.Table(
-    "measurements",
-    METADATA,
-    sa.Column("batch_id", sa.Uuid, _OF_ITS_BATCH, primary_key=True),
-    sa.Column("row", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("gpu", sa.String(64), nullable=False),
-    sa.Column("board", sa.String(64), nullable=True),
-    sa.Column("kernel", sa.Text, nullable=False),
-    sa.Column("kernel_group", sa.Text, nullable=False),
-    sa.Column("ptx_sha256", sa.String(64), sa.ForeignKey(PTX.c.sha256), nullable=True),
-    sa.Column("launch", Json, nullable=True),
-    sa.Column("core_mhz", sa.Float, nullable=True),
-    sa.Column("memory_mhz", sa.Float, nullable=True),
-    sa.Column("power_watts", sa.Float, nullable=True),
-    sa.Column("time_seconds", sa.Float, nullable=True),
-    sa.Column("repeats", sa.Integer, nullable=False),
-    sa.Column("vectors", Json, nullable=False),
-    sa.Index("ix_measurements_gpu_board", "gpu", "board"),
-)
-"""Accepted rows; ``row`` counts the upload's rows from 1. JSON text: ``launch`` how the kernel was
-started (``null`` where only features were given), ``vectors`` every field of each schema in its
-order (``{"activity1": [1.0, null]}``)."""
-
-
-OBSERVATIONS = sa.Table(
-    "observations",
-    METADATA,
-    sa.Column("batch_id", sa.Uuid, primary_key=True),
-    sa.Column("row", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("target", sa.String(32), primary_key=True),
-    sa.Column("gpu", sa.String(64), nullable=False),
-    sa.Column("board", sa.String(64), nullable=False),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("kernel_group", sa.Text, nullable=False),
-    sa.Column("at", Time, nullable=False),
-    sa.Column("level", sa.Float, nullable=False),
-    sa.Column("score", sa.Float, nullable=False),
-    sa.ForeignKeyConstraint(
-        ["batch_id", "row"],
-        [MEASUREMENTS.c.batch_id, MEASUREMENTS.c.row],
-        name="fk_observations_measurement",
-        ondelete="CASCADE",
-    ),
-)
-"""What accepted rows say of intervals answered before: ``model`` is the place of a card, or the
-family of a time model without one, ``score`` how many half widths the row lay from its prediction
-(``models.intervals.miss_score``), ``level`` what was promised."""
-
-
 REGISTRY = sa.Table(
     "registry",
     METADATA,
@@ -286,57 +187,6 @@ that changes come one after the other and a reader tells by one number whether a
 FIRST_GENERATION = {"id": 1, "generation": 0, "next_version": 1001}
 """Its row at first: versions above every packaged one, so that a number means one model."""
 
-MODEL_VERSIONS = sa.Table(
-    "model_versions",
-    METADATA,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("gpu", sa.String(64), nullable=False),
-    sa.Column("target", sa.String(32), nullable=False),
-    sa.Column("family", sa.String(32), nullable=False),
-    sa.Column("schema_id", sa.String(64), nullable=False),
-    sa.Column("source", sa.String(32), nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("board", sa.String(64), nullable=False),
-    sa.Column("origin", sa.String(16), nullable=False),
-    sa.Column("card_sha256", sa.String(64), nullable=False),
-    sa.Column("verdict", Json, nullable=True),
-    sa.Column("job_id", sa.Uuid, sa.ForeignKey(JOBS.c.id, ondelete="SET NULL"), nullable=True),
-    sa.Column("created", Time, nullable=False),
-    sa.UniqueConstraint(
-        "gpu", "target", "family", "schema_id", "source", "version", name="uq_model_versions_model"
-    ),
-)
-"""Versions that aliases may point to; never changed. ``origin`` is ``packaged`` or ``retrained``
-(its artifact lies in the registry's folder). ``verdict`` is the gate's, JSON text."""
-
-ALIAS_MOVES = sa.Table(
-    "alias_moves",
-    METADATA,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("gpu", sa.String(64), nullable=False),
-    sa.Column("board", sa.String(64), nullable=False),
-    sa.Column("target", sa.String(32), nullable=False),
-    sa.Column("version_id", sa.Integer, sa.ForeignKey(MODEL_VERSIONS.c.id), nullable=False),
-    sa.Column("before_id", sa.Integer, sa.ForeignKey("alias_moves.id"), nullable=True),
-    sa.Column("at", Time, nullable=False),
-    sa.Column("actor", sa.String(100), nullable=False),
-    sa.Column("why", sa.Text, nullable=False),
-)
-"""Promotions; rows are only ever added. ``before_id`` is the promotion that stood before it
-(``NULL``: the packaged default), to which a rollback returns."""
-
-MODEL_ALIASES = sa.Table(
-    "model_aliases",
-    METADATA,
-    sa.Column("gpu", sa.String(64), primary_key=True),
-    sa.Column("board", sa.String(64), primary_key=True),
-    sa.Column("target", sa.String(32), primary_key=True),
-    sa.Column("champion_move_id", sa.Integer, sa.ForeignKey(ALIAS_MOVES.c.id), nullable=True),
-    sa.Column("candidate_id", sa.Integer, sa.ForeignKey(MODEL_VERSIONS.c.id), nullable=True),
-)
-"""One row, so one champion, for each GPU, board (empty: any) and target. Without a promotion the
-packaged default serves."""
-
 
 # The audit log: who uploaded, deleted, retrained, promoted.
 #
@@ -348,13 +198,17 @@ packaged default serves."""
 class AuditEntry:
     """One change: ``actor`` is ``key:<id>``, or how the caller was known without a key."""
 
-    id: int
-    at: datetime
-    actor: str
-    action: str
+    id: Annotated[int, COUNTED, "primary_key"]
+    at: Annotated[datetime, "index"]
+    actor: Annotated[str, 100]
+    action: Annotated[str, 64]
     subject: str
     detail: Mapping[str, Any]
-    request_id: str | None
+    request_id: Annotated[str | None, 64]
+
+
+AUDIT_LOG = table("audit_log", AuditEntry)
+"""Who changed what; rows are only ever added. ``detail`` is JSON text."""
 
 
 def record(

@@ -37,15 +37,10 @@ from tests.app.measured import GPU, table, upload
 from wattcast.app.services.models.artifacts import RegistryArtifacts
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
+from wattcast.app.store.jobs import JOB_EVENTS, JOBS
+from wattcast.app.store.measurements import MEASUREMENTS
+from wattcast.app.store.registry import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS
 from wattcast.app.store.repositories import Repositories
-from wattcast.app.store.tables import (
-    ALIAS_MOVES,
-    JOB_EVENTS,
-    JOBS,
-    MEASUREMENTS,
-    MODEL_ALIASES,
-    MODEL_VERSIONS,
-)
 
 Victim = Literal["api", "worker", "child", "reader", "dask-worker"]
 VICTIMS: tuple[Victim, ...] = ("api", "worker", "child", "reader")

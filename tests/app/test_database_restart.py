@@ -20,7 +20,8 @@ from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, ended, table, upload
 from tests.app.own_postgres import own_server
 from wattcast.app.store.database import Pool, open_database, with_driver
-from wattcast.app.store.tables import JOB_EVENTS, MEASUREMENTS
+from wattcast.app.store.jobs import JOB_EVENTS
+from wattcast.app.store.measurements import MEASUREMENTS
 
 pytestmark = pytest.mark.slow
 

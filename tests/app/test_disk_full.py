@@ -22,7 +22,8 @@ from wattcast.app.problems import is_full
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import Claim
-from wattcast.app.store.tables import MEASUREMENTS, MODEL_VERSIONS
+from wattcast.app.store.measurements import MEASUREMENTS
+from wattcast.app.store.registry import MODEL_VERSIONS
 from wattcast.models.store import NATIVE_NAMES
 
 SPOOLED_BYTES = 1024 * 1024

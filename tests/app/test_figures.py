@@ -21,8 +21,7 @@ from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from wattcast.app.store.database import open_database
-from wattcast.app.store.jobs import Job, JobStore
-from wattcast.app.store.tables import JOBS
+from wattcast.app.store.jobs import JOBS, Job, JobStore
 from wattcast.features.errors import Diagnostic
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.explain import Background

@@ -10,8 +10,7 @@ from sqlalchemy.engine import Engine
 
 from tests.app.live import at_once
 from wattcast.app.store.database import database_now
-from wattcast.app.store.jobs import Claim, Job, JobStore, LeaseLostError
-from wattcast.app.store.tables import JOBS
+from wattcast.app.store.jobs import JOBS, Claim, Job, JobStore, LeaseLostError
 from wattcast.features.errors import ServiceError
 
 KIND = ("retrain",)

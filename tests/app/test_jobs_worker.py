@@ -19,8 +19,7 @@ from wattcast.app.jobs import worker as module
 from wattcast.app.jobs.worker import Worker
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
-from wattcast.app.store.jobs import Claim, Job, JobStore
-from wattcast.app.store.tables import JOBS
+from wattcast.app.store.jobs import JOBS, Claim, Job, JobStore
 from wattcast.features.cuda.isolation import Limited
 
 

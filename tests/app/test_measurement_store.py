@@ -11,8 +11,14 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from tests.app.live import at_once
-from wattcast.app.store.measurements import Measurement, MeasurementStore, NewBatch, Rejection
-from wattcast.app.store.tables import MEASUREMENTS, entries
+from wattcast.app.store.measurements import (
+    MEASUREMENTS,
+    Measurement,
+    MeasurementStore,
+    NewBatch,
+    Rejection,
+)
+from wattcast.app.store.tables import entries
 
 PTX_TEXT = "// a kernel"
 PTX_SHA = "ab" * 32

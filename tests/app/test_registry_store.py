@@ -10,13 +10,13 @@ from sqlalchemy.engine import Engine
 
 from tests.app.live import at_once
 from wattcast.app.store.registry import (
+    MODEL_ALIASES,
     ChampionMovedError,
     ModelName,
     NewVersion,
     Place,
     RegistryStore,
 )
-from wattcast.app.store.tables import MODEL_ALIASES
 from wattcast.features.errors import ServiceError
 
 PLACE = Place("tesla-k20", "", "power")

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tests.app.databases import KINDS, database
 from tests.e2e.test_serve import start, url_from
 from wattcast.app.store.database import open_database
-from wattcast.app.store.tables import MEASUREMENT_BATCHES, MEASUREMENTS
+from wattcast.app.store.measurements import MEASUREMENT_BATCHES, MEASUREMENTS
 from wattcast.features.schemas import get_schema
 
 ROWS = 40

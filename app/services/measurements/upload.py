@@ -16,20 +16,14 @@ from pydantic_core import from_json
 
 from wattcast.app import metrics
 from wattcast.app.services.archives import Limits
-from wattcast.app.services.measurements.rows import (
-    Defect,
-    FeatureColumns,
-    FeatureRow,
-    Measured,
-    PtxRow,
-    defects_of,
-    group_of,
-)
+from wattcast.app.services.measurements import rows as forms
 from wattcast.app.services.measurements.tables import RawRow, in_time, read_rows, unpacked
 from wattcast.app.store import measurements as store
 from wattcast.app.store.predictions import answered
+from wattcast.app.store.registry import Observation
 from wattcast.features import errors
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import dim3
 from wattcast.features.schemas import activity_schema, get_schema, published_schemas
 from wattcast.models.clocks import admitted
 from wattcast.models.intervals import Estimate, miss_score
@@ -41,7 +35,7 @@ from wattcast.predictor.parts import members
 if TYPE_CHECKING:
     from wattcast.app.services import Services
 
-RowT = TypeVar("RowT", bound=Measured)
+RowT = TypeVar("RowT", bound=forms.Measured)
 Vectors = dict[str, tuple[float, ...]]
 """Every field of each schema, in the schema's order."""
 
@@ -81,13 +75,13 @@ class _Upload:
         told = {"gpu": options.gpu, "board": options.board}
         self._defaults = {name: value for name, value in told.items() if value is not None}
 
-    def read_features(self, rows: Iterable[RawRow], columns: FeatureColumns) -> None:
+    def read_features(self, rows: Iterable[RawRow], columns: forms.FeatureColumns) -> None:
         """Rows that hold the features of a schema."""
         names = frozenset(columns.names)
         for raw in rows:
             in_time(self.until)
             rest = {name: value for name, value in raw.cells.items() if name not in names}
-            row = self._checked(FeatureRow, raw._replace(cells=rest))
+            row = self._checked(forms.FeatureRow, raw._replace(cells=rest))
             if row is None:
                 continue
             vector, defects = columns.read(raw.cells)
@@ -98,10 +92,10 @@ class _Upload:
 
     def read_launches(self, rows: Iterable[RawRow], files: Mapping[str, str]) -> None:
         """Rows that name their PTX: a file of the zip, or the hash of a stored text."""
-        checked: list[tuple[int, PtxRow]] = []
+        checked: list[tuple[int, forms.PtxRow]] = []
         for raw in rows:
             in_time(self.until)
-            row = self._checked(PtxRow, raw)
+            row = self._checked(forms.PtxRow, raw)
             if row is not None:
                 checked.append((raw.number, row))
         hash_of = {name: _sha256(text) for name, text in files.items()}
@@ -118,7 +112,7 @@ class _Upload:
                 request = row.request(texts[sha256])
                 kernel, demangled, vectors = extracted(self.services, request)
             except ValidationError as error:
-                self._reject(number, defects_of(error))
+                self._reject(number, forms.defects_of(error))
             except errors.GivenUpError:
                 raise
             except errors.WattcastError as error:
@@ -140,7 +134,7 @@ class _Upload:
             admitted([Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)], gpu)
             self._list(raw.number, row.doubts(gpu))
         except ValidationError as error:
-            self._reject(raw.number, defects_of(error))
+            self._reject(raw.number, forms.defects_of(error))
         except (errors.GpuError, errors.ClockError) as error:
             column = "gpu" if isinstance(error, errors.GpuError) else error.field.rpartition(".")[2]
             self._reject(raw.number, [(column, str(error)[:500])])
@@ -163,7 +157,7 @@ class _Upload:
     def _accept(
         self,
         number: int,
-        row: Measured,
+        row: forms.Measured,
         kernel: str,
         readable: str,
         vectors: Vectors,
@@ -176,7 +170,7 @@ class _Upload:
                 row=number,
                 gpu=self.services.gpus.load(row.gpu).id,
                 kernel=kernel,
-                kernel_group=row.kernel_group or group_of(readable),
+                kernel_group=row.kernel_group or forms.group_of(readable),
                 ptx_sha256=ptx_sha256,
                 launch=launch,
                 vectors=vectors,
@@ -184,11 +178,11 @@ class _Upload:
             )
         )
 
-    def _reject(self, number: int, defects: Iterable[Defect]) -> None:
+    def _reject(self, number: int, defects: Iterable[forms.Defect]) -> None:
         self.rejected += 1
         self._list(number, defects)
 
-    def _list(self, number: int, defects: Iterable[Defect]) -> None:
+    def _list(self, number: int, defects: Iterable[forms.Defect]) -> None:
         """Add defects of a row, of which the first are kept."""
         for column, reason in defects:
             if len(self.rejections) < MOST_REJECTIONS:
@@ -249,7 +243,7 @@ def store_upload(
     return services.database.measurements.add(new, actor)
 
 
-def _observed(services: Services, rows: Sequence[store.Measurement]) -> list[store.Observation]:
+def _observed(services: Services, rows: Sequence[store.Measurement]) -> list[Observation]:
     """What rows say about the intervals answered before: of each the latest answer to the very same
     launch on the same board at the same clocks, given without a measured launch of the kernel."""
     hashes = {row.ptx_sha256 for row in rows if row.ptx_sha256 is not None}
@@ -262,7 +256,7 @@ def _observed(services: Services, rows: Sequence[store.Measurement]) -> list[sto
             gpu, board = services.gpus.load(past.gpu), request.get("board")
             key = _question(past.ptx_sha256, past.kernel, gpu, board, request["launch"], request)
             answers.setdefault(key, past.result)
-    observations: list[store.Observation] = []
+    observations: list[Observation] = []
     for row in rows:
         if row.ptx_sha256 is not None and row.launch is not None:
             gpu, clocks = services.gpus.load(row.gpu), members(row, "core_mhz", "memory_mhz")
@@ -284,8 +278,7 @@ def _question(
     """What makes two launches the same to a prediction."""
     own = {name: launch[name] for name in LaunchRequest.model_fields if name in launch}
     request = LaunchRequest.model_validate(own)
-    sizes = request.grid, request.block or 0
-    padded = [(*([size] if isinstance(size, int) else size), 1, 1)[:3] for size in sizes]
+    padded = [dim3("launch", size) for size in (request.grid, request.block or 0)]
     clocks = Clocks.model_validate(asked.get("clocks") or {}).pair(gpu)
     rest = request.model_dump(mode="json", exclude={"grid", "block"})
     loops = sorted((asked.get("loops") or {}).items())
@@ -294,7 +287,7 @@ def _question(
     )
 
 
-def _misses(row: store.Measurement, answer: Mapping[str, Any]) -> Iterator[store.Observation]:
+def _misses(row: store.Measurement, answer: Mapping[str, Any]) -> Iterator[Observation]:
     """How far the row lies from the answer's power and time, in half widths."""
     time_model = answer["time_model"] and (answer["time_model"]["model"] or answer["time_model"])
     for target, unit, measured, model in (
@@ -306,7 +299,7 @@ def _misses(row: store.Measurement, answer: Mapping[str, Any]) -> Iterator[store
             continue
         ends = {name: quantity[name] for name in ("low", "high", "level", "basis")}
         estimate = Estimate(quantity[unit], **ends, widened=quantity.get("widened", 1.0))
-        yield store.Observation(
+        yield Observation(
             row=row.row,
             target=target,
             gpu=row.gpu,
@@ -347,7 +340,7 @@ def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> 
     limits = Limits(settings.max_unpacked_bytes, settings.max_upload_files, settings.max_ptx_bytes)
     if options.gpu is not None:
         services.gpus.load(options.gpu)
-    columns = None if options.schema is None else FeatureColumns(get_schema(options.schema))
+    columns = None if options.schema is None else forms.FeatureColumns(get_schema(options.schema))
     upload = _Upload(services, options)
     with unpacked(file, limits) as source:
         rows = read_rows(source, settings, upload.until)

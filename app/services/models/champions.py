@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -22,9 +23,6 @@ from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact
 from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
 from wattcast.predictor.parts import power_models
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 Model = TypeVar("Model")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of, open_version
 from wattcast.app.store.registry import PACKAGED, TIME, NewVersion, Place, Snapshot, Version
@@ -14,7 +14,7 @@ from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
 from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor.catalog import observed
-from wattcast.predictor.messages import Answer, ModelReference
+from wattcast.predictor.messages import Answer, Message, ModelReference
 from wattcast.predictor.messages.catalog import ObservedCoverage
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 
@@ -78,6 +78,25 @@ class RegistryAnswer(Answer):
     observed: list[ObservedCoverage]
 
 
+class RollbackRequest(Message):
+    """For which board to return to the champion before."""
+
+    board: str = Field("", max_length=64)
+    """Empty: the GPU's general champion."""
+    why: str = Field("by hand", max_length=500)
+
+
+class PromoteRequest(RollbackRequest):
+    """Which version is to serve, and for which board."""
+
+    model_config = ConfigDict(validate_by_name=True)
+
+    family: str = Field(min_length=1, max_length=32)
+    schema_id: str = Field(min_length=1, max_length=64, alias="schema")
+    source: str = Field(min_length=1, max_length=32)
+    version: int = Field(ge=1, le=2**31 - 1)
+
+
 ServedCard = ModelCard | TimeCorrectionCard
 
 _PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
@@ -90,34 +109,28 @@ def registry_of(services: Services, gpu: str, target: str) -> RegistryAnswer:
 
 
 def promote(
-    services: Services,
-    gpu: str,
-    target: str,
-    which: tuple[str, str, str, int],
-    board: str,
-    actor: str,
-    why: str,
+    services: Services, gpu: str, target: str, asked: PromoteRequest, actor: str
 ) -> RegistryAnswer:
-    """Make a version champion: ``which`` is family, schema, source and version number.
+    """Make a version champion.
 
     This process serves it when the call returns, others within two seconds. Raises GpuError, and
     ModelError for a version that does not exist, is of no family that answers by default, or
     fails its checks.
     """
     data = services.database
-    place = Place(services.gpus.load(gpu).id, board, target)
-    new, _ = _version(services, data.registry.snapshot(), place, which)
-    data.registry.promote_by_hand(place, new, actor, why)
+    place = Place(services.gpus.load(gpu).id, asked.board, target)
+    new, _ = _version(services, data.registry.snapshot(), place, asked)
+    data.registry.promote_by_hand(place, new, actor, asked.why)
     return _served(services, place)
 
 
 def rollback(
-    services: Services, gpu: str, target: str, board: str, actor: str, why: str
+    services: Services, gpu: str, target: str, asked: RollbackRequest, actor: str
 ) -> RegistryAnswer:
     """Return to the champion before. Raises GpuError, and ServiceError ``no-rollback``."""
     data = services.database
-    place = Place(services.gpus.load(gpu).id, board, target)
-    data.registry.rollback(place, actor, why)
+    place = Place(services.gpus.load(gpu).id, asked.board, target)
+    data.registry.rollback(place, actor, asked.why)
     return _served(services, place)
 
 
@@ -128,13 +141,13 @@ def _served(services: Services, place: Place) -> RegistryAnswer:
 
 
 def cards(
-    services: Services, gpu: str, target: str, which: tuple[str, str, str, int], board: str
+    services: Services, gpu: str, target: str, asked: PromoteRequest
 ) -> tuple[ServedCard | None, ServedCard]:
     """Of the model that serves a board, ``None`` for the default time model, and of the version
     that would. Raises as ``promote``."""
     snapshot = services.database.registry.snapshot()
-    place = Place(services.gpus.load(gpu).id, board, target)
-    _, new = _version(services, snapshot, place, which)
+    place = Place(services.gpus.load(gpu).id, asked.board, target)
+    _, new = _version(services, snapshot, place, asked)
     for each in (place, place._replace(board="")):
         standing = snapshot.standings.get(each)
         if standing is not None and standing.champion is not None:
@@ -151,10 +164,10 @@ def _card(services: Services, version: Version) -> ServedCard:
 
 
 def _version(
-    services: Services, snapshot: Snapshot, place: Place, which: tuple[str, str, str, int]
+    services: Services, snapshot: Snapshot, place: Place, asked: PromoteRequest
 ) -> tuple[NewVersion, ServedCard]:
-    family, schema, source, number = which
-    wanted = (place.gpu, place.target, family, schema, source, number)
+    family, number = asked.family, asked.version
+    wanted = (place.gpu, place.target, family, asked.schema_id, asked.source, number)
     known = _PROMOTED.get(place.target, ())
     if family not in known:
         raise ModelError(f"no {family} {place.target} model can be promoted", known=list(known))

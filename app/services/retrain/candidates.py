@@ -19,24 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of, open_version
-from wattcast.app.services.retrain.messages import (
-    FittedMode,
-    LeftOutRow,
-    Plan,
-    PlannedKernel,
-    RetrainRequest,
-    Target,
-)
-from wattcast.app.services.retrain.rows import (
-    PREFERRED_SCHEMA,
-    Launches,
-    ModelledLaunch,
-    TrainingRows,
-    at_default_clocks,
-    complete,
-    shared_schema,
-    vectors_of,
-)
+from wattcast.app.services.retrain import messages
+from wattcast.app.services.retrain import rows as samples
 from wattcast.app.store.measurements import Batch, Measurement
 from wattcast.app.store.registry import TIME, ModelName, Place, Snapshot
 from wattcast.app.store.repositories import Repositories
@@ -91,7 +75,7 @@ class Retraining:
 
     services: Services
     data: Repositories
-    request: RetrainRequest
+    request: messages.RetrainRequest
     work: Path
     progress: Callable[[str, float], None] = lambda stage, share: None
 
@@ -111,14 +95,16 @@ class Retraining:
         return self.services.gpus.load(self.request.gpu)
 
     @property
-    def launches(self) -> Launches:
+    def launches(self) -> samples.Launches:
         """Models of measured launches."""
-        return Launches(self.services, self.gpu, self.data.measurements)
+        return samples.Launches(self.services, self.gpu, self.data.measurements)
 
-    def rows(self, batches: Mapping[UUID, Batch], target: Target, **which: Any) -> TrainingRows:
+    def rows(
+        self, batches: Mapping[UUID, Batch], target: messages.Target, **which: Any
+    ) -> samples.TrainingRows:
         """The rows of batches that the request names, still to be loaded."""
         store, board = self.data.measurements, self.request.board
-        return TrainingRows(store, self.gpu, dict(batches), board, target, **which)
+        return samples.TrainingRows(store, self.gpu, dict(batches), board, target, **which)
 
     def serving(self, place: Place) -> Artifact[ModelCard]:
         """The power model that answers by default for a board now. Raises ModelError."""
@@ -146,7 +132,7 @@ class Retraining:
 class Decision(NamedTuple):
     """How a target is trained: by which mode (``None``: times have no choice), and why."""
 
-    mode: FittedMode | None
+    mode: messages.FittedMode | None
     why: str
 
     @property
@@ -155,7 +141,7 @@ class Decision(NamedTuple):
         return self.mode in ("full", "continue")
 
 
-def decide(asked: Retraining, batches: Mapping[UUID, Batch], target: Target) -> Decision:
+def decide(asked: Retraining, batches: Mapping[UUID, Batch], target: messages.Target) -> Decision:
     """The way to retrain a target: as asked, or for ``auto`` by the model that answers now.
 
     Raises DataError where no row counts, or where rows are of several boards.
@@ -173,7 +159,7 @@ def decide(asked: Retraining, batches: Mapping[UUID, Batch], target: Target) -> 
     if family == PHYSICAL and launches:
         which = "pooled over other GPUs" if answering.card.gpu == POOLED else "of this GPU"
         return Decision("new_gpu", f"{now}, {which}: it is calibrated, by launches at any clocks")
-    own = PREFERRED_SCHEMA if family == PHYSICAL else answering.card.feature_schema.id
+    own = samples.PREFERRED_SCHEMA if family == PHYSICAL else answering.card.feature_schema.id
     schema = request.schema_id or own
     if schema not in schemas or schema == PHYSICAL_SCHEMA:
         if launches:
@@ -226,10 +212,10 @@ class Prepared:
     else ``physical``."""
 
     asked: Retraining
-    target: Target
+    target: messages.Target
     place: Place
     decision: Decision
-    rows: TrainingRows
+    rows: samples.TrainingRows
     answering: Artifact[ModelCard] | None = None
     correction: CorrectedTimes | None = None
     champion: Champion | None = None
@@ -250,7 +236,7 @@ class Prepared:
 
     def vectors(self) -> Floats:
         """Inputs ``[n, k]`` of boosted models."""
-        return vectors_of(self.rows.measured, self.schema, self.inputs, self.asked.gpu)
+        return samples.vectors_of(self.rows.measured, self.schema, self.inputs, self.asked.gpu)
 
     def order(self, **fields: Any) -> Order:
         """What to train, under a version of its own."""
@@ -263,7 +249,7 @@ class Prepared:
         )
 
 
-def prepare(asked: Retraining, target: Target) -> Prepared:
+def prepare(asked: Retraining, target: messages.Target) -> Prepared:
     """The data of a target. Raises DataError where no row counts."""
     request, power = asked.request, asked.services.power
     batches = asked.data.measurements.get_many(request.batches)
@@ -272,7 +258,7 @@ def prepare(asked: Retraining, target: Target) -> Prepared:
     decision = decide(asked, batches, target)
     schema = PHYSICAL_SCHEMA
     if decision.boosted:
-        schema = request.schema_id or shared_schema(batches.values())
+        schema = request.schema_id or samples.shared_schema(batches.values())
     rows = asked.rows(batches, target, schema=schema, any_clocks=not decision.boosted)
     place = Place(asked.gpu.id, rows.load(), target)
     answering = correction = champion = physical = None
@@ -296,7 +282,7 @@ def prepare(asked: Retraining, target: Target) -> Prepared:
     models = answering, correction, champion, physical
     prepared = Prepared(asked, target, place, decision, rows, *models)
     if champion is not None:
-        whole = complete(champion.card, prepared.vectors())
+        whole = samples.complete(champion.card, prepared.vectors())
         rows.drop([None if each else "a feature is missing" for each in whole])
     return prepared
 
@@ -308,7 +294,7 @@ def opponent(
     answering: Artifact[ModelCard],
     rows: Sequence[Measurement],
     gpu: GpuProfile,
-    launches: Callable[[], Sequence[ModelledLaunch | str]],
+    launches: Callable[[], Sequence[samples.ModelledLaunch | str]],
 ) -> tuple[tuple[Opponent, ...], tuple[str, ...]]:
     """The model that answers now with its watts ``[n]`` of measured rows, and notes on it.
 
@@ -342,15 +328,17 @@ def boosted_watts(
     schema, names = card.feature_schema.id, card.feature_names
     watts = np.full(len(rows), np.nan)
     having = [
-        at for at, row in enumerate(rows) if schema in row.vectors and at_default_clocks(row, gpu)
+        at
+        for at, row in enumerate(rows)
+        if schema in row.vectors and samples.at_default_clocks(row, gpu)
     ]
     if not having:
         return watts, 0
     own = [rows[at] for at in having]
 
     def asked(blocks: float) -> Floats:
-        vectors = vectors_of(own, schema, names, gpu, blocks)
-        whole = complete(card, vectors)
+        vectors = samples.vectors_of(own, schema, names, gpu, blocks)
+        whole = samples.complete(card, vectors)
         answers = np.full(len(own), np.nan)
         if whole.any():
             answers[whole] = model.predict_watts(vectors[whole])
@@ -373,7 +361,7 @@ def boosted_watts(
 # --- the plan that ``dry_run`` answers ---------------------------------------------------------
 
 
-def planned(prepared: Prepared) -> Plan:
+def planned(prepared: Prepared) -> messages.Plan:
     """The plan of a target. Raises DataError where no row counts."""
     rows, asked = prepared.rows, prepared.asked
     if not prepared.decision.boosted:
@@ -410,20 +398,18 @@ def planned(prepared: Prepared) -> Plan:
             f"the {_now(prepared)} cannot be asked about {unasked} of {int(footing.rows.sum())} "
             "rows: upload rows that name their PTX, at the default clocks"
         )
-    return Plan(
+    return messages.Plan(
         target=prepared.target,
         mode=prepared.decision.mode,
         why=prepared.decision.why,
         answers_now=_now(prepared),
         starts_from=None if start is None else start.card.place,
         rows=len(measured),
-        kernels=[PlannedKernel(**kernels[name]) for name in sorted(kernels)],
+        kernels=[messages.PlannedKernel(**kernels[name]) for name in sorted(kernels)],
         folds=0 if folds is None else count,
         judged_kernels=judged,
         left_out=rows.left_out,
-        left_out_rows=[
-            LeftOutRow(batch=batch, row=row, reason=why) for batch, row, why in rows.left_out_rows
-        ],
+        left_out_rows=rows.left_out_rows,
         obstacles=obstacles,
         notes=[*notes, *footing.notes],
     )
@@ -559,7 +545,7 @@ def _boosted(prepared: Prepared) -> Candidate:
         )
 
 
-def _calibrated_power(prepared: Prepared, launches: Sequence[ModelledLaunch]) -> Candidate:
+def _calibrated_power(prepared: Prepared, launches: Sequence[samples.ModelledLaunch]) -> Candidate:
     asked, rows = prepared.asked, prepared.rows
     assert prepared.physical is not None
     assert prepared.answering is not None
@@ -577,7 +563,9 @@ def _calibrated_power(prepared: Prepared, launches: Sequence[ModelledLaunch]) ->
     )
 
 
-def _calibrated_times(prepared: Prepared, launches: Sequence[ModelledLaunch]) -> Candidate[Any]:
+def _calibrated_times(
+    prepared: Prepared, launches: Sequence[samples.ModelledLaunch]
+) -> Candidate[Any]:
     asked, rows, correction = prepared.asked, prepared.rows, prepared.correction
     vectors = [features_of(each.regime, each.seconds, each.clocks) for each in launches]
     now = np.array(

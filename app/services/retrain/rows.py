@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.app.services.measurements.rows import request_of
-from wattcast.app.services.retrain.messages import Target
+from wattcast.app.services.retrain.messages import LeftOutRow, Target
 from wattcast.app.store.measurements import Batch, Measurement, MeasurementStore
 from wattcast.features.activity import Activity
 from wattcast.features.errors import DataError
@@ -59,7 +59,7 @@ class TrainingRows:
     rows: list[tuple[UUID, Measurement]] = field(default_factory=list)
     trained_on: frozenset[UUID] = frozenset()
     left_out: Counter[str] = field(default_factory=Counter)
-    left_out_rows: list[tuple[UUID, int, str]] = field(default_factory=list)
+    left_out_rows: list[LeftOutRow] = field(default_factory=list)
 
     def load(self) -> str:
         """Read the usable rows of the batches; the board they are of.
@@ -180,7 +180,7 @@ class TrainingRows:
     def _leave_out(self, batch: UUID, row: Measurement, why: str) -> None:
         self.left_out[why] += 1
         if len(self.left_out_rows) < MOST_LISTED:
-            self.left_out_rows.append((batch, row.row, why))
+            self.left_out_rows.append(LeftOutRow(batch=batch, row=row.row, reason=why))
 
     def _nothing_left(self) -> DataError:
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(self.left_out.items()))

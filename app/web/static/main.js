@@ -7,7 +7,6 @@ import * as clocks from "./clocks.js";
 import * as cost from "./cost.js";
 import * as diff from "./diff.js";
 import { byId, say } from "./dom.js";
-import * as examples from "./examples.js";
 import { fillChips, fillGpus, gpus, searchable } from "./gpus.js";
 import * as past from "./history.js";
 import * as kernel from "./kernel.js";
@@ -52,7 +51,7 @@ function askForKeys(again) {
 
 async function fill() {
   const id = new URLSearchParams(location.search).get("prediction");
-  const example = id ? null : examples.openFirst().catch(kernel.complain);
+  const example = id ? null : predict.openFirst().catch(kernel.complain);
   let found;
   try {
     found = await gpus();
@@ -71,7 +70,7 @@ async function fill() {
 }
 
 kernel.start(predict.told);
-for (const view of [predict, examples, sweep, clocks, tune, diff, cost, application, operators, past, accuracy, measurements, models]) view.start();
+for (const view of [predict, sweep, clocks, tune, diff, cost, application, operators, past, accuracy, measurements, models]) view.start();
 askForKeys(() => {
   kernel.complain({ message: "" });
   fill();

@@ -1,7 +1,7 @@
 // A prediction and all that explains it: asked for by hand or after each change, solved examples too.
 
 import { showAdvice } from "./advice.js";
-import { get, post } from "./api.js";
+import { get, packaged, post } from "./api.js";
 import { estimates, facts, needsBox, trustLine, warningsBox } from "./cards.js";
 import * as code from "./code.js";
 import { announce, byId, copyField, el, joules, percent, plain, say, seconds, show, signed, watts } from "./dom.js";
@@ -9,6 +9,8 @@ import * as kernel from "./kernel.js";
 import { open, whenOpened } from "./tabs.js";
 import { asked as askedWhy, showComponents, showSpeed, showWhy } from "./why.js";
 
+/** The example that the page opens with. */
+const FIRST = "transpose";
 const HOT_ROWS = 5000;
 /** How long typing must rest before the change is asked about. */
 const REST_MILLISECONDS = 120;
@@ -44,7 +46,7 @@ const isOpen = () => !byId("view-predict").hidden;
 function changed({ isOther = false } = {}) {
   if (isOther) {
     opened();
-    for (const button of document.querySelectorAll("[data-example]")) button.setAttribute("aria-pressed", "false");
+    for (const button of buttons()) button.setAttribute("aria-pressed", "false");
   }
   asking?.abort();
   clearTimeout(later);
@@ -94,12 +96,28 @@ export async function openPrediction(id) {
 }
 
 /** An example that was solved before it was asked: its answers, as this service's packaged models give them. */
-export async function openExample(solved, link) {
+async function openExample(solved, link) {
   kernel.fill(solved.request, solved.name);
   opened();
   kernel.content();
   mend = solved.mend;
   await present(solved.prediction, { isCuda: Boolean(solved.request.cuda), solved, link });
+}
+
+const buttons = () => [...document.querySelectorAll("[data-example]")];
+
+async function pickExample(name) {
+  const solved = await packaged(name);
+  await openExample(solved, name === FIRST ? "/" : `/?example=${name}`);
+  for (const button of buttons()) button.setAttribute("aria-pressed", String(button.dataset.example === name));
+  return solved.request.gpu;
+}
+
+/** Show the example that the address names, or the first, unless somebody was faster: its GPU. */
+export async function openFirst() {
+  const asked = new URLSearchParams(location.search).get("example");
+  const name = buttons().some((button) => button.dataset.example === asked) ? asked : FIRST;
+  return kernel.sourceText() ? null : pickExample(name);
 }
 
 /** What is shown from now on is not a change of what was. */
@@ -227,6 +245,10 @@ export function start() {
   byId("explain-method").addEventListener("change", explainAgain);
   byId("copy").addEventListener("click", () => copyField(byId("share"), byId("copy"), "The link"));
   whenOpened("predict", () => isStale && changed());
+  byId("examples").addEventListener("click", (event) => {
+    const { example } = event.target.closest("[data-example]")?.dataset ?? {};
+    if (example) pickExample(example).catch(kernel.complain);
+  });
   code.start();
 }
 

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -290,7 +291,9 @@ def migrate(engine: Engine) -> None:
     from alembic.config import Config
     from alembic.util import CommandError
 
-    from wattcast.app.store import repositories  # noqa: F401 - with it every table is known
+    import_module(
+        "wattcast.app.store.repositories"
+    )  # every table; by name: it rests on this module
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))

@@ -291,9 +291,8 @@ def migrate(engine: Engine) -> None:
     from alembic.config import Config
     from alembic.util import CommandError
 
-    import_module(
-        "wattcast.app.store.repositories"
-    )  # every table; by name: it rests on this module
+    # Every table; by name, since what has them rests on this module.
+    import_module("wattcast.app.store.repositories")
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))

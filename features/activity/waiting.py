@@ -35,9 +35,15 @@ memory of a V100 (Jia et al. 2018, Tables 4.1 and 3.1). Only their order of size
 SLOW_INSTRUCTIONS = 2.5
 """Further instructions' time of one that the special function unit does (a conversion, a reciprocal
 seed): 14 cycles where others take 4 (Jia et al. 2018, Table 4.1)."""
+GUARD_INSTRUCTIONS = 2.0
+"""Further instructions' time of one behind a guard, and of a branch that guards replace: 12 cycles
+from comparison to guard, not 4 (the stalls that ptxas 12.9 writes into machine code for sm_75)."""
 BRANCH_INSTRUCTIONS = 2.25
 """The same of a branch: it waits 12 cycles for its predicate, not 4, and what follows 5 for it (the
 stalls that ptxas 12.9 writes into machine code for sm_75)."""
+_SCALED = frozenset({"ex2", "lg2", "rcp", "rsqrt", "sqrt"})
+"""Approximations whose argument is scaled behind a guard where it is subnormal: 37 cycles (the
+same), 34 with this."""
 REJOIN_INSTRUCTIONS = 2.5
 """The same of a division or root rounded to nearest, whose lanes branch and meet again: 5 cycles
 each (the same)."""
@@ -132,11 +138,14 @@ def _latencies(body: Body) -> Floats:
     code = machine_code(body)
     found = code.instructions + SLOW_INSTRUCTIONS * code.pipes[:, Pipes._fields.index("sfu")]
     for one in body.instructions:
-        if one.predicate is not None and one.base == "bra":
-            found[one.position] += BRANCH_INSTRUCTIONS * (code.instructions[one.position] > 0)
-        rounded = {"rn", "rz", "rm", "rp"}.intersection(one.opcode.split("."))
-        if rounded and one.base in ("div", "rcp", "sqrt"):
+        if one.predicate is not None:
+            branches = one.base == "bra" and code.instructions[one.position] > 0
+            found[one.position] += BRANCH_INSTRUCTIONS if branches else GUARD_INSTRUCTIONS
+        words = set(one.opcode.split("."))
+        if {"rn", "rz", "rm", "rp"} & words and one.base in ("div", "rcp", "sqrt"):
             found[one.position] += REJOIN_INSTRUCTIONS
+        elif {"approx", "f32"} <= words and "ftz" not in words and one.base in _SCALED:
+            found[one.position] += GUARD_INSTRUCTIONS
     return found
 
 

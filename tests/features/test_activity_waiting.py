@@ -96,6 +96,22 @@ def test_independent_chains_of_arithmetic_wait_together(chains: int) -> None:
     assert shares.instructions * instructions == pytest.approx(64 / chains, abs=1.0)
 
 
+@pytest.mark.parametrize(
+    ("step", "instructions"),
+    [
+        ("add.f32 %f1, %f1, %f2;\n", 1.0),
+        ("@%p2 add.f32 %f1, %f1, %f2;\n", 3.0),
+        ("lg2.approx.ftz.f32 %f1, %f1;\n", 3.5),
+        ("lg2.approx.f32 %f1, %f1;\n", 8.5),
+    ],
+)
+def test_a_guard_is_waited_for(step: str, instructions: float) -> None:
+    """Cycles of one after another in machine code for sm_75: 4, 12 from a comparison to a guard,
+    14 and 37; the comparison itself is not in the chain here."""
+    shares, executed, _ = waiting(16 * step)
+    assert shares.instructions * executed == pytest.approx(16 * instructions, rel=0.05)
+
+
 def test_a_barrier_orders_what_shared_memory_passes_on() -> None:
     exchange = (
         "shl.b32 %r5, %r1, 2;\nmov.u32 %r6, tile;\nadd.s32 %r7, %r6, %r5;\n"

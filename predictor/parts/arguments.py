@@ -243,18 +243,15 @@ def _candidates(function: Function, kernels: Sequence[KernelNames]) -> list[tupl
     fitting = [
         kernel
         for kernel in kernels
-        if len(kernel.parameters) == len(function.parameters) and _is_named(function, kernel.kernel)
+        if len(kernel.parameters) == len(function.parameters)
+        and (function.name == kernel.kernel or _is_mangled(function.name, kernel.kernel))
     ]
     return [k.parameters for k in fitting if k.defined] or [k.parameters for k in fitting]
 
 
-def _is_named(function: Function, name: str) -> bool:
-    """Whether a kernel is called ``name`` in C: ``extern "C"``, or mangled (Itanium ABI, 5.1.3:
-    a source name is its length and itself)."""
-    return function.name == name or _is_mangled(function.name, name)
-
-
 def _is_mangled(mangled: str, name: str) -> bool:
+    """Whether ``name`` was mangled so (Itanium ABI, 5.1.3: a source name is its length and itself);
+    ``extern "C"`` leaves it as it is."""
     return mangled.startswith("_Z") and bool(
         re.search(rf"(?<!\d){len(name)}{re.escape(name)}", mangled)
     )

@@ -108,11 +108,11 @@ def _indices(model: BoostedPowerModel, vectors: NDArray[np.float32]) -> dict[str
         background = model.background
     except ModelError:  # its file is gone from the disk; the model in memory still answers
         return {}
-    found = {
-        feature.name: stability_index(feature, vectors[:, at])
+    return {
+        feature.name: index
         for at, feature in enumerate(background.features)
+        if (index := stability_index(feature, vectors[:, at])) is not None
     }
-    return {name: index for name, index in found.items() if index is not None}
 
 
 def stability_index(feature: FeatureStatistics, values: NDArray[np.float32]) -> float | None:

@@ -94,12 +94,9 @@ class Sources:
         rest = (request.headers, request.compiler_options)
         cuda = self._compile(*code, *rest)
         known = self._modules.read(cuda.compiled.ptx)
-        if (
-            request.kernel is not None
-            and "<" in request.kernel
-            and not _holds(known, request.kernel)
-        ):
-            cuda = self._compile(*code, *rest, instances=(request.kernel,))
+        named = request.kernel
+        if named is not None and "<" in named and not _holds(known, named):
+            cuda = self._compile(*code, *rest, instances=(named,))
             known = self._modules.read(cuda.compiled.ptx)
         if not known.module.kernels and cuda.kernels:
             names = ", ".join(dict.fromkeys(kernel.kernel for kernel in cuda.kernels))

@@ -1,17 +1,14 @@
 """Traces of whole applications: what ran on a GPU, when, and how it was launched.
 
-    trace      the columns that both kinds of file are read into
+    trace      the columns that both kinds of file are read into, and kernels that share a board:
+               joules of each launch, gaps, power over time
     nsys       SQLite exports of Nsight Systems
     kineto     Chrome traces of the PyTorch profiler, also gzipped, read as they stream
     code       PTX of the kernels, found in folders and binaries
-    library    kernels of libraries as the operators they are
-    unknown    power of kernels without code
-    powers     power of every kind of launch on a board
-    board      kernels that share a board: joules of each launch, gaps, power over time
-    totals     the sum of all with its interval
-    scales     time and power of a launch at other clocks
+    library    kernels of libraries as the operators they are, and power of kernels without code
+    powers     power of every kind of launch on a board, also at other clocks
+    totals     the sum of all with its interval; two answers beside each other
     mixes      the best clock for all of them
-    report     an answer as a page and as a table; changes: two answers beside each other
 
 ``wattcast.predictor.application`` puts them together.
 """

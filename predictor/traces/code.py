@@ -127,17 +127,9 @@ def add_text(found: Library, ptx: str, file: str, told: Mapping[str, object] | N
         if fixed is not None:
             block = (int(fixed[1]), int(fixed[2] or 1), int(fixed[3] or 1))
         mine = told if told is not None and told.get("name", name) == name else {}
-        shared, registers = (whole(mine.get(each), -1) for each in ("shared", "registers"))
-        found.add(
-            Code(
-                ptx,
-                name,
-                file,
-                block,
-                registers if registers >= 0 else None,
-                shared if shared >= 0 else None,
-            )
-        )
+        given = (whole(mine.get(each), -1) for each in ("registers", "shared"))
+        facts = [each if each >= 0 else None for each in given]
+        found.add(Code(ptx, name, file, block, *facts))
 
 
 def holds_code(name: str) -> bool:

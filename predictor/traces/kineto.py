@@ -247,7 +247,8 @@ class _Reader:
         name = text(event.get("name"))
         external = whole(told.get("External id", told.get("external id")), NONE)
         if category in KERNELS:
-            self._launch(category, name, start, length, told, external, event)
+            end = NONE if start is None or length is None else start + length
+            self._launch(KERNELS[category], name, (start, end), told, external, event)
             return
         if start is None or length is None:
             return
@@ -263,10 +264,9 @@ class _Reader:
 
     def _launch(
         self,
-        category: str,
+        what: Any,
         name: str,
-        start: int | None,
-        length: int | None,
+        times: tuple[int | None, int],
         told: Mapping[str, Any],
         external: int,
         event: Mapping[str, Any],
@@ -274,7 +274,6 @@ class _Reader:
         device = whole(told.get("device", event.get("pid")))
         stream = told.get("stream", event.get("tid"))
         link = whole(told.get("correlation"), NONE)
-        what: Any = KERNELS[category]
         kind = Kind(
             name or "unnamed kernel",
             "",
@@ -288,8 +287,7 @@ class _Reader:
         before = len(self._build)
         where = text(stream)
         where = where if where.startswith("stream") else f"stream {where}"
-        end = NONE if start is None or length is None else start + length
-        self._build.add(kind, start, end, device, where, link)
+        self._build.add(kind, *times, device, where, link)
         if len(self._build) > before:
             self._external.append(external)
 

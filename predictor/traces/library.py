@@ -147,17 +147,10 @@ def unknown_power(
     basis: Basis = "uncalibrated" if board_width else "extrapolated"
 
     def within(value: float, low: float, high: float) -> Estimate:
-        ends = (
-            exp(-hypot(log(value / low), board_width)),
-            exp(hypot(log(high / value), board_width)),
-        )
-        return Estimate(
-            value,
-            min(value, max(value * ends[0], least)),
-            max(value, min(value * ends[1], highest)),
-            LEVEL,
-            basis,
-        )
+        below = value * exp(-hypot(log(value / low), board_width))
+        above = value * exp(hypot(log(high / value), board_width))
+        ends = min(value, max(below, least)), max(value, min(above, highest))
+        return Estimate(value, *ends, LEVEL, basis)
 
     data_type = data_type_of(kind.name)
     full = 1.0

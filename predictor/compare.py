@@ -395,10 +395,7 @@ def _judged(code: CodeSide) -> messages.Judged:
 
 
 def _flags(
-    before: CodeSide,
-    reference: messages.Judged,
-    candidate: messages.Judged,
-    gpu: GpuProfile,
+    before: CodeSide, reference: messages.Judged, candidate: messages.Judged, gpu: GpuProfile
 ) -> Iterator[messages.Flag]:
     activity = before.analysis.activity
     moved = activity.footprint_bytes

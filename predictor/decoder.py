@@ -377,8 +377,7 @@ def _windows(fields: _Fields, family: str, depth: int) -> list[int]:
     if kinds is not None:
         if not isinstance(kinds, Sequence) or len(kinds) != depth:
             raise ModelConfigError(
-                f"layer_types must name the kind of each of the {depth} layers",
-                field="layer_types",
+                f"layer_types must name the kind of each of the {depth} layers", field="layer_types"
             )
         names = {"full_attention": 0, "sliding_attention": window}
         unknown = next((str(kind)[:40] for kind in kinds if kind not in names), None)

@@ -60,9 +60,7 @@ from wattcast.predictor.predict import gpus_of, several
 
 
 def predict_operator(
-    predictor: Predictor,
-    request: messages.OperatorRequest,
-    rows: list[Future[None]] | None = None,
+    predictor: Predictor, request: messages.OperatorRequest, rows: list[Future[None]] | None = None
 ) -> PredictAnswer | PredictAnswers:
     """The prediction of one GPU, or those of several; stored if there is a store.
 

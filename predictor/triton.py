@@ -310,11 +310,7 @@ LAUNCH_OPTIONS = (*OPTIONS, "grid", "stream", "warmup")
 
 
 def launched(
-    kernel: Any,
-    gpu: GpuProfile,
-    grid: Grid,
-    arguments: Sequence[Any],
-    keywords: Mapping[str, Any],
+    kernel: Any, gpu: GpuProfile, grid: Grid, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Iterator[tuple[Configuration, dict[str, Any] | CompileError]]:
     """What to ask of ``kernel[grid](*arguments, **keywords)``: a configuration with its request, or
     why Triton does not compile it. One, or all of ``@triton.autotune``.

@@ -161,8 +161,7 @@ def _cache(document: Mapping[str, Any]) -> TuningRun:
         if not isinstance(row, Mapping) or not all(name in row for name in names):
             raise DataError(f"cache[{key!r:.200}] lacks one of {', '.join(names):.200}")
         time = next(
-            (value * unit for name, unit in _TIMES.items() if (value := real(row.get(name)))),
-            None,
+            (value * unit for name, unit in _TIMES.items() if (value := real(row.get(name)))), None
         )
         energy = next((value for name in _ENERGIES if (value := real(row.get(name)))), None)
         # A failure is written in the objective's place, by the name of its class.

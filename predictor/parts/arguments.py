@@ -220,10 +220,7 @@ def described(function: Function, names: Sequence[str | None]) -> list[KernelPar
     """Every parameter as answers and problems tell it."""
     return [
         KernelParameter(
-            position=position,
-            ptx_name=parameter.name,
-            c_name=name,
-            type=_type(parameter),
+            position=position, ptx_name=parameter.name, c_name=name, type=_type(parameter)
         )
         for position, (parameter, name) in enumerate(zip(function.parameters, names, strict=True))
     ]

@@ -156,7 +156,7 @@ class Sources:
         if not self.may_compile:
             raise NotIsolatedError(
                 f"CUDA source is not compiled by this service: {NOT_ISOLATED}, so a source could "
-                "read files of the machine. Compile it yourself and send the PTX (nvcc -ptx)",
+                "read files of the machine. Compile it yourself and send the PTX (nvcc -ptx)"
             )
         try:
             encoded = text.encode()

@@ -66,11 +66,7 @@ class Swept:
     """The shapes of one GPU: same source, clocks, models and kind of analysis."""
 
     def __init__(
-        self,
-        predictor: Predictor,
-        request: SweepRequest,
-        gpu: GpuProfile,
-        variant: Variant = (),
+        self, predictor: Predictor, request: SweepRequest, gpu: GpuProfile, variant: Variant = ()
     ) -> None:
         self._predictor, self._request, self._gpu = predictor, request, gpu
         self.source: Source = predictor.sources.read(request, gpu)

@@ -321,8 +321,7 @@ def _capped(
             diagnostics=(*found.power.diagnostics, *notes),
         ),
         duration=replace(
-            duration,
-            estimate=replace(time, low=min(time.low, unlimited.estimate.low)),
+            duration, estimate=replace(time, low=min(time.low, unlimited.estimate.low))
         ),
     )
 

@@ -32,11 +32,7 @@ Floats = NDArray[np.float64]
 Told = Literal["code", "code, board never measured", "no code"]
 Source = TypeVar("Source", bound=str)
 
-SHARED: Mapping[Told, float] = {
-    "code": 0.05,
-    "code, board never measured": 1.0,
-    "no code": 1.0,
-}
+SHARED: Mapping[Told, float] = {"code": 0.05, "code, board never measured": 1.0, "no code": 1.0}
 """Share of the squared half width: the least at which totals of random mixes of 3 to 50 kernels,
 left out, held their level on every board (``python -m studies trace-totals``). With code on a board
 that is known 0.05 held 0.94 to 0.99 of the totals of eleven boards, 0 held 0.87 on the worst, and 1

@@ -71,6 +71,10 @@ STUDIES = {
         "activity tables made anew as the service answers, errors of power on them",
     ),
     "fit-physical": ("fitting.physical.artifacts", "fits the shipped physical power models"),
+    "products": (
+        "fitting.physical.products",
+        "energies of code on Hopper and Blackwell, from measured operators",
+    ),
     "fit-all": (
         "fitting.fit_all",
         "every shipped model anew, boosted and physical",

@@ -395,8 +395,9 @@ class PhysicalPower:
 class PhysicalPowerModel:
     """One artifact for one GPU. Stateless; safe to share between threads.
 
-    ``typical_voltage`` tells that the voltage curve is that of other GPUs. Raises ModelError for a
-    file that holds no parameters.
+    ``typical_voltage`` tells that the voltage curve is that of other GPUs, ``lent_by`` names the
+    board of the same chip that was measured instead. Raises ModelError for a file that holds no
+    parameters.
     """
 
     def __init__(self, artifact: Artifact, gpu: GpuProfile) -> None:
@@ -405,6 +406,8 @@ class PhysicalPowerModel:
         self.pooled = stored.gpu == POOLED
         self.gpu = gpu
         self.parameters = parameters_for(gpu, stored) if self.pooled else stored
+        measured_on = str(self.card.hyperparameters.get("measured_on", gpu.id))
+        self.lent_by = "" if measured_on == gpu.id else measured_on
         self.typical_voltage = self.pooled or bool(self.card.hyperparameters.get("pooled_voltage"))
         facts = {fact.name: fact for fact in self.card.features}
         self._highest: Mapping[str, float] = {
@@ -456,7 +459,7 @@ class PhysicalPowerModel:
             ),
         )
         low, high = self._bounds(outside, others)
-        basis: Basis = "extrapolated" if outside else "unseen_kernel"
+        basis: Basis = "extrapolated" if outside or self.lent_by else "unseen_kernel"
         basis = "uncalibrated" if self.pooled else basis
         estimate = Estimate(breakdown.watts, low, high, self.card.intervals.level, basis)
         return PhysicalPower(estimate, breakdown, activities, outside)

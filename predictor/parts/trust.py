@@ -38,6 +38,11 @@ def trust(
     if basis == "uncalibrated":
         kind = "boards of this kind" if card.board is None else "this board"
         return Trust(mark="estimated board", why=f"nobody measured the power of {kind}")
+    measured_on = card.hyperparameters.get("measured_on", card.gpu)
+    if measured_on != card.gpu:
+        why = f"energies are those of {measured_on}, which has the same chip"
+        why = f"nobody measured the power of boards of this kind; {why}"
+        return Trust(mark="estimated board", why=why)
     own = card.board is not None or card.source == ONBOARD
     on = "your measurements" if own else "boards of this kind"
     more = ", outside what it was fitted on" if basis == "extrapolated" else ""

@@ -94,11 +94,13 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> Iterator[
     if other_clocks:
         detail = f"no training row ran at these clocks; extrapolated: {', '.join(other_clocks)}"
         yield Diagnostic("outside_training_range", detail)
-    if model.pooled:
+    if model.pooled or model.lent_by:
+        chip = f"energies of {model.lent_by}, which has the same chip,"
+        whose = chip if model.lent_by else "weights of other GPUs"
         yield Diagnostic(
             "gpu_uncalibrated",
-            f"power was never measured on {model.gpu.id}; weights of other GPUs and datasheet "
-            "facts were used. Measurements make it better: wattcast onboard or POST /retrain",
+            f"power was never measured on {model.gpu.id}; {whose} and datasheet facts were "
+            "used. Measurements make it better: wattcast onboard or POST /retrain",
         )
 
 

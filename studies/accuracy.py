@@ -46,10 +46,13 @@ baseline needs no model. It answers the median power of the training rows for ev
 
 _POWER = """
 The power figures come from the model cards, for the model that answers by default on each GPU.
-Two things limit them:
+Three things limit them:
 
 * The `physical` models of four GPUs were fitted to and scored on what the service answers for
   public programs, those of GTX 980 and Titan X on hardware counters ([physical](physical.md)).
+* The models of H200, B200, H100 and GB200 rest on library operators, in the activities that a
+  count of their code would find ([physical](physical.md#hopper-and-blackwell)). They are not in
+  the short table.
 * The other models were scored on the feature tables of the published data, not on PTX sent to the
   service. `python -m studies train --report` prints how many of those features the service
   reproduces.
@@ -133,9 +136,12 @@ the product of the ends of both.
 
 def default_cards(cards: Iterable[ModelCard]) -> dict[str, ModelCard]:
     """By GPU, the card that answers where nothing was promoted: the least error on kernels not
-    seen, as ``PowerModels`` chooses."""
+    seen, as ``PowerModels`` chooses. Not of boards that library operators alone were measured on:
+    no kernel was asked as code there."""
     best: dict[str, ModelCard] = {}
     for card in cards:
+        if card.source == "aiconfigurator":
+            continue
         best[card.gpu] = min(best.get(card.gpu, card), card, key=unseen_error_percent)
     return best
 

@@ -83,7 +83,7 @@ def incomparable(answers: Sequence[Ranked]) -> list[str | None]:
     kinds = [_kind_of(each) for each in marked]
     kind = PHYSICAL if PHYSICAL in kinds else kinds[0]
     same = [each for each, its in zip(marked, kinds, strict=True) if its == kind]
-    inside = any(each.basis != "extrapolated" for each in same)
+    inside = any(each.basis not in ("extrapolated", "uncalibrated") for each in same)
 
     def why(each: Ranked) -> str | None:
         if each.trust is None:

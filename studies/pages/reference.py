@@ -128,6 +128,7 @@ def gpus_page(settings: Settings) -> str:
         "`wattcast gpus show \"NVIDIA A100-SXM4-40GB\"` prints every fact with its source. What "
         "the facts stand on: [GPU profiles](../gpus.md).\n\n"
         "*Power* is `measured` where a shipped model was fitted to measurements on that board. "
+        "`as` names a measured board of the same chip. "
         "Elsewhere it is `pooled` over the other boards, and every answer says that the GPU is "
         "not calibrated. *Limit* is the power limit it ships with, *range* what "
         "`nvidia-smi -pl` takes where that is published (for laptops what their makers may "
@@ -189,7 +190,7 @@ def _gpu(gpu: GpuProfile, model: PhysicalPowerModel, measured: bool) -> tuple[st
         f"{limits[0]:g} to {limits[1]:g}" if limits else "-",
         f"{len(gpu.supported_pairs) or '-'}",
         _tensor_bound(gpu, model),
-        "measured" if measured else "pooled",
+        f"as {model.lent_by}" if model.lent_by else "measured" if measured else "pooled",
         _cell("; ".join(sources)),
     )
 

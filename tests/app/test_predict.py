@@ -75,7 +75,7 @@ def test_a_cold_l2_takes_longer_and_the_answer_tells_its_state(
 
 
 def test_a_gpu_that_nobody_measured_says_so(client: httpx.Client, vector_add: str) -> None:
-    answer = ask(client, vector_add, gpu="h100")
+    answer = ask(client, vector_add, gpu="a100")
     PredictAnswer.model_validate(answer)
     for part, unit in (("power", "watts"), ("time", "seconds"), ("energy", "joules")):
         assert answer[part][unit] > 0

@@ -51,6 +51,21 @@ def test_a_model_of_your_own_measurements_is_measured_here() -> None:
     assert trust("unseen_kernel", own, (), [assumed])["mark"] == "guess"
 
 
+def test_chips_measured_by_operators_serve_code(predictor: Predictor, vector_add: str) -> None:
+    """H200 and B200 have energies of their own, H100 and GB200 those of the same chip."""
+    for gpu, mark, basis in (
+        ("h200-sxm5", "measured board", "unseen_kernel"),
+        ("b200", "measured board", "unseen_kernel"),
+        ("h100-sxm5", "estimated board", "extrapolated"),
+        ("gb200", "estimated board", "extrapolated"),
+    ):
+        found = asked(predictor, vector_add, gpu=gpu)
+        assert (found["trust"]["mark"], found["power"]["basis"]) == (mark, basis)
+        assert found["model"]["source"] == "aiconfigurator"
+        codes = {one["code"] for one in found["warnings"]}
+        assert ("gpu_uncalibrated" in codes) == (mark == "estimated board")
+
+
 def test_boards_that_nobody_measured_stand_apart(predictor: Predictor, vector_add: str) -> None:
     gpus = ["tesla-v100", "h100-sxm5", "tesla-p100"]
     answer = asked(predictor, vector_add, gpu=None, gpus=gpus)

@@ -1,8 +1,8 @@
 """``python -m studies fit-all``: every shipped model anew, by the commands that fit each kind.
 
-Boosted power models, extra trees, time from measured work, scaling over clocks, and the physical
-power models, in this order. It stops at the first that fails. Large models are stored
-compressed in the end.
+Boosted power models, extra trees, time from measured work, scaling over clocks, the physical
+power models, and those of code by measured operators, in this order. It stops at the first that
+fails. Large models are stored compressed in the end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ STEPS = (
     ("studies", "work"),
     ("studies", "clocks"),
     ("studies", "fit-physical"),
+    ("studies", "products"),
 )
 """Module and arguments of every step; each takes ``--out``."""
 

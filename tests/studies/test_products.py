@@ -11,7 +11,6 @@ from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import (
-    PARAMETERS_NAME,
     PhysicalParameters,
     PhysicalPowerModel,
     events_per_second,
@@ -77,7 +76,7 @@ def test_another_board_of_the_chip_pays_for_its_own_sms_and_clock():
     share = 114 * pcie.max_core_mhz / (132 * 1980)
     assert there == pytest.approx((180 * share, 1e-12, 60e-12))
     pooled = ArtifactStore().find("pooled", "power", "physical", "activity1")
-    stored = PhysicalParameters.model_validate_json(pooled.read(PARAMETERS_NAME))
+    stored = pooled.parameters(PhysicalParameters)
     found = parameters(pcie, there, 60.0, stored)
     full = UnitActivities(**dict.fromkeys(UnitActivities._fields, 0.0) | {"sms": 1.0})
     told = predicted_power(found, full, found.reference).watts

@@ -1,6 +1,6 @@
 """Energies of code on Hopper and Blackwell, from library operators that were measured with watts.
 
-    python -m studies products [--write]
+    python -m studies products [--out FOLDER]
 
 What a matrix product does is known: multiply-adds, bytes, tiles and SMs at work. So are the bytes
 of a quantisation, and of attention while it decodes. Their watts tell, of each board:
@@ -55,7 +55,6 @@ from wattcast.models.intervals import (
     conformal_factors,
 )
 from wattcast.models.power.physical import (
-    PARAMETERS_NAME,
     POOLED,
     PhysicalParameters,
     conversion,
@@ -365,15 +364,17 @@ class Boards:
 def main(arguments: Sequence[str]) -> int:
     """Print energies and errors; write the artifacts if asked."""
     parser = argparse.ArgumentParser(prog="python -m studies products", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the artifacts")
+    parser.add_argument("--out", type=Path, help="write into this root, by its pooled model")
     asked = parser.parse_args(arguments)
-    found = ArtifactStore().find(POOLED, "power", "physical", "activity1")
-    boards = Boards(PhysicalParameters.model_validate_json(found.read(PARAMETERS_NAME)))
+    found = ArtifactStore((asked.out or PACKAGED_ARTIFACTS,)).find(
+        POOLED, "power", "physical", "activity1"
+    )
+    boards = Boards(found.parameters(PhysicalParameters))
     print("| board | operator | rows | shape group | inside | operator | board | constant |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for gpu_id, rows in boards.rows.items():
         left = boards.left_out(gpu_id)
-        card, *_ = boards.cards(gpu_id, found.card, PACKAGED_ARTIFACTS if asked.write else None)
+        card, *_ = boards.cards(gpu_id, found.card, asked.out)
         low, high = card.intervals.unseen_kernel.around(left.group)
         inside = (rows.watts >= low) & (rows.watts <= high)
         for operator in dict.fromkeys(rows.programs):

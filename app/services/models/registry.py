@@ -81,6 +81,8 @@ class RegistryAnswer(Answer):
 class RollbackRequest(Message):
     """For which board to return to the champion before."""
 
+    model_config = ConfigDict(defer_build=False)  # FastAPI wants it when its route is declared
+
     board: str = Field("", max_length=64)
     """Empty: the GPU's general champion."""
     why: str = Field("by hand", max_length=500)

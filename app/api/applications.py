@@ -23,6 +23,7 @@ from wattcast.predictor.messages.application import ApplicationAnswer, Applicati
 from wattcast.predictor.reports.html import page
 from wattcast.predictor.traces import read_trace
 from wattcast.predictor.traces.code import TOLD, Library, add_file, holds_code
+from wattcast.predictor.traces.energy import MOST_BYTES, compared
 from wattcast.predictor.traces.totals import changes
 from wattcast.predictor.traces.trace import Trace
 
@@ -75,6 +76,14 @@ async def post_applications(
     against: Annotated[
         UploadFile | None, File(description="An older trace: `changes` tells what changed since.")
     ] = None,
+    energy: Annotated[
+        UploadFile | None,
+        File(
+            description="Log of the measured energy, beside which `measured` sets the prediction: "
+            "`dcgmi dmon -e 155,156`, CSV of dcgm-exporter's fields over time, or `sacct "
+            "--parsable2` with JobID, ElapsedRaw and ConsumedEnergyRaw."
+        ),
+    ] = None,
     options: Annotated[
         str,
         Form(
@@ -103,7 +112,7 @@ async def post_applications(
     CALLER.set(request.receive)  # who hangs up leaves the place to the next
     zips = "gzip" in request.headers.get("accept-encoding", "")
     return await services.uploads.run(
-        _answered, services, file, code or [], against, asked, wanted, zips
+        _answered, services, file, code or [], against, energy, asked, wanted, zips
     )
 
 
@@ -112,6 +121,7 @@ def _answered(
     file: UploadFile,
     code: Sequence[UploadFile],
     against: UploadFile | None,
+    energy: UploadFile | None,
     asked: ApplicationRequest,
     wanted: str,
     zips: bool,
@@ -126,6 +136,11 @@ def _answered(
             plain = asked.model_copy(update={"launches": False, "advice": 0})
             older = application(services, trace, plain, library)
             answer = answer.model_copy(update={"changes": changes(older, answer)})
+    if energy is not None:
+        log = energy.file.read(MOST_BYTES + 1)
+        if len(log) > MOST_BYTES:
+            raise ServiceError("too-large", f"energy has more than {MOST_BYTES} bytes")
+        answer = compared(answer, log.decode("utf-8", "replace"))
     if wanted == "json":
         made = json_response(answer)
     elif wanted == "csv":

@@ -107,6 +107,7 @@ def app(
     top: Annotated[int, typer.Option(min=1)] = 10,
     launches: Annotated[bool, typer.Option("--launches/--no-launches")] = False,
     against: Path | None = None,
+    energy: Path | None = None,
     csv: Path | None = None,
     html: Path | None = None,
     counters: Path | None = None,
@@ -124,6 +125,8 @@ def app(
         top: Kernels, operators and steps shown.
         launches: With --json: a row for every launch.
         against: An older trace: shows what changed since.
+        energy: Log of the measured energy, to compare with: dcgmi dmon -e 155,156, CSV of
+            dcgm-exporter's fields, or sacct --parsable2 with ConsumedEnergyRaw.
         csv: CSV file of the kernels to write.
         html: HTML report to write.
         counters: Chrome JSON of launches and of each GPU's power over time to write, for Perfetto.
@@ -152,6 +155,10 @@ def app(
     if against is not None:
         compared = changes(_answer(use, against, request, code or []), answer)
         answer = answer.model_copy(update={"changes": compared})
+    if energy is not None:
+        from wattcast.predictor.traces.energy import compared as beside
+
+        answer = beside(answer, inputs.read_text(energy))
     if csv is not None:
         inputs.write(csv, answer.table().encode())
     if html is not None:

@@ -24,6 +24,7 @@ EXTRAS = {
     "explain": "SHAP, LIME and pictures of boosted models",
     "train": "fitting and retraining models",
     "measure": "measuring a GPU",
+    "fleet": "placing jobs on boards",
     "postgres": "PostgreSQL instead of SQLite",
     "dask": "predictions and fits on a cluster",
     "s3": "models in a bucket",

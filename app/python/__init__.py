@@ -502,6 +502,7 @@ def application(
     *,
     gpu: str | None = None,
     code: Sequence[str | Path] = (),
+    energy: str | Path | None = None,
     registry: bool = True,
     **options: Any,
 ) -> ApplicationAnswer:
@@ -509,8 +510,9 @@ def application(
 
     ``trace`` is the path of a SQLite export of Nsight Systems or of a JSON trace of the PyTorch
     profiler (also gzipped). ``code`` are folders and files that hold PTX of its kernels: Triton's
-    and inductor's caches, PTX files, binaries. ``gpu`` is needed where the trace does not name a
-    known one; ``options`` are other members of the request (``gpus``, ``clocks``, ``tariff``,
+    and inductor's caches, PTX files, binaries. ``energy`` is a log of DCGM or Slurm whose joules
+    stand beside the predicted ones (``measured``). ``gpu`` is needed where the trace does not name
+    a known one; ``options`` are other members of the request (``gpus``, ``clocks``, ``tariff``,
     ``grams_co2_per_kwh``, ``launches``...).
     Raises DataError for a file that is no such trace, GpuError, ClockError and ModelError.
     """
@@ -521,7 +523,12 @@ def application(
 
     request = ApplicationRequest.model_validate({"gpu": gpu, **options})
     found = library([Path(each) for each in code])
-    return run(_predictor(registry), read_trace(Path(trace)), request, found)
+    answer = run(_predictor(registry), read_trace(Path(trace)), request, found)
+    if energy is None:
+        return answer
+    from wattcast.predictor.traces.energy import compared
+
+    return compared(answer, Path(energy).read_text("utf-8", "replace"))
 
 
 def _request(kind: type[Request], *launched: Any, **options: Any) -> Request:

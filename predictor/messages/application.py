@@ -297,6 +297,28 @@ class ApplicationChanges(shared.Answer):
         ]
 
 
+class MeasuredEnergy(shared.Answer):
+    """What a log of DCGM or Slurm says, beside the prediction."""
+
+    source: Literal["dcgm", "slurm"]
+    joules: float
+    """Of the GPUs of the trace; mean power times the trace's span where the log has no times."""
+    seconds: float | None
+    """That the log covers."""
+    ratio: float
+    """Predicted over measured."""
+    inside: bool
+    """Of the prediction's interval."""
+    note: str | None
+    """What keeps the two from being the same."""
+
+    def __str__(self) -> str:
+        where = "inside" if self.inside else "outside"
+        told = f"measured ({self.source}): {quantity(self.joules, 'J')}, {where} the interval; "
+        told += f"predicted / measured {self.ratio:.3f}"
+        return told + (f" ({self.note})" if self.note else "")
+
+
 class ApplicationAnswer(shared.Reported):
     """Answer of ``POST /applications``."""
 
@@ -326,6 +348,8 @@ class ApplicationAnswer(shared.Reported):
     launch_columns: LaunchColumns | None = None
     changes: ApplicationChanges | None = None
     """Where an older trace was given as `against`."""
+    measured: MeasuredEnergy | None = None
+    """Where a log was given as `energy`."""
     warnings: list[shared.WarningLine]
 
     def report(self, most: int = 10) -> reports.Report:
@@ -347,6 +371,7 @@ class ApplicationAnswer(shared.Reported):
         blocks: list[reports.Block] = [
             reports.Line(f"coverage of the time of {self.launches:,} launches: {ways}"),
             reports.Line(f"{reports.value_of(self.energy)} {interval} on the boards in {mean}"),
+            *([reports.Line(str(self.measured))] if self.measured else []),
             reports.Line(f"trust: {self.trust.mark} ({self.trust.why})"),
             *priced(self.price, self.co2),
             *(block for device in self.devices for block in device.report()),

@@ -33,6 +33,7 @@ from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.predict import predict
 from wattcast.predictor.traces import read_trace
 from wattcast.predictor.traces.code import Library, add_file
+from wattcast.predictor.traces.energy import read_energy
 from wattcast.predictor.traces.fatbin import embedded
 from wattcast.predictor.triton import cubin_registers
 from wattcast.predictor.tuning_files import read_tuning
@@ -239,6 +240,11 @@ COUNTED = b"""\
 "0","k","smsp__inst_executed.sum","inst","7,000"
 "0","k","gpu__time_duration.sum","us","1,234.5"
 """
+ENERGY = [
+    b"#Entity POWER TOTEC\nID W mJ\nGPU 0 71.25 1000\nGPU 0 72.5 76000\n",
+    b"timestamp,gpu,DCGM_FI_DEV_POWER_USAGE\n2026-01-01T00:00:00,0,100\n1767225602000,0,200\n",
+    b"JobID|ElapsedRaw|ConsumedEnergyRaw\n12|30|\n12.batch|30|9000\n12.0|29|8000\n",
+]
 READERS: dict[str, tuple[Reader, list[bytes]]] = {
     "predictor/traces/kineto.py": (traced, [PYTORCH, gzip.compress(PYTORCH, 1)]),
     "predictor/traces/nsys.py": (traced, [(TRACES / "solver.sqlite").read_bytes()]),
@@ -258,6 +264,9 @@ READERS: dict[str, tuple[Reader, list[bytes]]] = {
     ),
     "predictor/counted.py": (
         lambda content, folder: counted.read_profile(content.decode("utf-8", "replace")), [COUNTED]
+    ),
+    "predictor/traces/energy.py": (
+        lambda content, folder: read_energy(content.decode("utf-8", "replace")), ENERGY
     ),
     "app/services/archives.py": (unpacked, [zipped(), tarred(), gzip.compress(tarred(), 1)]),
     "app/services/measurements/tables.py": (lambda content, folder: None, TABLES),  # by services

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import wattcast
+from tests.app.conftest import Run
+from tests.app.test_problems import problem
 from tests.generated.traces import (
     CALLED,
     V100,
@@ -31,6 +35,7 @@ from tests.generated.traces import (
 from wattcast.features.errors import Clock, DataError, GivenUpError, ServiceError, giving_up
 from wattcast.predictor.traces import kineto as kineto_reader
 from wattcast.predictor.traces import read_trace
+from wattcast.predictor.traces.energy import read_energy
 from wattcast.predictor.traces.trace import NONE, Trace
 
 LAUNCHES, STEPS = training_step()
@@ -376,3 +381,86 @@ def test_a_value_that_is_no_event_is_not_held(tmp_path: Path, bomb: bytes) -> No
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 250e6
+
+
+DMON = """\
+#Entity   POWER                         TOTEC
+ID        W                             mJ
+GPU 0     71.250                        1000
+GPU 7     80.000                        5000
+#Entity   POWER                         TOTEC
+ID        W                             mJ
+GPU 0     N/A                           76000
+GPU 7     80.000                        95000
+"""
+CSV = "Time,gpu,DCGM_FI_DEV_POWER_USAGE\n{},0,100\n{},0,200\n{},0,100\n"
+SACCT = "JobID|ElapsedRaw|ConsumedEnergyRaw\n12|30|{}\n12.batch|30|9000\n12.0|29|8000\n"
+DATES = [f"2026-01-01T00:00:0{at}+00:00" for at in (0, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "joules", "watts", "seconds"),
+    [
+        (DMON, 75 + 90, None, None),
+        (DMON.replace("TOTEC", "GPUTL"), None, 71.25 + 80, None),  # no counter: mean power
+        (CSV.format(*DATES), 600, None, 4),
+        (CSV.format(10, 12, 14), 600, None, 4),
+        (CSV.format(*(1767225600000 + each for each in (0, 2000, 4000))), 600, None, 4),
+        (CSV.format("", "", ""), None, 400 / 3, None),
+        (SACCT.format(9500), 9500, None, 30),
+        (SACCT.format(""), 9000, None, 30),  # of its steps the one of the most
+        (SACCT.format(2**64 - 2), 9000, None, 30),
+    ],
+)
+def test_logs_of_energy(
+    text: str, joules: float | None, watts: float | None, seconds: float | None
+) -> None:
+    log = read_energy(text)
+    assert log.joules == pytest.approx(joules)
+    assert log.watts == pytest.approx(watts)
+    assert log.seconds == seconds
+    assert read_energy(DMON, [0]).joules == 75
+    assert read_energy(DMON, [3]).joules == 165
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        *((text, "no energy in the log") for text in ("", "x", "#", "GPU 0 1", "time,gpu\n1,0\n")),
+        ("JobID|ConsumedEnergyRaw\n1|5\n2|5\n", "the log holds 2 jobs"),
+        ("JobID|ConsumedEnergyRaw\n", "the log holds 0 jobs"),
+        (f"JobID|ConsumedEnergyRaw\n1|{2**32 - 2}\n", "tells no ConsumedEnergyRaw"),
+        ('a,b\n"c', "is not CSV"),
+    ],
+)
+def test_what_is_no_log_of_energy(text: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        read_energy(text)
+
+
+def test_measured_stands_beside_predicted(run: Run, tmp_path: Path, client: httpx.Client) -> None:
+    trace = SAMPLES / "solver.sqlite"
+    plain = wattcast.application(trace, gpu="v100", registry=False)
+    log = tmp_path / "dmon.txt"
+    for scale, inside in ((1.0, True), (9.0, False)):
+        joules = plain.energy.joules * scale
+        log.write_text(f"#Entity TOTEC\nID mJ\nGPU 0 0\nGPU 0 {joules * 1e3:.9f}\n")
+        told = wattcast.application(trace, gpu="v100", energy=log, registry=False)
+        assert told.measured is not None
+        assert told.measured.ratio == pytest.approx(1 / scale)
+        assert told.measured.inside is inside
+        assert told.energy == plain.energy
+    out, _ = run("app", str(trace), "--gpu", "v100", "--energy", str(log))
+    assert "measured (dcgm): " in out
+    assert "outside the interval; predicted / measured 0.111" in out
+    files = {"file": trace.read_bytes(), "energy": log.read_bytes()}
+    told_over_http = client.post("/applications", files=files, data={"options": '{"gpu": "v100"}'})
+    assert told_over_http.json()["measured"] == told.measured.data()
+    bad = {**files, "energy": b"nothing"}
+    problem(
+        client.post("/applications", files=bad, data={"options": '{"gpu": "v100"}'}), 422, "data"
+    )
+    slurm = "JobID|ElapsedRaw|ConsumedEnergyRaw\n1|100|5\n"
+    log.write_text(slurm)
+    out, _ = run("app", str(trace), "--gpu", "v100", "--energy", str(log))
+    assert "whole nodes, not their GPUs alone; the log covers 100 s, the trace" in out

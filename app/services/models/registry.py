@@ -83,8 +83,7 @@ class RollbackRequest(Message):
 
     model_config = ConfigDict(defer_build=False)  # FastAPI wants it when its route is declared
 
-    board: str = Field("", max_length=64)
-    """Empty: the GPU's general champion."""
+    board: str = Field("", max_length=64, description="Empty: the GPU's general champion.")
     why: str = Field("by hand", max_length=500)
 
 

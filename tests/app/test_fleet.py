@@ -114,11 +114,14 @@ def test_errors_in_common_add_up_and_others_average_out(vector_add: str) -> None
         ({"makespan_seconds": 1.0}, "makespan_seconds of 1 s is too short for steps"),
         ({"makespan_seconds": 20.0}, "makespan_seconds of 20 s is too short: the shortest"),
         ({"power_cap_watts": 300.0}, "power_cap_watts of 300 W is too low: the fleet takes"),
-        ({"makespan_seconds": 300.0, "power_cap_watts": 700.0}, "to be done in time"),
+        (
+            {"boards": {"h200": 3}, "makespan_seconds": 250.0, "power_cap_watts": 640.0},
+            "to be done in time",
+        ),
     ],
 )
 def test_one_line_says_which_constraint(
-    jobs: list[dict[str, Any]], options: dict[str, float], says: str
+    jobs: list[dict[str, Any]], options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ConstraintError) as caught:
         ask(jobs, **options)

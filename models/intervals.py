@@ -55,8 +55,11 @@ class Estimate:
 
 
 def unsure(estimate: Estimate, error: float) -> Estimate:
-    """An estimate that goes with an input known to plus or minus ``error``, relative."""
-    return replace(estimate, low=estimate.low / (1.0 + error), high=estimate.high * (1.0 + error))
+    """An estimate above 0 that goes with an input known to plus or minus ``error``, relative, of
+    which its own doubt knows nothing."""
+    value, more = estimate.value, 1.0 + error
+    low = value * joined(estimate.low / value, 1.0 / more) if estimate.low > 0 else estimate.low
+    return replace(estimate, low=low, high=value * joined(estimate.high / value, more))
 
 
 def joined(*ratios: float) -> float:

@@ -152,7 +152,7 @@ def l1_apart(found: PowerBreakdown, activity: Activity) -> PowerBreakdown:
     and each has its share of what they draw by its passes."""
     passes = load_store_passes(activity)
     whole = found.components["shared"]
-    l1 = whole * passes.l1 / passes.both if passes.both else 0.0
+    l1 = whole * (passes.l1 / passes.both) if passes.both else 0.0
     parts = {**found.components, "shared": whole - l1}
     order = list(parts)
     order.insert(order.index("shared") + 1, "l1")

@@ -225,13 +225,14 @@ def intervals(analysis: KernelAnalysis, error: float, home: Path) -> list[float]
 
 
 def test_what_counts_leave_open_is_in_every_interval(tmp_path: Path) -> None:
-    """Time grows with everything counted, power with what moves: less than time, never more."""
+    """Time grows with everything counted, power with what moves: less than time, never more. Their
+    own doubts know nothing of that of counts."""
     made = whole("dot_rows", "executed")
     certain, open_ = intervals(made, 0.0, tmp_path), intervals(made, 0.2, tmp_path)
     power, time, both = (b / a for a, b in zip(certain, open_, strict=True))
-    assert time == pytest.approx(1.2**2)
-    assert 1.05 < power < time
-    assert 1.05 < both <= power * time
+    assert 1.05 < time < 1.2**2
+    assert 1.01 < power < time
+    assert 1.01 < both <= power * time
 
 
 def test_iterations_taken_from_others_leave_a_stated_error() -> None:

@@ -65,7 +65,7 @@ class LoopForest:
     ``innermost`` is the index of the innermost loop of every block, -1 outside all loops.
     ``irreducible`` are the edges that close a cycle without a single entry; each also gives
     a Diagnostic (``irreducible_loop``), and the blocks they jump to have no loop of their own.
-    So does a loop without a way out (``endless_loop``).
+    So does a function that no way leads out of (``endless_loop``).
     """
 
     loops: tuple[Loop, ...]
@@ -192,20 +192,18 @@ def _forest(
 
 
 def _endless(cfg: ControlFlowGraph, loops: Sequence[Loop]) -> list[Diagnostic]:
-    """The first loop that no way leads out of, or the first block if it lies in a cycle that is
-    none."""
+    """Where no way leads out of the function: the first loop that none leads out of, or the first
+    block of a cycle that is no loop. Compilers put endless loops where nothing comes to."""
     ends = [block.index for block in cfg.blocks if block.exits or not block.successors]
     ending = closure(ends, lambda block: cfg.blocks[block].predecessors)
-    stuck = cfg.reachable - ending
-    if not stuck:
+    if cfg.entry in ending or not cfg.blocks:
         return []
     closed = (
         loop.header
         for loop in loops
-        if loop.header in stuck
-        and all(loop.blocks.issuperset(cfg.blocks[block].successors) for block in loop.blocks)
+        if all(loop.blocks.issuperset(cfg.blocks[block].successors) for block in loop.blocks)
     )
-    line = cfg.instructions(cfg.blocks[min(closed, default=min(stuck))])[0].line
+    line = cfg.instructions(cfg.blocks[min(closed, default=cfg.entry)])[0].line
     return [Diagnostic("endless_loop", f"the loop at line {line} of the PTX never ends", line)]
 
 

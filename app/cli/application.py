@@ -63,7 +63,7 @@ class FleetBoards(inputs.Options):
 def fleet(
     jobs: Annotated[Path, typer.Argument(metavar="JOBS")], boards: FleetBoards, keep: FleetOptions
 ) -> FleetAnswer:
-    """Place jobs on a fleet of boards: which goes where, at which power limit.
+    """Place jobs on a fleet of boards, each at a power limit.
 
     The least joules within --makespan or the jobs' deadlines, else the shortest makespan.
 

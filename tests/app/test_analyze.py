@@ -286,8 +286,8 @@ def test_the_budget_is_the_settings_or_the_requests(tmp_path: Path, vector_add: 
         {k: v for k, v in body.items() if k in ("ptx", "gpu", "launch")}
     )
     gpu = services.gpus.load("v100")
-    assert parts.effort_of(settings, request) == 10**8
-    assert parts.analysed(services, request, services.sources.read(request, gpu), gpu)
+    made = parts.analysed(services, request, services.sources.read(request, gpu), gpu)
+    assert made.runs.effort == 10**8
 
 
 def test_seconds_give_a_request_up_and_change_no_answer(client: httpx.Client) -> None:

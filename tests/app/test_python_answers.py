@@ -13,6 +13,7 @@ import pytest
 import wattcast
 from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import MissingExtraError, ServiceError
+from wattcast.models.intervals import quantity
 from wattcast.predictor import reports
 from wattcast.predictor.messages import WarningLine
 from wattcast.predictor.messages.predict import PredictAnswer
@@ -73,14 +74,14 @@ def answer() -> Any:
 
 def test_a_prediction_shows_figures_intervals_trust_bound_and_the_hottest_line(answer: Any) -> None:
     text = shown(answer)
-    for quantity in (answer.power, answer.time, answer.energy):
-        assert reports.value_of(quantity) in text
+    for each in (answer.power, answer.time, answer.energy):
+        assert reports.value_of(each) in text
     assert "vector_add" in text
     assert "at 1380/877 MHz" in text
     assert answer.trust.mark in text
     assert f"bound by {answer.time_model.bound}" in text
     assert "90%, unseen kernel" in text
-    assert "dram 45.9 W" in text
+    assert f"dram {quantity(answer.components['dram'], 'W')}" in text
     assert "% of the energy in line" in text
     assert "global.f32" in text
     for warning in answer.warnings[: html.CARD_WARNINGS]:

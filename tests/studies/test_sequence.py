@@ -13,6 +13,7 @@ from studies.papers.guerreiro.applications import REFERENCE
 from studies.papers.guerreiro.sequence import (
     Network,
     Programs,
+    code_of,
     counted,
     family,
     folded,
@@ -20,11 +21,12 @@ from studies.papers.guerreiro.sequence import (
     mean_curve,
     programs,
     score,
+    token_of,
     told_by,
     write_sequence,
 )
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.card import Token, scaling_store
+from wattcast.models.papers.scaling.card import scaling_store
 from wattcast.models.papers.scaling.code import MOST_TOKENS, SequenceScaling, Stream, code_scaling
 from wattcast.training.data.datasets import find_data
 
@@ -40,7 +42,7 @@ def unfolded(stream: Stream) -> int:
 
 def test_an_unrolled_loop_is_its_body_so_many_times() -> None:
     stream = folded([CODES[0], *[CODES[2], CODES[3]] * 500, CODES[1]])
-    assert [token.code for token in stream.tokens] == [CODES[0], CODES[2], CODES[3], CODES[1]]
+    assert [code_of(token) for token in stream.tokens] == [CODES[0], CODES[2], CODES[3], CODES[1]]
     assert list(stream.repeats) == [1, 500, 500, 1]
 
 
@@ -51,7 +53,7 @@ def test_folding_loses_no_token(codes: list[str]) -> None:
     assert unfolded(stream) == len(codes)
     totals = dict.fromkeys(CODES, 0.0)
     for token, times in zip(stream.tokens, stream.repeats, strict=True):
-        totals[token.code] += times
+        totals[code_of(token)] += times
     assert totals == {code: float(codes.count(code)) for code in CODES}
 
 
@@ -145,7 +147,7 @@ def test_a_network_learns_and_onnx_tells_the_same(tmp_path: Path) -> None:
     for (stream,) in micro.streams:
         there = predict_logs(network.net, stream, clocks / np.array(REFERENCE))
         assert served.heads(stream, clocks) == pytest.approx(there, abs=1e-5)
-    long = Stream([Token.of_code(CODES[0])] * 400, np.ones(400))
+    long = Stream([token_of(CODES[0])] * 400, np.ones(400))
     there = predict_logs(network.net, long, clocks / np.array(REFERENCE))
     assert served.heads(long, clocks) == pytest.approx(there, abs=1e-5)
     export_sequence(network.net, tmp_path / "again.onnx")

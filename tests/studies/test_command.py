@@ -53,4 +53,5 @@ def test_the_command_that_fits_all_takes_every_step(
         ["studies", "work", "--out", "o"],
         ["studies", "clocks", "--out", "o"],
         ["studies", "fit-physical", "--out", "o"],
+        ["studies", "products", "--out", "o"],
     ]

@@ -188,7 +188,7 @@ def test_ptx_errors_name_the_place(run: Run) -> None:
 
 
 def test_version_and_settings(run: Run) -> None:
-    assert run("--version")[0].startswith("wattcast 0.")
+    assert re.fullmatch(r"wattcast \d+\.\d+\.\d+\w*\n", run("--version")[0])
     out, _ = run("settings")
     for name, field in Settings.model_fields.items():
         assert f"WATTCAST_{name.upper()}" in out

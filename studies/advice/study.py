@@ -11,6 +11,7 @@ was fitted to these kernels. ``--compile`` makes the PTX anew (NVRTC, extra ``cu
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -265,7 +266,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--published", action="store_true", help="steps that others measured")
     given = parser.parse_args(arguments)
     if given.compile:
-        PTX.write_text(compile_cuda(SOURCE.read_text(encoding="utf-8"), (7, 0)).ptx)
+        made = compile_cuda(SOURCE.read_text(encoding="utf-8"), (7, 0)).ptx
+        # Headers by their names, without the folders of this machine.
+        PTX.write_text(re.sub(r'(\.file\s+\d+\s+")[^"]*/([^"/]+")', r"\1\2", made))
     wanted = [pair for pair in PAIRS if any(part in pair.name for part in given.only or [""])]
     with TemporaryDirectory() as home:
         predictor = Predictor(Settings(home=Path(home)))

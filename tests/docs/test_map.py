@@ -48,3 +48,13 @@ def test_what_is_called_quick_is_there() -> None:
         text = (ROOT / path).read_text("utf-8") if path.endswith(".py") else ""
         assert (ROOT / path).exists(), start
         assert not name or f"def {name.split('[')[0]}" in text, start
+
+
+def test_no_ptx_names_a_folder_of_the_machine_that_made_it():
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for room in ("app", "measure", "studies", "tests")
+        for path in (ROOT / room).rglob("*.ptx")
+        for name in re.findall(r'^\s*\.file\s+\d+\s+"(/[^"]*)"', path.read_text("utf-8"), re.M)
+    ]
+    assert found == []

@@ -53,15 +53,6 @@ def run(
     return result, after[BASE].view(np.uint32)
 
 
-def counts_of(result: ExecutionResult, body_position: int) -> tuple[int, int]:
-    """Warp executions and active lanes of the instruction at a position of ``k``."""
-    counts = result.functions["k"]
-    return (
-        int(counts.warp_executions[body_position]),
-        int(counts.active_lanes[body_position]),
-    )
-
-
 @contextmanager
 def counted_by_block() -> Iterator[list[np.ndarray]]:
     """What every sampled block executed, ``int64[blocks, counts, instructions]`` for each function

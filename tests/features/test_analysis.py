@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.wide import wide
-from wattcast.features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse, statics
-from wattcast.features.errors import AnalysisError, KernelError, LaunchError, SchemaError
+from wattcast.features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse
+from wattcast.features.errors import AnalysisError, KernelError, LaunchError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
@@ -184,20 +184,6 @@ def test_the_launch_is_checked_against_the_gpu():
         analyse(module, "other", Launch.of(1, 1), gpu)
 
 
-def test_a_schema_without_a_table_for_the_gpu_says_which_it_covers():
-    gpu = load_gpu("gtx-1050")
-    analysis = analyse(read_module(LOOPS), None, Launch.of(64, 256), gpu)
-    with pytest.raises(SchemaError) as caught:
-        analysis.vector("alavani2023")
-    assert "tesla-v100" in caught.value.context["known"]
-
-
-def test_the_text_is_analysed_once():
-    module = read_module(LOOPS)
-    kernel = module.kernel()
-    assert statics(module, kernel) is statics(module, kernel)
-
-
 STREAM = """.version 8.0
 .target sm_70
 .address_size 64
@@ -248,15 +234,6 @@ def test_the_activity_of_a_stream_is_what_it_physically_does():
     assert values["dram_write_sectors"] == pytest.approx(4 * 16 * warps, rel=1e-6)
 
 
-def test_the_guard_of_an_argument_bounds_the_work():
-    launch = Launch.of(4096, 256, arguments={"1": 4096 * 128})
-    analysis = analyse(read_module(STREAM), None, launch, load_gpu("tesla-v100"))
-    half = 4096 * 4
-    # Where the guard cuts the grid is known: blocks of both parts are sampled.
-    assert analysis.activity.global_load_requests == pytest.approx(half)
-    assert analysis.executed.sampling.relative_standard_error == 0
-
-
 def test_a_guard_that_few_blocks_of_many_pass_is_not_missed():
     """n = 1000 of a million threads: three blocks and a part of one read and write."""
     launch = Launch.of(4096, 256, arguments={"1": 1000})
@@ -278,18 +255,6 @@ def test_activity_is_told_by_line():
     loads = {line.line: line for line in analysis.lines if line.global_sectors}
     assert sorted(loads) == [21, 23]
     assert loads[21].global_sectors == pytest.approx(64 * 8 * 4)
-
-
-def test_ptxas_counts_the_registers_where_it_is_installed():
-    from wattcast.features.cuda import find_ptxas
-
-    if find_ptxas() is None:
-        pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
-    gpu = load_gpu("tesla-v100")
-    analysis = analyse(read_module(STREAM), None, Launch.of(64, 256), gpu, ptxas=True)
-    assert analysis.registers.how == "ptxas"
-    assert analysis.registers.low == analysis.registers.high
-    assert not [d for d in analysis.diagnostics if d.code == "registers_estimated"]
 
 
 def test_values_that_only_ptxas_spills_are_warned_of():
@@ -356,33 +321,11 @@ def test_what_is_spilled_in_a_loop_is_moved_in_each_round():
 COUNTED = LOOPS.replace("ld.param.u32 %r1, [n];", "mov.u32 %r1, 24;")
 
 
-def test_trip_counts_are_worked_out_where_they_can_be():
-    gpu, launch = load_gpu("tesla-k20"), Launch.of(64, 256)
-    constant = analyse(read_module(COUNTED), None, launch, gpu)
-    assert [t.count for t in constant.trip_counts] == [24, 24]
-    assert {t.how for t in constant.trip_counts} <= {"constant", "inferred"}
-    assert not [d for d in constant.diagnostics if d.code == "trip_count_assumed"]
-    with_argument = Launch.of(64, 256, arguments={"n": 7})
-    inferred = analyse(read_module(LOOPS), None, with_argument, gpu)
-    assert [(t.count, t.how) for t in inferred.trip_counts] == [(7, "inferred")] * 2
-
-
 def test_what_the_user_gives_wins_over_what_is_worked_out():
     gpu, launch = load_gpu("tesla-k20"), Launch.of(64, 256)
     analysis = analyse(read_module(COUNTED), None, launch, gpu, loops={"INNER": 3})
     assert [t.count for t in analysis.trip_counts] == [24, 3]
     assert analysis.trip_counts[1].how == "given"
-
-
-def test_symbolic_and_executed_activity_agree_where_there_is_no_reuse():
-    launch = Launch.of(65536, 256, arguments={"1": 65536 * 256})
-    gpu = load_gpu("tesla-v100")
-    symbolic = analyse(read_module(STREAM), None, launch, gpu, analysis="symbolic")
-    executed = analyse(read_module(STREAM), None, launch, gpu, analysis="executed")
-    ours, theirs = symbolic.activity.values(), executed.activity.values()
-    assert symbolic.activity_how == "symbolic"
-    different = {name for name in ours if ours[name] != pytest.approx(theirs[name], rel=1e-6)}
-    assert different <= {"constant_transactions", "footprint_bytes"}
 
 
 GATHER = STREAM.replace(

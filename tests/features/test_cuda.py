@@ -476,30 +476,6 @@ def test_the_numbers_of_system_calls_are_those_of_the_headers():
     assert known == {name: int(found[name]) for name in known}
 
 
-@needs_nvrtc
-@needs_ptxas
-def test_ptxas_tells_the_true_registers():
-    source = (
-        'extern "C" __global__ void small(float *p) { p[threadIdx.x] = 1.0f; }\n'
-        'extern "C" __global__ void large(const float *a, float *b) {\n'
-        "  float v[40];\n"
-        "  #pragma unroll\n"
-        "  for (int i = 0; i < 40; ++i) v[i] = a[i * 32 + threadIdx.x];\n"
-        "  __syncthreads();\n"
-        "  #pragma unroll\n"
-        "  for (int i = 0; i < 40; ++i) b[i * 32 + threadIdx.x] = v[39 - i] * v[(i * 7) % 40];\n"
-        "}\n"
-    )
-    ptx = compile_cuda(source, (7, 0)).ptx
-    small = measure_resources(ptx, "small", (7, 0))
-    large = measure_resources(ptx, "large", (7, 0))
-    assert small is not None
-    assert large is not None
-    assert small.registers_per_thread < 16
-    assert large.registers_per_thread >= 40
-    assert (small.target, small.stack_bytes, small.spill_store_bytes) == (70, 0, 0)
-
-
 @needs_ptxas
 def test_ptxas_tells_what_a_cap_of_registers_spills():
     ptx = wide(40)

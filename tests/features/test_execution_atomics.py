@@ -6,16 +6,14 @@ from collections import Counter
 
 import pytest
 
-from tests.features.execution_kernels import kernel, run
+from tests.features.execution_kernels import run
 from tests.features.test_execution_reference import run_exact
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.fixtures import ptx_text, reference_arguments
 from tests.reference.machine import Event
 from tests.reference.machine import run as run_reference
 from wattcast.features.counts import Atomics, AtomicUse
-from wattcast.features.execution import execute, tally
-from wattcast.features.launch import Launch, PointerHint
-from wattcast.features.ptx import read_module
+from wattcast.features.execution import tally
 
 
 def atomics(body: str, **options: object) -> Atomics:
@@ -39,69 +37,10 @@ def test_one_counter_for_all_takes_every_operation_of_the_launch() -> None:
     assert (site.hottest_operations, site.hottest_requests) == (THREADS, WARPS)
 
 
-def test_warps_that_add_up_first_hit_the_counter_once() -> None:
-    body = """
-        vote.sync.ballot.b32 %r8, 1, 0xffffffff; popc.b32 %r8, %r8; mov.u32 %r9, %laneid;
-        setp.eq.u32 %p1, %r9, 0; @%p1 atom.global.add.u32 %r10, [%rd1], %r8;"""
-    site = one(body)
-    assert (site.requests, site.operations, site.passes) == (WARPS, WARPS, WARPS)
-    assert (site.hottest_operations, site.hottest_requests) == (WARPS, WARPS)
-
-
 def test_a_word_for_every_thread_is_hit_once() -> None:
     site = one("red.global.add.u32 [%rd3], 1;")
     assert (site.requests, site.operations, site.passes) == (WARPS, THREADS, WARPS)
     assert (site.hottest_operations, site.hottest_requests) == (1, 1)
-
-
-def test_a_word_for_every_block_is_hit_by_its_threads_only() -> None:
-    body = "mul.wide.u32 %rd5, %r3, 4; add.u64 %rd6, %rd1, %rd5; red.global.add.u32 [%rd6], 1;"
-    site = one(body)
-    assert site.passes == THREADS
-    assert (site.hottest_operations, site.hottest_requests) == (256, 8)
-
-
-def test_even_lanes_on_one_word_and_odd_lanes_apart() -> None:
-    body = """
-        and.b32 %r8, %r2, 1; setp.eq.u32 %p1, %r8, 1; mov.u64 %rd6, %rd1;
-        add.u64 %rd7, %rd3, 4096; selp.b64 %rd6, %rd7, %rd6, %p1; red.global.add.u32 [%rd6], 1;"""
-    site = one(body)
-    assert site.passes == WARPS * 16
-    assert (site.hottest_operations, site.hottest_requests) == (THREADS / 2, WARPS)
-
-
-HISTOGRAM = """
-    ld.global.u8 %r8, [%rd8]; and.b32 %r8, %r8, 255; shl.b32 %r9, %r8, 2;
-    atom.shared.add.u32 %r10, [%r9], 1; cvt.u64.u32 %rd5, %r9; add.u64 %rd6, %rd1, %rd5;
-    atom.global.add.u32 %r11, [%rd6], 1; ret;"""
-
-
-def histogram(values: str, low: float, high: float) -> dict[str, AtomicUse]:
-    """Every thread counts one byte in shared and in global memory."""
-    text = kernel(
-        "cvt.u64.u32 %rd7, %r5; ld.param.u64 %rd8, [data]; add.u64 %rd8, %rd8, %rd7;" + HISTOGRAM,
-        declarations=".shared .align 4 .b8 s[1024];",
-    ).replace(".param .u32 n)", ".param .u32 n, .param .u64 data)")
-    module = read_module(text)
-    arguments = {"n": 0, "data": PointerHint(THREADS, values, low, high)}
-    launch = Launch.of(5000, 256, 0, arguments)
-    found = execute(module.kernel("k"), module, launch, effort=None).atomics.uses
-    return {site.space: site for site in found}
-
-
-def test_a_histogram_of_equal_values_goes_one_by_one() -> None:
-    found = histogram("uniform", 7, 7)
-    assert found["shared"].passes == found["global"].passes == THREADS
-    assert found["global"].hottest_operations == THREADS
-    assert found["shared"].hottest_operations is None
-
-
-def test_a_histogram_of_spread_values_meets_now_and_then() -> None:
-    found = histogram("uniform", 0, 256)
-    # The fullest of 256 bins holds 1.94 of 32 random lanes on average (300,000 draws).
-    assert found["shared"].passes == pytest.approx(1.94 * WARPS, rel=0.05)
-    assert found["global"].passes == found["shared"].passes
-    assert found["global"].hottest_operations == pytest.approx(THREADS / 256, rel=0.6)
 
 
 def test_a_scatter_over_many_words_has_no_hot_one() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.features.test_cfg import digraph, edges
-from tests.fixtures.ptx_text import fixture, graph_kernel
+from tests.fixtures.ptx_text import graph_kernel
 from wattcast.features.cfg import build_cfg
 from wattcast.features.errors import DEFAULT_LIMITS
 from wattcast.features.loops import LoopForest, natural_loops
@@ -106,22 +106,6 @@ def test_a_cycle_with_two_entries_is_reported() -> None:
     assert len(forest.irreducible) == 1
     assert forest.diagnostics[0].code == "irreducible_loop"
     assert forest.diagnostics[0].line is not None
-
-
-def test_loops_of_a_compiled_kernel() -> None:
-    body = read_module(fixture("sample.sm_75.ptx")).kernel("matrix").body
-    forest = natural_loops(build_cfg(body))
-    assert [(loop.depth, loop.parent) for loop in forest.loops] == [(1, None), (2, 0)]
-    inner = forest.loops[1]
-    assert len(inner.blocks) > 1
-    assert inner.label is not None
-    assert inner.label.startswith("$L__BB")
-    assert inner.location is not None
-    source = fixture("sample.cu").split("\n")
-    assert (
-        "for (int j" in source[inner.location.line - 1]
-        or "a[j]" in (source[inner.location.line - 1])
-    )
 
 
 @pytest.mark.parametrize("depth", [50, DEFAULT_LIMITS.max_loop_nesting])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.reference.counters import shared_transactions as reference_transactions
 from wattcast.features.memory import (
     KEY_BITS,
     SectorLog,
@@ -38,35 +39,14 @@ def test_sectors_are_the_distinct_32_byte_pieces_of_active_lanes(
     assert set(values.tolist()) == wanted
 
 
-def brute_transactions(lanes: list[int], active: list[bool], width: int) -> int:
-    """Per part of the warp: the most distinct 4-byte words in one of 32 banks; parts are twice as
-    large where lanes read in pairs."""
-    parts = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}[width]
-    pairs = (
-        all(lanes[n] == lanes[n ^ d] for n in range(32) if active[n] and active[n ^ d])
-        for d in (1, 2)
-    )
-    if parts > 1 and any(pairs):
-        parts //= 2
-    total = 0
-    for part in range(parts):
-        banks: dict[int, set[int]] = {}
-        for lane in range(part * 32 // parts, (part + 1) * 32 // parts):
-            if active[lane]:
-                first = lanes[lane] // 4
-                for word in range(first, first + max(1, width // 4)):
-                    banks.setdefault(word % 32, set()).add(word)
-        total += max((len(words) for words in banks.values()), default=0)
-    return total
-
-
 @given(LANES, ACTIVE, st.sampled_from([1, 2, 4, 8, 16]))
 def test_shared_transactions_are_the_degree_of_bank_conflict(
     lanes: list[int], active: list[bool], width: int
 ) -> None:
     aligned = [lane * width for lane in lanes]
     found = shared_transactions(table(aligned), width, np.array([active]))
-    assert found.tolist() == [brute_transactions(aligned, active, width)]
+    lanes_on = [(lane, aligned[lane], width) for lane in range(32) if active[lane]]
+    assert found.tolist() == [reference_transactions(lanes_on)]
 
 
 def test_known_patterns() -> None:

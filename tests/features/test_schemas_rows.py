@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
@@ -17,7 +17,6 @@ from wattcast.features.schemas.schema import derive, launch_columns
 Columns = Mapping[str, NDArray[np.float64]]
 
 DATA = Path(os.environ.get("WATTCAST_DATA") or Path(__file__).parents[3] / "shared" / "data")
-RAW = DATA / "power" / "raw"
 
 THESIS = {
     "tesla-k20": "Power Model Inputs - K20_larger_dataset.csv",
@@ -78,28 +77,21 @@ def show(record_property: Callable[[str, object], None]) -> Show:
     return lambda text: record_property("table", text)
 
 
-def read(name: str) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
-    """The numeric columns of a published file (NaN where no number) and its kernel names."""
-    path = RAW / name
+def read(name: str, folder: str = "raw") -> pd.DataFrame:
+    """A published or cleaned file: columns by their names in the schemas, NaN where no number."""
+    path = DATA / "power" / folder / name
     if not path.is_file():
         pytest.skip(f"published data not found: {path.name} under WATTCAST_DATA or ../shared/data")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        header, *rows = list(csv.reader(file))
-    header = [NAMES.get(cell, cell.replace("_sim", "_sm")) for cell in map(str.strip, header)]
-    kernel = header.index("KernelName" if "KernelName" in header else "Kernel Name")
-    grid = header.index("grid_size")
-    rows = [row for row in rows if row[grid].strip()]
-    columns = {
-        name: np.array([_number(row[index]) for row in rows]) for index, name in enumerate(header)
-    }
-    return columns, [row[kernel] for row in rows]
+    frame = pd.read_csv(path, encoding="utf-8-sig", dtype=str)
+    frame.columns = [NAMES.get(cell, cell.replace("_sim", "_sm")) for cell in map(str.strip, frame)]
+    kernel = frame.get("KernelName", frame.get("Kernel Name"))
+    numbers = frame.apply(pd.to_numeric, errors="coerce").assign(kernel=kernel)
+    return numbers[frame["grid_size"].notna()]
 
 
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return float("nan")
+def columns_of(frame: pd.DataFrame) -> dict[str, NDArray[np.float64]]:
+    """The numeric columns."""
+    return {name: column.to_numpy(float) for name, column in frame.drop(columns="kernel").items()}
 
 
 def agree(
@@ -150,7 +142,7 @@ def wave_shares(gpu_id: str, rows: Columns) -> dict[str, tuple[int, float]]:
 
 @pytest.mark.parametrize("gpu_id", THESIS)
 def test_the_thesis_rows_follow_from_their_own_columns(gpu_id: str, show: Show) -> None:
-    rows, _ = read(THESIS[gpu_id])
+    rows = columns_of(read(THESIS[gpu_id]))
     shares = {}
     for name, computed in recompute(gpu_id, rows).items():
         published = rows.get(name)
@@ -175,7 +167,8 @@ def test_the_thesis_rows_follow_from_their_own_columns(gpu_id: str, show: Show) 
 
 @pytest.mark.parametrize("gpu_id", POWERQUANT)
 def test_the_powerquant_rows_follow_from_launch_and_counts(gpu_id: str, show: Show) -> None:
-    rows, kernels = read(POWERQUANT[gpu_id])
+    frame = read(POWERQUANT[gpu_id])
+    rows, kernels = columns_of(frame), frame["kernel"]
     schema = get_schema("powerquant2026")
     table = schema.table(gpu_id)
     launch = launch_columns(table, schema.rules, rows["grid_size"], rows["block_size"])
@@ -229,7 +222,7 @@ def test_the_powerquant_rows_follow_from_launch_and_counts(gpu_id: str, show: Sh
 def test_the_cleaned_powerquant_rows_follow_the_recomputed_schema(
     gpu_id: str, name: str, show: Show
 ) -> None:
-    rows = read_clean(name)
+    rows = columns_of(read(name, "clean"))
     schema = get_schema("powerquant2026r")
     table = schema.table(gpu_id)
     launch = launch_columns(table, schema.rules, rows["grid_size"], rows["block_size"])
@@ -238,12 +231,3 @@ def test_the_cleaned_powerquant_rows_follow_the_recomputed_schema(
     issue = float((computed == rows["inst_issue_cycles"]).mean())
     show(f"{name}: share reproduced, waves {waves:.3f}, inst_issue_cycles {issue:.3f}")
     assert (waves, issue) == (1.0, 1.0)
-
-
-def read_clean(name: str) -> dict[str, NDArray[np.float64]]:
-    path = DATA / "power" / "clean" / name
-    if not path.is_file():
-        pytest.skip(f"cleaned data not found: {name} under WATTCAST_DATA or ../shared/data")
-    with path.open(encoding="utf-8", newline="") as file:
-        header, *rows = list(csv.reader(file))
-    return {n: np.array([_number(row[i]) for row in rows]) for i, n in enumerate(header)}

@@ -99,17 +99,6 @@ def test_scaling_with_the_clocks_beats_the_mean_curve(fits: Fits, gpu: str) -> N
     assert model <= 0.9 * mean
 
 
-def test_shuffled_watts_teach_nothing(fits: Fits) -> None:
-    table = fits.tables["tesla-v100"]
-    order = np.arange(len(table.watts))
-    real = np.flatnonzero(table.real)
-    order[real] = np.random.default_rng(3).permutation(real)
-    shuffled = replace(table, watts=table.watts[order])
-    found = leave_program_out(Fits({**fits.tables, "tesla-v100": shuffled}), "tesla-v100", SETTINGS)
-    watts, truth = found.watts[table.scored], shuffled.watts[table.scored]
-    assert np.sum((watts - truth) ** 2) >= np.sum((truth - truth.mean()) ** 2)
-
-
 def test_a_program_left_out_leaves_no_trace(small: Fits) -> None:
     """Whatever its watts are, on whichever GPU and by whichever counters."""
     changed = Fits(

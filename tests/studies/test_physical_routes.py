@@ -11,23 +11,16 @@ from studies.fitting.physical.artifacts import (
     leave_gpu_out,
     priors,
     served_costs,
-    watts_of,
 )
 from studies.fitting.physical.fit import (
     Fits,
     FitSettings,
     error_percent,
-    fitted_parameters,
-    predict,
 )
 from studies.fitting.physical.rows import GpuRows, counter_rows, joined, prototype_rows
 from studies.fitting.physical.tables import (
-    measured_launches,
-    recalibrated,
     with_shots,
 )
-from wattcast.models.clocks import ClockPair
-from wattcast.models.power.physical import PhysicalParameters
 from wattcast.training.data.datasets import find_data
 
 if find_data() is None:
@@ -52,14 +45,6 @@ def p100(fits: Fits) -> GpuRows:
     return fits.tables["tesla-p100"]
 
 
-def test_watts_of_parameters_are_those_of_the_fit(fits: Fits) -> None:
-    table = p100(fits)
-    parameters = fitted_parameters(fits, "tesla-p100", SETTINGS)
-    weights = np.array(list(parameters.weights.values()))
-    expected = predict(table, weights, parameters.voltage)
-    assert watts_of(parameters, table) == pytest.approx(expected)
-
-
 def test_a_gpu_left_out_is_predicted_from_the_others_alone(fits: Fits) -> None:
     table = p100(fits)
     before = leave_gpu_out(fits, "tesla-p100", SETTINGS)
@@ -75,16 +60,6 @@ def test_a_few_measured_launches_correct_the_pooled_model(fits: Fits) -> None:
     errors = [error_percent(table, with_shots(table, known, shots, 0)) for shots in (0, 3, 10)]
     assert errors[1] < 0.6 * errors[0]
     assert errors[2] < errors[1] * 1.1
-
-
-def test_recalibrated_parameters_stay_sound(fits: Fits) -> None:
-    table, known = p100(fits), priors(fits, "tesla-p100", SETTINGS)
-    prior = known["cfd"]
-    assert recalibrated(prior, []) == prior
-    found = recalibrated(prior, measured_launches(table, [0, 6, 12]))
-    assert PhysicalParameters.model_validate(found.model_dump()) == found
-    assert found.idle_watts == prior.idle_watts
-    assert (found.gpu, found.reference) == ("tesla-p100", ClockPair(1328.0, 715.0))
 
 
 def test_serving_from_ptx_costs_a_model_fitted_on_counters(fits: Fits) -> None:

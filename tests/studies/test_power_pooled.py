@@ -85,15 +85,6 @@ def test_a_kernel_left_out_is_left_out_of_every_gpu() -> None:
     assert left_out(np.unique(own.groups), own.groups[train]) == {"k07"}
 
 
-def test_shuffled_power_teaches_nothing() -> None:
-    own = _part(kernels=10)
-    shuffled = np.random.default_rng(0).permutation(own.watts)
-    rows = Rows.of(own.vectors, shuffled, own.groups)
-    part = Part(own.gpu, own.vectors, shuffled, own.groups)
-    found = evaluate(rows, pooled_fit(part), "grouped", [0])
-    assert found.scores()["r2"].mean <= 0
-
-
 def test_kept_predictions_are_read_and_not_fitted_again(tmp_path: Path) -> None:
     rows = Rows.of(_part().vectors, _part().watts, _part().groups)
     fits: list[int] = []

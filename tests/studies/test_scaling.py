@@ -11,7 +11,7 @@ import pytest
 
 from studies.fitting.scaling.artifacts import write_campaigns
 from studies.fitting.scaling.fits import fit_power, fit_times
-from studies.fitting.scaling.protocols import fit_physical, leave_programs_out, predict
+from studies.fitting.scaling.protocols import fit_physical, leave_programs_out
 from studies.fitting.scaling.rows import ScalingRows
 from studies.fitting.scaling.scores import (
     MICRO_CAMPAIGNS,
@@ -39,7 +39,6 @@ from wattcast.training.data.datasets import find_data
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
 )
-NO_TREES = CANDIDATES[:1]
 
 # --- scores ------------------------------------------------------------------------------
 
@@ -155,26 +154,6 @@ def test_voltages_never_fall_and_published_ones_are_the_prior() -> None:
 # --- leaks -------------------------------------------------------------------------------
 
 
-def test_a_program_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[set[str], set[str]]] = []
-
-    def spying(parts, train, candidates):  # type: ignore[no-untyped-def]
-        seen.extend(
-            (set(part.groups[rows]), set(part.groups[~rows]))
-            for part, rows in zip(parts, train, strict=True)
-        )
-        return predict(parts, train, candidates)
-
-    monkeypatch.setattr("studies.fitting.scaling.protocols.predict", spying)
-    parts = [synthetic("one", 5), synthetic("two", 4, seed=2)]
-    leave_programs_out(parts, candidates=NO_TREES)
-    assert len(seen) == 5 * 2
-    assert all(not trained & left_out for trained, left_out in seen)
-    # The same program is left out of every campaign at once.
-    for first, second in zip(seen[::2], seen[1::2], strict=True):
-        assert second[1] <= first[1]
-
-
 def test_measurements_of_a_program_do_not_reach_its_predictions() -> None:
     """Another measurement of the program left out changes nothing of what is predicted of it."""
     rows = synthetic(programs=5)
@@ -193,29 +172,6 @@ def test_measurements_of_a_program_do_not_reach_its_predictions() -> None:
     for model in before.power:
         assert after.power[model][mine].tolist() == before.power[model][mine].tolist(), model
     assert after.time["mean curve"][~mine].tolist() != before.time["mean curve"][~mine].tolist()
-
-
-def shuffled(rows: ScalingRows, seed: int) -> ScalingRows:
-    """The kernels' measurements dealt out anew: counters tell nothing any more."""
-    order = np.random.default_rng(seed).permutation(int(rows.kernel.max()) + 1)
-    place = np.argsort(rows.kernel, kind="stable").reshape(len(order), -1)
-    source = np.empty(len(rows), dtype=np.int64)
-    source[place] = place[order]
-    return replace(
-        rows,
-        time_scale=rows.time_scale[source],
-        power_scale=rows.power_scale[source],
-        power_watts=rows.power_watts[source],
-    )
-
-
-def test_shuffled_targets_are_predicted_no_better_than_by_the_mean_curve() -> None:
-    rows = shuffled(synthetic(programs=16), 4)
-    found = leave_programs_out([rows], candidates=NO_TREES, folds=8)[0]
-    error = {model: np.abs(scale - rows.time_scale).mean() for model, scale in found.time.items()}
-    assert error["physical"] > 0.9 * error["mean curve"]
-    power = {model: np.abs(scale - rows.power_scale).mean() for model, scale in found.power.items()}
-    assert power["physical"] > 0.9 * power["mean curve"]
 
 
 def test_trees_that_do_not_help_are_not_chosen() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from studies.fitting.scaling.protocols import unfitted_time
 from wattcast.models.clocks import ClockPair
@@ -66,20 +65,6 @@ def test_unfitted_time_by_hand() -> None:
     use = table(0.8, 0.4, 0.1, units=("issue", "shared"))
     found = unfitted_time(use, np.array([1.0]), np.array([0.5]))
     assert found[0] == pytest.approx(1.62340 / 0.86691, rel=1e-4)
-
-
-positive = st.floats(0.05, 2.0)
-parameters = st.builds(
-    TimeParameters,
-    capacities=st.fixed_dictionaries({"sp": positive, "l2": positive}),
-    dram_capacity=positive,
-    order=st.floats(1.0, 12.0),
-    fill=st.floats(0.0, 3.0),
-    fixed_share=st.floats(0.0, 0.5),
-    latency_bias=st.floats(-3.0, 3.0),
-    latency_slope=st.floats(0.0, 5.0),
-)
-clocks = st.floats(0.2, 2.0)
 
 
 def test_bounds_are_1_and_the_larger_ratio_below_the_reference() -> None:

@@ -22,7 +22,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from wattcast.app.api.route import json_response
-from wattcast.app.demo import SOLVED, examples
+from wattcast.app.demo import FOLDER, SOLVED, examples
 from wattcast.app.settings import installed_version
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages import POWER_MODEL_NAMES, TIME_MODEL_NAMES
@@ -43,6 +43,7 @@ _MEDIA = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
     ".ptx": "text/plain",
+    ".gz": "application/gzip",
 }
 
 
@@ -75,10 +76,12 @@ def _read(file: Traversable) -> Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Our own files by name: modules, style sheets, pictures, solved examples, and CodeMirror."""
+    """Our own files by name: modules, style sheets, pictures, solved examples, CodeMirror."""
     web = files("wattcast.app.web")
     found = [file for file in web.joinpath("static").iterdir() if file.is_file()]
     found += [file for file in SOLVED.iterdir() if file.name.endswith(".json")]
+    for example in examples().values():
+        found += [FOLDER.joinpath(name) for name in example.get("files", {}).values()]
     found.append(web.joinpath("codemirror", "codemirror.js"))
     return {file.name: _read(file) for file in sorted(found, key=lambda file: file.name)}
 

@@ -6,6 +6,7 @@ the PTX nvcc makes of it), and the examples that the page opens with, solved.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -35,6 +36,15 @@ def request_of(example: dict[str, Any]) -> dict[str, Any]:
     return {language: source, **launch, "details": True}
 
 
+def changed(example: dict[str, Any]) -> dict[str, Any]:
+    """The body of ``POST /compare`` about another example and what its ``mend`` makes of it."""
+    asked = request_of(examples()[example["example"]])
+    code, gpu = asked["cuda"], asked["gpu"]
+    mended = code.replace(*examples()[example["example"]]["mend"][example["mend"]])
+    sides = {"old": {"cuda": code}, "new": {"cuda": mended}}
+    return {**sides, "launch": asked["launch"], "gpus": [gpu]}
+
+
 def solve(client: httpx.Client, example: dict[str, Any]) -> dict[str, Any]:
     """What a service answers about an example, without ids: as the page would ask for it.
 
@@ -46,8 +56,15 @@ def solve(client: httpx.Client, example: dict[str, Any]) -> dict[str, Any]:
         return found
 
     if "post" in example:
-        answer = data(client.post(example["post"], json=example["request"]))
-        return {"request": example["request"], "prediction": {**answer, "id": None}}
+        asked, files = example.get("request") or changed(example), example.get("files", {})
+        read = {
+            member: (name, FOLDER.joinpath(name).read_bytes()) for member, name in files.items()
+        }
+        form = {"files": read, "data": {"options": json.dumps(asked)}} if files else {"json": asked}
+        answer = data(client.post(example["post"], **form))
+        if "id" in answer:
+            answer["id"] = None
+        return {"request": asked, "prediction": answer} | ({"files": files} if files else {})
     request = request_of(example)
     prediction = data(client.post("/predict", json=request))
     place, asked = f"/predictions/{prediction['id']}", {"prediction_id": prediction["id"]}

@@ -26,8 +26,7 @@ def _write(url: str) -> None:
             text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
             file = folder / f"{name}.json"
             file.write_text(text + "\n", encoding="utf-8")
-            joules = told["prediction"]["energy"]["joules"]
-            print(f"{file.name:<16} {len(text):>7,} bytes, {joules:.4g} J")
+            print(f"{file.name:<16} {len(text):>7,} bytes")
     raise _WrittenError
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.app.conftest import settings_at
 from tests.app.live import running
+from tests.app.test_application import TRAINING
 from wattcast.app.demo import SOLVED, examples, request_of, solve
 
-OF_FORMS = {"operator", "language"}
-NAMES = tuple(name for name in examples() if name not in OF_FORMS)
+NAMES = tuple(name for name, example in examples().items() if "file" in example)
 
 
 @pytest.fixture(scope="module")
@@ -96,5 +96,7 @@ def test_the_page_loads_them_as_data(client: httpx.Client) -> None:
     answer = client.get("/static/x/transpose.json")
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == shipped("transpose")
+    trace = client.get("/static/x/training_step.pt.trace.json.gz")  # arrives as it was chosen
+    assert trace.content == TRAINING.read_bytes()
     page = client.get("/").text
     assert all(f'data-example="{name}"' in page for name in NAMES)

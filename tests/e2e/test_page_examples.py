@@ -102,6 +102,29 @@ def test_advice_is_compared_as_old_and_new_code(page: Watched) -> None:
     page.check_quiet()
 
 
+def test_compare_opens_on_two_versions_that_were_compared(page: Watched) -> None:
+    page.open()
+    tab = page.page
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.method))
+    tab.click("#tab-compare")
+    tab.wait_for_selector("#diff-tables details[open]")
+    told = tab.inner_text("#diff-tables")
+    assert "[TILE][TILE + 1];" in tab.input_value("#diff-new")
+    assert "−3" in told
+    assert "POST" not in asked
+    with tab.expect_response("**/compare"):
+        tab.click("#diff-form button[type=submit]")
+    expect(tab.locator("#diff-busy")).to_be_empty()
+    assert tab.inner_text("#diff-tables") == told
+    # The new code may have a launch of its own: here a quarter of the tiles.
+    tab.fill("#diff-grid", "32x32")
+    with tab.expect_response("**/compare"):
+        tab.click("#diff-form button[type=submit]")
+    tab.wait_for_selector("#diff-tables summary:has-text('energy −8')")
+    page.check_quiet()
+
+
 def test_what_is_typed_is_predicted_again_and_old_results_are_dimmed(page: Watched) -> None:
     page.open()
     tab = page.page

@@ -64,12 +64,15 @@ export const postForm = async (path, form, signal) =>
   data(await call("POST", path, { form, signal }));
 export const remove = async (path) => data(await call("DELETE", path));
 
-/** A JSON file that came with the page. */
-export async function packaged(name) {
-  const answer = await fetch(new URL(`${name}.json`, import.meta.url));
-  if (!answer.ok) throw new Error(`${name}.json cannot be loaded (${answer.status}).`);
-  return answer.json();
+async function cameWithThePage(name) {
+  const answer = await fetch(new URL(name, import.meta.url));
+  if (!answer.ok) throw new Error(`${name} cannot be loaded (${answer.status}).`);
+  return answer;
 }
+
+/** A JSON file that came with the page, and another file, as if a reader had chosen it. */
+export const packaged = async (name) => (await cameWithThePage(`${name}.json`)).json();
+export const packagedFile = async (name) => new File([await (await cameWithThePage(name)).blob()], name);
 
 const ENDED = new Set(["done", "failed", "cancelled"]);
 const POLL_MILLISECONDS = 1000;

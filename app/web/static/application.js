@@ -1,12 +1,12 @@
 // A whole application from its trace: what its kernels draw, power over time, what to do about it.
 
-import { postForm } from "./api.js";
+import { packaged, packagedFile, postForm } from "./api.js";
 import { bar, card, estimate, rates, trustLine, warningsBox } from "./cards.js";
 import {
   amount, announce, between, byId, cells, el, heads, joules, names, numbers, percent, plain, quantity, seconds, show, signed, table,
   watts,
 } from "./dom.js";
-import { members, submits, takesFiles } from "./forms.js";
+import { members, submits, takesFiles, telling } from "./forms.js";
 import { csv, saves } from "./save.js";
 import { whenOpened } from "./tabs.js";
 import { COLOURED, Timeline } from "./timeline.js";
@@ -25,19 +25,37 @@ const chosen = { trace: [], code: [], against: [] };
 const field = (name) => byId(`application-${name}`);
 
 let asking = null;
+/** Whether the files chosen are those of the solved example. */
+let isExample = false;
 let timeline = null;
 let view = null;
 
 function choose(name, files) {
+  if (isExample) {
+    isExample = false;
+    choose("code", []);
+  }
   chosen[name] = files;
   field(`${name}-name`).textContent = files.length > 3
     ? `${files.length} files` : files.map((file) => file.name).join(", ") || "none";
+}
+
+/** The place opens on a trace that was added up before, and on its files. */
+async function openExample() {
+  const { prediction, files } = await packaged("application");
+  const [trace, code] = await Promise.all([files.file, files.code].map(packagedFile));
+  if (chosen.trace.length || chosen.code.length) return;
+  choose("trace", [trace]);
+  choose("code", [code]);
+  isExample = true;
+  showAnswer(prediction, trace.name);
 }
 
 async function ask() {
   asking?.abort();
   asking = new AbortController();
   if (!chosen.trace.length) throw new Error("Choose a trace first.");
+  field("result").hidden = true;
   const form = new FormData();
   for (const [name, files] of Object.entries({ file: chosen.trace, code: chosen.code, against: chosen.against }))
     for (const file of files) form.append(name, file, file.name);
@@ -223,5 +241,10 @@ export function start() {
     left: () => timeline.pan(-0.5), right: () => timeline.pan(0.5), in: () => timeline.zoom(0.5),
     out: () => timeline.zoom(2), all: () => timeline.all(),
   })) field(`go-${name}`).addEventListener("click", act);
-  whenOpened("application", () => timeline?.redraw());
+  let isOpened = false;
+  whenOpened("application", () => {
+    if (isOpened) return timeline?.redraw();
+    isOpened = true;
+    return telling("application", openExample);
+  });
 }

@@ -1,10 +1,10 @@
 // Old code beside new code: what a change changes, and whether that is within limits.
 
-import { post } from "./api.js";
+import { packaged, post } from "./api.js";
 import { SourceBox } from "./box.js";
 import { differences, estimated, logarithmic, warningsBox } from "./cards.js";
 import {
-  QUANTITIES, action, announce, button, byId, cells, colour, copyField, el, heads, numbers, plain, show, signed, table, words,
+  QUANTITIES, action, announce, button, byId, cells, colour, copyField, el, heads, numbers, parseDimensions, plain, show, signed, table, words,
 } from "./dom.js";
 import { members, submits, telling } from "./forms.js";
 import { chosenGpus } from "./gpus.js";
@@ -23,8 +23,11 @@ function compareRequest() {
   for (const [name, box] of Object.entries(asked))
     if (!box.text.trim()) throw new Error(`Paste the ${name} code first, or take the form's.`);
   const chosen = chosenGpus(byId("diff-gpus"));
+  const common = kernel.settings(sides.new.kernels);
+  const own = ["grid", "block"].map((name) => [name, byId(`diff-${name}`).value.trim()]).filter(([, text]) => text);
+  const launch = { ...common.launch, ...Object.fromEntries(own.map(([name, text]) => [name, parseDimensions(text)])) };
   return {
-    old: sides.old.member, new: sides.new.member, ...kernel.settings(sides.new.kernels),
+    old: sides.old.member, new: { ...sides.new.member, launch }, ...common,
     gpus: chosen.length ? chosen : [kernel.gpu()], ...kernel.operating(), ...kernel.models(), limits: {},
     ...members(byId("diff-form")),
   };
@@ -33,11 +36,22 @@ function compareRequest() {
 async function compare() {
   const asked = compareRequest();
   const found = await post("/compare", asked);
-  byId("diff-result").hidden = false;
   showResult(found, asked.limits);
 }
 
+const isEmpty = () => !sides.old.text.trim() && !sides.new.text.trim();
+
+/** The place opens on two versions of a kernel that were compared before. */
+async function openExample() {
+  const { request, prediction } = await packaged("diff");
+  if (!isEmpty()) return;
+  sides.old.set(request.old.cuda);
+  sides.new.set(request.new.cuda);
+  showResult(prediction, {});
+}
+
 function showResult(found, given) {
+  byId("diff-result").hidden = false;
   const broken = found.comparisons.filter((one) => one.exceeded.length).length;
   const isLimited = Object.keys(given).length > 0;
   const verdict = byId("diff-verdict");
@@ -99,6 +113,7 @@ export function start() {
     });
   }
   submits("diff", compare);
+  whenOpened("diff", () => isEmpty() && telling("diff", openExample));
   byId("diff-copy").addEventListener("click", () =>
     copyField(byId("diff-markdown"), byId("diff-copy"), "The table"));
 }

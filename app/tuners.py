@@ -1,7 +1,8 @@
-"""Wattcast inside other people's tuners: Kernel Tuner's strategies and filters, Triton's autotuner.
+"""Wattcast inside other people's tuners: Kernel Tuner's strategies and filters, Triton's autotuner,
+choices of PyTorch's inductor, Helion's autotuner.
 
-Kernel Tuner is asked for nothing but what its release 1.5 hands to a strategy; none of its modules
-is imported before it calls.
+Of each only what its release hands to a callable is asked (Kernel Tuner 1.5, Triton 3.9, PyTorch
+2.14, Helion 1.5); none of their modules is imported before it calls.
 """
 
 from __future__ import annotations
@@ -194,9 +195,7 @@ def triton_prune(
     Raises DataError for a ``keep`` that is none; when it is called, for a kernel that is not found,
     and GpuError for an unknown GPU.
     """
-    share = isinstance(keep, float)
-    if isinstance(keep, bool) or not (0 < keep <= 1 if share else keep >= 1):
-        raise DataError(f"keep {keep!r}: expected how many, or a share above 0 and up to 1.0")
+    _checked(keep)
 
     def prune(configs: Sequence[Any], named_args: Mapping[str, Any], **given: Any) -> list[Any]:
         tuned = _asked_for(kernel, "triton_prune")
@@ -204,20 +203,39 @@ def triton_prune(
             _triton_forecast(tuned, config, gpu, {**named_args, **given}, registry, options)
             for config in configs
         ]
-        told = [row for row in rows if row.problem is not None]
-        if told:
-            warnings.warn(
-                f"{len(told)} of {len(rows)} configurations cannot be predicted and are kept, the "
-                f"first: {told[0].parameters}: {told[0].problem}",
-                stacklevel=2,
-            )
-        value = OBJECTIVES[by][1]
-        known = [at for at, row in enumerate(rows) if row.problem is None]
-        known.sort(key=lambda at: value(rows[at].seconds, rows[at].joules) or 0.0)
-        best = known[: max(1, int(keep * len(known))) if share else int(keep)]
-        return [configs[at] for at in best + [at for at in range(len(rows)) if at not in known]]
+        return _kept(configs, rows, keep, by)
 
     return prune
+
+
+def _checked(keep: float) -> None:
+    """Raises DataError for a ``keep`` that is none."""
+    share = isinstance(keep, float)
+    if isinstance(keep, bool) or not (0 < keep <= 1 if share else keep >= 1):
+        raise DataError(f"keep {keep!r}: expected how many, or a share above 0 and up to 1.0")
+
+
+def _kept(
+    configs: Sequence[Any], rows: Sequence[Forecast | None], keep: float, by: Objective
+) -> list[Any]:
+    """Those predicted best, the best first, then those that cannot be predicted, with a warning;
+    ``None`` is for what nobody meant to predict."""
+    told = [row for row in rows if row is not None and row.problem is not None]
+    if told:
+        warnings.warn(
+            f"{len(told)} of {len(rows)} configurations cannot be predicted and are kept, the "
+            f"first: {told[0].parameters}: {told[0].problem}",
+            stacklevel=3,
+        )
+    known = {
+        at: OBJECTIVES[by][1](row.seconds, row.joules) or 0.0
+        for at, row in enumerate(rows)
+        if row is not None and row.problem is None
+    }
+    order = sorted(known, key=known.__getitem__)
+    share = isinstance(keep, float)
+    best = order[: max(1, int(keep * len(order))) if share else int(keep)]
+    return [configs[at] for at in best + [at for at in range(len(rows)) if at not in known]]
 
 
 def triton_model(
@@ -272,3 +290,126 @@ def _triton_forecast(
         return Forecast({"config": str(config)}, problem=error.detail, kind=error.slug)
     row = forecast(predictor, {**options, "gpu": gpu, **request})
     return replace(row, parameters=dict(configuration.parameters))
+
+
+# --- PyTorch's inductor, Helion ------------------------------------------------------------------
+
+
+def inductor_prune(
+    gpu: str,
+    keep: float = 5,
+    *,
+    by: Objective = "time",
+    registry: bool = True,
+    **options: Any,
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """What ``torch._inductor.select_algorithm.add_preprocessing_fn`` takes: of the choices for one
+    operator (``max_autotune``), Triton's templates are compiled for ``gpu`` and those let through
+    that are predicted best. Kernels of libraries are let through and measured beside them.
+    ``keep``, ``by`` and ``options`` as for ``triton_prune``; of PyTorch 2.7 on.
+
+    Raises DataError for a ``keep`` that is none; when it is called, GpuError for an unknown GPU.
+    """
+    _checked(keep)
+
+    def prune(choices: Sequence[Any]) -> list[Any]:
+        rows = [
+            _inductor_forecast(choice.bmreq, gpu, registry, options)
+            if hasattr(getattr(choice, "bmreq", None), "module_cache_key")
+            else None
+            for choice in choices
+        ]
+        return _kept(choices, rows, keep, by)
+
+    return prune
+
+
+def _inductor_forecast(
+    asked: Any, gpu: str, registry: bool, options: Mapping[str, Any]
+) -> Forecast:
+    """The forecast of a ``TritonBenchmarkRequest`` (torch/_inductor/autotune_process.py): the
+    module with the kernel, metadata of its arrays, and numbers, of which the last are the grid."""
+    from torch._inductor.codecache import PyCodeCache
+
+    module = PyCodeCache.load_by_key_path(asked.module_cache_key, asked.module_path)
+    tuned = getattr(module, asked.kernel_name)
+    numbers = list(asked.extra_args)
+    own = len(numbers) - len(tuned.inductor_meta.get("extra_launcher_args", ()))
+    arrays = [
+        SimpleNamespace(dtype=each.dtype, shape=each.sizes)
+        for each in (*asked.input_tensor_meta, asked.output_tensor_meta)
+    ]
+    named = dict(zip(tuned.fn.arg_names, [*arrays, *numbers[:own]], strict=False))
+    config = {"num_warps": asked.num_warps, "num_stages": asked.num_stages}
+    given = {**named, "grid": tuple(int(each) for each in numbers[own:]) or 1}
+    return _triton_forecast(tuned.fn, config, gpu, given, registry, options)
+
+
+def helion_autotuner(
+    gpu: str,
+    keep: int = 1,
+    *,
+    tried: int = 50,
+    by: Objective = "time",
+    registry: bool = True,
+    **options: Any,
+) -> Callable[..., Any]:
+    """What ``@helion.kernel`` takes as ``autotuner_fn``: predicts ``tried`` random configurations
+    of Helion's own space, its default among them, on ``gpu``. The best is taken unmeasured; with
+    ``keep`` above 1 Helion measures so many of the best (its ``FiniteSearch``). The rest as
+    ``triton_prune``.
+
+    Raises DataError for a ``keep`` that is none, and, when Helion asks, where no configuration can
+    be predicted.
+    """
+    _checked(keep)
+
+    def autotuner(bound: Any, args: Sequence[Any], **_: Any) -> Any:
+        def autotune(*, skip_cache: bool = False) -> Any:
+            configs = bound.config_spec.create_config_generation().random_population(tried)
+            rows = [_helion_forecast(bound, each, args, gpu, registry, options) for each in configs]
+            known = [at for at, row in enumerate(rows) if row.problem is None]
+            if not known:
+                raise DataError(f"no configuration can be predicted: {rows[0].problem}")
+            best = _kept([configs[at] for at in known], [rows[at] for at in known], keep, by)
+            if len(best) == 1:
+                return best[0]
+            from helion.autotuner import FiniteSearch
+
+            return FiniteSearch(bound, args, best).autotune(skip_cache=skip_cache)
+
+        return SimpleNamespace(autotune=autotune)
+
+    return autotuner
+
+
+def _helion_forecast(
+    bound: Any,
+    config: Any,
+    args: Sequence[Any],
+    gpu: str,
+    registry: bool,
+    options: Mapping[str, Any],
+) -> Forecast:
+    """The forecast of all launches of a configuration. Helion's generated function hands them to
+    its keyword ``_launcher``, which here launches nothing."""
+    rows: list[Forecast] = []
+
+    def launch(
+        kernel: Any, grid: Any, *given: Any, num_warps: int, num_stages: int, **_: Any
+    ) -> None:
+        named = {**dict(zip(kernel.arg_names, given, strict=False)), "grid": grid}
+        chosen = {"num_warps": num_warps, "num_stages": num_stages}
+        rows.append(_triton_forecast(kernel, chosen, gpu, named, registry, options))
+
+    try:
+        bound.compile_config(config, allow_print=False)(*args, _launcher=launch)
+    except WattcastError:
+        raise
+    except Exception as error:  # Helion's and PyTorch's, of whatever kind
+        return Forecast({"config": str(config)}, problem=f"Helion does not compile it: {error}")
+    told = next((row for row in rows if row.problem is not None), None)
+    if told is not None or not rows:
+        return told or Forecast({"config": str(config)}, problem="it launches nothing")
+    seconds, joules = sum(row.seconds for row in rows), sum(row.joules for row in rows)
+    return replace(rows[0], seconds=seconds, joules=joules)

@@ -1,12 +1,13 @@
-"""Triton's autotuner asks for the configurations that are predicted best. A stand-in takes the
-place of Triton; where it is installed, the last test asks it."""
+"""Autotuners of Triton, inductor and Helion ask for what is predicted best. Stand-ins take their
+places; where they are installed, the last tests ask them."""
 
 from __future__ import annotations
 
 import math
 import runpy
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,13 @@ import pytest
 
 from tests.app.test_triton_launch import ARGUMENTS, MATRIX, SIDE, gemm, made, programs
 from tests.docs.examples import fences
-from wattcast.app.tuners import triton_model, triton_prune
+from wattcast.app.tuners import (
+    _helion_forecast,
+    helion_autotuner,
+    inductor_prune,
+    triton_model,
+    triton_prune,
+)
 from wattcast.features.errors import DataError, GpuError
 
 __all__ = ["made"]  # a fixture
@@ -120,6 +127,116 @@ def test_a_model_tells_seconds_or_joules_of_one_configuration() -> None:
 
     with pytest.raises(DataError, match="triton_model"):
         elsewhere()
+
+
+# --- inductor and Helion -------------------------------------------------------------------------
+
+
+def choice(warps: int) -> SimpleNamespace:
+    """A ``TritonTemplateCaller`` of PyTorch 2.14, as far as it matters."""
+    meta = SimpleNamespace(dtype=np.dtype(np.float16), sizes=(SIDE, SIDE))
+    asked = SimpleNamespace(
+        module_cache_key="key", module_path="path.py", kernel_name="triton_mm", num_warps=warps,
+        num_stages=4, input_tensor_meta=[meta, meta], output_tensor_meta=meta,
+        extra_args=[SIDE, SIDE, SIDE, 2048 if warps == 2 else 256, 1, 1],
+    )  # fmt: skip
+    return SimpleNamespace(bmreq=asked)
+
+
+@pytest.fixture
+def inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn = gemm()
+    for each in fn.params[6:]:  # a template holds its tiles as numbers of its text
+        each.has_default, each.default = True, 32
+    told = {"extra_launcher_args": ["_grid_0", "_grid_1", "_grid_2"]}
+    module = SimpleNamespace(triton_mm=SimpleNamespace(fn=fn, inductor_meta=told))
+    codecache = ModuleType("torch._inductor.codecache")
+    load = SimpleNamespace(load_by_key_path=lambda key, path: module)
+    codecache.PyCodeCache = load  # type: ignore[attr-defined]
+    for name in ("torch", "torch._inductor"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, codecache.__name__, codecache)
+
+
+@pytest.mark.usefixtures("inductor")
+def test_templates_of_inductor_predicted_best_are_measured_beside_libraries(
+    made: list[Any],
+) -> None:
+    small, large, broken, library = choice(2), choice(4), choice(16), SimpleNamespace(name="mm")
+    prune = inductor_prune("a100", 1, registry=False)
+    assert prune([small, library, large]) == [large, library]
+    assert made[0][0]["a"] == "*fp16"
+    assert {made[0][0][each] for each in "mnk"} == {"i32"}
+    assert [each[-1]["num_warps"] for each in made] == [2, 4]
+    with pytest.warns(UserWarning, match=r"1 of 2 .*out of registers"):
+        assert prune([broken, large]) == [large, broken]
+
+
+class Bound:
+    """Helion 1.5's ``BoundKernel``; its code calls ``_launcher``, here ``launches`` times."""
+
+    def __init__(self, *configs: Config, launches: int = 1) -> None:
+        self.configs, self.launches = list(configs), launches
+        self.config_spec = self
+
+    def create_config_generation(self) -> Bound:
+        return self
+
+    def random_population(self, tried: int) -> list[Config]:
+        return self.configs[:tried]
+
+    def compile_config(self, config: Config, allow_print: bool) -> Any:
+        assert not allow_print
+        if config is BROKEN:
+            raise RuntimeError("no such block size")
+
+        def run(*given: Any, _launcher: Any) -> None:
+            for _ in range(self.launches):
+                tile = (config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"], False)
+                _launcher(
+                    gemm(), ((SIDE // tile[0]) ** 2,), *given, *tile, num_warps=config.num_warps,
+                    num_stages=4, ptx_options=None,
+                )  # fmt: skip
+
+        return run
+
+
+@pytest.mark.usefixtures("made")
+def test_helion_takes_the_best_of_its_own_space() -> None:
+    asked = helion_autotuner("a100", registry=False)
+    bound = Bound(SMALL, BROKEN, LARGE)
+    assert asked(bound, ARGUMENTS).autotune(skip_cache=True) is LARGE
+    few = helion_autotuner("a100", tried=1, by="energy", registry=False)
+    assert few(bound, ARGUMENTS).autotune() is SMALL
+    with pytest.raises(DataError, match="no such block size"):
+        asked(Bound(BROKEN), ARGUMENTS).autotune()
+
+
+@pytest.mark.usefixtures("made")
+def test_all_launches_of_a_helion_configuration_count() -> None:
+    one, two = (
+        _helion_forecast(Bound(LARGE, launches=n), LARGE, ARGUMENTS, "a100", False, {})
+        for n in (1, 2)
+    )
+    assert (two.seconds, two.joules) == (2 * one.seconds, 2 * one.joules)
+    none = _helion_forecast(Bound(LARGE, launches=0), LARGE, ARGUMENTS, "a100", False, {})
+    assert none.problem == "it launches nothing"
+
+
+def test_helion_measures_the_best_where_more_are_kept(
+    monkeypatch: pytest.MonkeyPatch, made: list[Any]
+) -> None:
+    def search(bound: Bound, args: Any, configs: list[Config]) -> SimpleNamespace:
+        return SimpleNamespace(autotune=lambda skip_cache: (configs, skip_cache))
+
+    helion = ModuleType("helion.autotuner")
+    helion.FiniteSearch = search  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "helion", ModuleType("helion"))
+    monkeypatch.setitem(sys.modules, helion.__name__, helion)
+    asked = helion_autotuner("a100", 2, registry=False)
+    found = asked(Bound(SMALL, BROKEN, LARGE), ARGUMENTS).autotune(skip_cache=True)
+    assert found == ([LARGE, SMALL], True)
+    assert made
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_")

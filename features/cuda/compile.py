@@ -16,6 +16,8 @@ from wattcast.features.cuda import isolation
 from wattcast.features.cuda.isolation import Finished, Limits, NotIsolatedError, run_limited
 from wattcast.features.cuda.source import (
     MOST_SHOWN,
+    TEXTURE,
+    TEXTURE_HEADER,
     device_code,
     forbidden_include,
     host_code,
@@ -90,7 +92,8 @@ def compile_cuda(
     for name in headers:
         if inside := next((one for one in headers if one.startswith(f"{name}/")), None):
             raise CompileError(f"{name!r} is a header and the folder of {inside!r}")
-    host = any(host_code(text) for text in (source, *headers.values()))
+    given = (source, *headers.values())
+    host = any(host_code(text) or TEXTURE.search(text) for text in given)
     if nvcc is not None and (nvrtc is None or (host and not instances)):
         try:
             return _with_nvcc(source, compute_capability, nvcc, limits, headers, options)
@@ -144,6 +147,9 @@ def _device_side(
             n: standard[n] for text in [*stubs.values()] for n in includes_of(text) if n in standard
         }
         asked = [*options, *(f"--instance={each}" for each in (*instances, *launched))]
+        if any(TEXTURE.search(text) for text in texts.values()):
+            stubs |= TEXTURE_HEADER
+            asked += [f"--pre-include={name}" for name in TEXTURE_HEADER]
         try:
             made = _with_nvrtc(texts | stubs, capability, library, limits, asked)
         except CompileError as error:

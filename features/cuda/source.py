@@ -172,6 +172,12 @@ def standard_headers() -> dict[str, str]:
     return stubs
 
 
+TEXTURE = re.compile(r"\btexture\s*<[^;(){}]{1,200}>\s*\w[^;(){}<>&]{0,200};")
+"""A texture reference at namespace scope (CUDA before 12)."""
+
+TEXTURE_HEADER: dict[str, str] = _HEADERS["texture_references"]
+"""The header, by its name, that makes a texture reference of a texture object."""
+
 _DEVICE = re.compile(r"\b__(?:global|device|constant|managed|shared)__\b")
 _KEPT = re.compile(
     r"\s*(?:template\s*<|struct\b|class\b|union\b|enum\b|typedef\b|using\b|constexpr\b|concept\b|"
@@ -225,7 +231,7 @@ class DeviceCode:
 
 def device_code(source: str) -> DeviceCode:
     """The source with each host function, host prototype and host variable blanked out."""
-    text = source.replace("\r\n", "\n")
+    text = TEXTURE.sub(r"__constant__ \g<0>", source.replace("\r\n", "\n"))
     clean = NOISE.sub(
         lambda found: found[0] if found["number"] is not None else _quoted(found), text
     )

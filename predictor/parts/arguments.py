@@ -45,7 +45,7 @@ _PARENTHESIS = re.compile(r"[()]")
 _NEXT = re.compile(r"\s*(\S)")
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
-_MOST_KERNELS = 256
+MOST_KERNELS = 256
 _MOST_TEXT = 8192
 """Kernels read of one source and characters of one list: text behind ``#if 0`` may be anything."""
 
@@ -57,7 +57,7 @@ _MOST_PART = 1024
 def kernel_names(source: str) -> tuple[KernelNames, ...]:
     """Every ``__global__`` function of the source, in its order."""
     text = code_alone(source)
-    found = (_read(text, match.end()) for match in islice(_GLOBAL.finditer(text), _MOST_KERNELS))
+    found = (_read(text, match.end()) for match in islice(_GLOBAL.finditer(text), MOST_KERNELS))
     return tuple(kernel for kernel in found if kernel is not None)
 
 

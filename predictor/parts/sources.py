@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from sys import getsizeof
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
 from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
-from wattcast.predictor.parts.arguments import KernelNames, kernel_names
+from wattcast.predictor.parts.arguments import MOST_KERNELS, KernelNames, kernel_names
 from wattcast.predictor.parts.memory import ENTRY_BYTES, Kept, KnownModule, Memory, ModuleCache
 
 if TYPE_CHECKING:
@@ -30,11 +30,13 @@ class CudaSource:
     text: str
     sha256: str
     compiled: CompiledCuda
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @cached_property
     def kernels(self) -> tuple[KernelNames, ...]:
         """Its kernels with the names of their parameters."""
-        return kernel_names(self.text)
+        texts = (self.text, *self.headers.values())
+        return tuple(kernel for text in texts for kernel in kernel_names(text))[:MOST_KERNELS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Sources:
                 )  # fmt: skip
             except CompileError as error:
                 raise _with_errors(error) from None
-            return CudaSource(text, sha256, made)
+            return CudaSource(text, sha256, made, headers)
 
         alone = not headers and not options and not instances
         key = sha256 if alone else hashlib.sha256(repr((sha256, rest)).encode()).hexdigest()

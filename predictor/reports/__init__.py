@@ -258,7 +258,7 @@ def warning_of(each: Any) -> str:
     if each.source_line is not None:
         where = f" (source line {each.source_line})"
     elif each.line is not None:
-        where = f" (line {each.line})"
+        where = f" (PTX line {each.line})"
     return f"{each.code}: {each.detail}{where}"
 
 

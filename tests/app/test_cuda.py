@@ -216,6 +216,16 @@ def test_arguments_by_c_name_position_and_ptx_name_are_one(client: httpx.Client)
     assert answers[0]["global_load_requests"] == 32
 
 
+@needs_compiler
+def test_c_names_of_a_kernel_in_a_header(client: httpx.Client) -> None:
+    asked = {**body('#include "scale.cuh"\n'), "headers": {"scale.cuh": EXAMPLE_CUDA}}
+    assert [a["c_name"] for a in ask(client, "/analyze", **asked)["launch"]["arguments"]] == [
+        "values",
+        "factor",
+        "n",
+    ]
+
+
 MATMUL = """__global__ void matmul(const float *A, const float *B, float *C, int N) {
   int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
   float sum = 0;

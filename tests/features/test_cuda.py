@@ -172,6 +172,25 @@ def test_an_instance_of_a_template_is_compiled_by_name():
     )
 
 
+OLD_TEXTURES = """
+static texture<uchar4, 1, cudaReadModeNormalizedFloat> colours;
+texture<float, 2> image;
+__global__ void blend(float *out) {
+  out[threadIdx.x] = tex2D(image, threadIdx.x, blockIdx.x) * tex1Dfetch(colours, threadIdx.x).w;
+}
+"""
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+def test_texture_references_of_older_sources_are_read_as_texture_objects():
+    compiled = compile_cuda(OLD_TEXTURES, (7, 0))
+    fetches = re.findall(r"\t(tex\.\S+)", compiled.ptx)
+    assert sorted(fetches) == ["tex.1d.v4.f32.s32", "tex.2d.v4.f32.f32"]
+    assert "ld.const" in compiled.ptx  # the objects, as references were
+    assert re.search(r"\.loc\s+\d+ 5 ", compiled.ptx)  # lines are those of the file
+
+
 @needs_nvrtc
 @pytest.mark.usefixtures("wheels_only")
 def test_an_error_in_device_code_names_its_line_beside_host_code():

@@ -181,7 +181,7 @@ export function showLoops(trips) {
 }
 
 function loopField(one) {
-  const at = one.source_line ? `source line ${one.source_line}` : `line ${one.line}`;
+  const at = one.source_line ? `source line ${one.source_line}` : `PTX line ${one.line}`;
   return el("label", { class: "wrap" }, `Loop ${one.loop} `,
     el("span", { class: "hint" }, `${at}; ${plain(one.trips)} ${one.how}`),
     el("input", {

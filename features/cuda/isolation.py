@@ -368,8 +368,8 @@ def _said(*command: str) -> str:
 # The true register count: what ptxas allocates for a compute capability.
 
 LIMITS = Limits(seconds=30)
-"""Twice what ptxas takes for the tensor-core product of NVIDIA's samples (13.7 s of CPU on busy cores,
-1.2 MB of PTX); some hundred times what the largest fixture kernel takes."""
+"""Twice what ptxas takes for the tensor-core product of NVIDIA's samples (1.2 MB of PTX: 13.7 s of
+CPU on busy cores); some hundred times what the largest fixture kernel takes."""
 
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of what somebody else ended, as a kernel short of memory does."""

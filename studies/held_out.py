@@ -105,7 +105,7 @@ def physical_parts(fits: Fits, gpu: str) -> dict[str, Part]:
     """Rows of one GPU by the physical model, its programs or readings left out."""
     choice, rows = cached_choice(fits), fits.tables[gpu]
     scored, left_out = rows.scored, leave_program_out(fits, gpu, choice.settings)
-    watts, median = row_folds(fits.tables, gpu, choice.best, 0, FOLDS)
+    watts, median = row_folds(fits, gpu, choice.best, 0, FOLDS)
     measured, kernels = rows.watts[scored], len(np.unique(rows.programs[scored]))
     return {
         "grouped": Part(measured, left_out.watts[scored], left_out.median_watts[scored], kernels),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from studies.data.activity_tables import served_folder
+from studies.fitting.physical.artifacts import POOLED_SETTINGS, leave_gpu_out
 from studies.fitting.physical.fit import (
     Fits,
     FitSettings,
@@ -18,9 +19,12 @@ from studies.fitting.physical.fit import (
     pooled_parameters,
     predict,
     row_folds,
+    solved,
+    unit_moments,
 )
 from studies.fitting.physical.rows import (
     SWEPT,
+    VOLTAGES,
     GpuRows,
     all_rows,
     counter_rows,
@@ -60,7 +64,7 @@ def small() -> Fits:
 
 
 LIMITS = {
-    "tesla-v100": 17.0,
+    "tesla-v100": 15.0,
     "quadro-rtx-8000": 14.0,
     "gtx-titan-x": 9.0,
     "gtx-980": 11.4,
@@ -134,13 +138,13 @@ def test_a_reading_is_never_on_both_sides_of_a_random_fold(small: Fits) -> None:
     """Counted rows share their reading with served ones: they leave together."""
     table = small.tables["tesla-p100"]
     assert len(set(table.measurements)) < len(table.measurements)
-    watts, median = row_folds(small.tables, "tesla-p100", SETTINGS, seed=0, folds=5)
+    watts, median = row_folds(small, "tesla-p100", SETTINGS, seed=0, folds=5)
     assert np.isfinite(watts[table.scored]).all()
     assert np.isnan(watts[~table.scored]).all()
     assert error_percent(table, watts) < error_percent(table, median)
     one = table.measurements == table.measurements[0]
     moved = replace(table, watts=np.where(one, 2.0, 1.0) * table.watts)
-    again, _ = row_folds({**small.tables, "tesla-p100": moved}, "tesla-p100", SETTINGS, 0, 5)
+    again, _ = row_folds(Fits({**small.tables, "tesla-p100": moved}), "tesla-p100", SETTINGS, 0, 5)
     # Voltage and prior are those of all rows; the reading itself teaches its own row nothing.
     assert again[0] == pytest.approx(watts[0], rel=0.05)
 
@@ -190,6 +194,32 @@ def test_a_family_lies_between_its_boards_and_all(fits: Fits) -> None:
         return float(np.abs(watts / table.watts - 1).mean())
 
     assert error(found.families["8.6"]) < error(found.weights) < 0.15
+
+
+def test_microbenchmarks_of_the_same_chip_tell_units_apart(fits: Fits) -> None:
+    """V100's fifteen programs do not say what integer work draws; a Titan V's full pipe does,
+    whatever a Titan V draws for running at all."""
+    table = fits.relatives["titan-v"]
+    weights = np.linspace(1.0, 3.0, len(WEIGHTS)) * [0.01, 0.01, 0.05, *(10.0,) * 10]
+    for floor in (1.0, 3.0):
+        shares = weights * [floor, floor, floor, *(1.0,) * 10] * table.conversion
+        exact = replace(table, watts=predict(table, shares, VOLTAGES[0]))
+        found = solved(unit_moments(exact) + 1e-12 * np.eye(len(WEIGHTS) + 1))
+        told = [WEIGHTS.index(name) for name in ("fma", "alu", "fp64", "load_store", "l2")]
+        assert found[told] == pytest.approx(weights[told], rel=0.02)
+    alone = Fits({**fits.tables})
+    integer, full = (WEIGHTS.index(name) for name in ("alu", "issue"))
+
+    def watts(known: Fits) -> float:  # of a chip full of integer work
+        shares, _ = known.fit("tesla-v100", SETTINGS)
+        return float(fits.tables["tesla-v100"].scale_watts * (shares[integer] + shares[full] / 2))
+
+    assert watts(fits) > 40.0 > watts(alone)
+    with_it, without = (
+        error_percent(fits.tables["tesla-v100"], leave_gpu_out(each, "tesla-v100", POOLED_SETTINGS))
+        for each in (fits, alone)
+    )
+    assert with_it < without
 
 
 def test_fitted_parameters_are_sound(fits: Fits) -> None:

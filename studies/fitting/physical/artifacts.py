@@ -148,7 +148,7 @@ def _cost(fits: Fits, gpu_id: str, settings: Averaged) -> ServedCost:
     table = fits.tables[gpu_id]
     served = table.take(table.scored)
     counted = table.take(table.counted & np.isin(table.programs, served.programs))
-    alone = Fits({**fits.tables, gpu_id: table.take(table.counted)})
+    alone = Fits({**fits.tables, **fits.relatives, gpu_id: table.take(table.counted)})
     watts = {kind: np.full(len(rows.watts), np.nan) for kind, rows in enumerate((served, counted))}
     for program in scored_programs(served):
         weights, voltage = alone.fit(gpu_id, settings, frozenset({program}))
@@ -190,7 +190,8 @@ def train(
     choice = choose(fits)
     progress("what serving from PTX costs a model fitted on counters")
     widening = served_widening(fits, choice.best)
-    learned = learned_by([*fits.tables.values()])  # each is drawn to what the others were fitted to
+    every = [*fits.tables.values(), *fits.relatives.values()]
+    learned = learned_by(every)  # each is drawn to what the others were fitted to
     cards = []
     for gpu_id, table in fits.varied.items():
         progress(f"{gpu_id}: {int(table.scored.sum())} rows of applications")
@@ -198,7 +199,6 @@ def train(
         card = _card(gpu_id, [table], evaluation, choice.best, learned)
         cards.append(_written(card, fitted_parameters(fits, gpu_id, choice.best), out_dir))
     progress("pooled: for GPUs that nobody measured")
-    every = [*fits.tables.values()]
     card = _card(POOLED, every, _pooled_evaluation(fits), POOLED_SETTINGS, learned)
     cards.append(_written(card, pooled_parameters(fits, POOLED_SETTINGS), out_dir))
     return cards
@@ -276,9 +276,7 @@ def _gpu_evaluation(fits: Fits, gpu_id: str, choice: Choice, widening: float) ->
     table = fits.tables[gpu_id]
     scored = table.scored
     left_out = leave_program_out(fits, gpu_id, choice.settings)
-    folds = [
-        row_folds(fits.tables, gpu_id, choice.best, seed, FOLDS) for seed in range(ASSIGNMENTS)
-    ]
+    folds = [row_folds(fits, gpu_id, choice.best, seed, FOLDS) for seed in range(ASSIGNMENTS)]
     rows = _rows([table])
     programs = table.programs[scored]
     outside = np.zeros(len(rows.watts), dtype=np.bool_)

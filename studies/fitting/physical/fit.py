@@ -55,9 +55,12 @@ class FitSettings:
 ENERGY_RIDGE = 0.03
 """Pull of pooled weights towards 0, as a share of what the rows say of each."""
 
-FAMILY_RIDGE = 0.3
-"""The same of a family's weights towards the pooled ones. Of 0.01 to 1 it predicts GTX 980 and
-Titan X by each other, and A100 and A40 boards by one of each, about best (docs/physical.md)."""
+FLOOR = ("base", "memory_clock", "clock")
+"""What a board draws for running at all: microbenchmarks of a board of the same chip do not say."""
+
+RELATED = 0.3
+"""Weight of such a board's rows together over that of a board whose programs were measured: that of
+microbenchmarks (``FitSettings.micro_weight``)."""
 
 Averaged = tuple[FitSettings, ...]
 """Settings whose weights are averaged: no choice among near equals is left to chance."""
@@ -70,10 +73,13 @@ class Fits:
     """Fits on any choice of the tables' programs. Not safe to share between threads."""
 
     def __init__(self, tables: Mapping[str, GpuRows]) -> None:
-        self.tables = tables
+        self.tables = {gpu_id: table for gpu_id, table in tables.items() if table.scored.any()}
+        self.relatives = {gpu_id: tables[gpu_id] for gpu_id in tables if gpu_id not in self.tables}
+        """Boards of which only microbenchmarks were measured: they tell what units draw."""
         self._moments: dict[tuple[str, VoltageCurve], _Moments] = {}
         self._voltages: dict[tuple[str, Programs], VoltageCurve] = {}
         self._priors: dict[tuple[tuple[str, ...], FitSettings, Programs], Floats] = {}
+        self._units = {gpu_id: unit_moments(table) for gpu_id, table in self.relatives.items()}
 
     @property
     def varied(self) -> dict[str, GpuRows]:
@@ -109,20 +115,36 @@ class Fits:
         Those of all GPUs, and by compute capability those of its boards, drawn to them.
         """
         known = list(gpus)
-        families: dict[str, list[str]] = {}
+        families = {table.gpu.compute_capability: [] for table in self.relatives.values()}  # type: ignore[var-annotated]
         for gpu_id in known:
             families.setdefault(self.tables[gpu_id].gpu.compute_capability, []).append(gpu_id)
         everywhere, apart = [], {name: [] for name in families}  # type: ignore[var-annotated]
         for one in settings:
             total = self._energies(known, one, without)
-            usual = np.diag(total)[:-1].copy()
-            nowhere = np.zeros(len(WEIGHTS))
-            everywhere.append(solved(total + _pull(ENERGY_RIDGE * usual, nowhere)))
+            pull = ENERGY_RIDGE * np.diag(total)[:-1]
+            everywhere.append(solved(total + _pull(pull, np.zeros(len(WEIGHTS)))))
             for name, boards in families.items():
-                own = self._energies(boards, one, without)
-                apart[name].append(solved(own + _pull(FAMILY_RIDGE * usual, everywhere[-1])))
+                own = self._family(name, boards, one, without)
+                apart[name].append(solved(own + total + _pull(pull, everywhere[-1])))
         named = {name: np.mean(each, axis=0) for name, each in apart.items()}
         return np.mean(everywhere, axis=0), named
+
+    def _family(
+        self, capability: str, boards: Sequence[str], settings: FitSettings, without: Programs
+    ) -> Floats:
+        """Mean moments of a family's boards, those with microbenchmarks alone weighing less."""
+        total, mass = len(boards) * self._energies(boards, settings, without), float(len(boards))
+        for units in self._related(capability):
+            total += RELATED * units
+            mass += RELATED
+        return np.asarray(total / mass)
+
+    def _related(self, capability: str) -> list[Floats]:
+        return [
+            self._units[gpu_id]
+            for gpu_id, table in self.relatives.items()
+            if table.gpu.compute_capability == capability
+        ]
 
     def _energies(self, gpus: Sequence[str], settings: FitSettings, without: Programs) -> Floats:
         """Mean moments of several GPUs' rows, ``[k + 1, k + 1]``."""
@@ -178,9 +200,13 @@ class Fits:
         size = len(WEIGHTS) + 1
         total, mass = np.zeros((size, size)), 0.0
         for gpu_id, voltage, factor in parts:
-            moments = self._moment(gpu_id, voltage)
+            moments, table = self._moment(gpu_id, voltage), self.tables[gpu_id]
+            own = factor**2 * moments.mass(settings, without)
             total += factor**2 * moments.total(settings, without)
-            mass += factor**2 * moments.mass(settings, without)
+            mass += own
+            shares = np.append(1 / np.where(table.conversion > 0, table.conversion, 1.0), 1.0)
+            for units in self._related(table.gpu.compute_capability):
+                total += RELATED * own * np.outer(shares, shares) * units
         # A program's rows weigh mass / programs; the constant makes ridge 1 about a tenth of that.
         pull = 0.09 * ridge**2 * mass / 50
         centre = np.zeros(len(WEIGHTS)) if prior is None else prior
@@ -194,6 +220,24 @@ class Fits:
         if key not in self._moments:
             self._moments[key] = _Moments(self.tables[gpu_id], voltage)
         return self._moments[key]
+
+
+@lru_cache(maxsize=8)
+def unit_moments(table: GpuRows) -> Floats:
+    """``[X y]' [X y]`` a row ``[k + 1, k + 1]`` of microbenchmarks, weights in the units of
+    ``physical.conversion`` and those of ``FLOOR`` free: what the rows say of the units, whatever
+    this board draws for running at all. The voltage curve is the one that fits them best."""
+    relative = (table.scale_watts / table.watts)[:, np.newaxis]
+    target = (table.watts - table.idle_watts) / table.watts
+    errors = [nnls(design * relative, target)[1] for design in table.designs.values()]
+    design = table.designs[VOLTAGES[int(np.argmin(errors))]]
+    rows = np.column_stack([design * relative * table.conversion, target])
+    whole = rows.T @ rows / len(rows)
+    free = [WEIGHTS.index(name) for name in FLOOR if whole[WEIGHTS.index(name)].any()]
+    inner = whole[np.ix_(free, free)]
+    left = whole - whole[:, free] @ np.linalg.solve(inner, whole[free])
+    left[free], left[:, free] = 0.0, 0.0
+    return np.asarray(left)
 
 
 def _pull(strength: Floats, centre: Floats) -> Floats:
@@ -307,16 +351,16 @@ def clock_medians(table: GpuRows) -> Floats:
 
 
 def row_folds(
-    tables: Mapping[str, GpuRows], gpu_id: str, settings: Averaged, seed: int, folds: int
+    fits: Fits, gpu_id: str, settings: Averaged, seed: int, folds: int
 ) -> tuple[Floats, Floats]:
     """Predict single readings left out at random: other clocks of their program are known.
 
     Returns watts and the training rows' median watts of every scored row, NaN elsewhere.
     """
-    table, everything = tables[gpu_id], Fits(tables)
-    others = [other for other in tables if other != gpu_id]
-    priors = [everything.prior(others, one, NOBODY) for one in settings]
-    voltage = everything.voltage(gpu_id)
+    table = fits.tables[gpu_id]
+    others = [other for other in fits.tables if other != gpu_id]
+    priors = [fits.prior(others, one, NOBODY) for one in settings]
+    voltage = fits.voltage(gpu_id)
     names = np.unique(table.measurements[table.scored])
     fold_of = dict(
         zip(names, np.random.default_rng(seed).permutation(len(names)) % folds, strict=True)
@@ -325,7 +369,7 @@ def row_folds(
     watts, median = np.full((2, len(table.watts)), np.nan)
     for number in range(folds):
         left_out = fold == number
-        part = Fits({gpu_id: table.take(~left_out)})
+        part = Fits({**fits.relatives, gpu_id: table.take(~left_out)})
         each = [
             part.solve([(gpu_id, voltage, 1.0)], NOBODY, one.ridge, one, prior)
             for one, prior in zip(settings, priors, strict=True)

@@ -469,6 +469,7 @@ def _all_rows(*_: Path | None) -> Mapping[str, GpuRows]:
     tables["quadro-rtx-8000"] = _with_prototype("quadro-rtx-8000")
     tables["gtx-980"] = counter_rows("wang_gtx_980_high")
     tables["gtx-titan-x"] = utilisation_rows("lisboa_gtx_titan_x")
+    tables["titan-v"] = utilisation_rows("lisboa_titan_v")  # microbenchmarks alone
     tables.update({gpu: sweep_rows(gpu) for gpu in SWEPT})
     return MappingProxyType(dict(sorted(tables.items())))
 

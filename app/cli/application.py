@@ -129,10 +129,13 @@ def app(
             dcgm-exporter's fields, or sacct --parsable2 with ConsumedEnergyRaw.
         csv: CSV file of the kernels to write.
         html: HTML report to write.
-        counters: Chrome JSON of launches and of each GPU's power over time to write, for Perfetto.
+        counters: Chrome JSON to write, for Perfetto: each GPU's power over time beside the trace's
+            events.
     """
     from wattcast.predictor.explain.page import STYLE
+    from wattcast.predictor.messages.application import MOST_EVENTS
     from wattcast.predictor.reports.html import page
+    from wattcast.predictor.traces import own_events
     from wattcast.predictor.traces.totals import changes
 
     told = prices.body()
@@ -164,7 +167,7 @@ def app(
     if html is not None:
         inputs.write(html, page(trace.name, answer.report(100), STYLE).encode())
     if counters is not None:
-        inputs.write(counters, answer.chrome())
+        inputs.write(counters, answer.chrome(own_events(trace, MOST_EVENTS)))
         if not launches:
             answer = answer.model_copy(update={"launch_columns": None})
     return Shown(answer, lambda: answer.report(top))

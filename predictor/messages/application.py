@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Annotated, Any, Literal
 
@@ -424,15 +424,17 @@ class ApplicationAnswer(shared.Reported):
                 for each in self.devices)  # fmt: skip
         return reports.comma_separated(CSV_COLUMNS, [*rows, *gaps])
 
-    def chrome(self) -> bytes:
+    def chrome(self, own: Sequence[Mapping[str, Any]] = ()) -> bytes:
         """Power over time as counter tracks of Chrome's trace format ("Trace Event Format", JSON
-        object with ``ph`` C; microseconds), one for each GPU, with its launches where the answer
-        has them. Perfetto opens it. Seconds count from the first launch."""
-        events: list[dict[str, Any]] = []
+        object with ``ph`` C; microseconds), one for each GPU, beside the input's ``own`` events or,
+        without any, the launches that the answer has. Perfetto opens it. Times count from the first
+        launch."""
+        events = [dict(each) for each in own]
         for device in self.devices:
             of, line = {"pid": device.device, "tid": 0}, device.timeline
             label = {"name": f"GPU {device.device} {device.gpu}"}
-            events.append({"ph": "M", "name": "process_name", **of, "args": label})
+            if not own:
+                events.append({"ph": "M", "name": "process_name", **of, "args": label})
             ends = [
                 start + own for start, own in zip(line.start_seconds, line.seconds, strict=True)
             ]
@@ -441,7 +443,7 @@ class ApplicationAnswer(shared.Reported):
             ):
                 event = {"ph": "C", "name": "power", "ts": at * 1e6, "args": {"watts": watts}}
                 events.append({**event, **of})
-        if launches := self.launch_columns:
+        if (launches := self.launch_columns) and not own:
             columns = (getattr(launches, name)[:MOST_EVENTS] for name in LaunchColumns.model_fields)
             for start, seconds, joules, device_id, stream, kernel in zip(*columns, strict=True):
                 event = {"ph": "X", "name": self.kernels[kernel].name, "ts": start * 1e6}
@@ -451,7 +453,7 @@ class ApplicationAnswer(shared.Reported):
 
 
 MOST_EVENTS = 200_000
-"""Launches in ``chrome``: about 30 MB, which a browser opens in seconds."""
+"""Launches in ``chrome``, or events of its input: about 30 MB, which a browser opens in seconds."""
 
 HOWS = {
     "code": "by their code",

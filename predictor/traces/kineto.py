@@ -19,6 +19,7 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
@@ -69,18 +70,46 @@ EVERY = 100_000
 """Events between two signs of progress."""
 
 
-def read(path: Path, name: str, progress: Progress, most_characters: int | None = None) -> Trace:
-    """The trace of a file, gzipped or not. Raises DataError, and ServiceError ``too-large``."""
+@contextmanager
+def _opened(path: Path, name: str, most_characters: int | None) -> Iterator[_Window]:
+    """A file, gzipped or not. Raises DataError, and ServiceError ``too-large``."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             opened: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
             decoded = io.TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
-            window = _Window(name, decoded, most_characters)
-            return _Reader(name, window, progress, most_characters is not None).trace()
+            yield _Window(name, decoded, most_characters)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{name}: the gzip is cut off: {error}", file=name) from error
+
+
+def read(path: Path, name: str, progress: Progress, most_characters: int | None = None) -> Trace:
+    """The trace of a file. Raises DataError, and ServiceError ``too-large``."""
+    with _opened(path, name, most_characters) as window:
+        return _Reader(name, window, progress, most_characters is not None).trace()
+
+
+def own_events(path: Path, most: int) -> list[dict[str, Any]]:
+    """The first so many events as they stand, with microseconds that count from the first launch.
+    Numbers with decimals among their arguments are text. Raises DataError."""
+    found: list[tuple[dict[str, Any], int]] = []
+    first: int | None = None
+    with _opened(path, path.name, None) as window:
+        for member, event in _Reader(path.name, window, lambda what, count: None, False).members():
+            if member is not None or not isinstance(event, dict):
+                continue
+            start, length = (_nanoseconds(event.get(each)) for each in ("ts", "dur"))
+            if length is not None:
+                event["dur"] = length / 1000
+                if start is not None and text(event.get("cat"), MOST_CATEGORY).lower() in KERNELS:
+                    first = start if first is None else min(first, start)
+            if len(found) < most and (start is not None or "ts" not in event):
+                found.append((event, start or 0))
+    return [
+        {**event, "ts": (start - (first or 0)) / 1000} if "ts" in event else event
+        for event, start in found
+    ]
 
 
 _WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
@@ -183,7 +212,7 @@ class _Reader:
 
     def trace(self) -> Trace:
         events = 0
-        for member, value in self._members():
+        for member, value in self.members():
             if member is None:
                 events += 1
                 if isinstance(value, dict) and value.get("ph") == "X":
@@ -196,7 +225,7 @@ class _Reader:
         known = self._operators.called.all()
         return self._build.built(operator, launched, self._steps, called, known)
 
-    def _members(self) -> Iterator[tuple[str | None, Any]]:
+    def members(self) -> Iterator[tuple[str | None, Any]]:
         """Members of the file, and events under the name ``None``."""
         window = self._window
         if window.peek() == "[":  # the format's other form: a list of events

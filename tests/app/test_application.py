@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -744,6 +745,12 @@ def test_counter_tracks_hold_the_joules_of_the_answer(run: Run, tmp_path: Path) 
             assert own[-1]["args"]["watts"] == 0
         assert joules == pytest.approx(answer["energy"]["joules"], rel=1e-6)
         launches = [each for each in events if each["ph"] == "X"]
+        if name == "few":  # the trace's own events stand beside it, the operators of the CPU too
+            own = json.loads(gzip.decompress(TRAINING.read_bytes()))["traceEvents"]
+            assert len(events) == len(own) + len(power)
+            assert any(each.get("cat") == "cpu_op" for each in launches)
+            launches = [e for e in launches if e.get("cat") in ("kernel", "gpu_memcpy")]
+            assert min(each["ts"] for each in launches) == 0
         assert len(launches) == answer["launches"]
         if name == "few":  # power changes where a launch begins or ends
             edges = {round(each["ts"], 3) for each in launches}

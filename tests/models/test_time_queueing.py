@@ -210,14 +210,9 @@ def test_no_clock_that_rises_costs_time(
     ("name", "value"),
     [
         ("resident_warps", 0),
-        ("warps_per_block", -1),
-        ("blocks", 0),
         ("blocks", float("inf")),
         ("instructions", -1),
-        ("transactions", float("nan")),
         ("hit_rate", 1.5),
-        ("mlp", 0),
-        ("outer_iterations", 0),
         ("inner_iterations", -1),
     ],
 )

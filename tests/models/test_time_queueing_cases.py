@@ -9,21 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from studies.papers.wang_chu.forms import CORRECTED, PRINTED, read_case_form
-from wattcast.features.gpus import load_gpu
+from tests.models.test_time_queueing import GTX_980, W1
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.wang_chu.inputs import gpu_parameters
 from wattcast.models.papers.wang_chu.model import case_form
 from wattcast.models.papers.wang_chu.network import QueueingLaunch
 
-GTX_980 = gpu_parameters(load_gpu("gtx-980")).gpu
-W1 = QueueingLaunch(
-    instructions=60,
-    transactions=6,
-    hit_rate=0.25,
-    resident_warps=64,
-    warps_per_block=8,
-    blocks=1024,
-)
 # One shared access per transfer, six transactions in all.
 W4 = replace(W1, shared_transactions=1, outer_iterations=1, inner_iterations=1)
 # 32 transfers of two transactions, 32 shared accesses after each; avr_comp 2 cycles.
@@ -132,13 +122,6 @@ def test_eq_5a_as_printed_scales_the_core_clocked_part_of_the_latency_too() -> N
         # Eq. 11 lies (g - 1) agl_del above Eq. 13 where they meet.
         (W1, (969, 1000), (970, 1000), ("few warps, short (13)", "memory (11)"), 1.011),
         # So does Eq. 9, by (g - 1) avr_comp.
-        (
-            replace(W1, instructions=1740, transactions=36, hit_rate=0.174, resident_warps=47),
-            (1000, 653),
-            (1000, 654),
-            ("few warps, short (13)", "compute (9)"),
-            1.010,
-        ),
         # Eq. 21 charges each block for all it waits, Eq. 17 for none of it.
         (
             replace(W1, shared_transactions=48, outer_iterations=6, inner_iterations=8),

@@ -16,10 +16,7 @@ from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.thesis.scheduling import SchedulingTimeModel
-from wattcast.models.papers.thesis.work import known_trips, work_of
 from wattcast.models.time.base import TIME_MODELS, get_time_model
-
-CLASSIC = ("delay", "scheduling", "roofline", "volkov")
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +26,6 @@ def analysis() -> KernelAnalysis:
         module, None, Launch.of((32, 32), (32, 32)), K20, loops={"default": 32},
         registers_per_thread=32, analysis="symbolic",
     )  # fmt: skip
-
-
-def test_the_classic_models_are_there() -> None:
-    assert set(CLASSIC) <= set(TIME_MODELS)
-    assert "oracle" not in TIME_MODELS
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -85,23 +77,6 @@ def test_every_model_keeps_the_interface(name: str, analysis: KernelAnalysis) ->
     assert slower.estimate.value >= estimate.value
     with pytest.raises(LaunchError):
         model.predict(analysis, K20, ClockPair(0, K20.memory_mhz))
-
-
-def test_the_second_model_of_the_thesis_is_the_same_behind_the_interface(
-    analysis: KernelAnalysis,
-) -> None:
-    model = SchedulingTimeModel()
-    prediction = model.predict(analysis, K20)
-    work = work_of(analysis)
-    result = model.predict_work(work, K20)
-    machine = model.machine(work, K20, default_clocks(K20))
-    costs = machine.costs(known_trips(work)[0], work.registers_per_thread)
-    assert prediction.estimate == result.estimate
-    assert prediction.diagnostics == result.diagnostics
-    assert sum(prediction.parts.values()) == pytest.approx(result.estimate.value, rel=1e-12)
-    assert prediction.parts["shared_penalty"] == pytest.approx(
-        costs.shared_cycles / 706e6, rel=1e-12
-    )
 
 
 def test_it_says_that_it_does_not_know_the_memory_clock(analysis: KernelAnalysis) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.papers.thesis.instruction_roofline import attainable, instruction_roofline
+from studies.papers.thesis.instruction_roofline import instruction_roofline
 from tests.models.time_works import K20, KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import LaunchError, ModelError
@@ -19,7 +19,6 @@ from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.roofline import RooflineTimeModel, matrix_flops, roofline_parts
-from wattcast.models.time.calibration import peaks_per_second
 
 MODEL = RooflineTimeModel()
 V100 = load_gpu("tesla-v100")
@@ -68,28 +67,6 @@ def matrices() -> KernelAnalysis:
 # --- on plain numbers ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("gpu_id", "precision", "tera"),
-    [
-        # 192 x 13 x 2 x 706 MHz and 64 x 13 x 2 x 706 MHz; NVIDIA prints 3.52 and 1.17
-        ("tesla-k20", "fp32", 3.524),
-        ("tesla-k20", "fp64", 1.175),
-        # no FP16 lanes: the compiler converts
-        ("tesla-k20", "fp16", 3.524),
-        ("tesla-k20", "tensor", 0.0),
-        # 64 x 80 x 2 x 1380 MHz; NVIDIA prints 14, 7, 28 and 112 for the PCIe board
-        ("tesla-v100", "fp32", 14.13),
-        ("tesla-v100", "fp64", 7.066),
-        ("tesla-v100", "fp16", 28.26),
-        ("tesla-v100", "tensor", 113.0),
-    ],
-)
-def test_peaks_are_the_vendors(gpu_id: str, precision: str, tera: float) -> None:
-    gpu = load_gpu(gpu_id)
-    peaks = {str(name): each for name, each in peaks_per_second(gpu, gpu.core_mhz).items()}
-    assert peaks[precision] / 1e12 == pytest.approx(tera, rel=1e-3)
-
-
 # --- of a launch ---------------------------------------------------------------------------
 
 
@@ -108,11 +85,6 @@ def test_what_stays_in_l2_costs_no_memory() -> None:
     prediction = MODEL.predict(vector_add(50_176), K20)
     assert prediction.parts["memory"] == 0
     assert prediction.regime == "compute"
-
-
-def test_multiply_adds_fill_the_lanes() -> None:
-    """1024 x 1024 threads of 1024 multiply-adds: 2**30 / (192 x 13 x 706e6) = 609.33 us."""
-    assert MODEL.predict(matmul(32), K20).parts["fp32"] == pytest.approx(609.33e-6, rel=1e-4)
 
 
 def test_matrices_run_on_tensor_cores() -> None:
@@ -168,13 +140,6 @@ def test_an_empty_kernel_is_no_launch_of_0_seconds() -> None:
 
 
 # --- the thesis' appendix --------------------------------------------------------------------
-
-
-def test_attainable_performance_by_hand() -> None:
-    """P = min(pi, I beta): 2 x 3e9 below the roof of 1e10, 5 x 3e9 above it."""
-    assert attainable(1e10, 2, 3e9) == 6e9
-    assert attainable(1e10, 5, 3e9) == 1e10
-    assert attainable(1e10, float("inf"), 3e9) == 1e10
 
 
 def test_the_appendix_roofline_of_vector_add() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from studies.evaluation import BASELINES, evaluate
-from studies.fitting.out_of_fold import Fit, OutOfFold, plain
+from studies.evaluation import evaluate, nearest_watts
+from studies.fitting.out_of_fold import Fit, OutOfFold, median_watts, plain
 from studies.papers.thesis import regressors as repeated
 from studies.papers.thesis.data import (
     Effort,
@@ -146,8 +146,8 @@ def test_printed_figures_are_complete_and_possible() -> None:
             # An R2 below 1, and no mean of absolute errors above that of squares.
             assert scores.r2 < 1
             assert scores.mae_watts < scores.rmse_watts
-    for column in facts.table_5_10.values():
-        assert sorted(column.ranking) == sorted(MODEL_INPUTS)
+    for ranking in facts.table_5_10.values():
+        assert sorted(ranking) == sorted(MODEL_INPUTS)
     assert len({len(row) for row in facts.table_5_12.values()}) == 1
 
 
@@ -174,10 +174,10 @@ def test_a_choice_never_sees_the_outer_test_rows() -> None:
 
     def spy(train: Rows) -> Predict:
         seen.update(train.watts.tolist())
-        return BASELINES["median_watts"](train)
+        return median_watts(train)
 
     train = rows.take(np.flatnonzero(rows.groups >= 5))
-    predict = tuned({"a": spy, "b": BASELINES["nearest_watts"]}, "grouped")(train)
+    predict = tuned({"a": spy, "b": nearest_watts}, "grouped")(train)
     predict(
         rows.take(np.empty(0, dtype=np.int64)), rows.take(np.flatnonzero(rows.groups < 5)).hidden()
     )

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from studies.evaluation import (
-    BASELINES,
     CONSTANT,
-    Baseline,
     BesideBaselines,
     IntervalScoreName,
     evaluate,
     interval_scores,
+    nearest_watts,
 )
 from studies.fitting.nested import EXPONENTS
 from studies.fitting.out_of_fold import cross_conformal, plain
@@ -20,37 +19,14 @@ from wattcast.models.intervals import Residuals
 from wattcast.training.evaluation.scores import Rows
 
 
-@pytest.mark.parametrize(
-    ("name", "known", "expected"),
-    [
-        ("median_watts", [], [20, 20, 20]),
-        ("median_watts", [3], [25, 25, 25]),  # of 10, 20, 30 and 100
-        ("clock_median_watts", [], [15, 30, 20]),  # of 10 and 20; 30 alone; none at the third
-        ("clock_median_watts", [3], [15, 30, 100]),
-        ("nearest_watts", [], [10, 30, 30]),
-        ("nearest_watts", [3], [10, 30, 100]),
-        ("own_median_watts", [], [20, 20, 20]),
-        ("own_median_watts", [3], [100, 100, 100]),
-    ],
-)
-def test_baselines_of_hand_checked_rows(
-    name: Baseline, known: list[int], expected: list[float]
-) -> None:
+def test_the_nearest_row_of_hand_checked_rows() -> None:
     # The second feature, a thousand times larger, must not drown the first; the third is constant,
     # the fourth missing throughout.
-    rows = Rows.of(
-        [
-            [x, y, 0.1, np.nan]
-            for x, y in [(1, 0), (2, 3e3), (3, 0), (9, 0), (1, 9), (4, 5), (8, 0)]
-        ],
-        [10, 20, 30, 100, 0, 0, 0],
-        list("abcdxyz"),
-        clocks=[500, 500, 700, 900, 500, 700, 900],
-    )
-    predict = BASELINES[name](rows.take(np.arange(3)))
-    test = rows.take(np.array([4, 5, 6])).hidden()
-    found = predict(rows.take(np.array(known, dtype=np.int64)), test)
-    np.testing.assert_array_equal(found, expected)
+    places = [(1, 0), (2, 3e3), (3, 0), (1, 9), (4, 5), (8, 0)]
+    rows = Rows.of([[x, y, 0.1, np.nan] for x, y in places], [10, 20, 30, 0, 0, 0], list("abcxyz"))
+    predict = nearest_watts(rows.take(np.arange(3)))
+    found = predict(rows.take(np.arange(0)), rows.take(np.arange(3, 6)).hidden())
+    np.testing.assert_array_equal(found, [10, 30, 30])
 
 
 def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:
@@ -64,10 +40,6 @@ def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:
     factor, equal = found.interval_scores(), found.interval_scores(CONSTANT)
     assert 0.86 <= factor["coverage"].mean <= 0.98
     assert 0.86 <= factor["kernel_macro_coverage"].mean <= 0.98
-    median = found.interval_scores(of="median_watts")
-    assert 0.86 <= median["coverage"].mean <= 0.98
-    assert median["interval_score_watts"].mean > 2 * factor["interval_score_watts"].mean
-    assert found.interval_scores(of="nearest_watts") != median
     assert factor["interval_score_watts"].mean < 0.9 * equal["interval_score_watts"].mean
     # The errors being in proportion, that is what other folds choose, and the card.
     assert found.best_exponent(EXPONENTS, 0.0) == 0.0

@@ -45,7 +45,6 @@ from studies.fitting.physical.fit import (
     scored_programs,
 )
 from studies.fitting.physical.rows import COUNTED_CAMPAIGNS, Floats, GpuRows, all_rows
-from wattcast.features.errors import WattcastError
 from wattcast.features.schemas import activity_schema, get_schema
 from wattcast.models.cards import (
     FeatureFacts,
@@ -481,11 +480,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m studies fit-physical")
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     options = parser.parse_args(arguments)
-    try:
-        cards = train(options.out, lambda line: print(line, file=sys.stderr, flush=True))
-    except WattcastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    cards = train(options.out, lambda line: print(line, file=sys.stderr, flush=True))
     for card in cards:
         for protocol in ("random", "grouped"):
             found = card.score("as_published", protocol)

@@ -24,7 +24,6 @@ from studies.fitting.scaling.scores import (
     score_table,
 )
 from studies.papers.guerreiro.applications import from_counters
-from wattcast.features.errors import WattcastError
 from wattcast.models.store import PACKAGED_ARTIFACTS
 
 # Before any numeric library starts its threads: the folds run side by side, one thread each.
@@ -52,17 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def progress(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    try:
-        scored = [*run_studies(jobs=options.jobs, progress=progress), from_counters()]
-        if options.known:
-            print(known_table(scored))
-            return 0
-        if not options.report:
-            for campaigns in FITTED_TOGETHER:
-                write_campaigns(campaigns, scored, options.out, progress=progress)
-        print(score_table(scored))
-        print(choice_table(scored))
-    except WattcastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    scored = [*run_studies(jobs=options.jobs, progress=progress), from_counters()]
+    if options.known:
+        print(known_table(scored))
+        return 0
+    if not options.report:
+        for campaigns in FITTED_TOGETHER:
+            write_campaigns(campaigns, scored, options.out, progress=progress)
+    print(score_table(scored))
+    print(choice_table(scored))
     return 0

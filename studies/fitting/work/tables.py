@@ -39,7 +39,7 @@ from studies.fitting.work.folds import (
     fitted_constants,
 )
 from studies.papers.wang_chu.errors import DATA_SETS, DataSet, read_data_set
-from wattcast.features.errors import DataError, WattcastError
+from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.memory import SECTOR_BYTES
@@ -161,15 +161,11 @@ def main(arguments: list[str] | None = None) -> int:
     def progress(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    try:
-        if options.score:
-            print(score_packaged(options.score))
-        else:
-            trained = train(options.out, options.table, options.assignments, progress)
-            print(report(trained))
-    except WattcastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    if options.score:
+        print(score_packaged(options.score))
+    else:
+        trained = train(options.out, options.table, options.assignments, progress)
+        print(report(trained))
     return 0
 
 

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from studies.pages.page import Section
 from studies.papers.thesis.data import ASSIGNMENTS, Effort
 from studies.papers.thesis.feature_sections import (
-    cost_section,
     dependence_section,
     dynamic_section,
     ranking_section,
@@ -35,7 +34,7 @@ from studies.papers.thesis.model_sections import (
 )
 from studies.papers.thesis.study import Study
 from studies.papers.thesis.times import times_section
-from wattcast.features.errors import MissingExtraError, WattcastError
+from wattcast.features.errors import MissingExtraError
 
 NEEDED = ("hdbscan", "pandera", "scipy")
 """Packages of the extra ``train`` that parts import."""
@@ -47,7 +46,6 @@ def main(arguments: list[str] | None = None) -> int:
         if find_spec(name) is None:
             raise MissingExtraError(name, "train")
     from studies.pages.page import to_markdown
-    from studies.papers.thesis.command import PARTS, USUAL
 
     parser = argparse.ArgumentParser(prog="python -m studies thesis", description=__doc__)
     parser.add_argument("part", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
@@ -61,11 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.assignments, options.jobs, lambda line: print(line, file=sys.stderr, flush=True)
     )
     study = Study(effort)
-    try:
-        sections = [PARTS[name](study) for name in options.part or USUAL]
-    except WattcastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    sections = [PARTS[name](study) for name in options.part or USUAL]
     print(to_markdown("The thesis, reproduced", sections))
     return 0
 
@@ -86,7 +80,6 @@ PARTS: Mapping[str, Callable[[Study], Section]] = MappingProxyType(
         "outliers": outliers_section,
         "dwarfs": dwarfs_section,
         "dynamic": dynamic_section,
-        "cost": cost_section,
         "regressions": regressions_section,
         "compared": compared_section,
         "pictures": pictures_section,

@@ -164,14 +164,6 @@ class Linear(_Facts):
     linear_r2: float
 
 
-class Cost(_Facts):
-    """A column of Table 5.10: memory in MiB, time in seconds, features by importance."""
-
-    memory_mib: dict[Size, float]
-    seconds: dict[Size, float]
-    ranking: tuple[str, ...]
-
-
 class Outliers(_Facts):
     """Section 5.8.2: outliers found, and the rows they were found among."""
 
@@ -198,7 +190,7 @@ class Printed(_Facts):
     section_5_7: Linear
     table_5_8: dict[str, dict[str, Scores]]
     table_5_9: dict[str, RepeatedScores]
-    table_5_10: dict[str, Cost]
+    table_5_10: dict[str, tuple[str, ...]]
     section_5_8_2: Outliers
     table_5_11: dict[str, Scores]
     table_5_12: dict[str, dict[str, float]]

@@ -1,4 +1,4 @@
-"""The thesis' power study reproduced: features, what the models make of them, counters, cost."""
+"""The thesis' power study reproduced: features, what the models make of them, counters."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import numpy as np
 import pandas as pd
 
 from studies.pages.page import Section, Table
-from studies.papers.thesis.data import PROTOCOLS, Size, beside_median, printed, rows_of
+from studies.papers.thesis.data import PROTOCOLS, beside_median, printed, rows_of
 from studies.papers.thesis.features import (
     LIMIT,
-    MODELS,
-    SIZES,
     THESIS,
     TOLERANCE,
-    Measured,
     Selection,
     agreement,
-    measure,
     printed_ranking,
     rankings,
     select_features,
@@ -212,49 +208,6 @@ def _agreements(model: str, by_gpu: Mapping[str, tuple[str, ...]]) -> list[str]:
     pairs = [agreement(a, b) for at, a in enumerate(ranked) for b in ranked[at + 1 :]]
     least = f"{min(pairs):.2f}" if pairs else "-"
     return [*(f"{agreement(each, told):.2f}" for each in ranked), least]
-
-
-def cost_section(study: Study) -> Section:
-    """Memory and time of Table 5.10, on this machine."""
-    rows = []
-    for model in MODELS:
-        for size in SIZES:
-            study.effort.progress(f"cost of {model}, {size} data")
-            rows.append(_cost_cells(model, size, measure(model, size)))
-    return Section(
-        "Memory and time of training (Table 5.10)",
-        (
-            "A 5-fold cross-validation on Tesla K20's data, in a process of its own with one "
-            "thread, on the machine that made this page: the only figures here that another "
-            "run does not repeat. The thesis does not say what its figures cover; its memory for "
-            "the larger data is less than for the smaller.",
-            Table(
-                (
-                    "model",
-                    "data",
-                    "time s",
-                    "printed",
-                    "most memory MiB",
-                    "of it by fits",
-                    "printed",
-                ),
-                rows,
-            ),
-        ),
-    )
-
-
-def _cost_cells(model: str, size: Size, found: Measured) -> list[str]:
-    told = printed().table_5_10[model]
-    return [
-        model,
-        size,
-        f"{found.seconds:.1f}",
-        f"{told.seconds[size]:.1f}",
-        f"{found.peak_mib:.0f}",
-        f"{found.growth_mib:.0f}",
-        f"{told.memory_mib[size]:.0f}",
-    ]
 
 
 def dynamic_section(study: Study) -> Section:

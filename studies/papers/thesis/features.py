@@ -11,14 +11,8 @@ one is preferred (``PREFERRED``), else the one that stands first in Table 5.4.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,13 +26,10 @@ from studies.papers.thesis.data import (
     Correlation,
     Effort,
     Judged,
-    Size,
-    by_size,
     judge,
     median_filled,
     printed,
     rows_of,
-    study_tables,
 )
 from studies.papers.thesis.regressors import REGRESSORS, scaled
 from wattcast.training.data.cleaning import MODEL_INPUTS
@@ -222,23 +213,10 @@ def _found(frame: pd.DataFrame, pair: Correlation) -> float:
     return float(one.corr(other, method=pair.kind))
 
 
-# --- XGBoost beside CatBoost: importance rankings, memory and time (thesis  --------------------
+# --- XGBoost beside CatBoost: importance rankings (thesis Table 5.10) -------------------------
 
 
 MODELS = ("xgboost", "catboost")
-SIZES: tuple[Size, ...] = ("smaller", "larger")
-
-
-class Measured(NamedTuple):
-    """A 5-fold cross-validation in one process with one thread.
-
-    ``peak_mib`` is the most memory the process held, with interpreter, libraries and data;
-    ``growth_mib`` what of it the fits added.
-    """
-
-    seconds: float
-    peak_mib: float
-    growth_mib: float
 
 
 def rankings(tables: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -259,19 +237,7 @@ def agreement(one: tuple[str, ...], other: tuple[str, ...]) -> float:
 
 def printed_ranking(model: str) -> tuple[str, ...]:
     """The ranking of Table 5.10."""
-    return printed().table_5_10[model].ranking
-
-
-def measure(model: str, size: Size) -> Measured:
-    """Time and memory of a model on one of the K20 data sets, in a process of its own.
-
-    Raises RuntimeError with its last words if that process fails.
-    """
-    command = [sys.executable, "-m", "studies.papers.thesis.features", model, size]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if ended.returncode:
-        raise RuntimeError(f"measuring {model} failed: {ended.stderr.strip()[-500:]}")
-    return Measured(**json.loads(ended.stdout))
+    return printed().table_5_10[model]
 
 
 def _ranking(model: str, frame: pd.DataFrame) -> tuple[str, ...]:
@@ -286,28 +252,3 @@ def _ranking(model: str, frame: pd.DataFrame) -> tuple[str, ...]:
 def _gains(model: Any) -> list[float]:
     gains = model.get_score(importance_type="gain")  # features no split uses are left out
     return [float(gains.get(f"f{at}", 0.0)) for at in range(len(MODEL_INPUTS))]
-
-
-def _memory_mib(field: str) -> float:
-    # Not getrusage: its maximum begins with that of the process that started this one.
-    for line in Path("/proc/self/status").read_text("ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
-
-
-def _measure_here(model: str, size: Size) -> Measured:
-    rows = rows_of(by_size(study_tables(("tesla-k20",))["tesla-k20"])[size])
-    get_family(model).fit(rows.vectors[:50], rows.watts[:50])  # loads the library
-    before, start = _memory_mib("VmRSS"), time.perf_counter()
-    cross_validate(rows, REGRESSORS[model], "random", [0])
-    seconds, peak = time.perf_counter() - start, _memory_mib("VmHWM")
-    return Measured(seconds, peak, peak - before)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Prints time and memory of one model as JSON.")
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("size", choices=SIZES)
-    options = parser.parse_args()
-    print(json.dumps(_measure_here(options.model, options.size)._asdict()))

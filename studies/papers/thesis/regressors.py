@@ -37,7 +37,7 @@ from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 from xgboost import XGBRegressor
 
-from studies.evaluation import AnyProtocol, BesideBaselines, evaluate
+from studies.evaluation import BesideBaselines, evaluate
 from studies.fitting.out_of_fold import Fit, FitPredict, plain
 from studies.papers.thesis.data import PROTOCOLS, Effort, Judged, judge, median_filled, rows_of
 from studies.papers.thesis.networks import Network
@@ -78,146 +78,6 @@ def boosted(name: str) -> FitPredict:
     return fit_predict
 
 
-def _random_forest() -> Any:
-    return RandomForestRegressor(500, max_depth=14, random_state=SEED)
-
-
-def _extra_trees() -> Any:
-    return ExtraTreesRegressor(220, max_depth=16, random_state=SEED)
-
-
-def _gradient_boosting() -> Any:
-    return GradientBoostingRegressor(
-        n_estimators=250,
-        max_depth=5,
-        learning_rate=0.17,
-        random_state=SEED,
-    )
-
-
-def _decision_tree() -> Any:
-    return DecisionTreeRegressor(max_depth=14, min_samples_split=5, random_state=SEED)
-
-
-def _svr() -> Any:
-    return SVR(C=200, epsilon=1, gamma=0.5, kernel="rbf")
-
-
-def _ann() -> Any:
-    # Table 5.8's score on Tesla K20 is that of this row of Table 5.6 (smaller data: 150 epochs).
-    return Network((64, 64, 128), "uniform", epochs=120)
-
-
-REGRESSORS: Mapping[str, FitPredict] = MappingProxyType(
-    {
-        "random-forest": scaled(_random_forest),
-        "extra-trees": scaled(_extra_trees),
-        "gradient-boosting": scaled(_gradient_boosting),
-        "xgboost": boosted("xgboost"),
-        "catboost": boosted("catboost"),
-        "decision-tree": scaled(_decision_tree),
-        "svr": scaled(_svr, StandardScaler),
-        "ann": scaled(_ann, partial(MinMaxScaler, clip=True)),
-    }
-)
-"""In the order of Table 5.8."""
-
-LINEAR = "linear"
-"""Multi-linear regression (section 5.7): least squares on the same inputs."""
-
-
-def judge_regressors(
-    tables: Mapping[str, pd.DataFrame],
-    effort: Effort,
-    models: Sequence[str] = tuple(REGRESSORS),
-) -> dict[str, dict[str, Judged]]:
-    """GPU -> model -> its predictions of rows and of kernels left out (Table 5.8)."""
-    found: dict[str, dict[str, Judged]] = {}
-    for gpu, frame in tables.items():
-        rows = rows_of(frame)
-        found[gpu] = {}
-        for model in models:
-            effort.progress(f"{gpu}: {model}")
-            found[gpu][model] = judge(model, rows, REGRESSORS[model], effort)
-    return found
-
-
-def judge_linear(tables: Mapping[str, pd.DataFrame], effort: Effort) -> dict[str, Judged]:
-    """GPU -> multi-linear regression on the selected features."""
-    return {
-        gpu: judge(LINEAR, rows_of(frame), scaled(LinearRegression), effort)
-        for gpu, frame in tables.items()
-    }
-
-
-# --- Nested cross-validation: whatever is tuned is tuned on training rows o --------------------
-
-
-Loss = Callable[[BesideBaselines], float]
-"""What a choice makes least, of inner out-of-fold predictions."""
-
-
-def mean_absolute_error(result: BesideBaselines) -> float:
-    """Mean absolute error in watts over all assignments."""
-    error = np.abs(result.predicted_watts - result.rows.watts)
-    return float(np.nanmean(error))
-
-
-def choose(
-    rows: Rows,
-    candidates: Mapping[str, Fit],
-    protocol: AnyProtocol,
-    *,
-    seeds: Sequence[int] = (0,),
-    folds: int = FOLDS,
-    shots: int = 0,
-    loss: Loss = mean_absolute_error,
-    jobs: int = 1,
-) -> dict[str, float]:
-    """The loss of every candidate on folds within ``rows``, in the order given.
-
-    Raises ValueError without candidates, or where the rows do not allow the protocol.
-    """
-    if not candidates:
-        raise ValueError("there is nothing to choose from")
-    return {
-        name: loss(evaluate(rows, fit, protocol, seeds, folds=folds, shots=shots, jobs=jobs))
-        for name, fit in candidates.items()
-    }
-
-
-def tuned(
-    candidates: Mapping[str, Fit],
-    protocol: AnyProtocol,
-    *,
-    seeds: Sequence[int] = (0,),
-    folds: int = FOLDS,
-    shots: int = 0,
-    loss: Loss = mean_absolute_error,
-    told: Callable[[str], None] = lambda name: None,
-) -> Fit:
-    """A model: the candidate with the least loss within its training rows (a tie: the first).
-
-    ``told`` hears the name of every choice. Where the training rows are too few for the inner
-    protocol, fitting raises ValueError.
-    """
-
-    def fit(train: Rows) -> Predict:
-        losses = choose(
-            train, candidates, protocol, seeds=seeds, folds=folds, shots=shots, loss=loss
-        )
-        name = min(losses, key=lambda each: losses[each])
-        told(name)
-        return candidates[name](train)
-
-    return fit
-
-
-# --- Table 5.7 looked for: the eight regressors tuned by nested cross-valid --------------------
-
-
-INNER_FOLDS = 3
-
 _TREES = {"random_state": SEED, "n_jobs": 1}
 _MAKERS: Mapping[str, tuple[Any, Mapping[str, Any], Mapping[str, tuple[Any, ...]]]] = {
     "random-forest": (RandomForestRegressor, {"n_estimators": 500, **_TREES},
@@ -254,7 +114,95 @@ PRINTED: Mapping[str, Mapping[str, Any]] = {
 }
 """Table 5.7, and Table 5.6's network of Table 5.8."""
 
-TUNED = tuple(_MAKERS)
+
+def _scaled(model: str, parameters: Mapping[str, Any]) -> FitPredict:
+    """A regressor with these of its parameters, its inputs scaled as it needs them."""
+    make, fixed, _ = _MAKERS[model]
+    scalers: Mapping[str, Make] = {"svr": StandardScaler, "ann": partial(MinMaxScaler, clip=True)}
+    return scaled(partial(make, **fixed, **parameters), scalers.get(model, MinMaxScaler))
+
+
+REGRESSORS: Mapping[str, FitPredict] = MappingProxyType(
+    {
+        name: boosted(name) if name in ("xgboost", "catboost") else _scaled(name, PRINTED[name])
+        for name in _MAKERS
+    }
+)
+"""In the order of Table 5.8."""
+
+LINEAR = "linear"
+"""Multi-linear regression (section 5.7): least squares on the same inputs."""
+
+
+def judge_regressors(
+    tables: Mapping[str, pd.DataFrame],
+    effort: Effort,
+    models: Sequence[str] = tuple(REGRESSORS),
+) -> dict[str, dict[str, Judged]]:
+    """GPU -> model -> its predictions of rows and of kernels left out (Table 5.8)."""
+    found: dict[str, dict[str, Judged]] = {}
+    for gpu, frame in tables.items():
+        rows = rows_of(frame)
+        found[gpu] = {}
+        for model in models:
+            effort.progress(f"{gpu}: {model}")
+            found[gpu][model] = judge(model, rows, REGRESSORS[model], effort)
+    return found
+
+
+def judge_linear(tables: Mapping[str, pd.DataFrame], effort: Effort) -> dict[str, Judged]:
+    """GPU -> multi-linear regression on the selected features."""
+    return {
+        gpu: judge(LINEAR, rows_of(frame), scaled(LinearRegression), effort)
+        for gpu, frame in tables.items()
+    }
+
+
+# --- Nested cross-validation: whatever is tuned is tuned on training rows o --------------------
+
+
+def choose(
+    rows: Rows, candidates: Mapping[str, Fit], protocol: Protocol,
+    *, seeds: Sequence[int] = (0,), folds: int = FOLDS, jobs: int = 1,
+) -> dict[str, float]:  # fmt: skip
+    """The mean absolute error in watts of every candidate on folds within ``rows``, in the order
+    given. Raises ValueError without candidates, or where the rows do not allow the protocol.
+    """
+    if not candidates:
+        raise ValueError("there is nothing to choose from")
+    found = {
+        name: evaluate(rows, fit, protocol, seeds, folds=folds, jobs=jobs)
+        for name, fit in candidates.items()
+    }
+    return {
+        name: float(np.nanmean(np.abs(each.predicted_watts - rows.watts)))
+        for name, each in found.items()
+    }
+
+
+def tuned(
+    candidates: Mapping[str, Fit], protocol: Protocol,
+    *, folds: int = FOLDS, told: Callable[[str], None] = lambda name: None,
+) -> Fit:  # fmt: skip
+    """A model: the candidate with the least error within its training rows (a tie: the first).
+
+    ``told`` hears the name of every choice. Where the training rows are too few for the inner
+    protocol, fitting raises ValueError.
+    """
+
+    def fit(train: Rows) -> Predict:
+        losses = choose(train, candidates, protocol, folds=folds)
+        name = min(losses, key=lambda each: losses[each])
+        told(name)
+        return candidates[name](train)
+
+    return fit
+
+
+# --- Table 5.7 looked for: the eight regressors tuned by nested cross-valid --------------------
+
+
+INNER_FOLDS = 3
 
 
 @dataclass(frozen=True)
@@ -289,14 +237,9 @@ def tune(frame: pd.DataFrame, model: str, effort: Effort) -> Tuned:
 
 
 def _candidates(model: str) -> dict[str, Fit]:
-    make, fixed, tried = _MAKERS[model]
-    scaler = {"svr": StandardScaler, "ann": partial(MinMaxScaler, clip=True)}.get(
-        model, MinMaxScaler
-    )
+    tried = _MAKERS[model][2]
     combinations = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
-    return {
-        _named(one): plain(scaled(partial(make, **fixed, **one), scaler)) for one in combinations
-    }
+    return {_named(one): plain(_scaled(model, one)) for one in combinations}
 
 
 def _named(parameters: Mapping[str, Any]) -> str:

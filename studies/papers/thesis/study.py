@@ -11,7 +11,7 @@ from studies.papers.thesis.data import Effort, Judged, study_tables
 from studies.papers.thesis.regressors import REGRESSORS, judge_linear, judge_regressors
 
 K20 = "tesla-k20"
-"""The GPU on which the thesis engineers features and looks at outliers, dwarfs and cost."""
+"""The GPU on which the thesis engineers features and looks at outliers and dwarfs."""
 
 
 class Study:

@@ -23,6 +23,7 @@ from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.trust import Ranked, incomparable
 from wattcast.predictor.predict import predict_one
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value
+from wattcast.predictor.variants import undefined
 
 # How much a prediction saves as a pre-filter: runs that a top-k choice would not have needed.
 
@@ -217,7 +218,7 @@ def request_of(problem: TuningProblem, configuration: Configuration) -> dict[str
             )
     launch = {**request.get("launch", {}), **problem.launch(parameters)}
     if request.get("cuda") is not None:
-        request["cuda"] = macros(parameters) + request["cuda"]
+        request["cuda"] = macros(parameters) + undefined(request["cuda"], parameters)
     return {**request, "launch": launch}
 
 

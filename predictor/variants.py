@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -40,16 +40,22 @@ def variants(defines: Mapping[str, Sequence[Value]], gpus: int = 1) -> Iterator[
 def with_macros(source: str, variant: Variant) -> str:
     """The source with each macro defined ahead of it; lines keep their numbers.
 
-    Definitions of the same names in the source are taken out: they would win. Raises ServiceError
-    for a macro that the source does not use.
+    Raises ServiceError for a macro that the source does not use.
     """
     for name, _ in variant:
         if not re.search(rf"\b{name}\b", source):
             raise refused(f"the source does not use {name}", f"defines.{name}")
-        own = rf"^[ \t]*#[ \t]*define[ \t]+{name}\b(?!\()(?:[^\n\\]|\\\n|\\.)*"
-        source = re.sub(own, lambda found: "\n" * found[0].count("\n"), source, flags=re.MULTILINE)
     lines = [f"#define {name} {value}" for name, value in variant]
-    return "\n".join([*lines, "#line 1", source])
+    return "\n".join([*lines, "#line 1", undefined(source, [name for name, _ in variant])])
+
+
+def undefined(source: str, names: Iterable[str]) -> str:
+    """The source without its own definitions of these macros, which would win over those ahead of
+    it: they are taken for defaults. Lines keep their numbers."""
+    for name in names:
+        own = rf"^[ \t]*#[ \t]*define[ \t]+{re.escape(name)}\b(?!\()(?:[^\n\\]|\\\n|\\.)*"
+        source = re.sub(own, lambda found: "\n" * found[0].count("\n"), source, flags=re.MULTILINE)
+    return source
 
 
 def dimensions(field: str, formulas: Sequence[str], known: Mapping[str, float]) -> list[int]:

@@ -77,6 +77,7 @@ def solve(client: httpx.Client, example: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": example["file"],
         "mend": example.get("mend", {}),
+        "sweep": example.get("sweep", {}),
         "request": request,
         "prediction": {**prediction, "id": None},
         "hotspots": hotspots,

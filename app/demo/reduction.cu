@@ -1,8 +1,8 @@
-// Sum of the integers of each block, in pairs ever farther apart:
-// the remainder is slow, and the threads that add are scattered over all warps.
+// Sum of the integers of each block, in pairs ever farther apart; the remainder is slow, adding threads lie in all warps.
+#define THREADS 256
 extern "C" __global__ void reduction(int *out, const int *in, int n)
 {
-    __shared__ int part[256];
+    __shared__ int part[THREADS];
 
     unsigned t = threadIdx.x;
     int i = blockIdx.x * blockDim.x + t;

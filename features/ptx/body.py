@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from sys import intern
+from types import MappingProxyType
 from typing import NoReturn
 
 from wattcast.features.errors import PtxError, checkpoint
@@ -26,8 +28,11 @@ _STATEMENT = re.compile(
 _LOC = re.compile(
     r"\s*+\.loc\s++([0-9]{1,9})\s++([0-9]{1,9})\s++([0-9]{1,9})"
     r"(?:\s*+,\s*+function_name\s++[A-Za-z0-9_$.]++(?:\s*+\+\s*+[0-9]++)?"
-    r"\s*+,\s*+inlined_at\s++[0-9]++\s++[0-9]++\s++[0-9]++)?(?:\s*+;)?"
+    r"\s*+,\s*+inlined_at\s++([0-9]{1,9})\s++([0-9]{1,9})\s++([0-9]{1,9}))?(?:\s*+;)?"
 )
+_TOOLKIT = re.compile(r"(?:cuda[^/]*|nvidia/[^/]+)(?:/targets/[^/]+)?/include/")
+"""Where CUDA's own headers lie: in an installed toolkit, or NVIDIA's wheels."""
+_PATH_CHARACTERS = 300
 _LABEL = re.compile(rf"({NAME})\s*+:(?!:)")
 _DIRECTIVE = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*+)")
 _SPACE = re.compile(r"\s*+")
@@ -47,14 +52,15 @@ def parse_body(
     line: int,
     began: str,
     given: tuple[ir.RegisterDeclaration, ...] = (),
+    files: Mapping[int, str] = MappingProxyType({}),
 ) -> ir.Body:
     """Parse what stands between ``start``, behind the opening brace, and the closing one.
 
     ``line`` is the line of ``start``; ``began`` names the function in messages; ``given``
-    are registers that its header declares. Raises PtxError, and TooComplexError beyond the limits
-    of ``source``.
+    are registers that its header declares. What is inlined from CUDA's own headers among ``files``
+    stands where it is called. Raises PtxError, and TooComplexError beyond the limits of ``source``.
     """
-    parser = _BodyParser(source, start, end, line, began)
+    parser = _BodyParser(source, start, end, line, began, files)
     try:
         for register in given:
             parser.declare(register)
@@ -66,10 +72,20 @@ def parse_body(
 class _BodyParser:
     """Parses one body; used once."""
 
-    def __init__(self, source: Source, start: int, end: int, line: int, began: str) -> None:
+    def __init__(
+        self,
+        source: Source,
+        start: int,
+        end: int,
+        line: int,
+        began: str,
+        files: Mapping[int, str],
+    ) -> None:
         self._source = source
         self._start, self._end, self._line = start, end, line
         self._began = began
+        self._files = files
+        self._callers: dict[ir.Location, ir.Location] = {}
         self._tracker = source.tracker(start, line)
         self._diagnostics = Diagnostics()
         self._offset = start
@@ -107,8 +123,7 @@ class _BodyParser:
             if match is None:
                 loc = _LOC.match(clean, position, end)
                 if loc is not None:
-                    file, row, column = loc.groups()
-                    location = new(ir.Location, (int(file), int(row), int(column)))
+                    location = self._located(loc.groups()[:3], loc.groups()[3:])
                     position = loc.end()
                     continue
                 position = self._other(position)
@@ -233,6 +248,19 @@ class _BodyParser:
             self._fail(f"{what!r} is not a PTX statement", position)
         self._complain("unparsed_statement", f"statement {what!r} is not understood")
         return semicolon + 1
+
+    def _located(self, here: Sequence[str], called: Sequence[str | None]) -> ir.Location:
+        """The place that a ``.loc`` tells; of a header of CUDA's, where the code calls it."""
+        location = ir.Location(*map(int, here))
+        if called[0] is None:
+            return location
+        if location not in self._callers:
+            name = self._files.get(location.file, "")[-_PATH_CHARACTERS:]
+            if not _TOOLKIT.search(name):
+                return location
+        caller = ir.Location(*(int(one) for one in called if one))
+        self._callers[location] = self._callers.get(caller, caller)
+        return self._callers[location]
 
     def _directive(self, position: int) -> int:
         clean, end = self._source.clean, self._end

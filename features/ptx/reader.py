@@ -304,7 +304,9 @@ class _Scanner:
                 *declarations.register_parameters(out),
                 *declarations.register_parameters(taken),
             )
-            parse = partial(parse_body, self._source, position + 1, end, body_line, began, given)
+            parse = partial(
+                parse_body, self._source, position + 1, end, body_line, began, given, self._files
+            )
             self._position = end + 1
         elif opening == ";":
             parse = _no_body

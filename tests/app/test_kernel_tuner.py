@@ -186,11 +186,15 @@ def test_macros_are_only_macros() -> None:
 
 
 @pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
-def test_parameters_are_macros_of_cuda_source(services: Services) -> None:
+@pytest.mark.parametrize(
+    "own", ["", "#define tile 4\n#ifndef block_size_x\n#define block_size_x 64\n#endif\n"]
+)
+def test_parameters_are_macros_of_cuda_source(services: Services, own: str) -> None:
+    """What the source defines itself is a default: it does not win over a configuration."""
     rows = [
         result(128, 2e-5, configuration={"block_size_x": 128, "tile": tile}) for tile in (1, 16)
     ]
-    request = {"cuda": CUDA, "gpu": "tesla-v100", "model": "physical"}
+    request = {"cuda": own + CUDA, "gpu": "tesla-v100", "model": "physical"}
     problem = TuningProblem((N,), (("block_size_x", "tile"), (), ()), request=request)
     found = rank(services, read_tuning(t4(rows)), problem, "energy")
     by_tile = {row["configuration"]["tile"]: row for row in found["configurations"]}

@@ -51,7 +51,7 @@ def test_a_launch_that_breaks_the_kernel_is_not_offered(page: Watched, visits: i
     assert "block size along x is in the code: 32" in tab.inner_text("#sweep-left-out")
     assert tab.locator("#sweep-best tbody button").count() == 0
     assert "no difference" in tab.inner_text("#sweep-best")
-    assert tab.locator("#sweep-doubt").is_hidden()
+    assert "No other shape is shown to compute the same" in tab.inner_text("#sweep-doubt")
     page.check_access("sweep")
     # Asked for all the same: the warning stands above the figures, and axes go up by value.
     tab.check("#sweep-unproven")
@@ -93,6 +93,16 @@ def test_what_is_not_told_apart_neither_fills_the_colours_nor_gets_a_button(
     sweep(page)
     tab.click("#sweep-best tbody button >> nth=0")
     assert tab.input_value("#block") != "32"
+    page.check_quiet()
+
+
+@needs_compiler
+def test_each_example_has_more_than_one_shape(page: Watched) -> None:
+    page.open("/?example=reduction")
+    page.settled()
+    page.view("sweep")
+    sweep(page)
+    page.page.wait_for_selector("#sweep-note:has-text('5 shapes')")
     page.check_quiet()
 
 

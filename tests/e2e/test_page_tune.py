@@ -211,6 +211,19 @@ def test_by_keyboard_brush_widths_and_schemes(page: Watched) -> None:
     page.check_quiet()
 
 
+def test_it_opens_on_the_launch_at_lower_clocks(page: Watched) -> None:
+    page.open()
+    tab = page.page
+    page.settled()
+    page.view("tune")
+    space = json.loads(tab.input_value("#tune-space"))
+    assert space["problem_size"] == [2048, 512]  # 64x64 blocks of 32x8
+    assert space["tune_params"]["core_mhz"][::4] == [1380, 828]
+    predict(tab)
+    assert tab.inner_text("#tune-count .value") == "5 of 5"
+    page.check_quiet()
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_variants_of_a_source(page: Watched) -> None:

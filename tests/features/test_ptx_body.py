@@ -74,6 +74,28 @@ def test_golden_kernel() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("/usr/local/cuda-12.9/targets/x86_64-linux/include/crt/mma.hpp", 7),
+        ("/x/site-packages/nvidia/cuda_nvcc/include/crt/mma.hpp", 7),
+        ("/home/me/cuda/tile.h", 9),
+        ("/home/me/include/tile.h", 9),
+    ],
+)
+def test_what_a_header_of_cuda_does_stands_where_the_code_calls_it(path: str, line: int) -> None:
+    """Also through two calls; headers of one's own keep their lines. ``.file`` may come last."""
+    found = read_module(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {\n.loc 1 7 3\n"
+        ".loc 2 8 1, function_name $L__info_string1, inlined_at 1 7 3\n"
+        ".loc 2 9 1, function_name $L__info_string0, inlined_at 2 8 1\nbar.sync 0;\nret;\n}\n"
+        f'.file 1 "k.cu"\n.file 2 "{path}"\n'
+    )
+    (place,) = {one.location for one in found.kernel().body.instructions}
+    assert place is not None
+    assert (place.file, place.line) == (1 if line == 7 else 2, line)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("%r1, %r2", (R1, R2)),

@@ -101,6 +101,7 @@ async function openExample(solved, link) {
   opened();
   kernel.content();
   mend = solved.mend;
+  vary(solved.sweep);
   await present(solved.prediction, { isCuda: Boolean(solved.request.cuda), solved, link });
 }
 
@@ -125,6 +126,13 @@ function opened() {
   asking?.abort();
   clearTimeout(later);
   [showing, first, mend] = [null, null, {}];
+  vary();
+}
+
+/** Macros of this source that its sweep tries: an example's; of other code nobody knows. */
+function vary(macros = {}) {
+  for (const name of ["defines", "grid", "block"]) byId(`sweep-${name}`).value = macros[name] ?? "";
+  byId("sweep-variants").open = Boolean(macros.defines);
 }
 
 /** Show a prediction, then what the service says about it: or said, of a solved example. */

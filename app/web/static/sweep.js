@@ -60,7 +60,9 @@ async function sweep() {
   found = await post("/sweep", sweepRequest());
   byId("sweep-result").hidden = false;
   const doubt = found.warnings.find((one) => ["block_size_in_code", "variants_not_compared"].includes(one.code));
-  say(byId("sweep-doubt"), doubt ? `${doubt.detail}.` : "");
+  const [other] = found.points.length > 1 ? [] : found.left_out;
+  say(byId("sweep-doubt"), doubt ? `${doubt.detail}.` : other ? `No other shape is shown to compute the same: ${other.reason}. `
+    + "Try registers or macros of the source, or tick the box above." : "");
   showMap();
   showFront();
   showTables();

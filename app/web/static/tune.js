@@ -11,6 +11,7 @@ import { members, submits, takesFiles, telling } from "./forms.js";
 import * as kernel from "./kernel.js";
 import { axisOf, brushed, parallel, scaleOf } from "./parallel.js";
 import { diagonal, draw } from "./plot.js";
+import { shown } from "./predict.js";
 import { csv, saves, savesOfSvg } from "./save.js";
 import { whenOpened } from "./tabs.js";
 
@@ -396,6 +397,19 @@ function showTables() {
   show(field("refused"), table("And why", [...CONFIGURATION, ...words({ Reason: "problem" })], refused.slice(0, LISTED)));
 }
 
+let suggested = "";
+
+/** A space to begin with: the launch that is open, at clocks down to 60 %. It follows the form until somebody types another. */
+function suggest() {
+  const { gpu, clocks } = shown() ?? {};
+  if (state || gpu !== kernel.gpu() || field("space").value !== suggested) return;
+  const { grid, block } = kernel.settings().launch;
+  const shape = Object.fromEntries(block.map((threads, axis) => [`block_size_${"xyz"[axis]}`, [threads]]));
+  const core_mhz = [1, 0.9, 0.8, 0.7, 0.6].map((share) => Math.round(share * clocks.core_mhz));
+  suggested = JSON.stringify({ tune_params: { ...shape, core_mhz }, problem_size: grid.map((blocks, axis) => blocks * (block[axis] ?? 1)) });
+  field("space").value = suggested;
+}
+
 function forget() {
   running?.abort();
   sessionStorage.removeItem(KEPT);
@@ -430,6 +444,7 @@ export function start() {
   takesFiles("tune-results", (file) => taking(async () => refresh({ results: await file.text() })));
   restore();
   whenOpened("tune", () => {
+    telling("tune", async () => suggest(), null);
     if (found) showParallel();
     else if (state?.rows.length && !running) taking(() => refresh({ predictions: 0 }));
   });

@@ -5,26 +5,41 @@ read the trace -> power of each kind of launch -> launches share their board -> 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from math import exp, hypot, log
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.features.errors import GpuError, WattcastError
+from wattcast.features.errors import GpuError, WattcastError, refused
 from wattcast.features.gpus import GpuProfile
+from wattcast.models.choice import Point
+from wattcast.models.clocks import checked_limit
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.advise import advise
 from wattcast.predictor.cost import priced
-from wattcast.predictor.messages import Energy, Power
+from wattcast.predictor.dvfs import (
+    TYPICAL_ONE_IN_TEN,
+    At,
+    Operating,
+    choice,
+    one_in_ten_of,
+    tried_limits,
+)
+from wattcast.predictor.messages import Energy, KernelName, Power, Time
 from wattcast.predictor.messages import application as messages
 from wattcast.predictor.messages.advise import Advice
+from wattcast.predictor.messages.dvfs import DvfsAnswer
 from wattcast.predictor.messages.predict import Trust
 from wattcast.predictor.parts.trust import ORDER
-from wattcast.predictor.traces import Progress
+from wattcast.predictor.traces import Progress, read_trace
 from wattcast.predictor.traces.code import Library
 from wattcast.predictor.traces.library import Served
-from wattcast.predictor.traces.mixes import mixes
+from wattcast.predictor.traces.mixes import Followed, mixes
 from wattcast.predictor.traces.powers import BoardPowers, Device, KindPower
 from wattcast.predictor.traces.totals import Floats, Launches, gaps_of, notes_of
 from wattcast.predictor.traces.trace import NONE, Integers, Trace, shared_board, timeline
@@ -95,6 +110,101 @@ def application(
             notes_of(trace, request, found, code),
         ),
     )
+
+
+def dvfs_of_trace(
+    predictor: Predictor, trace: Trace, request: messages.TraceClocks, code: Library
+) -> DvfsAnswer:
+    """Time, power and energy of all that a trace ran, gaps included, at core clocks up to its own
+    or under power limits.
+
+    Gaps last as long as they did. The longest time is that of kernels that all go with the clock,
+    the shortest that of kernels none of which does. Raises what ``application`` raises,
+    ServiceError for several kinds of boards, and ConstraintError.
+    """
+    told = parts.members(request, "gpu", "clocks", "model", "board")
+    options = messages.ApplicationRequest.model_validate(told)
+    found = list(_devices(predictor, trace, options, code, lambda what, done: None))
+    gpu, powers = found[0].gpu, found[0].powers
+    if any(device.gpu.id != gpu.id for device in found):
+        raise refused("clocks are chosen for one kind of board; the trace has several", "trace")
+    follows = [Followed(device, trace) for device in found]
+    total = Launches.of(trace, found).total(found)
+    span = int(trace.end.max() - trace.start.min()) * 1e-9
+    idle = sum(device.board.idle_joules for device in found)
+    one_in_ten = TYPICAL_ONE_IN_TEN
+    if _told(follows, ("code", "code, other launch")) >= SURE:
+        one_in_ten = one_in_ten_of(predictor, gpu)
+    elif _told(follows, ("code", "code, other launch", "operator")) < SURE:
+        one_in_ten **= EXTRAPOLATED_WIDENING  # nobody measured how what names alone tell follows
+    busy = [device.board.span_seconds - device.board.idle_seconds for device in found]
+    mhz: list[float] = follows[0].core_mhz.tolist()
+    limits: tuple[float | None, ...] = (None,)
+    if request.power_limit_watts is not None or not follows[0].listed:
+        mhz = mhz[-1:]
+        limits = tried_limits(request.power_limit_watts, gpu, powers.limit_watts)
+        limits = tuple(checked_limit(limit, gpu) for limit in limits)
+
+    def at(core_mhz: float, limit: float | None) -> At:
+        held = [f.at(core_mhz) if limit is None else f.under(limit) for f in follows]
+        seconds, most = (
+            span + max(own * (each[n] - 1.0) for own, each in zip(busy, held, strict=True))
+            for n in (0, 2)
+        )
+        joules = idle + sum(each[1] for each in held)
+        moved = core_mhz < mhz[-1] or (limit or powers.limit_watts) < powers.limit_watts
+        # Ends of the trace's own energy, and one kernel in ten of four in five: 1.28 to 1.645.
+        more = log(one_in_ten) * 1.645 / 1.282 * moved
+        ends = [joules * (end / total.joules) for end in (total.low, total.high)]
+        if moved:
+            ends[0] = joules * exp(-hypot(log(joules / max(ends[0], 1e-30)), more))
+            ends[1] = joules * exp(hypot(log(ends[1] / joules), more))
+        sure: dict[str, Any] = {"level": total.level, "basis": total.basis}
+        costs = {
+            "time": Time(seconds=seconds, low=span, high=most, **sure),
+            "power": Power(
+                watts=joules / seconds, low=ends[0] / seconds, high=ends[1] / seconds, **sure
+            ),
+            "energy": Energy(joules=joules, low=ends[0], high=ends[1], **sure),
+        }
+        key = Operating(core_mhz, powers.clocks.memory_mhz, limit or powers.limit_watts)
+        runs_at = core_mhz if limit is None else None
+        return At(Point(key, seconds, joules / seconds), costs, runs_at, None, extrapolated=False)
+
+    points = [at(core, limit) for core in mhz for limit in limits]
+    return DvfsAnswer(
+        gpu=gpu.id,
+        kernel=KernelName(mangled="trace", demangled=f"{len(trace):,} launches"),
+        model=None,
+        **choice(points, at(mhz[-1], None), request.constraints, one_in_ten),
+        assumptions=None,
+        warnings=parts.plain_warnings(
+            trace.notes, powers.notes, notes_of(trace, options, found, code)
+        ),
+    )
+
+
+def _told(follows: Sequence[Followed], hows: Collection[str]) -> float:
+    """Share of the launches' energy that is told in some ways."""
+    joules = sum(float(each.joules.sum()) for each in follows)
+    return sum(float(each.joules[np.isin(each.hows, [*hows])].sum()) for each in follows) / (
+        joules or 1.0
+    )
+
+
+MOST_SENT = 1 << 28
+"""Characters that a gzipped trace in the body of a request unpacks to."""
+
+
+def dvfs_of_sent_trace(
+    predictor: Predictor, request: messages.TraceDvfsRequest, code: Library | None = None
+) -> DvfsAnswer:
+    """``dvfs_of_trace`` of the file in the request. Raises what ``read_trace`` raises too."""
+    with NamedTemporaryFile(prefix="wattcast-trace-") as file:
+        file.write(request.trace)
+        file.flush()
+        trace = read_trace(Path(file.name), name="trace", most_characters=MOST_SENT)
+    return dvfs_of_trace(predictor, trace, request, code or Library())
 
 
 def _devices(

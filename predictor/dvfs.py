@@ -26,8 +26,9 @@ from wattcast.models.clocks import (
 )
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING
 from wattcast.predictor import Predictor, parts, reports
-from wattcast.predictor.messages import CODE_MODELS, Clocks
+from wattcast.predictor.messages import CODE_MODELS, Clocks, KernelName
 from wattcast.predictor.messages import dvfs as messages
+from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest
 from wattcast.predictor.messages.operators import OperatorDvfsRequest
 from wattcast.predictor.operators import operator_name, predicted
 from wattcast.predictor.parts.operators import Asked
@@ -47,17 +48,17 @@ class Operating(NamedTuple):
 
 
 @dataclass
-class _At:
+class At:
     """Time and power at one operating point."""
 
     point: Point[Operating]
     costs: dict[str, Any]
-    runs_at_core_mhz: float
+    runs_at_core_mhz: float | None
     regime: str | None
     extrapolated: bool
 
 
-class _AtClocks(_At):
+class _AtClocks(At):
     """Those of one launch at one pair, under one power limit."""
 
     def __init__(self, pair: ClockPair, found: TimeAndPower, gpu: GpuProfile) -> None:
@@ -110,12 +111,12 @@ def dvfs(predictor: Predictor, request: messages.DvfsRequest) -> messages.DvfsAn
         ]
     else:
         found = _by_code(code, analysis, base, pairs, gpu)
-    one_in_ten = _one_in_ten(predictor, gpu) if code is None else code.one_in_ten
+    one_in_ten = one_in_ten_of(predictor, gpu) if code is None else code.one_in_ten
     return messages.DvfsAnswer(
         gpu=gpu.id,
         **parts.code_of(source, analysis.function),
         model=reference_of(base.card if code is None else code.card),
-        **_choice(found, base, request.constraints, one_in_ten),
+        **choice(found, base, request.constraints, one_in_ten),
         assumptions=messages.Assumptions(
             trip_counts_guessed=analysis.trips_assumed,
             activity=analysis.activity_how,
@@ -155,33 +156,75 @@ def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> mess
         return found
 
     (usual,) = under(None)
-    limits = _limits(request.power_limit_watts)
-    if limits == (None,):
-        own = usual.power_limit_watts
-        low, high = gpu.limit_range_watts or (0.0, own)
-        limits = _limits([min(max(round(own * n / 16, 0), low), high) for n in range(8, 17)])
+    limits = tried_limits(request.power_limit_watts, gpu, usual.power_limit_watts)
     base, *found = (_at_limit(each, gpu) for each in (usual, *under(*limits)))
     return messages.DvfsAnswer(
         gpu=gpu.id,
         kernel=operator_name(request.operator),
         model=usual.model,
-        # How an operator follows the limit is told by the typical curve of voltage on each board.
-        **_choice(found, base, request.constraints, ANY_BOARD**EXTRAPOLATED_WIDENING),
+        **choice(found, base, request.constraints, TYPICAL_ONE_IN_TEN),
         assumptions=None,
         warnings=usual.warnings,
     )
 
 
-def _at_limit(found: Any, gpu: GpuProfile) -> _At:
+def _at_limit(found: Any, gpu: GpuProfile) -> At:
     """A prediction of an operator with its power; all are made under a limit."""
     key = Operating(gpu.core_mhz, gpu.memory_mhz, found.power_limit_watts)
-    return _At(
+    return At(
         Point(key, found.time.seconds, found.power.watts),
         parts.members(found, "time", "power", "energy"),
         found.clocks.core_mhz,
         found.operator.bound,
         extrapolated=any(each.code == "extrapolated" for each in found.warnings),
     )
+
+
+def dvfs_of_language_model(
+    predictor: Predictor, request: LanguageModelDvfsRequest
+) -> messages.DvfsAnswer:
+    """Time, power and energy of a language model's inference or training step under each power
+    limit, all GPUs together. Raises what ``language_model`` raises, and ConstraintError."""
+    from wattcast.predictor.language_model import forecasts
+
+    gpu = predictor.gpus.load(request.gpu)
+    own = gpu.tdp_watts
+    limits = tried_limits(request.power_limit_watts, gpu, own)
+    told, warnings = forecasts(predictor, request, [None, *limits])
+    base, *found = (
+        At(
+            Point(
+                Operating(gpu.core_mhz, gpu.memory_mhz, limit or own),
+                costs["time"].seconds,
+                costs["power"].watts,
+            ),
+            costs,
+            None,
+            None,
+            extrapolated=costs["energy"].basis == "extrapolated",
+        )
+        for costs, limit in zip(told, [None, *limits], strict=True)
+    )
+    name = str(request.language_model.config.get("model_type") or "language model")
+    return messages.DvfsAnswer(
+        gpu=gpu.id,
+        kernel=KernelName(mangled=name, demangled=name),
+        model=None,
+        **choice(found, base, request.constraints, TYPICAL_ONE_IN_TEN),
+        assumptions=None,
+        warnings=warnings,
+    )
+
+
+def tried_limits(
+    asked: float | list[float] | None, gpu: GpuProfile, own: float
+) -> tuple[float | None, ...]:
+    """The limits asked for; nine from half the board's own one on where none is."""
+    limits = _limits(asked)
+    if limits != (None,):
+        return limits
+    low, high = gpu.limit_range_watts or (0.0, own)
+    return _limits([min(max(round(own * n / 16, 0), low), high) for n in range(8, 17)])
 
 
 def _limits(asked: float | list[float] | None) -> tuple[float | None, ...]:
@@ -195,9 +238,11 @@ ANY_BOARD = 1.145
 """What measured energy scales exceed of one kernel in ten, asked as users ask and left out of the
 power model: thirteen public programs on each board, fourteen applications on the Titan X; and of
 all five boards (``python -m studies applications --boards``, docs/frequency.md)."""
+TYPICAL_ONE_IN_TEN = ANY_BOARD**EXTRAPOLATED_WIDENING
+"""Where the typical curve of voltage tells how work without code follows clocks and limits."""
 
 
-def _one_in_ten(predictor: Predictor, gpu: GpuProfile) -> float:
+def one_in_ten_of(predictor: Predictor, gpu: GpuProfile) -> float:
     """Wider, as intervals are, on boards without a power model of their own."""
     factor = ONE_IN_TEN.get(gpu.id, ANY_BOARD)
     wider = EXTRAPOLATED_WIDENING if predictor.power.physical(gpu).typical_voltage else 1.0
@@ -265,8 +310,8 @@ def _too_many(asked: str) -> ServiceError:
     return refused(detail, "clocks")
 
 
-def _choice(
-    found: Sequence[_At], base: _At, asked: messages.ConstraintsRequest, one_in_ten: float
+def choice(
+    found: Sequence[At], base: At, asked: messages.ConstraintsRequest, one_in_ten: float
 ) -> dict[str, Any]:
     """Members of an answer: the points beside the reference, and which of them to run at."""
     constraints = Constraints(**asked.model_dump())
@@ -285,7 +330,7 @@ def _choice(
 
 
 def _point(
-    found: _At,
+    found: At,
     reference: Point[Operating],
     front: Sequence[Point[Operating]],
     constraints: Constraints,

@@ -27,7 +27,7 @@ from wattcast.models.intervals import BASIS_ORDER, Basis
 from wattcast.models.operators import limited
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.decoder import Decoder, Part, decoder_of
-from wattcast.predictor.messages import Energy, Power, Time
+from wattcast.predictor.messages import Energy, Power, Time, WarningLine
 from wattcast.predictor.messages import language_model as messages
 from wattcast.predictor.messages.operators import Operator, OperatorOptions
 from wattcast.predictor.messages.predict import Trust
@@ -99,18 +99,8 @@ def language_model(
     Raises ModelConfigError (a field of the config), LaunchError (weights and cache that do not fit
     in memory, GPUs that do not divide the heads), GpuError and ModelError.
     """
-    gpu = predictor.gpus.load(request.gpu)
-    decoder = decoder_of(request.config)
-    if decoder.heads % request.tensor_parallel:
-        raise LaunchError(
-            f"tensor_parallel, {request.tensor_parallel}, does not divide the "
-            f"{decoder.heads} heads of the model",
-            field="tensor_parallel",
-        )
+    gpu, decoder = _fitting(predictor, request)
     facts = _facts(decoder, gpu, request)
-    if why := _too_large(facts, gpu, request):
-        weights_fit = facts.weight_bytes <= (facts.memory_bytes or 0)
-        raise LaunchError(why, field="batch" if weights_fit else "tensor_parallel")
     curve = _asked_of_curve(request)
     fitting = [each for each in curve if not _too_large(_facts(decoder, gpu, each), gpu, each)]
     (sums, steps), *points = _sums(predictor, gpu, decoder, [request, *fitting])
@@ -134,6 +124,42 @@ def language_model(
         not_included=_not_included(request),
         warnings=parts.plain_warnings(_notes(decoder, request, sums)),
     )
+
+
+def forecasts(
+    predictor: Predictor,
+    request: messages.LanguageModelDvfsRequest,
+    limits: Sequence[float | None],
+) -> tuple[list[dict[str, Any]], list[WarningLine]]:
+    """``time``, ``power`` and ``energy`` under each power limit of the GPUs, and what to warn of.
+    Raises as ``language_model`` does."""
+    work, on = request.language_model, {"gpu": request.gpu}
+    told = {**dict(work), **on, "tensor_parallel": request.tensor_parallel}
+    asked = messages.LanguageModelRequest.model_construct(**told)
+    gpu, decoder = _fitting(predictor, asked)
+    each = [asked.model_copy(update={"power_limit_watts": limit}) for limit in limits]
+    sums = [found for found, _ in _sums(predictor, gpu, decoder, each)]
+    notes = parts.plain_warnings(_notes(decoder, asked, sums[0]))
+    return [_total(found) for found in sums], notes
+
+
+def _fitting(
+    predictor: Predictor, request: messages.LanguageModelRequest
+) -> tuple[GpuProfile, Decoder]:
+    """The GPU and the model, where one fits the other. Raises as ``language_model`` does."""
+    gpu = predictor.gpus.load(request.gpu)
+    decoder = decoder_of(request.config)
+    if decoder.heads % request.tensor_parallel:
+        raise LaunchError(
+            f"tensor_parallel, {request.tensor_parallel}, does not divide the "
+            f"{decoder.heads} heads of the model",
+            field="tensor_parallel",
+        )
+    facts = _facts(decoder, gpu, request)
+    if why := _too_large(facts, gpu, request):
+        weights_fit = facts.weight_bytes <= (facts.memory_bytes or 0)
+        raise LaunchError(why, field="batch" if weights_fit else "tensor_parallel")
+    return gpu, decoder
 
 
 def _facts(

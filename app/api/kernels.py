@@ -33,9 +33,11 @@ from wattcast.predictor import (
     sweep,
     tunings,
 )
+from wattcast.predictor.application import dvfs_of_sent_trace
 from wattcast.predictor.messages import analyze as analyses
 from wattcast.predictor.messages import operators as bodies
 from wattcast.predictor.messages.advise import AdviceAnswer
+from wattcast.predictor.messages.application import DvfsBody, TraceDvfsRequest
 from wattcast.predictor.messages.compare import CompareAnswer, JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers
@@ -43,6 +45,7 @@ from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.fleet import FleetAnswer, FleetRequest
 from wattcast.predictor.messages.language_model import (
     LanguageModelAnswer,
+    LanguageModelDvfsRequest,
     LanguageModelRequest,
 )
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
@@ -168,14 +171,18 @@ async def post_analyze(request: Request, body: analyses.AnalyzeRequest) -> Respo
     return await _run(request, analyze.analyze, body)
 
 
-@_post("/dvfs", DvfsAnswers, "analysis clocks constraints data gpu model busy time-limit")
-async def post_dvfs(request: Request, body: bodies.DvfsBody) -> Response:
+@_post(
+    "/dvfs",
+    DvfsAnswers,
+    "analysis clocks constraints data gpu launch model model-config busy time-limit",
+)
+async def post_dvfs(request: Request, body: DvfsBody) -> Response:
     """A kernel at many clocks.
 
     Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
     set of speed and energy; the best pair by energy, EDP, ED2P, speed and power under
     constraints. Of a kernel's code and launch, or of `counters` measured at one pair; of an
-    `operator` under power limits.
+    `operator` or a `language_model` under power limits; of a `trace` at core clocks or under them.
     """
     if isinstance(body.root, bodies.OperatorDvfsRequest):
         return await _run(request, dvfs.dvfs_of_operator, body.root)
@@ -183,6 +190,10 @@ async def post_dvfs(request: Request, body: bodies.DvfsBody) -> Response:
         from wattcast.predictor.counted import dvfs_from_counters
 
         return await _run(request, dvfs_from_counters, body.root)
+    if isinstance(body.root, LanguageModelDvfsRequest):
+        return await _run(request, dvfs.dvfs_of_language_model, body.root)
+    if isinstance(body.root, TraceDvfsRequest):
+        return await _run(request, dvfs_of_sent_trace, body.root)
     return await _run(request, dvfs.dvfs, body.root)
 
 

@@ -529,6 +529,59 @@ class KernelOptions(LaunchOptions):
         return self.of(self.file)
 
 
+class _ShapeOrNone(Options):
+    """Of a launch, where the file holds code."""
+
+    grid: str | None = None
+    """Blocks in the grid: 4096, 64,64 or 64x64x1. Needed with code."""
+    block: str | None = None
+    """Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel."""
+
+
+class KernelOrOther(CodeOptions, _ShapeOrNone):
+    """A launch of a file's kernel, or anything else that has watts."""
+
+    file: Annotated[Path, typer.Argument(metavar="FILE")]
+    """PTX file or CUDA source; what a profiler printed (ncu --csv, nvprof --csv, dcgmi dmon) or a
+    .json of counters by name; a trace as of wattcast app; a config.json as of wattcast model; or a
+    .json of an operator as POST /predict takes it. - reads PTX from standard input."""
+
+    def holds(self) -> str:
+        """Which of them it is: kernel, counters, trace, language_model or operator."""
+        if self.file.is_dir():
+            return "language_model"
+        if self.file.suffix in (*CUDA_SUFFIXES, ".ptx") or str(self.file) == "-":
+            return "kernel"
+        from wattcast.predictor.traces import GZIP, REPORTS, SQLITE
+
+        start = _bytes(self.file)[:HEAD]
+        if start.startswith((GZIP, SQLITE)) or self.file.suffix in REPORTS or TRACE.search(start):
+            return "trace"
+        if b".version" in start and b".target" in start:
+            return "kernel"
+        if self.file.suffix != ".json":
+            return "counters"
+        told = read_json(self.file, dict, "a JSON object")
+        if "name" in told:
+            return "operator"
+        return (
+            "counters"
+            if all(isinstance(each, int | float) for each in told.values())
+            else ("language_model")
+        )
+
+    def body(self) -> dict[str, Any]:
+        """The part of a request's body that tells the kernel. Raises as ``of_code``."""
+        if self.grid is None or self.block is None:
+            fail("give --grid and --block, the launch of the kernel")
+        return self.of_code(self.file, self.grid, self.block)
+
+
+HEAD = 1 << 16
+TRACE = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo)"')
+"""Members at the begin of what the PyTorch profiler writes."""
+
+
 class KernelOrWork(LaunchOptions):
     """A launch of a file's kernel, or measured work in its place; and what is known of it."""
 

@@ -9,6 +9,8 @@ from typing import Any
 from wattcast.app.cli import inputs
 from wattcast.app.cli.output import predictor
 from wattcast.predictor.messages import dvfs as messages
+from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest, LanguageModelWork
+from wattcast.predictor.messages.operators import OperatorDvfsRequest
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
 
 
@@ -96,44 +98,82 @@ class PairOptions(inputs.Options):
         return {**super().body(), "clocks": pairs or every}
 
 
-class CounterOptions(inputs.Options):
+class CountedOptions(inputs.Options):
     """Of the launch that was profiled."""
 
-    panel = inputs.OWN
+    panel = "Counters"
     members = inputs.fields(
-        messages.MeasuredCounters,
-        "kernel",
-        "clocks",
-        "time_seconds",
-        "power_watts",
-        under="counters",
+        messages.MeasuredCounters, "clocks", "time_seconds", "power_watts", under="counters"
     )
+
+
+class CounterOptions(CountedOptions):
+    """The same, and which of several kernels it is."""
+
+    panel = inputs.OWN
+    members = CountedOptions.members | inputs.fields(
+        messages.MeasuredCounters, "kernel", under="counters"
+    )
+
+
+class WorkOptions(inputs.Options):
+    """What a language model is asked to do."""
+
+    panel = "Language model"
+    members = inputs.scalars(LanguageModelWork, under="language_model")
 
 
 def dvfs(
     on: inputs.OnGpu,
-    launch: inputs.KernelOptions,
+    launch: inputs.KernelOrOther,
     pairs: PairOptions,
     constraints: inputs.Constraints,
     models: inputs.ScalingOptions,
+    counted: CountedOptions,
+    work: WorkOptions,
     power_limit: list[float] | None = None,
-) -> messages.DvfsAnswer:
+    known: Path | None = None,
+    code: list[Path] | None = None,
+) -> messages.DvfsAnswers:
     """Predict many clocks or power limits, and pick the best.
 
+    Of a kernel's code or its counters, of a library operator, a language model or a whole trace.
     Prints the scaling, the Pareto set and the best pair or limit under the constraints.
 
     Args:
         power_limit: Power limit in watts. Repeatable.
+        known: With counters: JSON list of measurements at other pairs, as in POST /dvfs.
+        code: With a trace: folder or file with PTX of its kernels. Repeatable.
     """
-    from wattcast.predictor.dvfs import dvfs as run
+    from wattcast.predictor import dvfs as run
 
-    where = {
-        **pairs.body(None if power_limit else "grid"),
-        "power_limit_watts": power_limit or None,
-    }
-    return run(
-        predictor(), inputs.request(messages.DvfsRequest, launch, on, constraints, models, where)
-    )
+    limits = {"power_limit_watts": power_limit} if power_limit else {}
+    use, told, file = predictor(), launch.holds(), launch.file
+    if told == "kernel":
+        where = {**pairs.body(None if power_limit else "grid"), **limits}
+        asked = inputs.request(messages.DvfsRequest, launch, on, constraints, models, where)
+        return run.dvfs(use, asked)
+    if told == "counters":
+        name = CounterOptions.model_construct(**counted.given, kernel=launch.given.get("kernel"))
+        return counters(file, on, name, pairs, constraints, known)
+    if told == "operator":
+        chosen = {"operator": inputs.read_json(file), **limits}
+        of_operator = inputs.request(OperatorDvfsRequest, on, constraints, chosen)
+        return run.dvfs_of_operator(use, of_operator)
+    if told == "language_model":
+        config = inputs.read_json(file / "config.json" if file.is_dir() else file)
+        told_of = {"language_model": {"config": config}, **limits}
+        of_model = inputs.request(LanguageModelDvfsRequest, on, constraints, work, told_of)
+        return run.dvfs_of_language_model(use, of_model)
+    from wattcast.predictor.application import dvfs_of_trace
+    from wattcast.predictor.messages.application import TraceClocks
+    from wattcast.predictor.traces import read_trace
+    from wattcast.predictor.traces.code import library
+
+    at = pairs.body(None).get("clocks") or [None]
+    ran = {"clocks": at[0]} if at[0] else {}
+    of_trace = inputs.request(TraceClocks, on, constraints, ran, limits)
+    return dvfs_of_trace(use, read_trace(file), of_trace, library(code or []))
 
 
 def counters(
@@ -146,7 +186,8 @@ def counters(
 ) -> messages.CountedAnswer:
     """Predict many clocks from counters measured at one pair.
 
-    Needs no code. Prints the scaling, the Pareto set and the best pair under the constraints.
+    Needs no code. Another name of wattcast dvfs PROFILE. Prints the scaling, the Pareto set and
+    the best pair under the constraints.
 
     Args:
         profile: What ncu --csv, nvprof --csv, dcgmi dmon or dcgm-exporter printed, or a .json file

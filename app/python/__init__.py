@@ -47,8 +47,9 @@ from wattcast.predictor.messages import Message, ModelChoice
 from wattcast.predictor.messages import compare as comparing
 from wattcast.predictor.messages.advise import AdviceAnswer, Fusion
 from wattcast.predictor.messages.analyze import AnalyzeRequest, FeaturesAnswer, FeaturesRequest
-from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
+from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers, DvfsRequest
 from wattcast.predictor.messages.explain import HotspotsAnswer
+from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest
 from wattcast.predictor.messages.operators import OperatorDvfsRequest, OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 from wattcast.predictor.messages.sweep import BatchAnswer, BatchRequest, SweepAnswer, SweepRequest
@@ -418,36 +419,80 @@ def sweep(
     return swept(_predictor(registry), _request(SweepRequest, ptx, grid, block, **given))
 
 
-@_takes(DvfsRequest)
+@_takes(CountedRequest, LanguageModelDvfsRequest, DvfsRequest)
 def dvfs(
     ptx: Code | None = None,
     *,
-    gpu: str,
+    gpu: str | None = None,
     grid: Blocks | None = None,
     block: Threads = None,
     clocks: Any = "grid",
     operator: Mapping[str, Any] | None = None,
+    language_model: Mapping[str, Any] | None = None,
+    counters: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    code: Sequence[str | os.PathLike[str]] = (),
     registry: bool = True,
     options: Mapping[str, Any] | None = None,
     **others: Any,
-) -> DvfsAnswer:
+) -> DvfsAnswers:
     """A kernel at many clocks and power limits, as ``POST /dvfs`` answers.
 
     ``clocks`` are a pair ``{"core_mhz": ..., "memory_mhz": ...}``, a list of pairs, a range, or
     ``"grid"``: all that the GPU lists. ``operator={"name": "gemm", "m": 4096, ...}`` in the place
     of code and launch is answered under power limits: ``power_limit_watts``, or nine from half the
-    board's limit. ``options`` are members of the request as a mapping.
-    Raises as ``predict`` does, and ConstraintError where no pair keeps to the constraints.
+    board's limit; so is ``language_model={"config": ..., "batch": 8}``, whose config may be a path.
+    ``counters`` are a profiler's file, or values by name or members of the request as a mapping.
+    ``trace`` is a file as ``application`` takes it, with its ``code``; ``clocks`` are then those it
+    ran at. ``options`` are members of the request as a mapping.
+    Raises as ``predict`` does, what the other sources' functions raise, and ConstraintError where
+    no pair keeps to the constraints.
     """
     from wattcast.predictor import dvfs as clocked
 
     given = {"gpu": gpu, "clocks": clocks, **(options or {}), **others}
-    if operator is not None:
-        given |= {"ptx": ptx, "grid": grid, "block": block, "operator": operator}
-        given = {name: each for name, each in given.items() if each not in (None, "grid")}
-        request = OperatorDvfsRequest.model_validate(given)
-        return clocked.dvfs_of_operator(_predictor(registry), request)
-    return clocked.dvfs(_predictor(registry), _request(DvfsRequest, ptx, grid, block, **given))
+    sources = {"operator": operator, "language_model": language_model, "counters": counters}
+    if not any(each is not None for each in (*sources.values(), trace)):
+        request = _request(DvfsRequest, ptx, grid, block, **given)
+        return clocked.dvfs(_predictor(registry), request)
+    given |= {"ptx": ptx, "grid": grid, "block": block, **sources}
+    given = {name: each for name, each in given.items() if each not in (None, "grid")}
+    return _clocked(given, trace, code, _predictor(registry))
+
+
+def _clocked(
+    given: dict[str, Any],
+    trace: str | os.PathLike[str] | None,
+    code: Sequence[str | os.PathLike[str]],
+    use: Predictor,
+) -> DvfsAnswers:
+    """``dvfs`` of anything but code."""
+    from wattcast.app.python.code import read_config
+    from wattcast.predictor import dvfs as clocked
+    from wattcast.predictor.application import dvfs_of_trace
+    from wattcast.predictor.counted import dvfs_from_counters
+    from wattcast.predictor.messages.application import TraceClocks
+    from wattcast.predictor.traces import read_trace
+    from wattcast.predictor.traces.code import library
+
+    if trace is not None:
+        request = TraceClocks.model_validate(given)
+        found = library([Path(each) for each in code])
+        return dvfs_of_trace(use, read_trace(Path(trace)), request, found)
+    if (counters := given.get("counters")) is not None:
+        if not isinstance(counters, Mapping):
+            counters = {"profile": Path(counters).read_text("utf-8-sig")}
+        elif not {"values", "profile"} & counters.keys():
+            counters = {"values": counters}
+        given["counters"] = counters
+        return dvfs_from_counters(use, CountedRequest.model_validate(given))
+    if (work := given.get("language_model")) is not None:
+        config = work.get("config")
+        if isinstance(config, str | os.PathLike):
+            given["language_model"] = {**work, "config": read_config(Path(config))}
+        asked = LanguageModelDvfsRequest.model_validate(given)
+        return clocked.dvfs_of_language_model(use, asked)
+    return clocked.dvfs_of_operator(use, OperatorDvfsRequest.model_validate(given))
 
 
 def fleet(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Base64Bytes, Discriminator, Field, RootModel, Tag
 from pydantic_core import to_json
 
 from wattcast.models.intervals import quantity
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
+from wattcast.predictor.messages import dvfs
 from wattcast.predictor.messages.advise import Advice
 from wattcast.predictor.messages.cost import Amount, Carbon, Price, Tariff, priced
+from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest
+from wattcast.predictor.messages.operators import OperatorDvfsRequest
 from wattcast.predictor.messages.predict import Trust
 
 How = Literal["code", "code, other launch", "operator", "name", "copy"]
@@ -466,3 +470,51 @@ CSV_COLUMNS = (
     *("name", "device", "how", "family", "data_type", "launches", "seconds", "joules", "low"),
     *("high", "energy_share", "watts", "trust", "code"),
 )
+
+
+# ``POST /dvfs``: a trace, and all that may be asked about.
+
+
+class TraceClocks(shared.Message):
+    """At which core clocks, up to those it ran at, or power limits an application is asked for."""
+
+    gpu: shared.Name | None = None
+    """GPU id or alias. Default: by the name that the trace tells."""
+    clocks: shared.Clocks | None = None
+    """Clocks the boards ran at. Default: the GPU's own; traces tell none."""
+    model: shared.ModelChoice = "auto"
+    board: shared.Board = None
+    power_limit_watts: dvfs.LimitsAsked = None
+    """In the place of clocks. Where the GPU lists no clocks, nine from half the limit on."""
+    constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
+
+
+class TraceDvfsRequest(TraceClocks):
+    """Body of ``POST /dvfs`` for a whole application."""
+
+    trace: Base64Bytes = Field(min_length=1)
+    """The file that `POST /applications` takes, in base64."""
+
+
+SOURCES = ("counters", "trace", "language_model", "operator")
+
+
+def _source(given: Any) -> str:
+    """Tells what stands in the place of code."""
+    told = given.get if isinstance(given, dict) else partial(getattr, given)
+    return next((name for name in SOURCES if told(name, None) is not None), "kernel")
+
+
+class DvfsBody(
+    RootModel[
+        Annotated[
+            Annotated[dvfs.DvfsRequest, Tag("kernel")]
+            | Annotated[OperatorDvfsRequest, Tag("operator")]
+            | Annotated[LanguageModelDvfsRequest, Tag("language_model")]
+            | Annotated[TraceDvfsRequest, Tag("trace")]
+            | Annotated[dvfs.CountedRequest, Tag("counters")],
+            Discriminator(_source),
+        ]
+    ]
+):
+    """A kernel's code and launch or its counters, an operator, a language model, or a trace."""

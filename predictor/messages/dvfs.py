@@ -18,6 +18,9 @@ MOST_PAIRS = 4096
 """Clock pairs of one request: every pair of the largest grid of a profile is 828."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LimitsAsked = (
+    shared.PowerLimit | Annotated[list[Positive], Field(min_length=1, max_length=MOST_PAIRS)]
+)
 Steps = Annotated[
     tuple[shared.Megahertz, shared.Megahertz, shared.Megahertz],
     Field(description="Lowest, highest and step, in MHz.", examples=[[700, 1380, 85]]),
@@ -96,8 +99,9 @@ class OperatingLimit(shared.ClocksAnswer):
 class OperatingPoint(OperatingLimit):
     """The kernel at one clock pair, under one power limit."""
 
-    runs_at_core_mhz: float
-    """Below `core_mhz` where the power limit binds."""
+    runs_at_core_mhz: float | None
+    """Below `core_mhz` where the power limit binds; null where each part of the work has its own.
+    """
     scale: Scale
     speedup: float
     """1 / scale.time."""
@@ -186,7 +190,8 @@ class DvfsAnswer(shared.Reported):
     kernel: shared.KernelName
     compiled: shared.Compiled | None = None
     """Null if the request had PTX."""
-    model: shared.ModelReference
+    model: shared.ModelReference | None
+    """Null for a language model or a trace, of which several tell."""
     reference: Reference
     points: list[OperatingPoint]
     pareto: list[OperatingLimit]
@@ -194,7 +199,7 @@ class DvfsAnswer(shared.Reported):
     best: Best
     proposal: Proposal
     assumptions: Assumptions | None
-    """Null for an operator, which rests on no code."""
+    """Null where the answer rests on no code, or on that of many kernels."""
     warnings: list[shared.WarningLine]
 
     def report(self) -> reports.Report:
@@ -208,7 +213,7 @@ class DvfsAnswer(shared.Reported):
         columns = [
             CLOCKS,
             reports.amount("limit", "power_limit_watts", "W"),
-            reports.Column("runs at", lambda point: f"{point.runs_at_core_mhz:g}", figures=True),
+            reports.Column("runs at", _runs_at, figures=True),
             *reports.costs(),
             *map(scale_column, ("time", "power", "energy")),
             reports.Column("", marks),
@@ -234,6 +239,10 @@ class DvfsAnswer(shared.Reported):
 
         points = [(str(each), each.time, each.energy, each.pareto) for each in self.points]
         return plots.of_points(points, f"{self.kernel.demangled} on {self.gpu}")
+
+
+def _runs_at(point: OperatingPoint) -> str:
+    return "-" if point.runs_at_core_mhz is None else f"{point.runs_at_core_mhz:g}"
 
 
 CLOCKS = reports.Column(

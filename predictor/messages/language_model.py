@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from wattcast.models.intervals import quantity
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
-from wattcast.predictor.messages import Energy, Power, Time
+from wattcast.predictor.messages import Energy, Power, Time, dvfs
 from wattcast.predictor.messages.operators import with_formats
 from wattcast.predictor.messages.predict import Trust
 
@@ -73,6 +73,19 @@ class LanguageModelRequest(LanguageModelWork):
         if self.batches and self.power_limits_watts:
             raise ValueError("give batches or power_limits_watts, not both")
         return self
+
+
+class LanguageModelDvfsRequest(shared.Message):
+    """Body of ``POST /dvfs`` for a language model: only power limits are modelled."""
+
+    language_model: LanguageModelWork
+    gpu: shared.Name
+    """GPU id or alias; see GET /gpus."""
+    tensor_parallel: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    power_limit_watts: dvfs.LimitsAsked = None
+    """Of each GPU. Default: nine from half the board's limit to the limit."""
+    constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
+    """`max_power_watts` is of all GPUs together."""
 
 
 class ModelFacts(shared.Answer):

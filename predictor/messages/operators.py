@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, RootModel, StringConstraints, Tag, model_validator
@@ -235,16 +234,13 @@ class OperatorSweepRequest(OnGpus):
     """Members of the operator with the values to try: every combination of them."""
 
 
-_Limits = Annotated[list[dvfs.Positive], Field(min_length=1, max_length=dvfs.MOST_PAIRS)]
-
-
 class OperatorDvfsRequest(OperatorOptions):
     """Body of ``POST /dvfs`` for an operator: no clocks are modelled, only power limits."""
 
     operator: Operator
     gpu: shared.Name
     """GPU id or alias; see GET /gpus."""
-    power_limit_watts: shared.PowerLimit | _Limits = None  # type: ignore[assignment]
+    power_limit_watts: dvfs.LimitsAsked = None  # type: ignore[assignment]
     """Default: nine from half the board's limit to the limit."""
     constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
 
@@ -356,25 +352,6 @@ class PredictBody(RootModel[_Either[PredictRequest, OperatorRequest]]):
     """A kernel's code and launch, or an operator."""
 
     model_config = shared.examples("PredictRequest")
-
-
-def _source(given: Any) -> str:
-    """Tells what stands in the place of code, where that is not told by ``_form``."""
-    told = given.get if isinstance(given, dict) else partial(getattr, given)
-    return _form(given) if told("counters", None) is None else "counters"
-
-
-class DvfsBody(
-    RootModel[
-        Annotated[
-            Annotated[dvfs.DvfsRequest, Tag("kernel")]
-            | Annotated[OperatorDvfsRequest, Tag("operator")]
-            | Annotated[dvfs.CountedRequest, Tag("counters")],
-            Discriminator(_source),
-        ]
-    ]
-):
-    """A kernel's code and launch, an operator, or a kernel's counters."""
 
 
 class BatchBody(RootModel[_Either[BatchRequest, OperatorBatchRequest]]):

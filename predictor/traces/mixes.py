@@ -1,4 +1,4 @@
-"""The best core clock for all kernels of a device, launched as they were."""
+"""All kernels of a device at other core clocks and under power limits, launched as they were."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import ClockError
-from wattcast.models.clocks import checked_limit
+from wattcast.models.clocks import checked_limit, held_back
+from wattcast.models.operators import VOLTAGE
 from wattcast.predictor.messages.application import ApplicationRequest, ClockPoint, MixClock
 from wattcast.predictor.traces.powers import Device
 from wattcast.predictor.traces.trace import Trace
@@ -82,3 +83,68 @@ def _mix(
     with suppress(ClockError):  # a limit that the board cannot be set to
         limit = checked_limit(highest, device.gpu)
     return points, points[best], limit
+
+
+# Everything that a device ran, with code or without.
+
+
+class Followed:
+    """How each kind of launch of a device follows the core clock."""
+
+    def __init__(self, device: Device, trace: Trace) -> None:
+        """Kinds with code as it tells, operators by their share of compute, others in full.
+
+        ``scales`` ``[n, clocks, 3]``: time, power, and the longest time, over those at the last of
+        ``core_mhz`` ``[clocks]``, the clock of the trace.
+        """
+        powers, kinds = device.powers, [*device.kinds.values()]
+        self.listed = len(powers.tried) > 1
+        tried = [pair.core_mhz for pair in powers.tried]
+        lowest = powers.clocks.core_mhz * np.linspace(0.5, 1.0, 12)
+        self.core_mhz = np.array(tried) if self.listed else lowest
+        self.idle, size = powers.idle_watts, len(trace.kinds)
+        self.hows = [each.how for each in kinds]
+        self.watts = np.array([each.estimate.value for each in kinds])
+        clock = self.core_mhz / self.core_mhz[-1]
+        shares = np.array([each.core_share for each in kinds])[:, None]
+        longer = shares / clock + 1.0 - shares
+        squared = np.array([VOLTAGE.at(each) ** 2 for each in clock])
+        moving = (self.watts - self.idle)[:, None] * squared / longer
+        less = (self.idle + moving) / self.watts[:, None]
+        self.scales = np.stack([longer, less, np.broadcast_to(1.0 / clock, less.shape)], axis=2)
+        for row, each in enumerate(kinds):
+            if each.scales is not None and self.listed:
+                self.scales[row, :, :2] = each.scales
+        lasts = (trace.end[device.at] - trace.start[device.at]).astype(np.float64) * 1e-9
+        known = [*device.kinds]
+        of = trace.kind[device.at]
+        self.seconds = np.bincount(of, lasts, minlength=size)[known]
+        self.joules = np.bincount(of, device.board.joules, minlength=size)[known]
+
+    def at(self, core_mhz: float) -> tuple[float, float, float]:
+        """Mean time, energy, and longest time at one of the clocks, over the trace's."""
+        return self._mean(self.scales[:, int(np.searchsorted(self.core_mhz, core_mhz))])
+
+    def under(self, limit_watts: float) -> tuple[float, float, float]:
+        """The same where each kind runs at the highest clock at which it keeps to the limit.
+
+        Raises ClockError for a limit that idling alone exceeds.
+        """
+        held_back(limit_watts, self.idle + 1.0, self.idle)
+        drawn = np.maximum.accumulate(self.watts[:, None] * self.scales[:, :, 1], axis=1)
+        fits, last = (drawn <= limit_watts).sum(axis=1), len(self.core_mhz) - 1
+        below, rows = np.clip(fits - 1, 0, last), np.arange(len(drawn))
+        above = np.minimum(below + 1, last)
+        low, high = drawn[rows, below], drawn[rows, above]
+        step = np.clip((limit_watts - low) / np.maximum(high - low, 1e-9), 0.0, 1.0)[:, None]
+        mean = (1.0 - step) * self.scales[rows, below] + step * self.scales[rows, above]
+        # Not even the lowest clock fits: the board holds it back for part of the time.
+        held = np.maximum((low - self.idle) / (limit_watts - self.idle), 1.0)
+        mean[:, [0, 2]] *= held[:, None]
+        mean[:, 1] = np.minimum(mean[:, 1], limit_watts / self.watts)
+        return self._mean(mean)
+
+    def _mean(self, scales: Floats) -> tuple[float, float, float]:
+        whole = max(float(self.seconds.sum()), 1e-30)
+        longer, most = (float(self.seconds @ scales[:, n]) / whole for n in (0, 2))
+        return longer, float(self.joules @ (scales[:, 0] * scales[:, 1])), max(longer, most)

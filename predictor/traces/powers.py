@@ -65,7 +65,8 @@ same kernel take the power of the nearest that was."""
 class KindPower:
     """What launches of one kind draw. ``estimate`` is watts if it ran alone; ``standing_watts`` the
     part of them that a board with clocks up draws anyway; ``scales`` its time and power at
-    ``BoardPowers.tried`` over those at the clocks of the trace."""
+    ``BoardPowers.tried`` over those at the clocks of the trace; without them ``core_share`` of its
+    time goes with the core clock: all of it where nobody knows, which promises the least."""
 
     how: How
     estimate: Estimate
@@ -77,6 +78,7 @@ class KindPower:
     code: Code | None = None
     request: PredictRequest | None = None
     scales: Floats | None = None
+    core_share: float = 1.0
 
 
 OPERATOR_TRUST: Mapping[Basis, Trust] = {
@@ -172,6 +174,7 @@ class BoardPowers:
                 "the operator's model at the sizes of its tensors and the measured duration",
                 family_of(asked[number].kind.name),
                 json.loads(asked[number].kind.operator)["dtype"],
+                core_share=call.core_share,
             )
         return found
 

@@ -1,8 +1,10 @@
-"""``POST /dvfs`` of a library operator: power limits in the place of clocks."""
+"""``POST /dvfs`` of what is no kernel: an operator, a language model, a trace; and one command."""
 
 from __future__ import annotations
 
+import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +12,11 @@ import pytest
 
 import wattcast
 from tests.app.conftest import Run
+from tests.app.test_application import SOLVER, TRAINING
+from tests.app.test_language_model import LLAMA
 from tests.app.test_problems import problem
+from tests.generated.traces import Gpu, Launch, kineto
+from wattcast.predictor.messages.dvfs import DvfsAnswer
 
 GEMM = {"name": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "bf16"}
 DECODE = {"name": "attention", "phase": "decode", "batch": 8, "cached_tokens": 4095, "heads": 32,
@@ -165,3 +171,110 @@ def test_command_python_and_http_answer_alike(client: httpx.Client, run: Run) ->
     assert "\nproposal: " in table
     refused = run(*words, status=2)[1]
     assert "--power-limits" in refused
+
+
+WORK = {"config": LLAMA, "batch": 8, "prompt": 512, "generate": 64}
+QUANTITIES = ("time", "power", "energy")
+
+
+def test_a_language_model_under_a_limit_is_its_forecast(client: httpx.Client) -> None:
+    body = {"language_model": WORK, "gpu": "h200", "tensor_parallel": 2}
+    answer = client.post("/dvfs", json={**body, "power_limit_watts": [350, 500, 700]})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    for point in found["points"]:
+        alone = {**WORK, "gpu": "h200", "tensor_parallel": 2}
+        alone["power_limit_watts"] = point["power_limit_watts"]
+        told = client.post("/language-models", json=alone).json()
+        assert {name: point[name] for name in QUANTITIES} == {
+            name: told[name] for name in QUANTITIES
+        }
+    own = found["points"][-1]
+    assert own["scale"] == {"time": 1, "power": 1, "energy": 1}
+    typed = wattcast.dvfs(**body, registry=False)
+    assert isinstance(typed, DvfsAnswer)
+    assert len(typed.points) == 9
+    huge = {**body, "language_model": {**WORK, "batch": 4096, "prompt": 1 << 20}}
+    assert "do not fit" in problem(client.post("/dvfs", json=huge), 422, "launch")["detail"]
+
+
+@pytest.mark.parametrize("file", [TRAINING, SOLVER], ids=["training", "solver"])
+@pytest.mark.parametrize("limits", [None, [100.0, 130.0, 250.0]], ids=["clocks", "limits"])
+def test_a_trace_over_clocks_or_limits(file: Path, limits: list[float] | None) -> None:
+    whole = wattcast.application(file, gpu="v100", registry=False)
+    found = wattcast.dvfs(trace=file, gpu="v100", registry=False, power_limit_watts=limits)
+    assert isinstance(found, DvfsAnswer)
+    base, points = found.reference, found.points
+    assert base.energy.joules == pytest.approx(whole.energy.joules, rel=1e-9)
+    assert base.time.seconds == pytest.approx(whole.span_seconds, rel=1e-9)
+    assert points[-1].scale.energy == pytest.approx(1, rel=1e-12)  # the clock or limit of its own
+    times = [point.time.seconds for point in points]
+    assert times == sorted(times, reverse=True)
+    for point in points:
+        for name, unit in zip(QUANTITIES, ("seconds", "watts", "joules"), strict=True):
+            each = getattr(point, name)
+            assert each.low <= getattr(each, unit) <= each.high
+        assert point.power.watts * point.time.seconds == pytest.approx(point.energy.joules)
+        slowest = 1380 / point.core_mhz if limits is None else 1380 / 405 * 10
+        assert 1 - 1e-9 <= point.scale.time <= slowest * (1 + 1e-9)
+        if limits is not None:
+            assert point.power.watts <= point.power_limit_watts * (1 + 1e-9)
+    assert found.proposal.stay == (found.proposal.energy_saved_percent <= max(
+        found.proposal.cost_percent, 0))  # fmt: skip
+
+
+def test_kernels_with_code_follow_it_and_operators_their_share(tmp_path: Path) -> None:
+    """One kernel alone in a trace: its ratios are those of ``dvfs`` of its code."""
+    code = Path(__file__).parents[1] / "fixtures" / "kernels" / "time" / "tiled_matmul.ptx"
+    name = next(line.split()[2].strip("(") for line in code.read_text().splitlines()
+                if line.startswith(".visible .entry"))  # fmt: skip
+    launch = Launch(name, 0, 5_000_000, grid=(32, 32, 1), block=(32, 32, 1))
+    file = kineto(tmp_path / "one.json", [launch])
+    told = wattcast.dvfs(trace=file, gpu="v100", code=[code], registry=False)
+    kernel = wattcast.dvfs(code, gpu="v100", grid=(32, 32), block=(32, 32), registry=False)
+    assert isinstance(told, DvfsAnswer)
+    assert isinstance(kernel, DvfsAnswer)
+    own = {point.core_mhz: point.scale for point in kernel.points}
+    for point in told.points:
+        assert point.scale.time == pytest.approx(own[point.core_mhz].time, rel=1e-6)
+        assert point.scale.power == pytest.approx(own[point.core_mhz].power, rel=1e-6)
+
+
+def test_what_is_no_trace_of_one_kind_of_board_is_refused(
+    client: httpx.Client, tmp_path: Path
+) -> None:
+    for trace, kind, said in (("!", "data", "is empty"), ("e30=", "data", "traceEvents")):
+        answer = client.post("/dvfs", json={"trace": trace, "gpu": "v100"})
+        assert said in problem(answer, 422, kind)["detail"]
+    launches = [Launch("a", 0, 1000), Launch("b", 2000, 1000, device=1)]
+    boards = [Gpu("Tesla V100-SXM2-16GB"), Gpu("NVIDIA H200")]
+    file = kineto(tmp_path / "two.json", launches, [], boards)
+    sent = {"trace": base64.b64encode(file.read_bytes()).decode()}
+    found = problem(client.post("/dvfs", json=sent), 422, "validation")
+    assert "several" in found["detail"]
+
+
+def test_one_command_takes_every_source(client: httpx.Client, run: Run, tmp_path: Path) -> None:
+    counted = {"DCGM_FI_PROF_SM_ACTIVE": 0.95, "DCGM_FI_PROF_PIPE_FP64_ACTIVE": 0.0,
+               "DCGM_FI_PROF_PIPE_FP32_ACTIVE": 0.31, "DCGM_FI_PROF_DRAM_ACTIVE": 0.62}  # fmt: skip
+    for name, told in (("counters", counted), ("config", LLAMA), ("gemm", GEMM)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(told))
+
+    def dvfs(file: Path, *words: str) -> Any:
+        return json.loads(run("dvfs", str(file), *words, "--json")[0])
+
+    on_v100 = ("--gpu", "v100")
+    told = dvfs(tmp_path / "counters.json", *on_v100)
+    assert told == json.loads(
+        run("counters", str(tmp_path / "counters.json"), *on_v100, "--json")[0]
+    )
+    limits = ("--gpu", "h200", "--power-limit", "400")
+    assert dvfs(tmp_path / "gemm.json", *limits) == answered(client, power_limit_watts=[400])
+    work = ("--batch", "8", "--prompt", "512", "--generate", "64")
+    body = {"language_model": WORK, "gpu": "h200", "power_limit_watts": [400]}
+    assert dvfs(tmp_path / "config.json", *limits, *work) == client.post("/dvfs", json=body).json()
+    sent = {"trace": base64.b64encode(SOLVER.read_bytes()).decode(), "gpu": "v100"}
+    assert dvfs(SOLVER, *on_v100) == client.post("/dvfs", json=sent).json()
+    (tmp_path / "kernel.ptx").write_text(".version 7.0")
+    refused = run("dvfs", str(tmp_path / "kernel.ptx"), *on_v100, status=2)[1]
+    assert "--grid and --block" in refused

@@ -11,3 +11,16 @@ what one takes. Nothing below ``wattcast`` imports from here, and the wheel does
                     what answers promise, beside what was measured or published
     evaluation.py   protocols and baselines beside those that models are shipped by
 """
+
+from __future__ import annotations
+
+import argparse
+
+
+def parser_of(study: str, description: str | None) -> argparse.ArgumentParser:
+    """What reads the words behind ``python -m studies STUDY``; its help is the module's text."""
+    return argparse.ArgumentParser(
+        prog=f"python -m studies {study}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

@@ -9,7 +9,6 @@ of time: error on programs left out beside the default's and the median's, and t
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from studies import parser_of
 from studies.data.activity_tables import (
     ACTIVITY_GPUS,
     TABLE_CONSTANTS,
@@ -164,7 +164,7 @@ def time_line(card: ModelCard, gpu_id: str, each: int) -> Line:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m studies boards", description=__doc__)
+    parser = parser_of("boards", __doc__)
     parser.parse_args(arguments)
     for title, lines in (("Power", study()), ("Time", time_study())):
         print(

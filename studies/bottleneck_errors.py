@@ -9,7 +9,6 @@ each is as good as left out.
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from studies import parser_of
 from studies.card_tables import table as markdown_table
 from studies.data.activity_tables import (
     ACTIVITY_GPUS,
@@ -145,7 +145,7 @@ def write_errors(path: Path = ERRORS) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m studies bottleneck", description=__doc__)
+    parser = parser_of("bottleneck", __doc__)
     parser.add_argument("--write", action="store_true", help=f"write {ERRORS.name}")
     options = parser.parse_args(arguments)
     print(score_tables())

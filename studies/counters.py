@@ -17,14 +17,12 @@ interrupted run goes on where it stopped. Spaces: ``counters.toml``.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import hashlib
 import json
 import math
 import os
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +37,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 import wattcast
+from studies import parser_of
 from studies.card_tables import table
 from studies.end_to_end import by_hand, log_ratios, others_median, percent
 from wattcast.app.settings import Settings
@@ -483,14 +482,9 @@ def score(space: Space, found: Sequence[Asked], seeded: Sequence[int]) -> dict[s
 
 def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Run the command; the exit status. Raises DataError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies counters",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("counters", __doc__)
     parser.add_argument("--space", choices=tuple(spaces()), action="append")
     parser.add_argument("--configurations", type=int, default=QUICK, help="seeded ones of a space")
-    parser.add_argument("--worst", type=int, default=0, help="configurations to list of each count")
     parser.add_argument("--write", action="store_true", help=f"the figures into {RESULTS.name}")
     options = parser.parse_args(arguments)
     figures: dict[str, Any] = {}
@@ -504,8 +498,6 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
             seeded = sample(rows, options.configurations)[0]
             figures[name] = score(space, found, seeded)
             asked[name] = [one for one in found if one.place in set(seeded)]
-            for line in worst(found, options.worst) if space.counters else ():
-                write(line)
     write(f"\n## Counts beside hardware counters\n\n{count_table(figures)}")
     write(f"\n## Tuning spaces\n\n{time_table(figures)}")
     write(f"\n## The norm left out\n\n{norms_left_out(asked)}")
@@ -513,20 +505,3 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
         before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
         RESULTS.write_text(json.dumps({**before, **figures}, indent=2) + "\n", encoding="utf-8")
     return 0
-
-
-def worst(found: Sequence[Asked], most: int) -> Iterator[str]:
-    """The configurations that each count misses most, as ``quantity: ratio, file``."""
-    for name, quantity in QUANTITIES.items() if most else ():
-        ratios = [
-            (quantity.predicted(one.counts) / measured, one.place)
-            for one in found
-            if (measured := quantity.measured(one.row))
-        ]
-        ratios.sort(key=lambda pair: -abs(math.log(pair[0] or 1e-9)))
-        for ratio, place in ratios[:most]:
-            yield f"{name}: {ratio:.2f}, row {place}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

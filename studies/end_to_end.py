@@ -19,12 +19,10 @@ of the kind of board predicted takes part.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
 import json
 import os
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.data.frequency import FrequencyTable, read_frequency
 from studies.fitting.physical.artifacts import POOLED_SETTINGS
@@ -437,11 +436,7 @@ def _recombined(one: Outcome, constants: Constants) -> float:
 
 def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Run the command; the exit status. Raises DataError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies end-to-end",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("end-to-end", __doc__)
     parser.add_argument("--gpu", choices=(*CAMPAIGNS, *SWEPT), action="append")
     parser.add_argument("--without-hints", action="store_true", help="lengths of buffers alone")
     parser.add_argument("--write", action="store_true", help=f"figures into {RESULTS.name}")
@@ -468,7 +463,3 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
         before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
         RESULTS.write_text(json.dumps({**before, **figures}, indent=2) + "\n", encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,7 +16,6 @@ WATTCAST_ACTIVITY as ``fit-physical`` does.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.data.activity_tables import served_folder
 from studies.data.frequency import read_frequency
@@ -221,11 +221,7 @@ def report(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the exit status. Raises DataError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies held-out",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("held-out", __doc__)
     parser.add_argument("--write", action="store_true", help=f"into studies/{RESULTS.name}")
     options = parser.parse_args(arguments)
     found = results()

@@ -7,7 +7,6 @@ prediction, chosen alike. ``--write`` leaves the figures for docs/accuracy.md.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.data.activity_tables import (
     ACTIVITY_GPUS,
@@ -429,7 +429,7 @@ def read_results(path: Path = RESULTS) -> list[Held]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m studies intervals", description=__doc__)
+    parser = parser_of("intervals", __doc__)
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}, {WIDTHS.name}")
     options = parser.parse_args(arguments)
     lines = [line for kind in KINDS for line in kind()]

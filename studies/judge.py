@@ -16,7 +16,6 @@ A100 and A40 (``studies end-to-end``) stand in, one kernel with more and more wo
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
@@ -26,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.counters import SEED, folder, sample, spaces
 from studies.end_to_end import sweep
@@ -215,11 +215,7 @@ def energies() -> tuple[dict[str, Pairs], dict[str, Pairs]]:
 
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = print) -> int:
     """Print the tables; 2 without data or PTX."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies judge",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("judge", __doc__)
     parser.add_argument("--variants", type=int, default=130, help="of each space at most")
     parser.add_argument("--write", action="store_true", help="the spread of time and energy")
     given = parser.parse_args(arguments)
@@ -264,7 +260,3 @@ def _write(spreads: Mapping[str, Spread], pairs: int, names: Sequence[str]) -> N
     for name, one in spreads.items():
         told += f"\n[{name}]\nfloor = {one.floor:.4f}\nslope = {one.slope:.2f}\n"
     FILE.write_text(comment + told, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,6 @@ of the sums are held on both boards.
 
 from __future__ import annotations
 
-import argparse
 import tomllib
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from studies import parser_of
 from studies.fitting.operators import (
     Rows,
     fit,
@@ -177,7 +177,7 @@ def pools(quantity: Quantity, left_out: str) -> list[Pool]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print errors of sums; with ``--errors`` what of them is shared."""
-    parser = argparse.ArgumentParser(prog="python -m studies language-models", description=__doc__)
+    parser = parser_of("language-models", __doc__)
     parser.add_argument("configs", type=Path, help="tables with a member config each")
     parser.add_argument("--errors", action="store_true", help="measure what errors share")
     asked = parser.parse_args(arguments)

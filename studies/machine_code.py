@@ -15,11 +15,9 @@ search path).
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from studies import parser_of
 from studies.card_tables import table
 from wattcast.features.cfg import build_cfg
 from wattcast.features.cuda.isolation import find_ptxas, wheel_root
@@ -161,13 +160,8 @@ def _rounds(inside: Sequence[Instruction], counted: Mapping[int, int]) -> int:
 
 def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Run the command; the exit status. Raises DataError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies machine-code",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("machine-code", __doc__)
     parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--worst", type=int, default=10, help="blocks to list")
     options = parser.parse_args(arguments)
     rows = []
     for target, compiled in TARGETS.items():
@@ -186,10 +180,6 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
         if not found:
             raise DataError(f"nothing to compare for {target}: {'; '.join(refused)}")
         rows += [[target, *_scores(found, in_loop)] for in_loop in (False, True)]
-        worst = sorted(found, key=lambda one: -abs(np.log(one.ours / one.ptxas)))[: options.worst]
-        for one in worst:
-            ratio = f"{one.ours:.1f} for {one.ptxas:.1f}"
-            write(f"{target} {one.file} {one.function} line {one.line}: {ratio}")
         write(f"{target}: {len(refused)} files refused: {'; '.join(refused) or 'none'}\n")
     titles = ("target", "blocks", "number", "median ratio", "within 15 %", "mean error %")
     write(table(titles, rows))
@@ -203,7 +193,3 @@ def _scores(found: Sequence[Compared], in_loop: bool) -> list[str]:
     what = "in loops" if in_loop else "others"
     figures = (f"{np.median(ratio):.2f}", f"{near.mean():.0%}", f"{error.mean():.1f}")
     return [what, str(ratio.size), *figures]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,13 +10,13 @@ and scores them on what was left out; it takes some minutes.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from studies import parser_of
 from studies.fitting.operators import (
     BOARDS,
     FILES,
@@ -45,7 +45,7 @@ HEADINGS = ("board", "operator", "quantity", "left out", "rows", "mean %", "medi
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table; fit first if asked."""
-    parser = argparse.ArgumentParser(prog="python -m studies operators", description=__doc__)
+    parser = parser_of("operators", __doc__)
     parser.add_argument("--fit", type=Path, metavar="FOLDER", help="fit anew from these files")
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="where models lie")
     parser.add_argument("--board", action="append", help="these boards alone (or pooled)")

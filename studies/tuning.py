@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.counters import SEED, Row, Space, folder, revision, spaces
 from wattcast.app.settings import Settings
@@ -334,7 +335,7 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
     """Print the tables; 2 without data or PTX."""
-    parser = argparse.ArgumentParser(prog="python -m studies tuning", description=__doc__)
+    parser = parser_of("tuning", __doc__)
     parser.add_argument("--space", action="append", choices=WHOLE)
     parser.add_argument("--predictions", type=int, default=PREDICTIONS)
     parser.add_argument("--compile", help="makes a missing {ptx} of the {space}, by its file name")
@@ -351,7 +352,3 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
                 return 2
     say(report(found))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

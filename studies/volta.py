@@ -14,11 +14,9 @@ show that elapsed cycles hold a start too.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.end_to_end import log_ratios, percent
 from wattcast.app.settings import Settings
@@ -175,11 +174,7 @@ def tables(found: Sequence[Asked]) -> str:
 
 def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Run the command; the exit status. Raises DataError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies volta",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("volta", __doc__)
     parser.add_argument("--ptx", type=Path, required=True, help="folder of KERNEL.ptx")
     parser.add_argument("--kernel", action="append", default=[])
     parser.add_argument("--write", action="store_true", help=f"errors of time into {RESULTS.name}")
@@ -198,7 +193,3 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
         }
         RESULTS.write_text(json.dumps({GPU: kept}, indent=2) + "\n", encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,16 +13,14 @@ spaces in sight (``end_to_end``, ``counters``).
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from math import exp, log
 
 import numpy as np
 
-from studies import counters, end_to_end, volta
+from studies import counters, end_to_end, parser_of, volta
 from studies.card_tables import table
 from wattcast.models.intervals import conformal_factors
 from wattcast.models.time.calibration import ERRORS_SERVED, LEVEL, ProgramError
@@ -63,11 +61,7 @@ def left_out(
 
 def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Run the command; the exit status. Raises DataError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies widths",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("widths", __doc__)
     parser.add_argument("--write", action="store_true", help=f"write {ERRORS_SERVED.name}")
     options = parser.parse_args(arguments)
     found = list(errors())
@@ -99,7 +93,3 @@ def _program(error: ProgramError) -> str:
 
 def _gpu(error: ProgramError) -> str:
     return error.gpu
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,6 @@ was fitted to these kernels. ``--compile`` makes the PTX anew (NVRTC, extra ``cu
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from studies import parser_of
 from studies.advice import published
 from studies.card_tables import table
 from wattcast.app.settings import Settings
@@ -259,7 +259,7 @@ TITLES = (
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table; 1 where a promise that issue 22 asks for does not hold."""
-    parser = argparse.ArgumentParser(prog="python -m studies advice", description=__doc__)
+    parser = parser_of("advice", __doc__)
     parser.add_argument("--gpus", nargs="+", default=GPUS, metavar="ID")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="pairs whose name holds this")
     parser.add_argument("--compile", action="store_true", help=f"make {PTX.name} anew")

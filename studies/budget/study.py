@@ -10,7 +10,6 @@ goes on where it was stopped.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from time import monotonic
 
 import numpy as np
 
+from studies import parser_of
 from studies.budget.launches import Asked, long_running, of_fixtures, of_programs
 from studies.card_tables import table
 from studies.end_to_end import programs
@@ -187,11 +187,7 @@ def launches(only: str) -> Iterator[Asked]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies budget",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("budget", __doc__)
     parser.add_argument("--results", type=Path, metavar="FILE")
     parser.add_argument("--budget", type=float, default=DEFAULT_EFFORT, metavar="UNITS")
     parser.add_argument("--only", default="", metavar="TEXT", help="names that hold it")

@@ -1,7 +1,7 @@
 """Well-known kernels beside what others published of them.
 
     python -m studies catalogue                      tables as Markdown
-    python -m studies catalogue --kernel sgemm_naive --parts
+    python -m studies catalogue --kernel sgemm_naive
     python -m studies catalogue --write              docs/catalogue.md, results.json beside this
 
 Kernels (``*.cu``) are our own, written after the descriptions that the figures' authors give; what
@@ -14,7 +14,6 @@ alone. Needs the extra ``cuda``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import tomllib
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.end_to_end import by_hand, others_median
 from studies.measuring_kernels import target, without_comments
@@ -278,25 +278,14 @@ def rows(found: Sequence[Outcome]) -> str:
 
 def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Run the command; the exit status. Raises WattcastError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies catalogue",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("catalogue", __doc__)
     parser.add_argument("--kernel", action="append", help="this one alone")
-    parser.add_argument("--parts", action="store_true", help="seconds by resource")
     parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name}")
     options = parser.parse_args(arguments)
     chosen = [one for one in figures() if not options.kernel or one.kernel in options.kernel]
     with tempfile.TemporaryDirectory() as home:
         predictor = Predictor(Settings(home=Path(home)))
         found = [outcome(predictor, one) for one in chosen]
-    if options.parts:
-        for one in found:
-            parts = ", ".join(f"{n} {1e6 * t:.4g}" for n, t in one.parts.items() if t)
-            write(f"{one.figure.kernel} {one.figure.gpu} {one.ratio:.2f}: us {parts}")
-            write(f"    {' '.join(one.warnings)}")
-        return 0
     page = report(found)
     if options.write:
         PAGE.write_text(page, encoding="utf-8")

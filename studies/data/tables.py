@@ -5,7 +5,6 @@ The exit status is 1 if a table is defective.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from studies import parser_of
 from studies.data.activity_tables import ACTIVITY_GPUS, read_activity_table
 from studies.data.frequency import OPCODE_COUNTS, file_names, read_frequency, read_opcode_counts
 from studies.data.launches import launches_path, read_launches
@@ -53,7 +53,7 @@ _NOT_THERE = frozenset({"total_inst", "wtotal", "serial"})
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m studies tables", description=__doc__)
+    parser = parser_of("tables", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="else where training looks")
     root = data_folder(parser.parse_args(arguments).folder)
     tables = inventory(root, readers(root))

@@ -7,13 +7,13 @@ fails. Large models are stored compressed in the end.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from studies import parser_of
 from wattcast.models.store import COMPRESSED, PACKAGED_ARTIFACTS
 
 STEPS = (
@@ -42,7 +42,7 @@ def compress(root: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the exit status, that of the step that failed."""
-    parser = argparse.ArgumentParser(prog="python -m studies fit-all", description=__doc__)
+    parser = parser_of("fit-all", __doc__)
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--resume", type=Path, help="finished boosted fits; goes on there")
     options = parser.parse_args(arguments)

@@ -6,7 +6,6 @@ committed pages equal to what this module writes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -18,6 +17,7 @@ from unittest.mock import patch
 import typer
 from typer.main import get_command
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.pages.reference_calls import api_page
 from wattcast.app.services.models.standalone import standalone_predictor
@@ -239,7 +239,7 @@ def write(folder: Path, made: Mapping[str, str]) -> Iterable[Path]:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the pages into the folder that the only argument names."""
-    parser = argparse.ArgumentParser(prog="python -m studies reference", description=__doc__)
+    parser = parser_of("reference", __doc__)
     parser.add_argument("folder", type=Path)
     for path in write(parser.parse_args(arguments).folder, pages()):
         print(path)

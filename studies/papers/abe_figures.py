@@ -8,13 +8,13 @@ repeated, their figures stand beside. A benchmark is always predicted by a model
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from studies import parser_of
 from studies.data.frequency import read_frequency
 from studies.fitting.scaling.rows import Floats
 from studies.pages.page import Section, Table, to_markdown
@@ -172,7 +172,7 @@ def _best_pairs() -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m studies abe", description=__doc__)
+    parser = parser_of("abe", __doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
     print(abe_table(options.jobs))

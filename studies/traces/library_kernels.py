@@ -11,7 +11,6 @@ shape groups, each of the same weight.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies import parser_of
 from studies.fitting.operators import Rows, read_rows
 from wattcast.predictor.traces.library import HALF_LOW, HALF_SECONDS, HALF_SHARE, PRODUCT_SHARE
 from wattcast.training.data.datasets import data_root
@@ -98,7 +98,7 @@ def half_products(boards: Sequence[tuple[str, Shares]]) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the shares and errors."""
-    parser = argparse.ArgumentParser(prog="python -m studies library-kernels", description=__doc__)
+    parser = parser_of("library-kernels", __doc__)
     parser.add_argument("--operators", type=Path, default=data_root() / "operators")
     folder = parser.parse_args(arguments).operators
     for operator in OPERATORS:

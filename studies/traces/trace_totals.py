@@ -25,13 +25,13 @@ one family; and mixes of which half the kernels have no code. Needs WATTCAST_ACT
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.data.activity_tables import served_path
 from studies.fitting.out_of_fold import evaluate
@@ -282,11 +282,7 @@ def _joined(told: Told, mine: Floats, theirs: Floats) -> float:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the exit status. Raises DataError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies trace-totals",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("trace-totals", __doc__)
     parser.parse_args(arguments)
     pools = [*known_boards(), *tree_boards(), *unknown_boards()]
     for told in SHARED:

@@ -17,9 +17,7 @@ ends, whole boards left out; beside them what kernels draw that keep the FP64 pi
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from math import exp, log
 from pathlib import Path
@@ -29,6 +27,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from studies import parser_of
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.power.activities import AT_REST
@@ -291,7 +290,7 @@ def products(root: Path, found: Sequence[Row]) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the errors of every choice."""
-    parser = argparse.ArgumentParser(prog="python -m studies unknown-kernels", description=__doc__)
+    parser = parser_of("unknown-kernels", __doc__)
     parser.parse_args(arguments)
     found = list(rows(data_root()))
     families = len({(row.board, row.family) for row in found})
@@ -327,7 +326,3 @@ def main(arguments: Sequence[str]) -> int:
     for line in products(data_root(), found):
         print(line)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -20,7 +20,6 @@ and are answered with their energies.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from studies import parser_of
 from studies.fitting.operators import (
     CENSORED,
     FILES,
@@ -363,7 +363,7 @@ class Boards:
 
 def main(arguments: Sequence[str]) -> int:
     """Print energies and errors; write the artifacts if asked."""
-    parser = argparse.ArgumentParser(prog="python -m studies products", description=__doc__)
+    parser = parser_of("products", __doc__)
     parser.add_argument("--out", type=Path, help="write into this root, by its pooled model")
     asked = parser.parse_args(arguments)
     found = ArtifactStore((asked.out or PACKAGED_ARTIFACTS,)).find(

@@ -14,7 +14,6 @@ asked on any board, settings chosen without it too.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from studies import parser_of
 from studies.card_tables import table
 from studies.data.activity_tables import (
     ACTIVITY_GPUS,
@@ -168,11 +168,7 @@ def _percent(told: Floats, true: Floats, which: Bools) -> Floats:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m studies activity",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("activity", __doc__)
     parser.add_argument("folder", type=Path, help="where the tables are")
     parser.add_argument("--keep", action="store_true", help="use the tables that are there")
     options = parser.parse_args(arguments)

@@ -6,12 +6,12 @@ tables of docs/frequency.md. Deterministic, about a minute on two cores.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from studies import parser_of
 from studies.fitting.scaling.artifacts import write_campaigns
 from studies.fitting.scaling.rows import TITAN_X
 from studies.fitting.scaling.scores import (
@@ -41,7 +41,7 @@ FITTED_TOGETHER: tuple[tuple[str, ...], ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m studies clocks", description=__doc__)
+    parser = parser_of("clocks", __doc__)
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true", help="print the scores, write nothing")

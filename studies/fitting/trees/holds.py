@@ -8,7 +8,6 @@ are read instead of fitted again.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from studies import parser_of
 from studies.card_tables import table as markdown
 from studies.evaluation import CONSTANT, IntervalScoreName, coverage, evaluate, known_folds
 from studies.fitting.nested import EXPONENTS
@@ -161,7 +161,7 @@ def interval_lines(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m studies power", description=__doc__)
+    parser = parser_of("power", __doc__)
     parser.add_argument("--artifacts", type=Path, default=PACKAGED_ARTIFACTS)
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     parser.add_argument("--checkpoints", type=Path, help="folder of a training's kept predictions")

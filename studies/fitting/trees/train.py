@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from studies import parser_of
 from studies.card_tables import (
     feature_table,
     interval_table,
@@ -41,7 +42,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m studies train", description=__doc__)
+    parser = parser_of("train", __doc__)
     gpus = sorted({gpu for _, files in SOURCES.values() for gpu in files})
     parser.add_argument("--all", action="store_true", help="every published source")
     parser.add_argument("--source", choices=list(SOURCES), help=f"published rows; else {SOURCE}")

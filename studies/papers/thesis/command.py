@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from types import MappingProxyType
 
+from studies import parser_of
 from studies.pages.page import Section
 from studies.papers.thesis.data import ASSIGNMENTS, Effort
 from studies.papers.thesis.feature_sections import (
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise MissingExtraError(name, "train")
     from studies.pages.page import to_markdown
 
-    parser = argparse.ArgumentParser(prog="python -m studies thesis", description=__doc__)
+    parser = parser_of("thesis", __doc__)
     parser.add_argument("part", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

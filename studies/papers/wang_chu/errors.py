@@ -10,7 +10,6 @@ authors (``dvfs/wang_*.csv``; docs/frequency.md).
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from studies import parser_of
 from studies.bottleneck_errors import TimeErrors, summary, time_errors
 from studies.card_tables import table
 from studies.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
@@ -380,7 +380,7 @@ def write_factors(factors: Iterable[Factors], path: Path = SPREAD_FILE) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m studies queueing", description=__doc__)
+    parser = parser_of("queueing", __doc__)
     parser.add_argument("--write", action="store_true", help=f"also write {SPREAD_FILE.name}")
     parser.add_argument("--shared", action="store_true", help="Eq. 16 to 21 only")
     options = parser.parse_args(arguments)

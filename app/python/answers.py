@@ -3,13 +3,14 @@ operator other shapes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field, PrivateAttr
 
+from wattcast.app.cli.progress import advance, working
 from wattcast.app.python.predictors import predictor
 from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import Predictor, rank, reports, triton
@@ -268,7 +269,20 @@ def rank_triton(
             kernels, profile, configs, signature or {}, constexprs or {}, given
         )
     asked = triton.candidates(found, grid, given, {"gpu": gpu, **options})
-    return rank.ranked(opened, asked, by)
+    several = configs or getattr(kernels, "configs", None) or ()
+    total = len(found) if isinstance(found, Sized) else len(several)
+    return rank.ranked(opened, _counted(asked, total), by)
+
+
+_One = TypeVar("_One")
+
+
+def _counted(asked: Iterable[_One], total: int) -> Iterator[_One]:
+    """The same, with a bar on a terminal: compiling and predicting take a second for each."""
+    with working("configurations"):
+        for done, one in enumerate(asked):
+            advance(done, max(total, done + 1))
+            yield one
 
 
 def estimate(*, gpu: str, registry: bool = True, **options: Any) -> Callable[[Any], Estimated]:
@@ -321,9 +335,8 @@ class Estimated:
     ) -> Prediction:
         opened = predictor(self._registry)
         asked = []
-        for configuration, body in triton.launched(
-            self.fn, opened.gpus.load(self._gpu), grid, arguments, keywords
-        ):
+        each = triton.launched(self.fn, opened.gpus.load(self._gpu), grid, arguments, keywords)
+        for configuration, body in _counted(each, len(getattr(self.fn, "configs", ()))):
             if isinstance(body, Mapping):
                 body = {**self._options, "gpu": self._gpu, **body}
             asked.append((configuration, body))

@@ -36,12 +36,14 @@ Source = Literal["dcgm", "slurm"]
 
 
 class EnergyLog(NamedTuple):
-    """What a log tells: joules, or mean watts where it has no times; ``seconds`` where it has."""
+    """What a log tells: joules, or mean watts where it has no times; ``seconds`` where it has;
+    of how many GPUs."""
 
     source: Source
     joules: float | None
     watts: float | None
     seconds: float | None
+    gpus: int = 1
 
 
 @dataclass
@@ -93,6 +95,24 @@ def compared(answer: ApplicationAnswer, text: str) -> ApplicationAnswer:
         note=note,
     )
     return answer.model_copy(update={"measured": measured})
+
+
+def mean_watts(log: EnergyLog, busy_seconds: float | None) -> float:
+    """What a log says that one board drew while launches of one kernel ran for ``busy_seconds``.
+    Raises DataError where it does not tell that: it counts more than the board or the launches."""
+    if log.source == "slurm":
+        raise DataError("Slurm counts whole nodes; a kernel needs a log of its board, by DCGM")
+    if log.gpus > 1:
+        raise DataError(f"the log holds {log.gpus} GPUs; keep the rows of the one that ran it")
+    seconds = log.seconds or busy_seconds
+    if log.seconds and busy_seconds and not 0.9 < log.seconds / busy_seconds < 1.1:
+        told = f"the log covers {log.seconds:.4g} s, time_seconds x repeats {busy_seconds:.4g} s"
+        raise DataError(f"{told}: keep the rows during which the launches ran")
+    if log.watts is not None:
+        return log.watts
+    if not seconds:
+        raise DataError("the log has no times: give time_seconds and repeats, the launches in it")
+    return (log.joules or 0.0) / seconds
 
 
 def _number(cell: str | None) -> float | None:
@@ -157,13 +177,13 @@ def _sum(gpus: list[_Gpu]) -> EnergyLog:
     spans = max(seconds) or None
     if counted:
         steps = (max(b - a, 0.0) for gpu in gpus for a, b in pairwise(gpu.counter))
-        return EnergyLog("dcgm", sum(steps), None, spans)
+        return EnergyLog("dcgm", sum(steps), None, spans, len(gpus))
     if timed:
         for gpu in gpus:
             samples = sorted(zip(gpu.times, gpu.watts, strict=True))
             joules += sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(samples))
-        return EnergyLog("dcgm", joules, None, spans)
-    return EnergyLog("dcgm", None, watts, None)
+        return EnergyLog("dcgm", joules, None, spans, len(gpus))
+    return EnergyLog("dcgm", None, watts, None, len(gpus))
 
 
 def _slurm(lines: list[str]) -> EnergyLog:

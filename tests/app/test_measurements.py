@@ -108,6 +108,42 @@ def batch_of(answer: httpx.Response, status: int = 201) -> dict[str, Any]:
     return found
 
 
+DMON = "#Entity TOTEC\nID mJ\nGPU {gpu} 1000\nGPU {gpu} 3001000\n"
+TIMED = "timestamp,gpu,DCGM_FI_DEV_POWER_USAGE\n" + "".join(f"{t},0,120\n" for t in range(11))
+
+
+def test_a_log_of_the_board_is_a_row_s_power(service: httpx.Client, vector_add: str) -> None:
+    """What DCGM wrote while the launches ran; what counts more than them is rejected."""
+    logs = {
+        "counter.log": DMON.format(gpu=0), "times.txt": TIMED,
+        "two.log": DMON.format(gpu=0) + DMON.format(gpu=1),
+        "slurm.txt": "JobID|ElapsedRaw|ConsumedEnergyRaw\n7|10|1000\n", "none.txt": "hello\n",
+    }  # fmt: skip
+    rows = []
+    asked = [*logs, "times.txt", "gone.log"]
+    for log, seconds in zip(asked, (2e-5, 1e-5, 1e-5, 1e-5, 1e-5, 2e-5, 1e-5), strict=True):
+        (row,) = launches(1, energy_log=log, time_seconds=seconds, repeats=10**6)
+        rows.append({name: value for name, value in row.items() if name != "power_watts"})
+    answer = upload(service, zipped({"m.csv": as_csv(rows), "kernels/add.ptx": vector_add, **logs}))
+    batch = batch_of(answer)
+    assert (batch["accepted"], batch["rejected"]) == (2, 5)
+    stored = csv.DictReader(io.StringIO(service.get(f"{answer.headers['Location']}/rows").text))
+    assert [float(row["power_watts"]) for row in stored] == pytest.approx([150.0, 120.0])
+    told = {
+        one["row"]: one["reason"] for one in batch["rejections"] if one["column"] == "energy_log"
+    }
+    for row, words in enumerate(
+        ("2 GPUs", "whole nodes", "no energy in the log", "covers 10 s", "no file"), 3
+    ):
+        assert words in told[row]
+    (both,) = launches(1, energy_log="times.txt", time_seconds=1e-5, repeats=10**6)
+    answer = upload(
+        service, zipped({"m.csv": as_csv([both]), "kernels/add.ptx": vector_add, **logs})
+    )
+    assert answer.status_code == 422
+    assert "beside power_watts" in answer.json()["detail"]
+
+
 def test_measured_launches_get_their_features(service: httpx.Client, vector_add: str) -> None:
     content = zipped({"m.csv": as_csv(launches()), "kernels/add.ptx": vector_add})
     answer = upload(service, content)

@@ -15,6 +15,7 @@ import pytest
 
 import wattcast
 from tests.fixtures.triton.build import HERE
+from wattcast.app.cli import progress
 from wattcast.features.cuda import find_ptxas, measure_resources
 from wattcast.features.errors import DataError, LaunchError, MissingExtraError
 from wattcast.features.gpus import load_gpu
@@ -42,8 +43,14 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_cache_is_ranked_and_the_large_tile_wins(cache: Path) -> None:
+def test_a_cache_is_ranked_and_the_large_tile_wins(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who waits at a terminal sees how far it is."""
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     found = wattcast.rank_triton(cache, gpu="a100", grid=programs, arguments=SIZES, registry=False)
+    assert "1/2" in capsys.readouterr().err
     best, worst = found["configurations"]
     assert (best["rank"], worst["rank"]) == (1, 2)
     assert best["configuration"]["BLOCK_M"] == 128

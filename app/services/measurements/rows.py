@@ -118,7 +118,7 @@ class Measured(Described):
     core_mhz: Annotated[Number, Field(gt=0, le=1e5)] | None = None
     memory_mhz: Annotated[Number, Field(gt=0, le=1e5)] | None = None
     power_watts: Number | None = None
-    """Mean power of the board while the kernel ran."""
+    """Mean power of the board while the kernel ran; or `energy_log`, a log in the zip."""
     time_seconds: Number | None = None
     """Time of one launch."""
     repeats: Annotated[Whole, Field(ge=1, le=10**9)] = 1

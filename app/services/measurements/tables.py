@@ -42,7 +42,7 @@ _PARQUET_READER = Path(__file__).with_name("parquet_rows.py")
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A table in a temporary file, at its start, and PTX texts by name."""
+    """A table in a temporary file, at its start, and by name the texts of PTX and of logs."""
 
     table: IO[bytes]
     kind: Kind
@@ -89,10 +89,12 @@ def _unzip(
                         archives.gunzip(content, table, budget)
                     else:
                         archives.copy(content, table, budget)
-            elif name.lower().endswith(".ptx"):
+            elif name.lower().endswith((".ptx", ".log", ".txt")):
                 ptx[name] = _text(archive, member, budget, limits)
             else:
-                raise DataError(f"{name[:100]!r} in the zip is neither PTX nor a table")
+                raise DataError(
+                    f"{name[:100]!r} in the zip is neither PTX, a log (.log, .txt) nor a table"
+                )
         return ptx
 
 

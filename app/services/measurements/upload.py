@@ -31,6 +31,7 @@ from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Clocks, LaunchRequest
 from wattcast.predictor.messages.analyze import AnalyzeRequest
 from wattcast.predictor.parts import members
+from wattcast.predictor.traces.energy import EnergyLog, mean_watts, read_energy
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
@@ -74,6 +75,8 @@ class _Upload:
         """Texts by SHA-256 that accepted rows refer to."""
         told = {"gpu": options.gpu, "board": options.board}
         self._defaults = {name: value for name, value in told.items() if value is not None}
+        self.files: Mapping[str, str] = {}
+        self._logs: dict[str, EnergyLog] = {}
 
     def read_features(self, rows: Iterable[RawRow], columns: forms.FeatureColumns) -> None:
         """Rows that hold the features of a schema."""
@@ -90,7 +93,7 @@ class _Upload:
             else:
                 self._accept(raw.number, row, row.kernel, row.kernel, {columns.schema.id: vector})
 
-    def read_launches(self, rows: Iterable[RawRow], files: Mapping[str, str]) -> None:
+    def read_launches(self, rows: Iterable[RawRow]) -> None:
         """Rows that name their PTX: a file of the zip, or the hash of a stored text."""
         checked: list[tuple[int, forms.PtxRow]] = []
         for raw in rows:
@@ -98,8 +101,8 @@ class _Upload:
             row = self._checked(forms.PtxRow, raw)
             if row is not None:
                 checked.append((raw.number, row))
-        hash_of = {name: _sha256(text) for name, text in files.items()}
-        texts = {hash_of[name]: text for name, text in files.items()}
+        hash_of = {name: _sha256(text) for name, text in self.files.items()}
+        texts = {hash_of[name]: text for name, text in self.files.items()}
         texts |= self._stored([row.ptx for _, row in checked], texts)
         for number, row in checked:
             in_time(self.until)
@@ -129,7 +132,11 @@ class _Upload:
             self._reject(raw.number, [(None, raw.problem)])
             return None
         try:
-            row = kind.model_validate({**self._defaults, **raw.cells})
+            cells = {**self._defaults, **raw.cells}
+            log = cells.pop("energy_log", None)
+            row = kind.model_validate(cells if log is None else {"power_watts": 0.0, **cells})
+            if log is not None:
+                row = row.model_copy(update={"power_watts": self._logged(row, str(log))})
             gpu = self.services.gpus.load(row.gpu)
             admitted([Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)], gpu)
             self._list(raw.number, row.doubts(gpu))
@@ -143,6 +150,21 @@ class _Upload:
         else:
             return row
         return None
+
+    def _logged(self, row: forms.Measured, log: str) -> float:
+        """Mean watts that a log of the zip tells of this row. Raises DataError."""
+        try:
+            if log not in self.files:
+                raise errors.DataError("is no file of the zip")
+            if row.power_watts:
+                raise errors.DataError("stands beside power_watts: give one of them")
+            if log not in self._logs:
+                self._logs[log] = read_energy(self.files[log])
+            lasted = None if row.time_seconds is None else row.time_seconds * row.repeats
+            return mean_watts(self._logs[log], lasted)
+        except errors.DataError as error:
+            why = str(error)
+            raise errors.DataError(why, field="energy_log", reason=why) from error
 
     def _stored(self, named: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
         """Stored texts that rows name by their hash, in one query."""
@@ -344,8 +366,9 @@ def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> 
     upload = _Upload(services, options)
     with unpacked(file, limits) as source:
         rows = read_rows(source, settings, upload.until)
+        upload.files = source.ptx
         if columns is None:
-            upload.read_launches(rows, source.ptx)
+            upload.read_launches(rows)
         else:
             upload.read_features(rows, columns)
     if not upload.accepted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -23,6 +24,12 @@ class ClockPair(NamedTuple):
     def core_hz(self) -> float:
         """Core cycles per second."""
         return self.core_mhz * 1e6
+
+
+def clock_distance(one: ClockPair, other: ClockPair) -> float:
+    """How far two pairs lie apart: the sum of both clocks' absolute log ratios."""
+    ratios = zip(one, other, strict=True)
+    return sum(abs(math.log(mine / theirs)) for mine, theirs in ratios)
 
 
 def default_clocks(gpu: GpuProfile) -> ClockPair:

@@ -118,6 +118,11 @@ BOARD_SPREAD = 0.03
 """Standard deviation of power between boards of one kind, in logarithms: 0.030 of eight A100, 0.013
 of eight A40, over all intensities of the sweeps of multiply-adds; the larger (docs/physical.md)."""
 
+CLOCK_SPREAD = 0.21
+"""Standard deviation, in logarithms, of the error of power's ratio between clocks one ``clock
+distance`` apart, on a board whose curve nobody measured; it grows with the root of the distance. Of
+nine boards left out .07 to .34; by the others' a 90 % interval holds .89 (docs/physical.md)."""
+
 Z90 = 1.645
 """Standard deviations of a normal distribution that hold 90 %."""
 
@@ -370,7 +375,18 @@ def _upper_quantile(values: Floats, weights: Floats, level: float) -> float:
 
 def of_any_board(estimate: Estimate) -> Estimate:
     """An estimate of a model that was fitted on one board, for another board of its kind."""
-    more, value = Z90 * BOARD_SPREAD, estimate.value
+    return _unsurer(estimate, BOARD_SPREAD)
+
+
+def at_other_clocks(estimate: Estimate, distance: float) -> Estimate:
+    """An estimate of power carried to clocks that lie ``distance`` (>= 0) from those it is known
+    at: the sum of both clocks' absolute log ratios."""
+    return _unsurer(estimate, CLOCK_SPREAD * float(np.sqrt(distance)))
+
+
+def _unsurer(estimate: Estimate, spread: float) -> Estimate:
+    """The estimate with an independent error more, a standard deviation in logarithms."""
+    more, value = Z90 * spread, estimate.value
     low = np.hypot(np.log(value / estimate.low), more)
     high = np.hypot(np.log(estimate.high / value), more)
     return replace(estimate, low=float(value * np.exp(-low)), high=float(value * np.exp(high)))

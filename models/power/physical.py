@@ -26,8 +26,8 @@ from wattcast.features.activity import Activity
 from wattcast.features.checked import Frozen
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
-from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
-from wattcast.models.intervals import Basis, Estimate
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, clock_distance
+from wattcast.models.intervals import Basis, Estimate, at_other_clocks
 from wattcast.models.power.activities import (
     L2_SECTORS_PER_CLOCK_OF_SM,
     UnitActivities,
@@ -462,6 +462,11 @@ class PhysicalPowerModel:
         basis: Basis = "extrapolated" if outside or self.lent_by else "unseen_kernel"
         basis = "uncalibrated" if self.pooled else basis
         estimate = Estimate(breakdown.watts, low, high, self.card.intervals.level, basis)
+        if any(name in CLOCKS for name in outside):
+            near = {n: min(max(getattr(clocks, n), a), b) for n, (a, b) in ends}
+            estimate = at_other_clocks(estimate, clock_distance(clocks, clocks._replace(**near)))
+            low = max(estimate.low, min(low, self.parameters.idle_watts))
+            estimate = replace(estimate, low=low)
         return PhysicalPower(estimate, breakdown, activities, outside)
 
     def scale(self, work: WorkAtTime, clocks: ClockPair, at: WorkAtTime, base: ClockPair) -> float:

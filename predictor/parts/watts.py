@@ -20,8 +20,8 @@ from wattcast.features.launch import PointerHint
 from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.cards import ModelCard
-from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.intervals import Estimate, loosened, unsure, weaker
+from wattcast.models.clocks import ClockPair, clock_distance, default_clocks
+from wattcast.models.intervals import Estimate, at_other_clocks, loosened, unsure, weaker
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
     CLOCKS,
@@ -191,11 +191,12 @@ def _scaled(
         ratio = physical.scale(there, clocks, replace(there, time_seconds=usual), base)
     except AnalysisError as error:
         return None, Diagnostic("power_not_scaled", error.detail)
+    unsure_ratio = at_other_clocks(estimate, clock_distance(clocks, base))
     scaled = replace(
-        estimate,
+        unsure_ratio,
         value=estimate.value * ratio,
-        low=estimate.low * ratio,
-        high=estimate.high * ratio,
+        low=unsure_ratio.low * ratio,
+        high=unsure_ratio.high * ratio,
         basis=weaker(estimate.basis, "extrapolated"),
     )
     return scaled, Diagnostic(

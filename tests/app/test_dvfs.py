@@ -212,6 +212,10 @@ def test_a_boosted_model_is_scaled_to_other_clocks(client: httpx.Client, vector_
     ratio = at(curve, 705, 877)["power"]["watts"] / at(curve, 1380, 877)["power"]["watts"]
     assert slow["power"]["watts"] == pytest.approx(usual["power"]["watts"] * ratio)
     assert slow["power"]["basis"] == "extrapolated"
+    # The ratio is the less sure the farther the clocks are.
+    near = predicted(client, vector_add, model="catboost", clocks={"core_mhz": 1237})
+    widths = [one["power"]["high"] / one["power"]["watts"] for one in (usual, near, slow)]
+    assert 1.01 * widths[0] < 1.01 * widths[1] < widths[2]
     assert "power_scaled" in {warning["code"] for warning in slow["warnings"]}
 
 

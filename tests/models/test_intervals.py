@@ -18,6 +18,7 @@ from wattcast.models.intervals import (
     IntervalWidth,
     Residuals,
     ScaledWidth,
+    at_other_clocks,
     calibrate,
     conformal_factors,
     evidence,
@@ -224,6 +225,8 @@ def test_another_board_of_the_kind_widens_an_interval_a_little() -> None:
     # ln 1.25 and 1.645 x 0.03 in quadrature.
     assert wide.high == pytest.approx(100 * np.exp(np.hypot(np.log(1.25), 0.04935)))
     assert wide.low == pytest.approx(1e4 / wide.high)
+    far = at_other_clocks(Estimate(100, 100, 100, 0.9, "seen_kernel"), 0.25)
+    assert np.log(far.high / 100) == pytest.approx(1.645 * 0.21 * 0.5)  # by the root of it
     sure = of_any_board(Estimate(100, 100, 100, 0.9, "seen_kernel"))
     assert sure.high / sure.value == pytest.approx(np.exp(0.04935))
 

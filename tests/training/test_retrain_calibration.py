@@ -141,11 +141,14 @@ def test_what_was_not_measured_is_extrapolated(pooled: Start, tmp_path: Path) ->
     assert (busy.estimate.basis, busy.outside) == ("extrapolated", ("tensor",))
     slow = model.of_activities(seen, ClockPair(0.8 * CLOCKS.core_mhz, CLOCKS.memory_mhz))
     assert (slow.estimate.basis, slow.outside) == ("extrapolated", ("core_mhz",))
+    far = model.of_activities(seen, ClockPair(0.5 * CLOCKS.core_mhz, CLOCKS.memory_mhz))
 
     def width(estimate: Estimate) -> float:
         return np.log(estimate.high / estimate.value)
 
     assert width(busy.estimate) > 1.4 * width(inside.estimate)
+    # The farther from the clocks that were measured, the wider.
+    assert width(far.estimate) > 1.05 * width(slow.estimate) > 1.05 * width(busy.estimate)
 
 
 def test_shuffled_watts_are_refused(pooled: Start, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from wattcast.models.papers.scaling.card import (
     served,
 )
 from wattcast.models.papers.scaling.physical import Scale, ScalingParameters, time_bounds
-from wattcast.models.papers.scaling.residual import exponent
+from wattcast.models.papers.scaling.residual import drawn
 from wattcast.models.papers.scaling.use import DCGM, KINDS, CounterKind, kind_of, use_of
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.dvfs import best_pair, proposal, wanted_pairs
@@ -200,13 +200,6 @@ class _Counted(NamedTuple):
     power_watts: float | None
 
 
-class _Following(NamedTuple):
-    """Exponents that known points put on the model's scales; 1 without any."""
-
-    time: float
-    power: float
-
-
 def dvfs_from_counters(
     predictor: Predictor, request: messages.CountedRequest
 ) -> messages.CountedAnswer:
@@ -232,8 +225,7 @@ def dvfs_from_counters(
     known = [point.clocks.pair(gpu) for point in request.known]
     every = [*pairs, counted.clocks, *known]
     told = dict(zip(every, model.scaling.scales(use, every, reference), strict=True))
-    following = _following(request.known, known, counted, told)
-    scales = {pair: _follow(scale, following, pair, reference) for pair, scale in told.items()}
+    scales = _drawn(told, request.known, known, counted, reference)
     constraints = Constraints(**request.constraints.model_dump())
     points = [_absolute(pair, scales, counted) for pair in pairs]
     _check_constraints(constraints, counted)
@@ -275,7 +267,7 @@ def dvfs_from_counters(
         proposal=proposal(best["min_energy"], base, model.one_in_ten, constraints)
         if measured
         else None,
-        warnings=parts.plain_warnings(_notes(model, pairs, following)),
+        warnings=parts.plain_warnings(_notes(model, pairs, told, scales)),
     )
 
 
@@ -300,32 +292,38 @@ def _counted(asked: messages.MeasuredCounters, gpu: GpuProfile) -> _Counted:
     return _Counted(kernel, dict(values or {}), asked.clocks.pair(gpu), seconds, asked.power_watts)
 
 
-def _following(
-    asked: Sequence[messages.KnownPoint],
-    pairs: Sequence[ClockPair],
-    counted: _Counted,
+def _drawn(
     told: dict[ClockPair, Scale],
-) -> _Following:
-    """How much more or less than told the kernel follows the clocks, by known points."""
-    exponents = []
+    asked: Sequence[messages.KnownPoint],
+    known: Sequence[ClockPair],
+    counted: _Counted,
+    reference: ClockPair,
+) -> dict[ClockPair, Scale]:
+    """Scales against the reference, drawn to measurements of the same kernel at other pairs."""
+    pairs, found = [reference, *told], []
     for quantity, unit in (("time", "time_seconds"), ("power", "power_watts")):
-        start = getattr(counted, unit)
-        measured: list[tuple[float, float]] = []
-        for point, pair in zip(asked, pairs, strict=True):
-            value = getattr(point, unit)
-            scale, base = (getattr(told[at], quantity) for at in (pair, counted.clocks))
+        start, base = getattr(counted, unit), getattr(told[counted.clocks], quantity)
+        at, logs = list[ClockPair](), list[float]()
+        for point, pair in zip(asked, known, strict=True):
+            value, scale = getattr(point, unit), getattr(told[pair], quantity)
             if value is None or scale is None:
                 continue
             if start is None:
                 raise DataError(f"known {unit} needs counters.{unit} to compare with", column=unit)
-            measured.append((math.log(scale / base), math.log(value / start)))
-        exponents.append(exponent(measured))
-    return _Following(*exponents)
-
-
-def _follow(scale: Scale, following: _Following, pair: ClockPair, reference: ClockPair) -> Scale:
-    time = float(np.clip(scale.time**following.time, *time_bounds(pair, reference)))
-    return Scale(time, None if scale.power is None else scale.power**following.power)
+            at.append(pair)
+            logs.append(math.log(value / start * base / scale))
+        moved = drawn(pairs, at, np.array(logs), counted.clocks)
+        found.append(np.exp(moved[1:] - moved[0]).tolist())
+    low, high = np.array([time_bounds(pair, reference) for pair in told]).T
+    times = np.clip(np.array([scale.time for scale in told.values()]) * found[0], low, high)
+    if known:  # no pair is faster than one with higher clocks
+        core, memory = np.array([*told]).T
+        slower = (core[:, None] <= core) & (memory[:, None] <= memory)
+        times = np.where(slower, times, 0.0).max(axis=1)
+    return {
+        pair: Scale(time, None if scale.power is None else scale.power * more)
+        for (pair, scale), time, more in zip(told.items(), times.tolist(), found[1], strict=True)
+    }
 
 
 def _within(parameters: ScalingParameters, pair: ClockPair) -> bool:
@@ -373,7 +371,9 @@ def _point(
 def _scale(
     scale: Scale, model: Served, pair: ClockPair, reference: ClockPair
 ) -> messages.CountedScale:
-    """Scales with their ends: by the card's widths, and time within what the clocks allow."""
+    """Scales with their ends, by the card's widths. Those of time are not cut to what the clocks
+    allow, which measured times pass by a repeat's error, but are just that where nobody measured.
+    """
     quantities: tuple[Quantity, ...] = ("time", "power")
     found: dict[str, Any] = {"energy": scale.energy}
     for name in quantities:
@@ -382,14 +382,17 @@ def _scale(
         if pair != reference and value is not None:
             low, high = (width.low_factor, width.high_factor) if width else (0.0, math.inf)
             low, high = value * low, value * high
-        if name == "time":
-            low, high = (float(end) for end in np.clip((low, high), *time_bounds(pair, reference)))
+            if name == "time" and width is None:
+                low, high = time_bounds(pair, reference)
         found |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return messages.CountedScale(**found, level=model.cards[0].intervals.level)
 
 
 def _notes(
-    model: Served, pairs: Sequence[ClockPair], following: _Following
+    model: Served,
+    pairs: Sequence[ClockPair],
+    told: dict[ClockPair, Scale],
+    scales: dict[ClockPair, Scale],
 ) -> Iterator[Diagnostic]:
     parameters = model.physical.parameters
     campaign = f"the campaign {parameters.campaign}"
@@ -404,9 +407,17 @@ def _notes(
         low, high = parameters.core_range_mhz
         fitted = f"the model was fitted on {low:g} to {high:g} MHz core"
         yield Diagnostic("clocks_extrapolated", f"{fitted}; other pairs are extrapolated")
-    if following != _Following(1.0, 1.0):
-        yield Diagnostic(
-            "known_points_applied",
-            f"known points: time follows the clocks {following.time:.2f} times, power "
-            f"{following.power:.2f} times as much as told from counters (on logarithms)",
+    if any(told[pair] != scales[pair] for pair in pairs):
+        time = [100 * (scales[pair].time / told[pair].time - 1) for pair in pairs]
+        power = [
+            100 * (after / before - 1)
+            for pair in pairs
+            if (after := scales[pair].power) and (before := told[pair].power)
+        ]
+        moved = (
+            f"{name} by {min(each):+.1f} to {max(each):+.1f} %"
+            for name, each in (("time", time), ("power", power))
+            if each
         )
+        detail = f"scales from counters were drawn to the known points: {', '.join(moved)}"
+        yield Diagnostic("known_points_applied", detail)

@@ -32,7 +32,7 @@ from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import scaling_store, served
 from wattcast.models.papers.scaling.physical import VoltageKnots, power_watts, relative_time
-from wattcast.models.papers.scaling.residual import exponent
+from wattcast.models.papers.scaling.residual import drawn
 from wattcast.models.papers.scaling.use import UNITS, UseTable
 from wattcast.training.data.datasets import find_data
 
@@ -272,11 +272,17 @@ def test_applications_are_told_from_counters() -> None:
 
 
 def test_one_known_point_moves_the_curve_and_none_does_not() -> None:
-    assert exponent([]) == 1.0
-    assert 1.0 < exponent([(0.5, 0.6)]) < 1.2
-    assert exponent([(0.5, 0.6)] * 1000) == pytest.approx(1.2, rel=1e-2)
-    assert exponent([(0.5, -5.0)]) == 0.0  # never turns a curve round
-    assert exponent([(0.0, 0.0)], trust=0.0) == 1.0
+    start, known = ClockPair(1000, 2000), ClockPair(500, 2000)
+    pairs = [start, ClockPair(707.10678, 2000), known, ClockPair(400, 2000), ClockPair(1000, 1000),
+             ClockPair(1200, 2000)]  # fmt: skip
+    assert not drawn(pairs, [], np.zeros(0), start).any()
+    moved = drawn(pairs, [known], np.array([0.2]), start)
+    trusted = 0.2 * 0.01 * np.log(2) / (0.01 * np.log(2) + 0.0004)
+    # Half as far on the logarithm of the clock; beyond it the same; nothing along another clock.
+    assert moved == pytest.approx([0, trusted / 2, trusted, trusted, 0, 0], rel=1e-6)
+    both = drawn(pairs, [known, pairs[4]], np.array([0.2, -0.1]), start)
+    assert both[:4] == pytest.approx(moved[:4])
+    assert both[4] == pytest.approx(-trusted / 2)
 
 
 def test_a_careful_choice_stays_where_the_error_can_cost_more_by_hand() -> None:

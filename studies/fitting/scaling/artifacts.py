@@ -22,6 +22,7 @@ from studies.fitting.scaling.protocols import (
 )
 from studies.fitting.scaling.rows import TITAN_X, Floats, ScalingRows, scaling_rows
 from studies.fitting.scaling.scores import (
+    INTERVAL_LEVEL,
     Progress,
     ScaleScores,
     Scored,
@@ -70,7 +71,6 @@ from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact
 
 VERSION = 1
-INTERVAL_LEVEL = 0.9
 _DIGITS, _LEAST = 6, 1e-9
 REPOSITORIES = {
     "lisboa": "https://github.com/hpc-ulisboa/gpupowermodel",

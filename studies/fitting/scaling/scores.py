@@ -22,11 +22,13 @@ from wattcast.models.choice import outweighs
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import conformal_factors
 from wattcast.models.papers.scaling.physical import time_bounds
-from wattcast.models.papers.scaling.residual import TRUST_IN_THE_MODEL, exponent
+from wattcast.models.papers.scaling.residual import WANDERS, drawn
 
 # --- Which campaigns are scored how, and the table of their scores -----------------------------
 
 
+INTERVAL_LEVEL = 0.9
+"""Of the cards' intervals."""
 CLOSE_POINTS = 10.0
 """A prediction off by less counts as close (Guerreiro et al., figure 6)."""
 
@@ -255,6 +257,25 @@ class Scored:
             return None
         return scale_errors(both[0] * both[1], rows.time_scale * rows.power_scale, rows)
 
+    def inside(self, model: str, quantity: str) -> float | None:
+        """Share of pairs whose measured scale lies inside the interval at 90 %, its factors those
+        of all programs but the one judged; ``None`` where too few know it."""
+        rows, time = self.predictions.rows, quantity == "time"
+        told = (self.predictions.time if time else self.predictions.power).get(model)
+        measured = rows.time_scale if time else rows.power_scale
+        if (found := scale_errors(told, measured, rows)) is None:
+            return None
+        errors, kernels = found
+        groups = rows.groups[~rows.is_reference & np.isfinite(measured)]
+        held = np.zeros(len(errors), dtype=bool)
+        for group in np.unique(groups):
+            mine = groups == group
+            if mine.all():
+                return None
+            ends = conformal_factors(errors[~mine], kernels[~mine], INTERVAL_LEVEL, symmetric=True)
+            held[mine] = (np.log(ends[0]) <= errors[mine]) & (errors[mine] <= np.log(ends[1]))
+        return float(held.mean())
+
     def _both(self, model: str) -> tuple[Floats, Floats] | None:
         time, power = self.predictions.time.get(model), self.predictions.power.get(model)
         return None if time is None or power is None else (time, power)
@@ -284,11 +305,14 @@ def score_table(scored: Iterable[Scored]) -> str:
     """Errors in points (mean, median, MAPE, share within ten points) of every model."""
     titles = ["campaign, reference", "protocol", "kernels", "model"]
     titles += [f"{name} points (median), MAPE, < 10" for name in ("time", "power", "energy")]
+    titles += ["inside the interval: time, power"]
     lines = []
     for one in scored:
         for model in one.models:
             cells = [_errors(each(model)) for each in (one.time, one.power, one.energy)]
-            lines.append([*_label(one), model, *cells])
+            inside = [one.inside(model, name) for name in ("time", "power")]
+            told = ", ".join("-" if share is None else f"{share:.3f}" for share in inside)
+            lines.append([*_label(one), model, *cells, told])
     return table(titles, lines)
 
 
@@ -343,20 +367,20 @@ def _errors(errors: ScaleScores | None) -> str:
 JUDGED = "hybrid"
 """The physical model, with trees where they help training kernels left out."""
 
-TRUSTS = (0.0, 0.02, 0.05, TRUST_IN_THE_MODEL, 0.3, 1.0)
+WANDERING = (WANDERS / 4, WANDERS, WANDERS * 4)
 
 
 def known_table(scored: Sequence[Scored]) -> str:
-    """Mean absolute errors in percent over campaigns, by points known and weight of the model."""
+    """Mean absolute errors in percent over campaigns, by points known and how models wander."""
     rows = []
     for quantity in ("time", "power"):
         for points in (0, 1, 2):
-            means = [
-                np.mean([_error(one, quantity, points, trust) for one in _with(scored, quantity)])
-                for trust in TRUSTS
+            each = [
+                [_error(one, quantity, points, wanders) for one in _with(scored, quantity)]
+                for wanders in WANDERING
             ]
-            rows.append([quantity, str(points), *(f"{mean:.2f}" for mean in means)])
-    return table(["quantity", "points", *(f"w {trust:g}" for trust in TRUSTS)], rows)
+            rows.append([quantity, str(points), *(f"{np.mean(errors):.2f}" for errors in each)])
+    return table(["quantity", "points", *(f"variance {w:g}" for w in WANDERING)], rows)
 
 
 def _with(scored: Sequence[Scored], quantity: str) -> list[Scored]:
@@ -373,7 +397,9 @@ def _both(one: Scored, quantity: str) -> tuple[Floats, Floats] | None:
     return told, measured
 
 
-def _error(one: Scored, quantity: str, points: int, trust: float) -> float:
+def _error(one: Scored, quantity: str, points: int, wanders: float) -> float:
+    """Of the same pairs, however many of two are known: that of the lowest core clock, and that of
+    the lowest memory clock at the highest core clock, or of the middle core clock."""
     rows, both = one.predictions.rows, _both(one, quantity)
     assert both is not None
     told, measured = both
@@ -381,14 +407,18 @@ def _error(one: Scored, quantity: str, points: int, trust: float) -> float:
     for kernel in np.unique(rows.kernel):
         mine = np.flatnonzero((rows.kernel == kernel) & ~rows.is_reference)
         core, memory = rows.core_mhz[mine], rows.memory_mhz[mine]
-        known = [mine[np.lexsort((core, -memory))[0]], mine[np.lexsort((-core, memory))[0]]]
-        logs = [
-            (float(np.log(told[at])), float(np.log(measured[at])))
-            for at in known[:points]
-            if np.isfinite(measured[at])
-        ]
+        lowest = mine[np.lexsort((-core, memory))[0]]
+        middle = mine[np.argsort(core)[len(mine) // 2]]
+        one_memory = len(np.unique(rows.memory_mhz)) == 1
+        known = [mine[np.lexsort((core, -memory))[0]], middle if one_memory else lowest]
         rest = np.setdiff1d(mine, known)
-        found = told[rest] ** exponent(logs, trust)
+        known = [at for at in known[:points] if np.isfinite(measured[at])]
+        pairs, at = (
+            [ClockPair(rows.core_mhz[row], rows.memory_mhz[row]) for row in some]
+            for some in (rest, known)
+        )
+        logs = np.log(measured[known] / told[known])
+        found = told[rest] * np.exp(drawn(pairs, at, logs, rows.reference, wanders))
         if quantity == "time":
             found = np.clip(found, *_bounds(rows, rest))
         errors.append(np.abs(found / measured[rest] - 1))

@@ -74,6 +74,22 @@ def working(settings: Settings, jobs: JobStore) -> Iterator[Worker]:
     made.close()
 
 
+Busy = tuple[Job, list[subprocess.Popen[bytes]]]
+
+
+@pytest.fixture
+def busy(
+    jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
+) -> Busy:
+    """A running job and its children, which do not end by themselves."""
+    started = child("import time; time.sleep(600)")
+    job = submit(jobs)
+    working.start()
+    working.wake()
+    until(jobs, job, lambda one: one.state == "running" and bool(started))
+    return job, started
+
+
 def test_a_child_that_dies_is_tried_again_and_then_given_up(
     jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
 ) -> None:
@@ -87,13 +103,9 @@ def test_a_child_that_dies_is_tried_again_and_then_given_up(
 
 
 def test_a_running_job_is_cancelled_and_its_child_ended(
-    jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
+    jobs: JobStore, working: Worker, busy: Busy
 ) -> None:
-    started = child("import time; time.sleep(600)")
-    job = submit(jobs)
-    working.start()
-    working.wake()
-    until(jobs, job, lambda one: one.state == "running" and bool(started))
+    job, started = busy
     jobs.cancel(job.id, "tests")
     assert until(jobs, job, lambda one: one.ended).state == "cancelled"
     assert started[0].poll() is not None
@@ -116,12 +128,9 @@ def test_a_child_that_takes_too_long_is_ended(
 
 
 def test_a_worker_that_is_shut_down_gives_its_job_back_uncounted(
-    jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
+    jobs: JobStore, working: Worker, busy: Busy
 ) -> None:
-    started = child("import time; time.sleep(600)")
-    job = submit(jobs)
-    working.start()
-    until(jobs, job, lambda one: one.state == "running" and bool(started))
+    job, started = busy
     working.close()
     found = jobs.get(job.id)
     assert found is not None
@@ -129,13 +138,8 @@ def test_a_worker_that_is_shut_down_gives_its_job_back_uncounted(
     assert started[0].poll() is not None
 
 
-def test_a_long_job_keeps_its_lease(
-    jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
-) -> None:
-    started = child("import time; time.sleep(600)")
-    job = submit(jobs)
-    working.start()
-    until(jobs, job, lambda one: one.state == "running" and bool(started))
+def test_a_long_job_keeps_its_lease(jobs: JobStore, working: Worker, busy: Busy) -> None:
+    _, started = busy
     time.sleep(2.5)  # longer than the lease
     assert jobs.claim(("retrain",), 30, 5) is None
     assert len(started) == 1

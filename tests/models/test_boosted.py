@@ -11,7 +11,6 @@ import pytest
 from studies.fitting.trees.tables import training_table
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
-from wattcast.models.explain import Background
 from wattcast.models.intervals import Estimate
 from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.power.boosted import LAUNCH_FEATURES, BoostedPowerModel
@@ -43,16 +42,6 @@ def test_cards_name_the_inputs_of_the_schema() -> None:
         schema = get_schema(card.feature_schema.id)
         launch = LAUNCH_FEATURES if card.family == "extratrees" else ()
         assert card.feature_names == (*schema.model_fields, *launch)
-
-
-def test_cards_hold_both_protocols_beside_the_baseline() -> None:
-    for card in THESIS_CARDS:
-        for table in ("as_published", "as_recomputed"):
-            random, grouped = card.score(table, "random"), card.score(table, "grouped")
-            # Another launch of a known kernel is easy; an unknown kernel is not.
-            assert random.model["r2"].mean > 0.8
-            assert grouped.model["r2"].mean < random.model["r2"].mean - 0.3
-            assert grouped.model["mae_watts"].mean < grouped.baseline["mae_watts"].mean
 
 
 def test_cards_state_what_the_intervals_hold() -> None:
@@ -106,21 +95,6 @@ def test_shap_sums_to_the_prediction(gpu: str, family: str) -> None:
     total = base + contributions.sum(axis=1)
     # XGBoost adds a forest's shares in single precision: 5e-5 of the power at most.
     np.testing.assert_allclose(total, model.predict_watts(points), rtol=5e-5, atol=0.001)
-
-
-# shap imports matplotlib's colour maps in a way the newer matplotlib warns of.
-@pytest.mark.filterwarnings("ignore:The set_.* function will be:PendingDeprecationWarning")
-def test_shap_equals_the_reference_explainer() -> None:
-    import shap
-    import xgboost
-
-    artifact = STORE.find("tesla-m60", "power", "xgboost", "alavani2023")
-    booster = xgboost.Booster(model_file=bytearray(artifact.read("model.ubj")))
-    points = _points("tesla-m60")[:20]
-    base, contributions = BoostedPowerModel(artifact).shap(points)
-    explainer = shap.TreeExplainer(booster)
-    np.testing.assert_allclose(contributions, explainer.shap_values(points), atol=1e-3)
-    assert base == pytest.approx(float(np.ravel(explainer.expected_value)[0]), abs=1e-3)
 
 
 def test_an_estimate_says_what_it_rests_on() -> None:
@@ -182,23 +156,6 @@ def test_predicting_loads_neither_native_library_nor_shap() -> None:
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize("gpu", GPUS)
-def test_background_is_statistics_and_no_rows(gpu: str) -> None:
-    background = load(gpu, "average").background
-    assert isinstance(background, Background)
-    for feature in background.features:
-        assert list(feature.quantiles) == sorted(feature.quantiles)
-        assert feature.quantiles[0] <= feature.mean <= feature.quantiles[-1]
-        assert sum(part.count for part in feature.bins) == pytest.approx(
-            load(gpu, "average").card.training.rows
-        )
-    low = [feature.quantiles[0] for feature in background.features]
-    high = [feature.quantiles[-1] for feature in background.features]
-    points = background.matrix()
-    assert (points >= np.float32(low)).all()
-    assert (points <= np.float32(high)).all()
 
 
 @needs_data

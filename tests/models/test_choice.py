@@ -88,13 +88,3 @@ def test_best_points_minimise_and_two_of_them_lie_on_the_front(found: list[Point
     front = {(each.time_seconds, each.energy_joules) for each in pareto(found)}
     for name in ("min_energy", "min_edp", "max_performance"):
         assert (best[name].time_seconds, best[name].energy_joules) in front
-
-
-@given(points, st.randoms(use_true_random=False))
-def test_the_order_of_points_changes_no_value(found: list[Point[int]], random: object) -> None:
-    shuffled = list(found)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    for name, cost in OBJECTIVES.items():
-        first = best_points(found, 1.0, Constraints())[name]
-        second = best_points(shuffled, 1.0, Constraints())[name]
-        assert (cost(first), first.time_seconds) == (cost(second), second.time_seconds)

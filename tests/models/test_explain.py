@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import cached_property
 
 import numpy as np
@@ -18,42 +16,13 @@ from wattcast.features.errors import ModelError
 from wattcast.models.explain import (
     Background,
     Bin,
-    FeatureStatistics,
     LimeExplanation,
     explain_lime,
     explain_shap,
 )
+from wattcast.training.provenance import summarise
 
 NAMES = ("waves", "branch", "n_warps", "occupancy")
-
-
-def background_of(rows: NDArray[np.float64]) -> Background:
-    """Statistics of made-up rows ``[n, k]``, binned at their quartiles."""
-    features = []
-    for name, column in zip(NAMES, rows.T, strict=True):
-        quantiles = np.quantile(column, np.linspace(0, 1, 21))
-        index = np.searchsorted(np.unique(quantiles[[5, 10, 15]]), column)
-        bins = tuple(
-            Bin(
-                index=int(at),
-                count=int(np.sum(index == at)),
-                mean=float(column[index == at].mean()),
-                std=float(column[index == at].std()),
-                minimum=float(column[index == at].min()),
-                maximum=float(column[index == at].max()),
-            )
-            for at in np.unique(index)
-        )
-        features.append(
-            FeatureStatistics(
-                name=name,
-                mean=float(column.mean()),
-                std=float(column.std()),
-                quantiles=tuple(float(q) for q in quantiles),
-                bins=bins,
-            )
-        )
-    return Background(features=tuple(features), points=tuple(map(tuple, rows[:5].tolist())))
 
 
 def made_up_rows() -> NDArray[np.float64]:
@@ -76,7 +45,7 @@ class LinearModel:
 
     @cached_property
     def background(self) -> Background:
-        return background_of(made_up_rows())
+        return summarise(made_up_rows(), NAMES)
 
     def predict_watts(self, x: ArrayLike) -> NDArray[np.float64]:
         return np.asarray(20.0 + np.nan_to_num(np.asarray(x, dtype=float)) @ self.weights)
@@ -86,13 +55,24 @@ class LinearModel:
         return base, (np.asarray(x, dtype=float) - self.means) * self.weights
 
 
+class Watched(LinearModel):
+    """Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.seen: list[NDArray[np.float32]] = []
+
+    def predict_watts(self, x: ArrayLike) -> NDArray[np.float64]:
+        self.seen.append(np.asarray(x))
+        return super().predict_watts(x)
+
+
 class TreeModel:
     """A small XGBoost model on made-up rows, blind to the constant feature."""
 
     def __init__(self) -> None:
         rows = made_up_rows()
         watts = 40.0 + 30.0 * (rows[:, 0] > 90) + 1.5 * rows[:, 1]
-        self.background = background_of(rows)
+        self.background = summarise(rows, NAMES)
         self._booster = xgboost.train(
             {"max_depth": 3, "eta": 0.3, "nthread": 1, "seed": 0},
             xgboost.DMatrix(rows.astype(np.float32), watts),
@@ -173,15 +153,9 @@ def test_lime_adds_up_and_repeats(tree: TreeModel) -> None:
 
 
 def test_lime_scores_all_perturbed_vectors_in_one_batch() -> None:
-    batches: list[NDArray[np.float32]] = []
-
-    class Watched(LinearModel):
-        def predict_watts(self, x: ArrayLike) -> NDArray[np.float64]:
-            batches.append(np.asarray(x))
-            return super().predict_watts(x)
-
-    explain_lime(Watched(), VECTOR, samples=800)
-    (batch,) = batches
+    model = Watched()
+    explain_lime(model, VECTOR, samples=800)
+    (batch,) = model.seen
     assert batch.shape == (800, 4)
     assert batch.dtype == np.float32
     np.testing.assert_allclose(batch[0], VECTOR)  # the first is the vector itself
@@ -193,16 +167,9 @@ def test_lime_scores_all_perturbed_vectors_in_one_batch() -> None:
 
 def test_perturbed_values_follow_a_normal_cut_off_at_each_bin() -> None:
     """Mean and spread in every quartile bin against scipy's truncated normal."""
-    seen: list[NDArray[np.float32]] = []
-
-    class Watched(LinearModel):
-        def predict_watts(self, x: ArrayLike) -> NDArray[np.float64]:
-            seen.append(np.asarray(x))
-            return super().predict_watts(x)
-
     model = Watched()
     explain_lime(model, VECTOR, samples=20_000)
-    values = seen[0][1:, 0].astype(float)
+    values = model.seen[0][1:, 0].astype(float)
     feature = model.background.features[0]
     edges = np.array(feature.quartiles)
     for part in feature.bins:
@@ -219,15 +186,9 @@ def test_perturbed_values_follow_a_normal_cut_off_at_each_bin() -> None:
 
 
 def test_lime_leaves_a_missing_value_missing() -> None:
-    seen: list[NDArray[np.float32]] = []
-
-    class Watched(LinearModel):
-        def predict_watts(self, x: ArrayLike) -> NDArray[np.float64]:
-            seen.append(np.asarray(x))
-            return super().predict_watts(x)
-
-    explained = explain_lime(Watched(), np.array([150.0, np.nan, 32.0, 1.0]), samples=400)
-    assert np.isnan(seen[0][:, 1]).all()
+    model = Watched()
+    explained = explain_lime(model, np.array([150.0, np.nan, 32.0, 1.0]), samples=400)
+    assert np.isnan(model.seen[0][:, 1]).all()
     missing = next(w for w in explained.weights if w.feature == "branch")
     assert missing.watts == 0
     assert missing.condition == "branch is missing"
@@ -237,7 +198,7 @@ def test_lime_leaves_a_missing_value_missing() -> None:
 
 def test_a_bin_without_rows_keeps_its_place() -> None:
     """Values 0 and 100 only, and a quartile between them: the bin from 0 to 50 is empty."""
-    model = LinearModel()
+    model = Watched()
     first = model.background.features[0]
     low, high = (
         Bin(index=at, count=50, mean=value, std=0, minimum=value, maximum=value)
@@ -248,18 +209,8 @@ def test_a_bin_without_rows_keeps_its_place() -> None:
     model.background = model.background.model_copy(
         update={"features": (gap, *model.background.features[1:])}
     )
-    seen: list[NDArray[np.float32]] = []
-    original = model.predict_watts
-
-    class Watched:
-        background = model.background
-
-        def predict_watts(self, x: ArrayLike) -> NDArray[np.float64]:
-            seen.append(np.asarray(x))
-            return original(x)
-
-    explain_lime(Watched(), np.array([100.0, 3.0, 32.0, 1.0]), samples=200)
-    assert set(np.round(seen[0][:, 0], 3)) == {0.0, 100.0}
+    explain_lime(model, np.array([100.0, 3.0, 32.0, 1.0]), samples=200)
+    assert set(np.round(model.seen[0][:, 0], 3)) == {0.0, 100.0}
 
 
 # --- what cannot be explained ----------------------------------------------------------------
@@ -276,10 +227,3 @@ def test_a_vector_of_another_shape(vector: list[float]) -> None:
 def test_too_few_samples() -> None:
     with pytest.raises(ModelError, match="at least 10"):
         explain_lime(LinearModel(), VECTOR, samples=9)
-
-
-def test_lime_is_loaded_only_when_asked_for() -> None:
-    late = {"lime", "sklearn"}
-    script = f"import sys, wattcast.models.explain; print(*({late!r} & sys.modules.keys()))"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == []

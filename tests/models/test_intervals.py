@@ -165,13 +165,6 @@ def test_coverage_of_hand_checked_rows() -> None:
     assert found.interval_score_watts == pytest.approx((20 + 60) / 3)
 
 
-def test_bounds_are_vectors() -> None:
-    width = IntervalWidth(low_factor=0.5, high_factor=2.0)
-    low, high = interval_bounds(np.array([10.0, 100.0]), width, 20.0)
-    assert low.tolist() == [10.0, 50.0]
-    assert high.tolist() == [20.0, 200.0]
-
-
 def test_scaled_widths_by_hand() -> None:
     watts = np.array([4.0, 100.0, 400.0])
     equal = ScaledWidth(exponent=1.0, half_width=30.0)

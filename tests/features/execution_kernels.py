@@ -76,7 +76,3 @@ def of_class(module: Module, counts: Any, opcode_class: str) -> dict[str, float]
     own = [classify(one.opcode).opcode_class == opcode_class for one in function.body.instructions]
     names = ("warp_executions", "active_lanes", "requests", "sectors")
     return {name: float(getattr(counts, name)[own].sum()) for name in names}
-
-
-FIRST = 8
-"""Position of the first instruction after ``REGISTERS``."""

@@ -124,13 +124,6 @@ def test_a_warpgroup_shares_its_products(mode: Any) -> None:
     )
 
 
-def test_a_store_alone_is_neither_tensor_work_nor_atomic() -> None:
-    found = analysed("st.global.u32 [%rd3], %r5;").extras
-    assert found.tensor == ()
-    assert found.atomics.uses == ()
-    assert found.atomics.hottest_operations == 0
-
-
 def both(body: str, **launch: Any) -> tuple[Extras, Extras]:
     executed = analysed(body, "executed", **launch)
     symbolic = analysed(body, "symbolic", **launch)

@@ -97,15 +97,6 @@ def test_a_launch_whose_edge_differs_is_counted_exactly() -> None:
     assert result.memory.footprint_sectors == 16 * 9_999 + 5
 
 
-def test_blocks_that_read_the_same_data_share_it() -> None:
-    body = "mul.wide.u32 %rd4, %r2, 4; add.u64 %rd5, %rd1, %rd4; ld.global.u32 %r6, [%rd5]; ret;"
-    result, _ = run(body, grid=1000, block=256, exact=False)
-    memory = result.memory
-    assert memory.load_sectors == 1000 * 32
-    assert memory.streams[0].unique_load_sectors == 1000 * 32
-    assert memory.footprint_sectors == 32
-
-
 def test_blocks_that_differ_leave_a_stated_error() -> None:
     body = """
         mov.u32 %r6, 0;
@@ -117,15 +108,6 @@ def test_blocks_that_differ_leave_a_stated_error() -> None:
     error = result.sampling.relative_standard_error
     assert 0 < error < 0.25
     assert abs(estimate - true) < 4 * error * true
-
-
-def test_results_do_not_depend_on_the_run_only_on_the_seed() -> None:
-    body = "ld.global.u32 %r6, [%rd3]; setp.lt.u32 %p1, %r6, 77; @%p1 bra $x; ret; $x: ret;"
-    first, _ = run(body, grid=900, exact=False, seed=3)
-    again, _ = run(body, grid=900, exact=False, seed=3)
-    counts = first.functions["k"].active_lanes, again.functions["k"].active_lanes
-    assert np.array_equal(*counts)
-    assert first.memory == again.memory
 
 
 GUARD = """.version 8.0
@@ -203,11 +185,6 @@ def test_a_few_blocks_stand_for_the_whole_launch(grid: tuple[int, ...], block: i
     assert few.weights().sum() == pytest.approx(launch.blocks)
     assert few.pairs_x
     assert few.fewer(launch) is None
-
-
-def test_where_few_blocks_are_sampled_all_are_needed() -> None:
-    launch = Launch.of(4, 1024)
-    assert plan_blocks(launch).fewer(launch) is None
 
 
 def test_classes_too_many_for_the_budget_join_those_beside_them() -> None:

@@ -22,7 +22,6 @@ from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
 from wattcast.features.symbolic import SymbolicResult, analyse, analyse_symbolically
 from wattcast.features.symbolic import analyse_together as together
-from wattcast.features.symbolic.each import ApartError, Layout, each, least, most, ratio
 from wattcast.predictor.messages import LaunchRequest
 
 
@@ -106,34 +105,3 @@ def test_one_that_cannot_be_analysed_is_left_out() -> None:
     assert found == launches[1:]
     with pytest.raises(LaunchError, match="no parameter"):
         analyse_symbolically(module, module.kernel("k"), launches[0])
-
-
-def test_numbers_of_launches_calculate_as_each_would() -> None:
-    layout = Layout([32, 64])
-    one, other = each(layout, [3, -5]), each(layout, [2, 4])
-    assert (one * other + 1).values == [7, -19]
-    assert (10 - one).values == [7, 15]
-    assert (one // 2).values == [1, -3]
-    assert isinstance(each(layout, [7, 7]), int)
-    assert least(one, other, 3).values == [2, -5]
-    assert most(one, 4) == 4
-    assert ratio(one, each(layout, [0, 2])).values == [0.0, -2.5]
-    assert (np.asarray(one) == np.repeat([3, -5], [32, 64])).all()
-    assert (np.arange(96) + one == np.arange(96) + np.repeat([3, -5], [32, 64])).all()
-    with pytest.raises(ApartError) as apart:
-        bool(one > 0)
-    assert apart.value.kinds == (True, False)
-    assert other > 0
-
-
-def test_what_decides_is_asked_of_each_launch() -> None:
-    layout = Layout([32, 64])
-    chosen = np.zeros((2, 96), dtype=np.bool_)
-    assert not layout.any(chosen)
-    chosen[1, 40] = True
-    with pytest.raises(ApartError) as apart:
-        layout.any(chosen)
-    assert apart.value.kinds == (False, True)
-    chosen[0, 0] = True
-    assert layout.any(chosen)
-    assert layout.extreme(np.maximum, np.arange(96)).values == [31, 95]

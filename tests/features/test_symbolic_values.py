@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.ptx_text import kernel as synthetic
-from tests.features.execution_kernels import FIRST, kernel
+from tests.features.execution_kernels import kernel
 from tests.features.symbolic_programs import known
-from wattcast.features.cfg import build_cfg
-from wattcast.features.dataflow import dependent_chains
-from wattcast.features.integers import COMPARISONS, Whole, fold, fold_lanes, operations, wrap
+from wattcast.features.integers import COMPARISONS, Whole, fold, fold_lanes, operations
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.features.symbolic import SymbolicResult, analyse_symbolically
@@ -62,8 +59,6 @@ def test_the_deepest_expressions_do_not_recurse() -> None:
     assert affine(node) is None or affine(node) is not None  # it ends
     assert describe(node).count("...") == 1
 
-
-INTEGERS = st.integers(-(1 << 31), (1 << 31) - 1)
 
 BY_SIGN = ("mulhi", "min", "max", "div", "rem", "shr", "bfe", "lt", "le")
 """Operations that differ by sign: their names say it. Of ``eq`` and ``ne`` only ``.s`` is used."""
@@ -121,27 +116,7 @@ def test_the_least_64_bit_integer_divides_like_every_other() -> None:
         assert fold_lanes(op, 64, lanes).tolist() == [wanted]
 
 
-@given(INTEGERS, st.sampled_from([8, 16, 32, 64]))
-def test_wrapping_keeps_the_bits(value: int, bits: int) -> None:
-    wrapped = wrap(value, bits)
-    assert (wrapped - value) % (1 << bits) == 0
-    assert -(1 << (bits - 1)) <= wrapped < 1 << (bits - 1)
-
-
 # --- chains ------------------------------------------------------------------------------------
-
-
-def test_dependent_chain_of_a_block() -> None:
-    module = read_module(
-        kernel("""add.s32 %r8, %r2, 1; mul.lo.s32 %r9, %r8, %r8; add.s32 %r10, %r3, 2;
-        add.s32 %r11, %r9, %r10; L: add.s32 %r12, %r2, 1; add.s32 %r13, %r3, 1; ret;""")
-    )
-    body = module.kernel("k").body
-    first, second = dependent_chains(body, build_cfg(body))
-    # mov tid/ctaid/ntid -> mad -> mul.wide -> add is 4 long, as is add -> mul -> add behind a mov
-    assert (first.instructions, first.longest_chain) == (FIRST + 4, 4)
-    assert first.ilp == pytest.approx((FIRST + 4) / 4)
-    assert (second.instructions, second.longest_chain) == (3, 1)
 
 
 # --- hostile text --------------------------------------------------------------------------------
@@ -151,28 +126,6 @@ def run(text: str, **arguments: int) -> SymbolicResult:
     module = read_module(text)
     launch = Launch.of(4, 64, 0, arguments)
     return analyse_symbolically(module, module.kernels[0], launch)
-
-
-def test_thousands_of_labels_and_merges() -> None:
-    parts = []
-    for number in range(3000):
-        parts.append(f"setp.lt.s32 %p1, %r8, {number}; @%p1 bra A{number}; add.s32 %r8, %r8, %r2;")
-        parts.append(f"A{number}:")
-    result = run(kernel("mov.u32 %r8, %r2; " + "\n".join(parts) + " ret;"))
-    assert result.functions["k"].warp_executions[-1] == 8
-
-
-def test_deep_nests_of_loops_end() -> None:
-    depth = 60
-    opened = "".join(f"mov.u32 %q{k}, 0; A{k}: " for k in range(depth))
-    closed = "".join(
-        f"add.s32 %q{k}, %q{k}, 1; setp.lt.s32 %p1, %q{k}, 2; @%p1 bra A{k}; "
-        for k in reversed(range(depth))
-    )
-    result = run(kernel(opened + closed + "ret;", declarations=f".reg .b32 %q<{depth}>;"))
-    assert len(result.loops) == depth
-    assert not known(result)
-    assert result.loops[0].how == "constant"
 
 
 def test_irreducible_flow_is_marked() -> None:
@@ -207,11 +160,3 @@ def test_calls_are_not_followed_and_said() -> None:
     assert not result.complete
     assert not known(result)
     assert set(result.functions) == {"k"}
-
-
-@pytest.mark.parametrize("instructions", [100, 4000])
-def test_synthetic_kernels_are_analysed_whole(instructions: int) -> None:
-    result = run(synthetic(instructions), synthetic_param_1=1 << 20)
-    counts = result.functions["synthetic"]
-    assert counts.warp_executions[0] == 8
-    assert np.isfinite(counts.warp_executions).all()

@@ -35,6 +35,8 @@ memory of a V100 (Jia et al. 2018, Tables 4.1 and 3.1). Only their order of size
 SLOW_INSTRUCTIONS = 2.5
 """Further instructions' time of one that the special function unit does (a conversion, a reciprocal
 seed): 14 cycles where others take 4 (Jia et al. 2018, Table 4.1)."""
+DOUBLE_INSTRUCTIONS = 1.0
+"""The same of double precision: 8 cycles where others take 4 (Jia et al. 2018, Table 4.1)."""
 GUARD_INSTRUCTIONS = 2.0
 """Further instructions' time of one behind a guard, and of a branch that guards replace: 12 cycles
 from comparison to guard, not 4 (the stalls that ptxas 12.9 writes into machine code for sm_75)."""
@@ -137,6 +139,7 @@ def _latencies(body: Body) -> Floats:
     """Machine instructions of each PTX instruction as the time that one after another take."""
     code = machine_code(body)
     found = code.instructions + SLOW_INSTRUCTIONS * code.pipes[:, Pipes._fields.index("sfu")]
+    found += DOUBLE_INSTRUCTIONS * code.pipes[:, Pipes._fields.index("fp64")]
     for one in body.instructions:
         if one.predicate is not None:
             branches = one.base == "bra" and code.instructions[one.position] > 0

@@ -15,7 +15,7 @@ from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint
-from wattcast.features.machine_code import Pipes, machine_code
+from wattcast.features.machine_code import Pipes, machine_code, pipes_of
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Body
 
@@ -27,10 +27,10 @@ HEAD = """.version 7.8
 .reg .pred %p<9>; .reg .b32 %r<99>; .reg .b64 %rd<99>; .reg .f32 %f<99>;
 ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n];
 ld.global.u32 %r2, [%rd1]; ld.global.u32 %r3, [%rd1+4]; ld.global.u32 %r4, [%rd1+8];
-ld.global.u32 %r5, [%rd1+12];
+ld.global.u32 %r5, [%rd1+12]; ld.global.u64 %rd5, [%rd1+32]; ld.global.u64 %rd6, [%rd1+40];
 ld.global.f32 %f1, [%rd1+16]; ld.global.f32 %f2, [%rd1+20]; ld.global.f32 %f3, [%rd1+24];
 """
-LOADS = 9
+LOADS = 11
 
 CASES = {
     # contracted without a rounding mode, kept with one
@@ -53,6 +53,16 @@ CASES = {
     "and.b32 %r6, %r2, %r3; xor.b32 %r7, %r6, %r4; or.b32 %r8, %r7, %r5;"
     "st.global.u32 [%rd1], %r8;": "0 1 1 1",
     "not.b32 %r6, %r2; and.b32 %r7, %r6, %r3; st.global.u32 [%rd1], %r7;": "0 1 1",
+    # sequences: division with a sign, products of 64 bits, fields, counts of zeros
+    "div.s32 %r6, %r2, %r3; st.global.u32 [%rd1], %r6;": "24 1",
+    "rem.s32 %r6, %r2, %r3; st.global.u32 [%rd1], %r6;": "22 1",
+    "div.u32 %r6, %r2, %r3; st.global.u32 [%rd1], %r6;": "18 1",
+    "mul24.lo.s32 %r6, %r2, %r3; st.global.u32 [%rd1], %r6;": "3 1",
+    "bfe.u32 %r6, %r2, 3, 5; st.global.u32 [%rd1], %r6;": "2 1",
+    "clz.b32 %r6, %r2; st.global.u32 [%rd1], %r6;": "2 1",
+    "mul.lo.s64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "4 1",
+    "mul.hi.u64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "7 1",
+    "min.s64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "4 1",
     # both shifts of a rotation
     "shl.b32 %r6, %r2, 7; shr.u32 %r7, %r2, 25; or.b32 %r8, %r6, %r7;"
     "st.global.u32 [%rd1], %r8;": "0 0 1 1",
@@ -97,6 +107,24 @@ def test_ptxas_leaves_as_many(text: str, left: str) -> None:
 def test_a_multiply_add_runs_on_the_pipe_of_its_product() -> None:
     code = machine_code(body_of("mul.lo.s32 %r6, %r2, %r3; add.s32 %r7, %r6, %r4;"))
     assert Pipes(*code.pipes[LOADS + 1]).fma == 1
+
+
+@pytest.mark.parametrize(
+    ("opcode", "double", "others"),
+    [("div.rn.f64", 8, 5), ("sqrt.rn.f64", 8, 7), ("rcp.rn.f64", 5, 3), ("max.f64", 1, 6)],
+)
+def test_of_a_double_sequence_few_are_double(opcode: str, double: int, others: int) -> None:
+    """Multiply-adds of the short way, as nvdisasm prints it for sm_80; the rest compares, moves
+    and branches."""
+    found = pipes_of(opcode)
+    assert (found.fp64, found.alu, found.sfu) == (double, others, "max" not in opcode)
+
+
+def test_products_of_a_division_leave_the_integer_pipe() -> None:
+    """div.s32 for sm_80: 9 IMAD, 3 for the special function unit, 12 others."""
+    found = pipes_of("div.s32")
+    assert found.fma == pytest.approx(9, abs=0.5)
+    assert found.alu == pytest.approx(12, abs=0.5)
 
 
 PIECES = [

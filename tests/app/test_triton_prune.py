@@ -274,3 +274,63 @@ def test_triton_itself_asks() -> None:
 
     kept = tuned.prune_configs({"grid": programs, "warmup": False})
     assert kept in ([configs[1]], [configs[2]])  # a tile of 16 reads four times as much
+
+
+TEMPLATE = """
+import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_heuristics
+from torch._inductor.runtime.hints import DeviceProperties
+
+@triton_heuristics.template(
+    num_stages=2, num_warps=4,
+    triton_meta={"signature": {"arg_A": "*fp32", "out_ptr0": "*fp32", "ks0": "i32"},
+                 "device": DeviceProperties(type="cuda", index=0, multi_processor_count=108, cc=80),
+                 "constants": {}},
+    inductor_meta={"kernel_name": "triton_tem", **triton_heuristics.FixedGrid.setup_grid_as_args()},
+)
+@triton.jit
+def triton_tem(arg_A, out_ptr0, ks0):
+    BLOCK: tl.constexpr = 1024
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr0 + at, tl.load(arg_A + at, mask=at < ks0) * 2, mask=at < ks0)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_inductors_own_requests_are_predicted() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("triton", reason="Triton (the extra triton) is not installed")
+    from torch._inductor.autotune_process import TensorMeta, TritonGPUBenchmarkRequest
+    from torch._inductor.codecache import PyCodeCache
+
+    key, path = PyCodeCache.write(TEMPLATE)
+    n = 1 << 22
+    array = TensorMeta(torch.device("cuda"), torch.float32, [n], [1], 0, "a")
+
+    def asked(blocks: int) -> SimpleNamespace:
+        request = TritonGPUBenchmarkRequest(
+            "triton_tem", [array], array, [n, blocks, 1, 1], path, key, 2, 4
+        )
+        return SimpleNamespace(bmreq=request, name="triton_tem")
+
+    few, many, library = asked(1 << 10), asked(1 << 12), SimpleNamespace(name="mm")
+    kept = inductor_prune("a100", 1, registry=False)([many, library, few])
+    assert kept == [few, library]  # a quarter of the programs
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_script_of_the_page_asks_helion(tmp_path: Path) -> None:
+    pytest.importorskip("helion", reason="Helion is not installed")
+    page = Path(__file__).parents[2] / "docs" / "howto" / "triton.md"
+    (text,) = (text for _, title, text in fences(page) if title == "helion_add.py")
+    (tmp_path / "helion_add.py").write_text(text.replace("tried=20", "tried=3"), encoding="utf-8")
+    chosen = runpy.run_path(str(tmp_path / "helion_add.py"))["chosen"]
+    assert chosen.num_warps >= 1
+    (text,) = (text for _, title, text in fences(page) if title == "choices.py")
+    (tmp_path / "choices.py").write_text(text, encoding="utf-8")
+    runpy.run_path(str(tmp_path / "choices.py"))
+    from torch._inductor import select_algorithm
+
+    functions = select_algorithm.get_algorithm_selector_cache().preprocessing_fns
+    assert functions.pop().__qualname__.startswith("inductor_prune")

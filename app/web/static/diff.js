@@ -35,6 +35,7 @@ function compareRequest() {
 
 async function compare() {
   const asked = compareRequest();
+  byId("diff-result").hidden = true;
   const found = await post("/compare", asked);
   showResult(found, asked.limits);
 }
@@ -128,7 +129,10 @@ async function compareGpus() {
   if (!gpus.length) throw new Error("Choose GPUs first.");
   const { gpu: _, details: __, ptx, cuda, ...asked } = kernel.predictRequest();
   const code = ptx === undefined ? { cuda } : { ptx };
-  const { comparisons, apart } = await post("/compare", { model: "auto", ...asked, old: code, new: code, gpus });
+  const { comparisons, apart } = await post("/compare", { model: "auto", ...asked, old: code, new: code, gpus }).catch((error) => {
+    error.message = error.message.replace(/^old: /, "");  // both sides are the form's code
+    throw error;
+  });
   const why = new Map(apart.map((one) => [one.gpu, one.why]));
   found = comparisons.map((one) => ({ gpu: one.gpu, ...one.new, why: why.get(one.gpu) }));
   byId("compare-result").hidden = false;

@@ -26,6 +26,11 @@ class PointerHint:
     low: float = 0.0
     high: float = 1.0
 
+    def describes(self, *, trips: bool = False) -> bool:
+        """Whether it tells anything of the data: of places in no order (``index``) no ``trips``
+        follow, as where offsets of rows were meant."""
+        return self != PointerHint(self.elements) and not (trips and self.values == "index")
+
 
 Argument = int | float | PointerHint
 

@@ -42,7 +42,7 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
     for position, parameter in enumerate(function.parameters):
         name = parameter.name
         given = launch.arguments.get(name, launch.arguments.get(str(position)))
-        described = isinstance(given, PointerHint) and given != PointerHint(given.elements)
+        described = isinstance(given, PointerHint) and given.describes(trips=True)
         if described or (given is not None and not isinstance(given, PointerHint)):
             continue
         loops = [t for t in open_loops if name in known.loops[t.loop].arguments]

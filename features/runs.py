@@ -312,10 +312,10 @@ class Runs:
     def made_up(self, loop: int) -> bool:
         """Whether data that nobody described decide a loop of the kernel: trips found by running
         it on made-up data are no knowledge."""
-        return self.invented(deciding(self.function).loops[loop])
+        return self.invented(deciding(self.function).loops[loop], trips=True)
 
-    def invented(self, origin: Origin) -> bool:
-        """Whether what rests on ``origin`` rests on data that nobody described."""
+    def invented(self, origin: Origin, *, trips: bool = False) -> bool:
+        """Whether what rests on ``origin`` (a loop's ``trips``?) rests on data nobody described."""
         given = self.launch.arguments
         hosted = [variable.name for variable in filled_by_host(self.module)]
         hints = {name: given.get(name) for name in hosted}
@@ -324,7 +324,7 @@ class Runs:
         described = {
             name
             for name, hint in hints.items()
-            if isinstance(hint, PointerHint) and hint != PointerHint(hint.elements)
+            if isinstance(hint, PointerHint) and hint.describes(trips=trips)
         }
         data = origin.data | origin.variables.intersection(hosted)
         return origin.loaded and not (data and data <= described)

@@ -335,6 +335,14 @@ class Machine:
             return key
         return self.steady.round(edge, group, self._frame, key, self.path[start:])
 
+    def extend_path(self, loop: int, steps: list[Step], times: int) -> None:
+        """Whole iterations of a loop were skipped, all threads alike: as if they had been run."""
+        if len(self.path) + times * len(steps) > MOST_PATH:
+            self.forget_path()
+            return
+        self.path += times * steps
+        self._marks[loop] = len(self.path)
+
     def forget_path(self) -> None:
         """Iterations were skipped: what was recorded is no whole path of any outer loop."""
         self.path = []

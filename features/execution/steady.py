@@ -68,13 +68,17 @@ class Steady:
         self._record(watch, path, frame, edge)
         if watch.rounds * path.instructions < LEAST_WORK or not self._settled(watch, path):
             return key
-        following = Skip(self._machine, edge, group, frame, key, watch, path).run()
+        skip = Skip(self._machine, edge, group, frame, key, watch, path)
+        following = skip.run()
         if following is None:
             # Not worth it or not possible now: look again after another window.
             self._watched.pop(edge.loop)
             return key
         self._watched.pop(edge.loop, None)
-        self._machine.forget_path()
+        if following == key:  # everybody goes on together: outer loops may repeat this too
+            self._machine.extend_path(edge.loop, steps, skip.skipped)
+        else:
+            self._machine.forget_path()
         return following
 
     def _path(self, steps: list[Step]) -> Path | None:

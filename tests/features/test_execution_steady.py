@@ -76,6 +76,23 @@ def test_counts_equal_full_execution(name: str) -> None:
     assert "loop_extrapolated" in {d.code for d in quick.diagnostics}
 
 
+TILES = """
+    mov.u32 %r6, 0; shl.b32 %r9, %r2, 2; mul.wide.u32 %rd7, %r2, 4; add.u64 %rd3, %rd1, %rd7;
+    $outer: ld.global.u32 %r8, [%rd3]; st.shared.u32 [%r9], %r8; bar.sync 0; mov.u32 %r7, 0;
+    $inner: shl.b32 %r10, %r7, 2; ld.shared.u32 %r8, [%r10]; add.u32 %r7, %r7, 1;
+    setp.lt.u32 %p2, %r7, 100; @%p2 bra $inner;
+    bar.sync 0; add.u64 %rd3, %rd3, 256; add.u32 %r6, %r6, 1;
+    setp.lt.u32 %p1, %r6, %r1; @%p1 bra $outer;"""
+
+
+def test_a_loop_around_a_steady_loop_is_steady_too() -> None:
+    with counted_by_block() as counted:
+        quick, full = both(TILES, 256)
+    np.testing.assert_array_equal(*counted)
+    assert [(x.mean, x.entries) for x in quick.loops] == [(x.mean, x.entries) for x in full.loops]
+    assert quick.sampling.steps < full.sampling.steps / 40
+
+
 WRAPPED = """
     mov.u32 %r6, 0; mul.wide.u32 %rd4, %r3, 4096; mul.wide.u32 %rd7, %r2, 4;
     add.u64 %rd3, %rd1, %rd7;

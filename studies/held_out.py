@@ -180,7 +180,8 @@ def results() -> dict[str, Any]:
     cards = ArtifactStore((PACKAGED_ARTIFACTS,)).list()
     fits = Fits(all_rows())
     power: dict[str, Any] = {}
-    for gpu in sorted({card.gpu for card in cards}):
+    # Not boards that library operators alone were measured on.
+    for gpu in sorted({card.gpu for card in cards if card.source != "aiconfigurator"}):
         card = default_card(cards, gpu)
         print(f"{gpu} {card.family}", file=sys.stderr, flush=True)
         if gpu == "pooled":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,8 +99,11 @@ def dvfs(predictor: Predictor, request: messages.DvfsRequest) -> messages.DvfsAn
     chosen = request.time_model, family, request.board or ""
     models = BoardModels(predictor.power, gpu, *chosen)
 
+    # Several limits come down to the same clocks.
+    told = cache(partial(models.at, analysis))
+
     def at(pair: ClockPair, limit: float | None) -> _AtClocks:
-        return _AtClocks(pair, models.limited(analysis, pair, limit), gpu)
+        return _AtClocks(pair, models.within_limit(told, pair, limit), gpu)
 
     base = at(reference, None)
     if code is None:

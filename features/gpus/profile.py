@@ -137,6 +137,9 @@ class GpuProfile(Strict):
         return None if low is None or high is None else (low.value, high.value)
 
     idle_watts = Row[float | None]("power", "Idle power of one GPU, if the vendor states it.")
+    lowest_voltage = Row[float | None](
+        "power", "Core voltage at low clocks over that at the highest one, where measured."
+    )
 
     # --- limits and units of one SM ----------------------------------------------
 

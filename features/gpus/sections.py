@@ -212,12 +212,14 @@ class Power(Strict):
 
     ``tdp_watts`` is the limit the board ships with; ``nvidia-smi -pl`` takes ``min_limit_watts``
     to ``max_limit_watts``. For a laptop's GPU they are the ends of what its maker may choose.
+    ``lowest_voltage``: the core's at low clocks over that at the highest one.
     """
 
     tdp_watts: facts.Watts
     min_limit_watts: facts.Watts | None = None
     max_limit_watts: facts.Watts | None = None
     idle_watts: facts.Watts | None = None
+    lowest_voltage: facts.Share | None = None
 
 
 class LatencyPiece(Strict):

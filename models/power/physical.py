@@ -322,12 +322,14 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
     18.9).
     Above the rated clock no higher voltage is assumed: boards left out that ran there are met so
     (GTX 1080 Ti 19.6 % off with the curve carried on, 11.0 without; GTX 980 18.5 and 15.3).
+    Below it the profile's lowest voltage counts, where somebody measured it.
     """
     idle, held = IDLE_SHARE * gpu.tdp_watts, gpu.idle_watts
     if held is not None:
         idle = held if _on_package(gpu) else min(held, idle)
     reference = ClockPair(gpu.max_core_mhz, gpu.memory_mhz)
     factors = conversion(gpu, reference, idle)
+    voltage = {"highest": 1.0, "floor": gpu.lowest_voltage or pooled.voltage.floor}
     shared = pooled.families.get(gpu.compute_capability, pooled.weights)
     weights = {name: shared[name] * factors[name] for name in WEIGHTS}
     if held is not None and held > idle:
@@ -342,7 +344,7 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
             "highest_watts": gpu.tdp_watts,
             "reference_core_mhz": reference.core_mhz,
             "reference_memory_mhz": reference.memory_mhz,
-            "voltage": pooled.voltage.model_copy(update={"highest": 1.0}),
+            "voltage": pooled.voltage.model_copy(update=voltage),
             "weights": weights,
             "own_weights": published_weights(gpu, reference, gpu.tdp_watts - idle, weights["fma"]),
             "families": {},

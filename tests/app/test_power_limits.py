@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.app.test_problems import problem
 from wattcast.features.gpus import load_gpu
+from wattcast.models.clocks import ClockPair
 from wattcast.predictor import Predictor
 from wattcast.predictor.compare import compare
 from wattcast.predictor.dvfs import dvfs
@@ -21,7 +22,7 @@ from wattcast.predictor.messages.compare import CompareRequest
 from wattcast.predictor.messages.dvfs import DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
-from wattcast.predictor.parts.time_and_power import ABOVE_LIMIT, OVER_LIMIT
+from wattcast.predictor.parts.time_and_power import ABOVE_LIMIT, OVER_LIMIT, BoardModels
 from wattcast.predictor.predict import predict, predict_one
 from wattcast.predictor.sweep import sweep
 
@@ -134,6 +135,22 @@ def test_below_the_lowest_clock_the_board_holds_back(predictor: Predictor) -> No
     parts = answer["time_model"]["parts"]
     assert parts["power_limit"] > 0
     assert answer["time"]["seconds"] > parts["power_limit"]
+
+
+def test_clocks_that_several_limits_come_down_to_are_predicted_once(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[ClockPair] = []
+    plain = BoardModels.at
+
+    def at(models: BoardModels, analysis: Any, clocks: ClockPair) -> Any:
+        asked.append(clocks)
+        return plain(models, analysis, clocks)
+
+    monkeypatch.setattr(BoardModels, "at", at)
+    body = {**KERNELS["matmul"], "gpu": "a100", "power_limit_watts": [*range(100, 400, 3)]}
+    dvfs(predictor, DvfsRequest.model_validate(body))
+    assert 1 < len(asked) == len(set(asked))
 
 
 def test_dvfs_over_power_limits(predictor: Predictor) -> None:

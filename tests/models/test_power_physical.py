@@ -134,6 +134,21 @@ def test_what_a_profile_says_of_idle_power_goes_with_the_memory_clock() -> None:
     assert parameters_for(pcie, parameters()).idle_watts == pcie.idle_watts
 
 
+def test_the_voltage_of_a_board_stops_falling_where_it_was_measured_to() -> None:
+    """Supply voltage over that at 1,410 MHz (energaizer, ``idle_power_voltage.csv``)."""
+    measured = {
+        "a100-sxm4-80gb": {600: 0.81, 1020: 0.81, 1110: 0.81, 1200: 0.85, 1290: 0.912, 1380: 0.973},
+        "a100-pcie-40gb": {600: 0.776, 1020: 0.776, 1110: 0.811, 1200: 0.86, 1290: 0.909},
+    }
+    typical = parameters().model_copy(update={"voltage": VoltageCurve(floor=0.75, slope=1.0)})
+    for gpu, points in measured.items():
+        curve = parameters_for(load_gpu(gpu), typical).voltage
+        for core_mhz, voltage in points.items():
+            assert curve.at(core_mhz / 1410) == pytest.approx(voltage, abs=0.028)
+        assert curve.at(600 / 1410) == pytest.approx(points[600])
+    assert parameters_for(load_gpu("a40"), typical).voltage.floor == 0.75
+
+
 def test_energies_of_events_become_weights_of_a_board() -> None:
     pooled = parameters(fma=10.0, l2=200.0, dram=40.0, memory_clock=0.2, clock=0.1, issue=320.0)
     busy = NOTHING._replace(fma=1.0, l2=0.5, dram=0.8, issue=0.5)

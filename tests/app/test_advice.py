@@ -267,7 +267,11 @@ def test_integer_divisions_by_an_argument_count_as_multiplications(services: Ser
     (told,) = named(advice_for(services, request_for(DIVIDING_INTEGERS)), "division_in_loop")
     changes = {part["name"]: part for part in told["activity"]}
     assert changes["sfu_instructions"]["after"] < changes["sfu_instructions"]["before"]
-    assert changes["fma_pipe_instructions"]["after"] > changes["fma_pipe_instructions"]["before"]
+    products, others = changes["fma_pipe_instructions"], changes["alu_pipe_instructions"]
+    assert (
+        0 < products["after"] < products["before"]
+    )  # a division is nine of them, and twelve others
+    assert others["after"] < others["before"]
 
 
 @pytest.mark.parametrize("name", ["copy", "strided"])

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from wattcast.features.attached import attached
 from wattcast.features.counts import Counts
-from wattcast.features.dataflow import flow, writers_of
+from wattcast.features.dataflow import closure, flow, writers_of
 from wattcast.features.errors import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.ptx.ir import (
@@ -130,6 +130,11 @@ FORWARD_JUMP = 0.3
 """Left of plain branches that lead forward: blocks are laid out to fall through (machine code as
 above)."""
 
+MEETING = 2.0
+"""Further instructions of a branch that lanes may take differently: BSSY before it, BSYNC where
+they meet again (ptxas 12.9, sm_75: 195 pairs for the 243 such branches of the fixtures and of
+programs whose counters were published)."""
+
 MOST_PREDICATED = 16.0
 """Machine instructions that a branch may skip and ptxas predicates instead of branching. Of 65
 branches of the fixture kernels over up to 16 instructions without branches, barriers or calls, 54
@@ -201,6 +206,29 @@ def shared_offsets(body: Body) -> frozenset[str]:
     return frozenset(found)
 
 
+_OF_LANES = ("%tid", "%laneid", "%warpid")
+
+
+@attached
+def varying(body: Body) -> frozenset[str]:
+    """Registers whose value the lanes of a warp may have apart: computed from the number of a
+    thread, or from what memory or other lanes hold."""
+    known = flow(body)
+    users: dict[str, list[int]] = {}
+    seeds: set[str] = set()
+    for one, names in zip(body.instructions, known.reads, strict=True):
+        for name in names:
+            users.setdefault(name, []).append(one.position)
+        facts = classify(one.opcode)
+        reads_memory = facts.accesses_memory and facts.space not in ("param", "const")
+        of_lanes = (type(o) is Special and o.name.startswith(_OF_LANES) for o in one.operands)
+        if reads_memory or facts.entry == "shfl" or any(of_lanes):
+            seeds.update(known.writes[one.position])
+    return frozenset(
+        closure(seeds, lambda name: (to for at in users.get(name, ()) for to in known.writes[at]))
+    )
+
+
 class _Fusion:
     """Which instructions of a body disappear into their users."""
 
@@ -223,6 +251,8 @@ class _Fusion:
             for name in names:
                 writers[name] = writers.get(name, 0) + 1
         self._labels = {label.name: label.target for label in body.labels}
+        jumps = ((self._target(one), one.position) for one in body.instructions)
+        self._rounds = [(to, at) for to, at in jumps if to is not None and to <= at]
         self._uses = uses
         self._writers = writers
         self._narrowed = shared_offsets(body)
@@ -532,7 +562,21 @@ class _Fusion:
             shape = source.name.startswith(("%ntid", "%nctaid"))
             self._weights[one.position] = LAUNCH_SHAPE if shape else 1.0
 
+    def _target(self, one: Instruction) -> int | None:
+        """Where a branch leads."""
+        to = getattr(one.operands[0], "name", "") if one.base == "bra" and one.operands else ""
+        return self._labels.get(to)
+
     def _branch(self, one: Instruction, facts: OpcodeFacts) -> None:
         target = self._labels.get(getattr(one.operands[0], "name", ""), 0)
         if target > one.position:
             self._weights[one.position] = 1.0 if one.predicate is not None else FORWARD_JUMP
+            if one.predicate in varying(self._body) and self._meets(one.position, target):
+                self._weights[one.position] += MEETING
+
+    def _meets(self, at: int, target: int) -> bool:
+        """Whether lanes that a branch sends forward meet the others again: the kernel does not end
+        there, nor a loop before it (where they meet once, not each round)."""
+        body = self._body.instructions
+        ends = target >= len(body) or body[target].base in ("ret", "exit")
+        return not ends and not any(first <= at < last < target for first, last in self._rounds)

@@ -254,7 +254,7 @@ def measure_extras(
     return Extras(
         _sorted_work(tensor),
         atomics,
-        measure_waiting(module, functions),
+        measure_waiting(module, functions, launch.warps_per_block),
         _l1_cycles_per_sector(module, functions, launch),
         measure_register_reads(module, functions),
         _sorted_work(from_registers),

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattcast.features.activity.counts import Floats, Integers, body_of
+from wattcast.features.activity.counts import Floats, Integers, body_of, shared_use
 from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, build_cfg
 from wattcast.features.counts import Counts
 from wattcast.features.dataflow import block_sources, flow
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
-from wattcast.features.machine_code import Pipes, machine_code
+from wattcast.features.machine_code import Pipes, machine_code, varying
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Module, Operand
 from wattcast.features.statics import UNROLL
@@ -54,7 +54,8 @@ each (the same)."""
 class Waiting(NamedTuple):
     """What a warp waits for one after another: arithmetic ``instructions`` (machine instructions),
     accesses of ``shared`` memory and of other lanes, ``loads`` from global or local memory and
-    textures, ``barriers`` of its block.
+    textures, ``barriers`` of its block, ``passes`` of its shared accesses beyond the first of each;
+    ``uneven``: share of what is not loads that the slowest warp of a block does beyond the mean.
 
     Of a launch as shares of what a warp executes on average: ``loads`` of its loads (1: each
     waits for the one before), the others of its machine instructions.
@@ -64,27 +65,71 @@ class Waiting(NamedTuple):
     shared: float
     loads: float
     barriers: float
+    passes: float = 0.0
+    uneven: float = 0.0
 
 
-def measure_waiting(module: Module, functions: Mapping[str, Counts]) -> Waiting:
-    """Sum the chains of all blocks; ``functions`` maps names to counts by position."""
-    total = np.zeros(len(Waiting._fields))
+def measure_waiting(
+    module: Module, functions: Mapping[str, Counts], warps_per_block: int = 1
+) -> Waiting:
+    """Sum the chains of all basic blocks; ``functions`` maps names to counts by position.
+
+    A warp's shared accesses come in order, each after all passes of those before. Where
+    warps of a block wait for each other the slowest counts (``_slowest_warps``).
+    """
+    total, mean = np.zeros((2, len(Waiting._fields)))
     instructions = loads = 0.0
     for name, counts in functions.items():
         body = body_of(module, name)
         starts, chains, waits = _chains(body)
-        executed = counts.warp_executions
-        total += executed[starts] @ chains
+        executed = np.asarray(counts.warp_executions, dtype=np.float64)
+        often = _slowest_warps(body, executed, warps_per_block)
+        total += often[starts] @ chains
+        mean += executed[starts] @ chains
+        requests, passes = shared_use(body, counts)
+        extra = np.maximum(passes - requests, 0.0)
+        total[_PASSES] += (extra * often / np.maximum(executed, 1e-9))[executed > 0].sum()
         instructions += float(executed @ machine_code(body).instructions)
         loads += float(executed @ waits)
     shares = total / max(instructions, 1.0)
     found = Waiting(*shares.tolist())
+    slow, usual = (float(each @ _SHORT_CYCLES) for each in (total, mean))
+    found = found._replace(uneven=1.0 - usual / slow if slow else 0.0)
     return found._replace(loads=float(total[Waiting._fields.index("loads")]) / max(loads, 1.0))
+
+
+def _slowest_warps(body: Body, executed: Floats, warps_per_block: int) -> Floats:
+    """Executions by position as if all warps did what the slowest of their block does.
+
+    Between barriers a block takes as long as the slowest of its warps. What a branch on the number
+    of a thread skips is done by some warp whenever one gets there: of a reduction's steps the first
+    warp does all, though on average a warp does few.
+    """
+    skips, barriers = _skipped(body)
+    often = executed.copy()
+    for branch, first, last in skips if executed[barriers].any() else ():
+        if 0.0 < often[first] < often[branch]:
+            rounds = min(often[branch], executed[first] * warps_per_block)
+            often[first:last] *= max(1.0, rounds / often[first])
+    return often
+
+
+@attached
+def _skipped(body: Body) -> tuple[tuple[tuple[int, int, int], ...], Integers]:
+    """Branches on what lanes have apart, each with the instructions that it skips; barriers."""
+    targets = {label.name: label.target for label in body.labels}
+    skips = []
+    for one in body.instructions:
+        to = targets.get(getattr(one.operands[0], "name", ""), 0) if one.operands else 0
+        if one.base == "bra" and one.predicate in varying(body) and to > one.position + 1:
+            skips.append((one.position, one.position + 1, to))
+    fields = [_part(one.opcode)[0] for one in body.instructions]
+    return tuple(skips), np.flatnonzero(np.array(fields, dtype=np.intp) == _BARRIERS)
 
 
 @attached
 def _chains(body: Body) -> tuple[Integers, Floats, Floats]:
-    """First instruction and longest chain of every block that holds any, ``[n]`` and ``[n, 4]``;
+    """First instruction and longest chain of every block that holds any, ``[n]`` and ``[n, 6]``;
     which instructions are loads."""
     cfg = build_cfg(body)
     blocks = [block for block in cfg.blocks if block.start < block.end]
@@ -152,8 +197,10 @@ def _latencies(body: Body) -> Floats:
     return found
 
 
-_INSTRUCTIONS, _SHARED, _LOADS, _BARRIERS = range(4)
+_INSTRUCTIONS, _SHARED, _LOADS, _BARRIERS, _PASSES = range(5)
 """The fields of ``Waiting``."""
+_SHORT_CYCLES = np.array([INSTRUCTION, SHARED, 0.0, SHARED, 1.0, 0.0])
+"""Cycles of each that is no load, by their order of size."""
 
 
 @lru_cache(maxsize=4096)

@@ -175,6 +175,9 @@ def dependent_cycles(gpu: GpuProfile) -> float:
 SHARED_CYCLES, L1_CYCLES, L2_CYCLES = 24.0, 33.0, 216.0
 """Load latencies where a profile holds none: medians of Jia et al. 2018, Table 3.1, and Ernst,
 gpu-benches (cuda-latency)."""
+PASS_BYTES = 128.0
+"""Of shared memory, 32 banks of 4 bytes: each further pass of an access comes so much later (the
+CUDA C++ Programming Guide serialises them)."""
 TWO_PARTITIONS = ("8.0", "9.0")
 FAR_L2 = 2.0
 """L2 of A100 and H100 has two halves; what does not fit into the nearer one takes twice as long:
@@ -206,6 +209,7 @@ def waiting_seconds(
     cycles = (
         waiting.instructions * instructions * dependent_cycles(gpu)
         + waiting.shared * instructions * (gpu.shared_latency_cycles or SHARED_CYCLES)
+        + waiting.passes * instructions * PASS_BYTES / gpu.capability.shared_bytes_per_clock
         + waiting.barriers * instructions * LATENCY_PER_BARRIER
         + LATENCY_PER_WAVE
     )
@@ -251,13 +255,17 @@ def major(gpu: GpuProfile) -> str:
     return gpu.compute_capability.partition(".")[0]
 
 
-def gap_seconds(work: float, waited: float, activity: Activity, gpu: GpuProfile) -> float:
+def gap_seconds(
+    work: float, waited: float, slowest: float, activity: Activity, gpu: GpuProfile
+) -> float:
     """Seconds in which the blocks of an SM wait at once, beyond the longer of what it works and
     what one of them waits.
 
-    Where there are barriers a block waits and works in turns. The few blocks of an SM are customers
-    of a closed queue: each waits its chain, then the SM works for it (mean value analysis,
-    Reiser and Lavenberg, Mean-Value Analysis of Closed Multichain Queuing Networks, JACM 1980).
+    Where there are barriers a block waits and works in turns, but what its slowest warp alone waits
+    for (``slowest`` seconds, of arithmetic and shared memory) passes beside what the others do. The
+    few blocks of an SM are customers of a closed queue: each waits its chain, then the SM works for
+    it (mean value analysis, Reiser and Lavenberg, Mean-Value Analysis of Closed Multichain Queuing
+    Networks, JACM 1980).
     Without barriers each warp is one, and its own instructions are part of its chain; warps with a
     scheduler each wait for nobody.
     """
@@ -265,7 +273,7 @@ def gap_seconds(work: float, waited: float, activity: Activity, gpu: GpuProfile)
     customers = max(1, round(min(activity.resident_blocks_per_sm, ceil(blocks))))
     if not work or not waited:
         return 0.0
-    alone = waited
+    alone = max(0.0, waited - min(slowest, work / customers))
     if not activity.barriers:
         customers *= ceil(activity.threads_per_block / WARP_SIZE)
         if customers <= gpu.warp_schedulers:
@@ -307,6 +315,7 @@ bank make half of the passes of their access."""
 WAITS = {
     "loads": "memory latency",
     "shared": "shared memory latency",
+    "passes": CONFLICTS,
     "barriers": BARRIERS,
     "instructions": "latency of dependent instructions",
 }

@@ -17,7 +17,7 @@ from math import ceil, inf
 import numpy as np
 
 from wattcast.features.activity import Activity
-from wattcast.features.activity.waiting import NO_COPIES
+from wattcast.features.activity.waiting import NO_COPIES, Waiting
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -196,7 +196,13 @@ def resource_seconds(
         return {**parts, GAPS: 0.0}
     # Asynchronous copies go on while their block works: they leave no gap.
     waited = waiting_seconds(activity, gpu, clocks, more.waiting, NO_COPIES)
-    return {**parts, GAPS: gap_seconds(_sm_seconds(parts, constants), waited, activity, gpu)}
+    short = (
+        waiting_seconds(activity, gpu, clocks, part, NO_COPIES)
+        for part in (more.waiting._replace(loads=0.0), Waiting(0.0, 0.0, 0.0, 0.0))
+    )
+    work = _sm_seconds(parts, constants)
+    slowest = more.waiting.uneven * (next(short) - next(short))
+    return {**parts, GAPS: gap_seconds(work, waited, slowest, activity, gpu)}
 
 
 def _imbalance(activity: Activity, gpu: GpuProfile, more: Beside, constants: Constants) -> float:

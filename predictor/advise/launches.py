@@ -198,6 +198,15 @@ _ROWS = re.compile(rf"(\w+){_INDEX}{_INDEX}(?!\s*\[)")
 _CAST = re.compile(r"_cast\s*<|\*\s*\)\s*\(?\s*&")
 _FOR = re.compile(r"[ \t]*for\s*\(")
 
+_LANES = re.compile(
+    r"_sync\s*\(|\b(?:wmma|mma|cooperative_groups|warpSize)\b|\basm\b|%(?:laneid|tid)"
+)
+_TREE = re.compile(
+    r"(?P<indent>[ \t]*)(?P<head>for\s*\(\s*(?:unsigned\s+int|unsigned|int)\s+(?P<step>\w+)\s*=\s*"
+    r"blockDim\.x\s*(?:/\s*2|>>\s*1)\s*;\s*(?P=step)\s*>\s*0\s*;\s*(?P=step)\s*(?:>>=\s*1|/=\s*2)\s*\))"
+    r"\s*\{\s*if\s*\(\s*(?P<thread>threadIdx\.x|\w+)\s*<\s*(?P=step)\s*\)\s*\{?\s*(?P<array>\w+)\[(?P=thread)\]"
+    r"\s*\+=\s*(?P=array)\[(?P=thread)\s*\+\s*(?P=step)\]\s*;\s*\}?\s*__syncthreads\(\)\s*;\s*\}"
+)
 _Change = tuple[Any, str, str]
 """Code and remedy, as advice has them, and the whole source with the change made."""
 
@@ -239,7 +248,8 @@ def _changes(adviser: Adviser, source: str) -> Iterator[_Change]:
                 end = array.end(3)
                 padded = f"{source[:end]} + 1{source[end:]}"
                 yield "bank_conflicts", f"pad the rows of {name}", padded
-    yield from _restricted(adviser, source)
+    for change in (_restricted, _turned, _shuffled):
+        yield from change(adviser, source)
     if adviser.request.loops:
         return  # they may be named by their lines
     run = {one.location.line for one in adviser.analysis.function.body.instructions if one.location}
@@ -251,10 +261,72 @@ def _changes(adviser: Adviser, source: str) -> Iterator[_Change]:
             yield "unroll", f"unroll the loop of line {at + 1}", "".join(unrolled)
 
 
+def _signature(adviser: Adviser, source: str) -> re.Match[str] | None:
+    """The kernel's head, to the end of its parameters, which are the group."""
+    name = re.split(r"[<(]", adviser.analysis.function.demangled)[0].split()[-1].split("::")[-1]
+    return re.search(rf"__global__[^;{{}}]*?\b{re.escape(name)}\s*\(([^()]*)\)(?=\s*{{)", source)
+
+
+def _body(adviser: Adviser, source: str) -> tuple[int, int]:
+    """Where the kernel's lines stand; nowhere if that cannot be told."""
+    signature = _signature(adviser, source)
+    depth = 0
+    for brace in re.finditer(r"[{}]", source[signature.end() :] if signature else ""):
+        depth += 1 if brace[0] == "{" else -1
+        if signature and not depth:
+            return signature.end(), signature.end() + brace.end()
+    return 0, 0
+
+
+def _turned(adviser: Adviser, source: str) -> Iterator[_Change]:
+    """Threads of a square block change places: each place is still taken by one of them."""
+    first, second, third = adviser.analysis.launch.block
+    at, end = _body(adviser, source)
+    body = source[at:end]
+    if first != second or third > 1 or _LANES.search(source):
+        return
+    if "threadIdx" in source[:at] + source[end:]:
+        return  # what is called may use it too
+    turned = re.sub(r"threadIdx\.([xy])", lambda one: "threadIdx." + "yx"[one[1] == "y"], body)
+    remedy = "let threadIdx.x and threadIdx.y change places, so that neighbours touch neighbours"
+    if turned != body:
+        yield "uncoalesced_access", remedy, source[:at] + turned + source[end:]
+
+
+def _shuffled(adviser: Adviser, source: str) -> Iterator[_Change]:
+    """The last six steps of a reduction in shared memory, by the shuffles of one warp: the same
+    sums in the same order."""
+    threads, *others = adviser.analysis.launch.block
+    at, end = _body(adviser, source)
+    found = _TREE.search(source, at, end)
+    if found is None or others != [1, 1] or threads < 64 or threads & (threads - 1):
+        return
+    head, step, thread, array = found["head"], found["step"], found["thread"], found["array"]
+    kind = re.search(rf"__shared__\s+({_WORDS})\s+{array}\s*\[[^\[\]]*\]\s*;", source)
+    if kind is None or (
+        thread != "threadIdx.x"
+        and not re.search(rf"\b{thread}\s*=\s*threadIdx\.x\s*[;,]", source[at:end])
+    ):
+        return
+    indent = found["indent"]
+    lines = (
+        f"if ({thread} < 32) {{",
+        f"    {kind[1]} value = {array}[{thread}] + {array}[{thread} + 32];",
+        "    for (int apart = 16; apart > 0; apart >>= 1)",
+        "        value += __shfl_down_sync(0xffffffffu, value, apart);",
+        f"    if ({thread} == 0) {array}[0] = value;",
+        "}",
+        "__syncthreads();",
+    )
+    longer = found[0].replace(head, re.sub(rf"\b{step}\s*>\s*0", f"{step} > 32", head), 1)
+    changed = longer + "".join(f"\n{indent}{line}" for line in lines)
+    remedy = "let one warp do the last six steps by shuffles, with one barrier"
+    yield "shared_reduction", remedy, source[: found.start()] + changed + source[found.end() :]
+
+
 def _restricted(adviser: Adviser, source: str) -> Iterator[_Change]:
     """No pointer of the kernel named points where another does."""
-    name = re.split(r"[<(]", adviser.analysis.function.demangled)[0].split()[-1].split("::")[-1]
-    signature = re.search(rf"__global__[^;{{}}]*?\b{re.escape(name)}\s*\(([^()]*)\)", source)
+    signature = _signature(adviser, source)
     if signature is None or "restrict" in signature[1] or signature[1].count("*") < 2:
         return
     told = re.sub(r"\*\s*(\w+)", r"* __restrict__ \1", signature[1])

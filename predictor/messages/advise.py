@@ -123,7 +123,7 @@ class Advice(Advised):
 class Patch(Answer):
     """One change to the user's own lines, and what its prediction saves."""
 
-    code: Literal["bank_conflicts", "restrict", "unroll"]
+    code: Literal["bank_conflicts", "restrict", "unroll", "uncoalesced_access", "shared_reduction"]
     remedy: str
     diff: str
     """A unified diff, as `patch -p1` takes it."""

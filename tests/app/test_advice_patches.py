@@ -45,6 +45,32 @@ extern "C" __global__ void blur(const float* in, float* out, const float *weight
     }
 }
 """
+PRODUCT = """\
+extern "C" __global__ void product(const float* a, const float* b, float* out, int n)
+{
+    int row = blockIdx.x * blockDim.x + threadIdx.x, column = blockIdx.y * blockDim.y + threadIdx.y;
+    float sum = 0.0f;
+    for (int k = 0; k < n; ++k)
+        sum += a[row * n + k] * b[k * n + column];
+    out[row * n + column] = sum;
+}
+"""
+TOTAL = """\
+extern "C" __global__ void total(const float* in, float* out, int n)
+{
+    __shared__ float part[256];
+    int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+    part[t] = i < n ? in[i] : 0.0f;
+    __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) {
+        if (t < s) part[t] += part[t + s];
+        __syncthreads();
+    }
+    if (t == 0) out[blockIdx.x] = part[0];
+}
+"""
+MULTIPLYING = ("--gpu", "v100", "--grid", "64x64", "--block", "16x16", "--arg", "n=1024")
+ADDING = ("--gpu", "v100", "--grid", "65536", "--block", "256", "--arg", "n=16777216")
 TURNING = ("--gpu", "v100", "--grid", "64x64", "--block", "32x8", "--arg", "n=2048")
 BLURRING = ("--gpu", "a100", "--grid", "4096", "--block", "256", "--arg", "n=1048576")
 BLURRING = (*BLURRING, "--arg", "taps=64", "--arg", "in:elements=1048576")
@@ -64,6 +90,12 @@ SMALL: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         {"in": numbers(128), "out": numbers(256)[128:], "weights": numbers(21),
          "n": np.int32(128), "taps": np.int32(21)},
     ),
+    "product": (
+        (2, 2), (16, 16),
+        {"a": numbers(1024), "b": numbers(1025)[1:], "out": np.zeros(1024, np.float32),
+         "n": np.int32(32)},
+    ),
+    "total": ((3,), (128,), {"in": numbers(384), "out": numbers(3), "n": np.int32(370)}),
 }  # fmt: skip
 
 
@@ -79,6 +111,8 @@ def computed(text: str, kernel: str) -> np.ndarray[Any, Any]:
     [
         (TURN, "turn", TURNING, {"bank_conflicts"}),
         (BLUR, "blur", BLURRING, {"restrict", "unroll"}),
+        (PRODUCT, "product", MULTIPLYING, {"uncoalesced_access"}),
+        (TOTAL, "total", ADDING, {"shared_reduction"}),
     ],
 )
 def test_a_patch_applies_compiles_computes_the_same_and_costs_what_it_says(

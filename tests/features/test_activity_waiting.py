@@ -32,9 +32,9 @@ ret;
 """
 
 
-def waiting(body: str) -> tuple[Waiting, float, float]:
+def waiting(body: str, threads: int = 32) -> tuple[Waiting, float, float]:
     """The chain of a warp, with the machine instructions and loads that it executes."""
-    launch = Launch.of(1, 32, 0, {"0": PointerHint(elements=65536, values="index")})
+    launch = Launch.of(1, threads, 0, {"0": PointerHint(elements=65536, values="index")})
     found = analyse(read_module(KERNEL.format(body=body)), None, launch, V100)
     known = found.extras.waiting
     assert known is not None
@@ -122,6 +122,44 @@ def test_a_barrier_orders_what_shared_memory_passes_on() -> None:
     assert shares.loads * loads == pytest.approx(1.0)
     assert shares.shared * instructions == pytest.approx(1.0)
     assert shares.barriers * instructions == pytest.approx(1.0)
+
+
+STEPS = """\
+shl.b32 %r5, %r1, {shift};
+mov.u32 %r6, tile;
+and.b32 %r5, %r5, 1023;
+add.s32 %r7, %r6, %r5;
+LOOP:
+shr.u32 %r8, 128, %r2;
+setp.ge.u32 %p2, %r1, %r8;
+@%p2 bra SKIP;
+activemask.b32 %r9;
+ld.shared.f32 %f2, [%r7];
+add.f32 %f3, %f3, %f2;
+st.shared.f32 [%r7], %f3;
+SKIP:
+{barrier}
+add.s32 %r2, %r2, 1;
+setp.lt.u32 %p1, %r2, 8;
+@%p1 bra LOOP;
+"""
+
+
+def test_where_warps_wait_for_each_other_the_slowest_counts() -> None:
+    """Of a reduction's eight steps in a block of eight warps the first warp does all, the warps on
+    average 4 + 2 + 1 and five times 1 of 64."""
+
+    def waits(barrier: str, shift: int = 2) -> tuple[float, float]:
+        shares, instructions, _ = waiting(STEPS.format(barrier=barrier, shift=shift), 256)
+        assert (shares.uneven > 0.2) == bool(barrier)
+        return shares.shared * instructions, shares.passes * instructions
+
+    assert waits("bar.sync 0;") == (pytest.approx(8), 0)
+    assert waits("") == (pytest.approx(12 / 8), 0)
+    # Two words apart two lanes meet in a bank: a load and a store of two passes each, as far as
+    # both halves of a warp are there (128 to 32 threads: 7 warps; 16, 8, 4, 2 and 1 do not meet).
+    assert waits("bar.sync 0;", 3)[1] == pytest.approx(8 * 2 * 7 / 12, rel=0.01)
+    assert waits("", 3)[1] == pytest.approx(2 * 7 / 8, rel=0.01)
 
 
 def test_conversions_divisions_and_branches_are_waited_for_longer() -> None:

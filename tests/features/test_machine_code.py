@@ -175,12 +175,28 @@ def branch_of(body: Body) -> int:
 )
 def test_a_short_way_round_is_predicated(work: str, predicated: bool) -> None:
     """Its instructions are issued whenever the branch would have been, and the branch never is."""
-    text = SKIPPED.format(work=work).replace(";;", ";")
-    body = body_of(text)
+    body = body_of(SKIPPED.format(work=work).replace(";;", ";"))
     code, at = machine_code(body), branch_of(body)
     assert code.instructions[at] == (0.0 if predicated else 1.0)
     assert code.issued_with[at + 1] == (at if predicated else at + 1)
     assert (code.issued_with[: at + 1] == np.arange(at + 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "instructions"),
+    [
+        ("mov.u32 %r1, %ctaid.x;", SKIPPED, 1.0),
+        ("mov.u32 %r1, %tid.x;", SKIPPED, 3.0),
+        ("ld.global.u32 %r1, [%rd1];", SKIPPED, 3.0),
+        # Nobody is met where the kernel ends, nor in a loop that lanes leave.
+        ("mov.u32 %r1, %tid.x;", SKIPPED.replace("st.global.f32 [%rd1], %f4;", "ret;"), 1.0),
+        ("mov.u32 %r1, %tid.x; $again:", SKIPPED.replace("$over:", "bra $again; $over:"), 1.0),
+    ],
+)
+def test_lanes_that_part_meet_again(before: str, text: str, instructions: float) -> None:
+    """BSSY and BSYNC beside the branch itself."""
+    body = body_of(before + text.format(work="add.f32 %f4, %f4, %f3;" * 20))
+    assert machine_code(body).instructions[branch_of(body)] == instructions
 
 
 @pytest.mark.parametrize(("high", "long"), [(0.0, True), (1.0, False)])

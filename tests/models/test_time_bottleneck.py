@@ -181,14 +181,14 @@ def test_blocks_that_wait_together_leave_gaps() -> None:
     """With barriers a block waits and is worked for in turns; more blocks fill each other's gaps,
     and warps without barriers fill nearly all."""
 
-    def seconds(blocks: float, barriers: float) -> tuple[float, float]:
+    def seconds(blocks: float, barriers: float, *chain: float) -> tuple[float, float]:
         found = resource_seconds(
             activity(
                 blocks=80e6, threads_per_block=256, resident_blocks_per_sm=blocks,
                 warp_instructions_sass=320e9, instructions_per_warp=100, waves=1e6,
-                barriers=barriers,
+                barriers=barriers, load_requests_per_warp=1200 / V100.l1_latency_cycles,
             ),
-            V100, AT_1000, more=Beside(waiting=Waiting(1.5, 0.0, 0.0, 0.0)),
+            V100, AT_1000, more=Beside(waiting=Waiting(*(chain or (0.0, 0.0, 0.5, 0.0)))),
         )  # fmt: skip
         assert (found["issue"], found["latency"]) == (pytest.approx(1.0), pytest.approx(1.0))
         return found["gaps"], combined_seconds({**found, "blocks": 0.0})
@@ -198,6 +198,9 @@ def test_blocks_that_wait_together_leave_gaps() -> None:
     # Two customers of a queue that waits as long as it serves: one waits for the other 1 time in 3.
     assert seconds(2, 640e6)[1] == pytest.approx((2 + 4 / 3) / 2)
     assert 1.0 < seconds(8, 0.0)[1] < seconds(8, 640e6)[1] < 1.4
+    # While the slowest warp of a block does arithmetic that the others do not, they work.
+    assert seconds(1, 640e6, 1.5, 0.0, 0.0, 0.0)[1] == pytest.approx(2.0)
+    assert seconds(1, 640e6, 1.5, 0.0, 0.0, 0.0, 0.0, 0.5)[1] == pytest.approx(2.0 - 0.3)
 
 
 def test_resources_are_combined_by_a_norm_but_a_chain_by_the_longer() -> None:

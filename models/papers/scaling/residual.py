@@ -118,8 +118,8 @@ class CorrectedScaling:
 WANDERS = 0.01
 """Variance of that logarithm for a clock e times as high: 10 %, the usual error of models."""
 REPEATS = 0.0004
-"""Variance of a measurement: 2 %. On programs left out of every fit two points leave .52 of the
-error of time and .56 of that of power; four times or a quarter of ``WANDERS`` are within .1
+"""Variance of a measurement: 2 %. On programs left out of every fit two points leave .53 of the
+error of time and .55 of that of power; four times or a quarter of ``WANDERS`` are within .12
 points of that (``python -m studies clocks --known``)."""
 
 

@@ -302,11 +302,12 @@ class Deciding:
         data: set[str] = set()
         variables: set[str] = set()
         loaded = False
-        seen = {(name, False) for name in names}
+        seen: set[tuple[str, bool, int | None]] = {(name, False, None) for name in names}
         waiting = list(seen)
         while waiting:
-            name, behind = waiting.pop()
-            for one in self._made.get(name, ()):
+            name, behind, at = waiting.pop()
+            made = self._made.get(name, ())
+            for one in made if at is None else (self.function.body.instructions[at],):
                 place = _parameter(one)
                 if place in self._parameters:
                     if behind and place in self._pointers:
@@ -319,11 +320,21 @@ class Deciding:
                 if behind or read:
                     variables.update(_symbols(one))
                 for other in self._reads[one.position]:
-                    state = (other, behind or read)
+                    state = (other, behind or read, self._written_before(other, one))
                     if state not in seen and len(seen) < MOST_FOLLOWED:
                         seen.add(state)
                         waiting.append(state)
         return Origin(frozenset(arguments - data), frozenset(data), loaded, frozenset(variables))
+
+    def _written_before(self, name: str, reader: Instruction) -> int | None:
+        """The position in the reader's block that gives it the register; ``None`` where any of its
+        writers may. Compilers start a counter as a copy of a register that a loop fills with data.
+        """
+        start = self.cfg.blocks[self.cfg.block_of[reader.position]].start
+        for one in reversed(self._made.get(name, ())):
+            if one.position < reader.position:
+                return one.position if one.position >= start and one.predicate is None else None
+        return None
 
     def exits(self, loop: Loop) -> tuple[Instruction, ...]:
         """Conditional branches that leave a loop."""

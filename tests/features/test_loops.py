@@ -10,7 +10,7 @@ from tests.features.test_cfg import digraph, edges
 from tests.fixtures.ptx_text import graph_kernel
 from wattcast.features.cfg import build_cfg
 from wattcast.features.errors import DEFAULT_LIMITS
-from wattcast.features.loops import LoopForest, natural_loops
+from wattcast.features.loops import LoopForest, deciding, natural_loops
 from wattcast.features.ptx import read_module
 
 
@@ -118,3 +118,16 @@ def test_deep_nests(depth: int) -> None:
     assert [loop.depth for loop in forest.loops] == list(range(1, depth + 1))
     assert len(forest.loops[0].blocks) == 2 * depth
     assert len(forest.loops[-1].blocks) == 2
+
+
+@pytest.mark.parametrize(("counter", "loaded"), [("%r2", False), ("%r1", True)])
+def test_a_counter_that_begins_as_a_copy_is_no_data(counter: str, loaded: bool) -> None:
+    """NVRTC copies the zero of a sum that the loop then fills with what it loads."""
+    text = f""".version 7.0\n.target sm_70\n.address_size 64
+.visible .entry k(.param .u64 p)\n{{\n.reg .b32 %r<4>;\n.reg .b64 %rd<2>;\n.reg .pred %p<2>;
+ld.param.u64 %rd1, [p];\nmov.u32 %r1, 0;\nmov.u32 %r2, %r1;
+L:\nld.global.u32 %r3, [%rd1];\nadd.s32 %r1, %r1, %r3;\nadd.s32 %r2, %r2, 1;
+setp.ne.s32 %p1, {counter}, 600;\n@%p1 bra L;\nst.global.u32 [%rd1], %r1;\nret;\n}}\n"""
+    (origin,) = deciding(read_module(text).kernel()).loops
+    assert origin.loaded is loaded
+    assert bool(origin.data) is loaded

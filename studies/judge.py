@@ -46,7 +46,7 @@ DIFFERENT = 0.2
 BOARDS = ("a100-sxm4-40gb", "a40")
 FLOORS = np.geomspace(0.005, 0.4, 45)
 SLOPES = np.arange(0.0, 0.81, 0.02)
-FILE = Path(use_case.__file__).with_suffix(".toml")
+FILE = Path(use_case.__file__).with_name("judge.toml")
 
 
 class Pairs(NamedTuple):

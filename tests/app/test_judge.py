@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,17 @@ def test_the_spread_is_symmetric_and_wider_for_larger_ratios() -> None:
     for spread in spreads().values():
         assert spread.scale(0.7) == spread.scale(-0.7) >= spread.scale(0.1) >= spread.floor
         assert spread.scale(0.1, 0.5) > spread.scale(0.1)
+
+
+def test_the_study_writes_what_the_product_reads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from studies import judge as study
+
+    copied = tmp_path / study.FILE.name
+    copied.write_bytes(study.FILE.read_bytes())
+    monkeypatch.setattr(study, "FILE", copied)
+    told = {name: study.Spread(*each) for name, each in spreads().items()}
+    study._write(told, 3, ["one"])
+    written = tomllib.loads(copied.read_text(encoding="utf-8"))
+    assert written == {name: each._asdict() for name, each in spreads().items()}

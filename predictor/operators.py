@@ -13,11 +13,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
-from math import prod
+from math import exp, hypot, log, prod
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 from pydantic import ValidationError
 
 from wattcast.features.errors import LaunchError, ModelError, refused
@@ -356,10 +355,9 @@ def _estimate(
 def _energy(power: Estimate, time: Estimate) -> Estimate:
     """The product; its ends as those of independent errors in logarithms."""
     value = power.value * time.value
-    below = np.hypot(np.log(power.low / power.value), np.log(time.low / time.value))
-    above = np.hypot(np.log(power.high / power.value), np.log(time.high / time.value))
-    ends = float(value * np.exp(-below)), float(value * np.exp(above))
-    return Estimate(value, *ends, power.level, power.basis)
+    below = hypot(log(power.low / power.value), log(time.low / time.value))
+    above = hypot(log(power.high / power.value), log(time.high / time.value))
+    return Estimate(value, value * exp(-below), value * exp(above), power.level, power.basis)
 
 
 @cache

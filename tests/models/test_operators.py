@@ -17,7 +17,7 @@ from wattcast.features.operators import (
     operator_schema,
     quantities,
 )
-from wattcast.models.operators import GROWS, Operators, corners, limited
+from wattcast.models.operators import GROWS, Operators, Trees, corners, limited
 
 OPERATORS = Operators()
 
@@ -183,3 +183,28 @@ def test_onnx_tells_what_the_native_trees_tell() -> None:
     vectors, _ = features("gemm", call, board)
     native = trees.native.score(vectors[:, trees.at])
     assert trees.score(vectors) == pytest.approx(native, abs=1e-5)
+
+
+def test_neighbours_that_calls_share_are_asked_of_the_trees_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, board = OPERATORS.of("h200-sxm5"), board_of(load_gpu("h200"))
+    assert model is not None
+    rows: list[int] = []
+    score = Trees.score_inputs
+
+    def counted(self: Trees, inputs: np.ndarray) -> np.ndarray:
+        rows.append(len(inputs))
+        return score(self, inputs)
+
+    monkeypatch.setattr(Trees, "score_inputs", counted)
+    sizes = np.linspace(100.0, 4000.0, 500)
+    many = {name: np.full(500, value) for name, value in {"batch": 1.0, **BF16}.items()}
+    call = many | {"rows": sizes, "columns": np.full(500, 5000.0), "depth": np.full(500, 3000.0)}
+    told = model.predict("gemm", call, board)
+    assert max(rows) <= 4 * 74  # sweep values of rows, two each of columns and depth
+    alone = [
+        model.predict("gemm", {k: v[at : at + 1] for k, v in call.items()}, board).seconds[0]
+        for at in range(0, 500, 50)
+    ]
+    assert told.seconds[::50] == pytest.approx(alone, rel=1e-5)

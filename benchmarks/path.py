@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 
 import wattcast
@@ -74,8 +76,10 @@ def rows() -> Iterator[Row]:
 
 
 def show() -> None:
-    """Print what is entered, as JSON."""
-    print(json.dumps(entered(), indent=1))
+    """Print what is entered, as JSON, whatever the user's own folder holds."""
+    with TemporaryDirectory() as home:
+        os.environ["WATTCAST_HOME"] = home
+        print(json.dumps(entered(), indent=1))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Ullman, "Compilers", 9.6.6). Inner loops are collapsed as they are found (Havlak
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -289,6 +290,7 @@ class Deciding:
         self._origins: dict[tuple[str, ...], Origin] = {}
         self._made = definitions(function.body.instructions)
         self._reads = flow(function.body).reads
+        self._starts = [block.start for block in self.cfg.blocks]
 
     def of(self, *names: str) -> Origin:
         """What some registers are computed from."""
@@ -319,22 +321,17 @@ class Deciding:
                 loaded |= read
                 if behind or read:
                     variables.update(_symbols(one))
+                start = self._starts[bisect_right(self._starts, one.position) - 1]
                 for other in self._reads[one.position]:
-                    state = (other, behind or read, self._written_before(other, one))
+                    # The last of its block to write it, else any of its writers: compilers start a
+                    # counter as a copy of a register that a loop fills with data.
+                    before = [w for w in self._made.get(other, ()) if w.position < one.position]
+                    sure = before and before[-1].position >= start and not before[-1].predicate
+                    state = (other, behind or read, before[-1].position if sure else None)
                     if state not in seen and len(seen) < MOST_FOLLOWED:
                         seen.add(state)
                         waiting.append(state)
         return Origin(frozenset(arguments - data), frozenset(data), loaded, frozenset(variables))
-
-    def _written_before(self, name: str, reader: Instruction) -> int | None:
-        """The position in the reader's block that gives it the register; ``None`` where any of its
-        writers may. Compilers start a counter as a copy of a register that a loop fills with data.
-        """
-        start = self.cfg.blocks[self.cfg.block_of[reader.position]].start
-        for one in reversed(self._made.get(name, ())):
-            if one.position < reader.position:
-                return one.position if one.position >= start and one.predicate is None else None
-        return None
 
     def exits(self, loop: Loop) -> tuple[Instruction, ...]:
         """Conditional branches that leave a loop."""

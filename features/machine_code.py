@@ -251,7 +251,11 @@ class _Fusion:
             for name in names:
                 writers[name] = writers.get(name, 0) + 1
         self._labels = {label.name: label.target for label in body.labels}
-        jumps = ((self._target(one), one.position) for one in body.instructions)
+        jumps = (
+            (self._labels.get(getattr(one.operands[0], "name", "")), one.position)
+            for one in body.instructions
+            if one.base == "bra" and one.operands
+        )
         self._rounds = [(to, at) for to, at in jumps if to is not None and to <= at]
         self._uses = uses
         self._writers = writers
@@ -562,21 +566,14 @@ class _Fusion:
             shape = source.name.startswith(("%ntid", "%nctaid"))
             self._weights[one.position] = LAUNCH_SHAPE if shape else 1.0
 
-    def _target(self, one: Instruction) -> int | None:
-        """Where a branch leads."""
-        to = getattr(one.operands[0], "name", "") if one.base == "bra" and one.operands else ""
-        return self._labels.get(to)
-
     def _branch(self, one: Instruction, facts: OpcodeFacts) -> None:
         target = self._labels.get(getattr(one.operands[0], "name", ""), 0)
         if target > one.position:
             self._weights[one.position] = 1.0 if one.predicate is not None else FORWARD_JUMP
-            if one.predicate in varying(self._body) and self._meets(one.position, target):
-                self._weights[one.position] += MEETING
-
-    def _meets(self, at: int, target: int) -> bool:
-        """Whether lanes that a branch sends forward meet the others again: the kernel does not end
-        there, nor a loop before it (where they meet once, not each round)."""
-        body = self._body.instructions
-        ends = target >= len(body) or body[target].base in ("ret", "exit")
-        return not ends and not any(first <= at < last < target for first, last in self._rounds)
+            # Lanes meet again unless the kernel ends there, or a loop before it (where they meet
+            # once, not each round).
+            body, at = self._body.instructions, one.position
+            ends = target >= len(body) or body[target].base in ("ret", "exit")
+            ends = ends or any(first <= at < last < target for first, last in self._rounds)
+            if not ends and one.predicate in varying(self._body):
+                self._weights[at] += MEETING

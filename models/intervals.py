@@ -373,18 +373,13 @@ def _upper_quantile(values: Floats, weights: Floats, level: float) -> float:
     return float(values[order][min(at, len(values) - 1)])
 
 
-def of_any_board(estimate: Estimate) -> Estimate:
-    """An estimate of a model that was fitted on one board, for another board of its kind."""
-    return _unsurer(estimate, BOARD_SPREAD)
-
-
 def at_other_clocks(estimate: Estimate, distance: float) -> Estimate:
     """An estimate of power carried to clocks that lie ``distance`` (>= 0) from those it is known
     at: the sum of both clocks' absolute log ratios."""
-    return _unsurer(estimate, CLOCK_SPREAD * float(np.sqrt(distance)))
+    return less_sure(estimate, CLOCK_SPREAD * float(np.sqrt(distance)))
 
 
-def _unsurer(estimate: Estimate, spread: float) -> Estimate:
+def less_sure(estimate: Estimate, spread: float) -> Estimate:
     """The estimate with an independent error more, a standard deviation in logarithms."""
     more, value = Z90 * spread, estimate.value
     low = np.hypot(np.log(value / estimate.low), more)

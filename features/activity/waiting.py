@@ -83,7 +83,8 @@ def measure_waiting(
         body = body_of(module, name)
         starts, chains, waits = _chains(body)
         executed = np.asarray(counts.warp_executions, dtype=np.float64)
-        often = _slowest_warps(body, executed, warps_per_block)
+        waits_for_others = bool(chains[:, _BARRIERS].any())
+        often = _slowest_warps(body, executed, warps_per_block) if waits_for_others else executed
         total += often[starts] @ chains
         mean += executed[starts] @ chains
         requests, passes = shared_use(body, counts)

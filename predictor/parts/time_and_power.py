@@ -14,7 +14,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import HELD_BACK, ClockPair, checked_limit, clocks_within, held_back
 from wattcast.models.energy import energy
-from wattcast.models.intervals import Estimate, between, of_any_board
+from wattcast.models.intervals import BOARD_SPREAD, Estimate, between, less_sure
 from wattcast.models.power.physical import PhysicalPowerModel
 from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
 from wattcast.models.time.calibration import interval_of, least_seconds
@@ -175,7 +175,7 @@ class BoardModels:
             found = boosted_watts(model, power.physical, instead, analysis, clocks, time_seconds)
         card = found.card
         if card and found.estimate and power.of_one_board(card, gpu.id, board):
-            found = replace(found, estimate=of_any_board(found.estimate))
+            found = replace(found, estimate=less_sure(found.estimate, BOARD_SPREAD))
         notes = power.stands_in(TARGET, gpu.id, board, self.model)
         if card and found.estimate:
             wide, why = power.kept_wide(found.estimate, TARGET, gpu.id, board, card.place)

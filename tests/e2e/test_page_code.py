@@ -56,6 +56,8 @@ def test_old_and_new_code(
 ) -> None:
     page.open("/#diff")
     tab = page.page
+    tab.wait_for_selector("#diff-tables details")  # the solved example
+    tab.fill("#diff-old", "")
     tab.click("#diff-form button[type=submit]")
     tab.wait_for_selector("#diff-error:has-text('Paste the old code')")
     # Old from the form, new from a file.

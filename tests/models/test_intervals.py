@@ -12,6 +12,7 @@ from studies.fitting.out_of_fold import measure_coverage
 from wattcast.features.errors import ModelError
 from wattcast.models.intervals import (
     ALARM_CHANCE,
+    BOARD_SPREAD,
     EXTRAPOLATED_WIDENING,
     Estimate,
     IntervalCalibration,
@@ -24,9 +25,9 @@ from wattcast.models.intervals import (
     evidence,
     interval_bounds,
     joined,
+    less_sure,
     miss_score,
     observed_coverage,
-    of_any_board,
     parted,
 )
 from wattcast.models.time.calibration import TimeWidth
@@ -213,14 +214,14 @@ def test_calibration_at_an_exponent(exponent: float) -> None:
 
 
 def test_another_board_of_the_kind_widens_an_interval_a_little() -> None:
-    wide = of_any_board(Estimate(100, 80, 125, 0.9, "unseen_kernel"))
+    wide = less_sure(Estimate(100, 80, 125, 0.9, "unseen_kernel"), BOARD_SPREAD)
     assert (wide.value, wide.basis) == (100, "unseen_kernel")
     # ln 1.25 and 1.645 x 0.03 in quadrature.
     assert wide.high == pytest.approx(100 * np.exp(np.hypot(np.log(1.25), 0.04935)))
     assert wide.low == pytest.approx(1e4 / wide.high)
     far = at_other_clocks(Estimate(100, 100, 100, 0.9, "seen_kernel"), 0.25)
     assert np.log(far.high / 100) == pytest.approx(1.645 * 0.21 * 0.5)  # by the root of it
-    sure = of_any_board(Estimate(100, 100, 100, 0.9, "seen_kernel"))
+    sure = less_sure(Estimate(100, 100, 100, 0.9, "seen_kernel"), BOARD_SPREAD)
     assert sure.high / sure.value == pytest.approx(np.exp(0.04935))
 
 

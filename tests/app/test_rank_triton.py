@@ -49,6 +49,7 @@ def test_a_cache_is_ranked_and_the_large_tile_wins(
     """Who waits at a terminal sees how far it is."""
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one is told nothing while it goes on
     found = wattcast.rank_triton(cache, gpu="a100", grid=programs, arguments=SIZES, registry=False)
     assert "1/2" in capsys.readouterr().err
     best, worst = found["configurations"]

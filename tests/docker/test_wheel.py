@@ -1,8 +1,8 @@
 """One name: all that is installed lies under ``wattcast``, however it was built."""
 
+import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -26,8 +26,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made = subprocess.run(command, cwd=source, check=True, capture_output=True, text=True)
         return target / made.stdout.split()[-1]
 
-    with tarfile.open(build("sdist", ROOT, "sdist")) as archive:
-        archive.extractall(folder, filter="data")
+    shutil.unpack_archive(build("sdist", ROOT, "sdist"), folder)
     (unpacked,) = folder.glob("wattcast-*")
     return {
         "checkout": build("wheel", ROOT, "from-checkout"),

@@ -8,10 +8,11 @@ Ullman, "Compilers", 9.6.6). Inner loops are collapsed as they are found (Havlak
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from wattcast.features.attached import attached
@@ -249,9 +250,10 @@ class _Dominance:
 
 # What loops, guards and addresses of a kernel are decided by: arguments, and data in memory.
 #
-# Flow-insensitive over one function: a register stands for everything it is ever computed from.
-# Nothing here depends on a launch.
+# A register stands for what its block computed it from last, else for everything that it is ever
+# computed from in the function. Nothing here depends on a launch.
 
+_position = attrgetter("position")
 MOST_FOLLOWED = 4096
 """Registers followed for one origin; beyond, everything may decide."""
 
@@ -325,9 +327,11 @@ class Deciding:
                 for other in self._reads[one.position]:
                     # The last of its block to write it, else any of its writers: compilers start a
                     # counter as a copy of a register that a loop fills with data.
-                    before = [w for w in self._made.get(other, ()) if w.position < one.position]
-                    sure = before and before[-1].position >= start and not before[-1].predicate
-                    state = (other, behind or read, before[-1].position if sure else None)
+                    writers = self._made.get(other, ())
+                    last = bisect_left(writers, one.position, key=_position) - 1
+                    sure = last >= 0 and writers[last].position >= start
+                    sure = sure and writers[last].predicate is None
+                    state = (other, behind or read, writers[last].position if sure else None)
                     if state not in seen and len(seen) < MOST_FOLLOWED:
                         seen.add(state)
                         waiting.append(state)

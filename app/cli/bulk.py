@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import CUDA_SUFFIXES, LaunchOptions, fail
 from wattcast.app.cli.output import predictor
-from wattcast.app.cli.progress import advance, clear
+from wattcast.app.progress import advance, clear
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import WattcastError

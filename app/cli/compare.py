@@ -14,7 +14,7 @@ import typer
 from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import Shown, predictor, show, told
-from wattcast.app.cli.progress import advance
+from wattcast.app.progress import advance
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, JudgeRequest, Limits
 from wattcast.predictor.reports import Block, Line
 

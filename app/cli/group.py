@@ -96,7 +96,7 @@ class _Helpful(_WithExamples, TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         if not any(self.name in PANELS[panel] for panel in _ANSWERING):
             return super().invoke(ctx)
-        from wattcast.app.cli.progress import working
+        from wattcast.app.progress import working
 
         with working(str(self.name)):
             return super().invoke(ctx)

@@ -43,7 +43,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import forms_of, show
-from wattcast.app.cli.progress import clear
+from wattcast.app.progress import clear
 from wattcast.predictor.messages import Clocks, Described, KernelCode, LaunchRequest, Like
 from wattcast.predictor.messages.dvfs import ConstraintsRequest, DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest
@@ -107,9 +107,12 @@ def read_text(file: Path) -> str:
         fail(f"{file}: not UTF-8 text")
 
 
-def _bytes(file: Path) -> bytes:
+def _bytes(file: Path, most: int = -1) -> bytes:
     try:
-        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        if str(file) == "-":
+            return sys.stdin.buffer.read(most)
+        with file.open("rb") as opened:
+            return opened.read(most)
     except OSError as error:
         fail(f"{file}: {error.strerror}")
 
@@ -554,7 +557,7 @@ class KernelOrOther(CodeOptions, _ShapeOrNone):
             return "kernel"
         from wattcast.predictor.traces import GZIP, REPORTS, SQLITE
 
-        start = _bytes(self.file)[:HEAD]
+        start = _bytes(self.file, HEAD)
         if start.startswith((GZIP, SQLITE)) or self.file.suffix in REPORTS or TRACE.search(start):
             return "trace"
         if b".version" in start and b".target" in start:
@@ -564,11 +567,8 @@ class KernelOrOther(CodeOptions, _ShapeOrNone):
         told = read_json(self.file, dict, "a JSON object")
         if "name" in told:
             return "operator"
-        return (
-            "counters"
-            if all(isinstance(each, int | float) for each in told.values())
-            else ("language_model")
-        )
+        numbers = all(isinstance(each, int | float) for each in told.values())
+        return "counters" if numbers else "language_model"
 
     def body(self) -> dict[str, Any]:
         """The part of a request's body that tells the kernel. Raises as ``of_code``."""

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.progress import clear
+from wattcast.app.progress import clear
 from wattcast.app.settings import Settings
 from wattcast.predictor import messages, reports
 

@@ -14,7 +14,7 @@ import typer
 from wattcast.app.cli import inputs, runners
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import Shown, console, line, predictor
-from wattcast.app.cli.progress import advance
+from wattcast.app.progress import advance
 from wattcast.app.python.predictors import crew
 from wattcast.app.settings import Settings
 from wattcast.models.intervals import quantity

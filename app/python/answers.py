@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field, PrivateAttr
 
-from wattcast.app.cli.progress import advance, working
+from wattcast.app.progress import advance, working
 from wattcast.app.python.predictors import predictor
 from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import Predictor, rank, reports, triton

@@ -81,10 +81,11 @@ def measure_waiting(
     instructions = loads = 0.0
     for name, counts in functions.items():
         body = body_of(module, name)
-        starts, chains, waits = _chains(body)
+        starts, chains, waits, barriers = _chains(body)
         executed = np.asarray(counts.warp_executions, dtype=np.float64)
-        waits_for_others = bool(chains[:, _BARRIERS].any())
-        often = _slowest_warps(body, executed, warps_per_block) if waits_for_others else executed
+        often = executed
+        if executed @ barriers:
+            often = _slowest_warps(body, executed, warps_per_block)
         total += often[starts] @ chains
         mean += executed[starts] @ chains
         requests, passes = shared_use(body, counts)
@@ -106,9 +107,8 @@ def _slowest_warps(body: Body, executed: Floats, warps_per_block: int) -> Floats
     of a thread skips is done by some warp whenever one gets there: of a reduction's steps the first
     warp does all, though on average a warp does few.
     """
-    skips, barriers = _skipped(body)
     often = executed.copy()
-    for branch, first, last in skips if executed[barriers].any() else ():
+    for branch, first, last in _skipped(body):
         if 0.0 < often[first] < often[branch]:
             rounds = min(often[branch], executed[first] * warps_per_block)
             often[first:last] *= max(1.0, rounds / often[first])
@@ -116,28 +116,29 @@ def _slowest_warps(body: Body, executed: Floats, warps_per_block: int) -> Floats
 
 
 @attached
-def _skipped(body: Body) -> tuple[tuple[tuple[int, int, int], ...], Integers]:
-    """Branches on what lanes have apart, each with the instructions that it skips; barriers."""
+def _skipped(body: Body) -> tuple[tuple[int, int, int], ...]:
+    """Branches on what lanes have apart, each with the instructions that it skips."""
     targets = {label.name: label.target for label in body.labels}
     skips = []
     for one in body.instructions:
         to = targets.get(getattr(one.operands[0], "name", ""), 0) if one.operands else 0
         if one.base == "bra" and one.predicate in varying(body) and to > one.position + 1:
             skips.append((one.position, one.position + 1, to))
-    fields = [_part(one.opcode)[0] for one in body.instructions]
-    return tuple(skips), np.flatnonzero(np.array(fields, dtype=np.intp) == _BARRIERS)
+    return tuple(skips)
 
 
 @attached
-def _chains(body: Body) -> tuple[Integers, Floats, Floats]:
+def _chains(body: Body) -> tuple[Integers, Floats, Floats, Floats]:
     """First instruction and longest chain of every block that holds any, ``[n]`` and ``[n, 6]``;
-    which instructions are loads."""
+    which instructions are loads, and which barriers."""
     cfg = build_cfg(body)
     blocks = [block for block in cfg.blocks if block.start < block.end]
     chains = [block_chain(body, block) for block in blocks]
     table = np.array(chains, dtype=np.float64).reshape(-1, len(Waiting._fields))
     waits = np.array([waits_for_memory(classify(one.opcode)) for one in body.instructions])
-    return np.array([block.start for block in blocks], dtype=np.intp), table, waits * 1.0
+    barriers = np.array([_part(one.opcode)[0] == _BARRIERS for one in body.instructions])
+    starts = np.array([block.start for block in blocks], dtype=np.intp)
+    return starts, table, waits * 1.0, barriers * 1.0
 
 
 def block_chain(body: Body, block: BasicBlock) -> Waiting:

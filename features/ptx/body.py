@@ -33,6 +33,7 @@ _LOC = re.compile(
 _TOOLKIT = re.compile(r"(?:cuda[^/]*|nvidia/[^/]+)(?:/targets/[^/]+)?/include/")
 """Where CUDA's own headers lie: in an installed toolkit, or NVIDIA's wheels."""
 _PATH_CHARACTERS = 300
+"""Of the end of a path that are looked at: more than any of theirs has below its toolkit."""
 _LABEL = re.compile(rf"({NAME})\s*+:(?!:)")
 _DIRECTIVE = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*+)")
 _SPACE = re.compile(r"\s*+")

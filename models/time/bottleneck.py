@@ -196,12 +196,12 @@ def resource_seconds(
         return {**parts, GAPS: 0.0}
     # Asynchronous copies go on while their block works: they leave no gap.
     waited = waiting_seconds(activity, gpu, clocks, more.waiting, NO_COPIES)
-    short = (
-        waiting_seconds(activity, gpu, clocks, part, NO_COPIES)
-        for part in (more.waiting._replace(loads=0.0), Waiting(0.0, 0.0, 0.0, 0.0))
-    )
+    slowest = 0.0
+    if uneven := more.waiting.uneven:
+        kinds = more.waiting._replace(loads=0.0), Waiting(0.0, 0.0, 0.0, 0.0)
+        short, nothing = (waiting_seconds(activity, gpu, clocks, k, NO_COPIES) for k in kinds)
+        slowest = uneven * (short - nothing)
     work = _sm_seconds(parts, constants)
-    slowest = more.waiting.uneven * (next(short) - next(short))
     return {**parts, GAPS: gap_seconds(work, waited, slowest, activity, gpu)}
 
 

@@ -97,6 +97,11 @@ def compared(answer: ApplicationAnswer, text: str) -> ApplicationAnswer:
     return answer.model_copy(update={"measured": measured})
 
 
+MOST_APART = 0.1
+"""Share by which a log may be longer or shorter than its launches: DCGM samples once a second, so
+the two ends of a log of ten are so unsure."""
+
+
 def mean_watts(log: EnergyLog, busy_seconds: float | None) -> float:
     """What a log says that one board drew while launches of one kernel ran for ``busy_seconds``.
     Raises DataError where it does not tell that: it counts more than the board or the launches."""
@@ -105,7 +110,8 @@ def mean_watts(log: EnergyLog, busy_seconds: float | None) -> float:
     if log.gpus > 1:
         raise DataError(f"the log holds {log.gpus} GPUs; keep the rows of the one that ran it")
     seconds = log.seconds or busy_seconds
-    if log.seconds and busy_seconds and not 0.9 < log.seconds / busy_seconds < 1.1:
+    apart = abs(log.seconds / busy_seconds - 1.0) if log.seconds and busy_seconds else 0.0
+    if apart >= MOST_APART:
         told = f"the log covers {log.seconds:.4g} s, time_seconds x repeats {busy_seconds:.4g} s"
         raise DataError(f"{told}: keep the rows during which the launches ran")
     if log.watts is not None:

@@ -87,6 +87,10 @@ def _mix(
 
 # Everything that a device ran, with code or without.
 
+UNLISTED = np.linspace(0.5, 1.0, 12)
+"""Shares of the trace's clock that are tried where the profile lists no clocks: what lies between
+is interpolated, and below the half limits hold a board back (``held``)."""
+
 
 class Followed:
     """How each kind of launch of a device follows the core clock."""
@@ -100,8 +104,7 @@ class Followed:
         powers, kinds = device.powers, [*device.kinds.values()]
         self.listed = len(powers.tried) > 1
         tried = [pair.core_mhz for pair in powers.tried]
-        lowest = powers.clocks.core_mhz * np.linspace(0.5, 1.0, 12)
-        self.core_mhz = np.array(tried) if self.listed else lowest
+        self.core_mhz = np.array(tried) if self.listed else powers.clocks.core_mhz * UNLISTED
         self.idle, size = powers.idle_watts, len(trace.kinds)
         self.hows = [each.how for each in kinds]
         self.watts = np.array([each.estimate.value for each in kinds])

@@ -202,7 +202,7 @@ def shown(code: str) -> tuple[str, str]:
 
 BAR = """
 import time
-from wattcast.app.cli import progress
+from wattcast.app import progress
 with progress.working("sweep"):
     progress.advance(1, 3)
     time.sleep({seconds})
@@ -230,7 +230,7 @@ def test_bulk_counts_its_files(tmp_path: Path, vector_add: str) -> None:
     for number in range(3):
         (tmp_path / f"{number}.ptx").write_text(vector_add, "utf-8")
     code = (
-        "import sys\nfrom wattcast.app.cli import main, progress\n"
+        "import sys\nfrom wattcast.app import progress\nfrom wattcast.app.cli import main\n"
         "progress.PATIENCE_SECONDS = 0.0\n"
         f"sys.argv = ['wattcast', 'bulk', {str(tmp_path)!r}, *{LAUNCH!r}]\nmain()"
     )

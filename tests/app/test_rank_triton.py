@@ -15,7 +15,7 @@ import pytest
 
 import wattcast
 from tests.fixtures.triton.build import HERE
-from wattcast.app.cli import progress
+from wattcast.app import progress
 from wattcast.features.cuda import find_ptxas, measure_resources
 from wattcast.features.errors import DataError, LaunchError, MissingExtraError
 from wattcast.features.gpus import load_gpu

@@ -115,7 +115,9 @@ class Fits:
         Those of all GPUs, and by compute capability those of its boards, drawn to them.
         """
         known = list(gpus)
-        families = {table.gpu.compute_capability: [] for table in self.relatives.values()}  # type: ignore[var-annotated]
+        families: dict[str, list[str]] = {}
+        for table in self.relatives.values():
+            families[table.gpu.compute_capability] = []
         for gpu_id in known:
             families.setdefault(self.tables[gpu_id].gpu.compute_capability, []).append(gpu_id)
         everywhere, apart = [], {name: [] for name in families}  # type: ignore[var-annotated]

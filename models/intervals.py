@@ -123,8 +123,8 @@ CLOCK_SPREAD = 0.21
 distance`` apart, on a board whose curve nobody measured; it grows with the root of the distance. Of
 nine boards left out .07 to .34; by the others' a 90 % interval holds .89 (docs/physical.md)."""
 
-Z90 = 1.645
-"""Standard deviations of a normal distribution that hold 90 %."""
+Z80, Z90 = 1.282, 1.645
+"""Standard deviations of a normal distribution that hold 80 and 90 %."""
 
 
 class Coverage(Frozen):

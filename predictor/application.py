@@ -18,7 +18,7 @@ from wattcast.features.errors import GpuError, WattcastError, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Point
 from wattcast.models.clocks import checked_limit
-from wattcast.models.intervals import EXTRAPOLATED_WIDENING
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Z80, Z90
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.advise import advise
 from wattcast.predictor.cost import priced
@@ -153,8 +153,8 @@ def dvfs_of_trace(
         )
         joules = idle + sum(each[1] for each in held)
         moved = core_mhz < mhz[-1] or (limit or powers.limit_watts) < powers.limit_watts
-        # Ends of the trace's own energy, and one kernel in ten of four in five: 1.28 to 1.645.
-        more = log(one_in_ten) * 1.645 / 1.282 * moved
+        # Ends of the trace's own energy, and what one kernel in ten exceeds, carried to one in 20.
+        more = log(one_in_ten) * Z90 / Z80 * moved
         ends = [joules * (end / total.joules) for end in (total.low, total.high)]
         if moved:
             ends[0] = joules * exp(-hypot(log(joules / max(ends[0], 1e-30)), more))
@@ -196,15 +196,13 @@ MOST_SENT = 1 << 28
 """Characters that a gzipped trace in the body of a request unpacks to."""
 
 
-def dvfs_of_sent_trace(
-    predictor: Predictor, request: messages.TraceDvfsRequest, code: Library | None = None
-) -> DvfsAnswer:
+def dvfs_of_sent_trace(predictor: Predictor, request: messages.TraceDvfsRequest) -> DvfsAnswer:
     """``dvfs_of_trace`` of the file in the request. Raises what ``read_trace`` raises too."""
     with NamedTemporaryFile(prefix="wattcast-trace-") as file:
         file.write(request.trace)
         file.flush()
         trace = read_trace(Path(file.name), name="trace", most_characters=MOST_SENT)
-    return dvfs_of_trace(predictor, trace, request, code or Library())
+    return dvfs_of_trace(predictor, trace, request, Library())
 
 
 def _devices(

@@ -155,7 +155,7 @@ def test_a_key_is_checked_until_it_is_revoked(
                 ]
             )
         assert token not in everything
-        assert token.rpartition("_")[2] not in everything
+        assert token.split("_", 2)[2] not in everything
         engine.dispose()
 
 
@@ -177,7 +177,7 @@ def test_a_key_is_never_logged(
     assert "wrong API key" in lines
     for secret in (token, wrong):
         assert secret not in lines
-        assert secret.rpartition("_")[2] not in lines
+        assert secret.split("_", 2)[2] not in lines
 
 
 def test_a_caller_that_asks_too_often_is_told_when_to_return(tmp_path: Path) -> None:

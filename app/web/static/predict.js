@@ -13,7 +13,7 @@ import { asked as askedWhy, showComponents, showSpeed, showWhy } from "./why.js"
 const FIRST = "transpose";
 const HOT_ROWS = 5000;
 /** How long typing must rest before the change is asked about. */
-const REST_MILLISECONDS = 120;
+const REST_MILLISECONDS = 80;
 /** A difference of energy below this is rounding. */
 const SAME = 5e-5;
 

@@ -64,7 +64,6 @@ class Settings(BaseSettings):
     analysis_effort: int = Field(default=DEFAULT_EFFORT, ge=1)
     max_analysis_effort: int = Field(default=10 * DEFAULT_EFFORT, ge=1)
     cache_bytes: int = Field(default=256 * MEBIBYTE, ge=0)
-    answer_first: bool = False
     job_workers: int = Field(default=1, ge=0, le=16)
     job_lease_seconds: float = Field(default=30.0, gt=0)
     job_attempts: int = Field(default=5, ge=1)

@@ -82,12 +82,7 @@ class Services(Predictor):
         pool = Pool(most=settings.database_connections, seconds=settings.database_seconds)
         engine = open_database(settings.sqlalchemy_url, pool)
         private_folder(settings.home)
-        store = PredictionStore(
-            engine,
-            memory=memory,
-            seconds=settings.database_seconds,
-            answer_first=settings.answer_first,
-        )
+        store = PredictionStore(engine, memory=memory, seconds=settings.database_seconds)
         data = Repositories(engine)
         services = cls(settings, store, data, memory)
         services._watch()

@@ -54,27 +54,11 @@ class _Queued:
     text: dict[str, Any] | None
     committed: Future[None]
 
-    def begin(self) -> bool:
-        """Whether it is to be written: whoever waited for it may have gone."""
-        if self.committed.done():
-            return not self.committed.cancelled()
-        return self.committed.set_running_or_notify_cancel()
-
-    def end(self, refusal: StoreError | None = None) -> None:
-        """Tell who waits."""
-        if self.committed.done():
-            return
-        if refusal is None:
-            self.committed.set_result(None)
-        else:
-            self.committed.set_exception(refusal)
-
 
 class PredictionStore:
     """Repository of predictions over ``engine``. Safe to call from any thread.
 
-    A row that the database does not take is given up together with its request. With
-    ``answer_first`` nobody waits for commits, and rows are tried again until they are taken.
+    A row that the database does not take is given up together with its request.
     """
 
     def __init__(
@@ -84,7 +68,6 @@ class PredictionStore:
         memory: Memory | None = None,
         queue_rows: int = 10_000,
         seconds: float = DATABASE_SECONDS,
-        answer_first: bool = False,
     ) -> None:
         self._engine = engine
         # Rows stand for themselves. A batch is one implicit transaction there, which saves the
@@ -105,7 +88,6 @@ class PredictionStore:
         self._writing: list[_Queued] = []
         self._queue_rows = queue_rows
         self._seconds = seconds
-        self._answer_first = answer_first
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._failing = False
@@ -124,8 +106,8 @@ class PredictionStore:
         return len(self._waiting) + len(self._writing)
 
     def add(self, record: PredictionRecord) -> Future[None]:
-        """Remember and queue a record; what it returns ends once the row is committed (at once
-        where answers come first), and raises StoreError where it will not be.
+        """Remember and queue a record; what it returns ends once the row is committed, and raises
+        StoreError where it will not be.
 
         Compresses PTX that the database may not have yet: call it in the thread that analysed.
         Raises StoreError when the writer has fallen behind.
@@ -135,8 +117,6 @@ class PredictionStore:
         if record.ptx is not None and sha256 is not None and sha256 not in self._known_ptx:
             text = ptx_row(sha256, record.ptx, record.created)
         queued = _Queued(record, text, Future())
-        if self._answer_first:
-            queued.committed.set_result(None)
         with self._changed:
             if len(self._waiting) >= self._queue_rows:
                 raise StoreError("the database is too slow; the prediction was not stored")
@@ -227,41 +207,36 @@ class PredictionStore:
         self._engine.dispose()
 
     def _run(self) -> None:
-        deadline: float | None = None
         while True:
             with self._changed:
                 pause = _RETRY_SECONDS if self._failing else None
                 self._changed.wait_for(lambda: self._waiting or self._closing.is_set(), pause)
-            if self._writing:  # answered already, and failed: there is no hurry
-                time.sleep(_RETRY_SECONDS)
-            if self._closing.is_set() and deadline is None:
-                deadline = time.monotonic() + _CLOSE_SECONDS / 2
-            with self._changed:
-                wanted = [each for each in self._waiting if each.begin()]
-                self._writing, self._waiting = [*self._writing, *wanted], []
+                # Whoever waited for a row may have gone.
+                self._writing = [
+                    each for each in self._waiting if each.committed.set_running_or_notify_cancel()
+                ]
+                self._waiting = []
             if self._writing:
-                failed = self._write(self._writing)
+                self._write(self._writing)
                 with self._changed:
-                    self._writing = failed
+                    self._writing = []
                     self._changed.notify_all()
             elif self._failing:
                 self._failing = not self._takes_rows()
-            late = deadline is not None and time.monotonic() > deadline
-            if deadline is not None and not self._waiting and (late or not self._writing):
+            if self._closing.is_set() and not self._waiting:
                 return
 
-    def _write(self, queued: list[_Queued]) -> list[_Queued]:
-        """Commit rows and tell who waits for them; those that are to be tried again."""
+    def _write(self, queued: list[_Queued]) -> None:
+        """Commit rows, and tell who waits for them."""
         try:
             self._commit(queued)
         except (IntegrityError, DataError) as error:
             # One row the database will never take must not hold up the others.
             if len(queued) > 1:
-                for at, one in enumerate(queued):
-                    if self._write([one]):
-                        return queued[at:]
-                return []
-            one = queued[0]
+                for one in queued:
+                    self._write([one])
+                return
+            (one,) = queued
             why = str(error.orig).partition("\n")[0]  # the lines below it quote the row
             log().error("prediction refused by the database", id=str(one.record.id), why=why)
             self._give_up(one, "the database refuses the prediction; see the log", error)
@@ -269,22 +244,19 @@ class PredictionStore:
             if not self._failing:
                 log().error("cannot write predictions", why=str(error.args[:1]))
             self._failing = True
-            if self._answer_first:
-                return queued
             for one in queued:
                 self._give_up(one, NOT_STORED, error)
-            return []
-        for one in queued:
-            one.end()
-        self._failing = False
-        return []
+        else:
+            for one in queued:
+                one.committed.set_result(None)
+            self._failing = False
 
     def _give_up(self, queued: _Queued, why: str, cause: Exception) -> None:
         with self._changed:
             self._recent.drop(queued.record.id)
         refusal = StoreError(why)
         refusal.__cause__ = cause  # tells a full disk
-        queued.end(refusal)
+        queued.committed.set_exception(refusal)
 
     def _takes_rows(self) -> bool:
         """Whether a row of some pages is taken, which is gone again once it is committed."""

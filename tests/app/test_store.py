@@ -192,11 +192,8 @@ def test_what_is_waited_for_is_committed(url: str) -> None:
     other.dispose()
 
 
-@pytest.mark.parametrize("answer_first", [False, True])
-def test_a_row_that_fails_is_told_unless_answered_first(
-    answer_first: bool, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = PredictionStore(open_database(url), answer_first=answer_first)
+def test_a_row_that_fails_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PredictionStore(open_database(url))
     commit, broken = store._commit, OperationalError("INSERT", {}, Exception("gone"))
 
     def fail(_: object) -> None:
@@ -206,12 +203,9 @@ def test_a_row_that_fails_is_told_unless_answered_first(
     monkeypatch.setattr(store, "_takes_rows", lambda: False)
     one = record()
     row = store.add(one)
-    if answer_first:
+    with pytest.raises(StoreError, match="nothing was stored"):
         store.wait([row])
-    else:
-        with pytest.raises(StoreError, match="nothing was stored"):
-            store.wait([row])
-        assert store.recent(one.id) is None
+    assert store.recent(one.id) is None
     until = time.monotonic() + 30
     while store.healthy:
         assert time.monotonic() < until
@@ -224,7 +218,7 @@ def test_a_row_that_fails_is_told_unless_answered_first(
         time.sleep(0.01)
     store.close()
     again = PredictionStore(open_database(url))
-    assert (again.get(one.id) is not None) == answer_first
+    assert again.get(one.id) is None
     again.close()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.app.conftest import settings_at
@@ -155,6 +156,19 @@ def test_a_gpu_is_found_by_any_of_its_names(page: Watched) -> None:
     told = [one["gpu"] for one in answered.value.json()["comparisons"]]
     assert "rtx-a5000" in told
     assert "t4" not in told
+    row = answered.value.json()["comparisons"][told.index("l4")]["new"]
+    for given, name, text in (
+        ("l4", "error", "l4: a board with its price"),
+        ("L4=.72 kWh=.36", "table", ""),
+    ):
+        tab.fill("#compare-prices", given)
+        tab.press("#compare-prices", "Tab")
+        expect(tab.locator(f"#compare-{name}")).to_contain_text(text or "A million launches cost")
+    priced = tab.locator(
+        "#compare-table tbody tr", has=tab.get_by_role("rowheader", name="l4", exact=True)
+    )
+    dear = 1e6 * (row["time"]["seconds"] / 3600 * 0.72 + row["energy"]["joules"] / 3.6e6 * 0.36)
+    assert float(priced.locator("td").nth(3).inner_text()) == pytest.approx(dear, rel=0.01)
     page.check_access("compare")
     page.check_quiet()
     search.fill("a100-40gb")

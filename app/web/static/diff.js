@@ -155,8 +155,23 @@ function figure() {
   };
 }
 
+/** What an hour of each board costs, and a kWh, as far as they are given: "h100-sxm5=2.5 kWh=0.3". */
+function prices() {
+  return Object.fromEntries(byId("compare-prices").value.split(/[\s,;]+/).filter(Boolean).map((part) => {
+    const [name, price] = part.split("=");
+    if (!(Number(price) >= 0)) throw new Error(`${part}: a board with its price is taken, l4=0.6 say`);
+    return [name.toLowerCase(), Number(price)];
+  }));
+}
+
+/** What a million launches cost there, if the hour of the board has a price. */
+function cost({ gpu, time, energy }, { kwh = 0, ...hour }) {
+  return gpu in hour ? plain(1e6 * (time.seconds / 3600 * hour[gpu] + energy.joules / 3.6e6 * kwh)) : "";
+}
+
 function showTable() {
   const by = byId("compare-sort").value;
+  const priced = prices();
   const valueOf = (one) => one[by][QUANTITIES[by][1]];
   const rows = found.slice().sort((a, b) => Boolean(a.why) - Boolean(b.why) || valueOf(a) - valueOf(b));
   const columns = Object.entries(QUANTITIES).map(([name, as]) => {
@@ -164,13 +179,16 @@ function showTable() {
     return { title: as[0], of: (one) => el("div", { class: "cell" }, estimated(one[name], as, at)) };
   });
   show(byId("compare-table"), table(`Sorted by ${by}, what cannot be compared last; intervals of 90 %`, [
-    ...heads({ GPU: "gpu" }), ...columns, ...words({ "Not ranked": "why" }),
+    ...heads({ GPU: "gpu" }), ...columns,
+    ...(Object.keys(priced).length ? numbers({ "A million launches cost": (one) => cost(one, priced) }) : []),
+    ...words({ "Not ranked": "why" }),
     action((one) => button("Use", () => kernel.change({ gpu: one.gpu }), one.gpu)),
   ], rows));
 }
 
 function startGpus() {
   submits("compare", compareGpus);
-  byId("compare-sort").addEventListener("change", () => found.length && showTable());
+  for (const id of ["sort", "prices"])
+    byId(`compare-${id}`).addEventListener("change", () => found.length && telling("compare", showTable));
   whenOpened("compare", () => found.length || telling("compare", compareGpus));
 }

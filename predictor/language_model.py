@@ -23,7 +23,7 @@ from wattcast.features.errors import Diagnostic, LaunchError, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.operators import roofline_seconds
 from wattcast.models.clocks import checked_limit
-from wattcast.models.intervals import BASIS_ORDER, Basis
+from wattcast.models.intervals import BASIS_ORDER, Basis, quantity
 from wattcast.models.operators import limited
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.decoder import Decoder, Part, decoder_of
@@ -71,6 +71,9 @@ models that saw none of their shapes, random sums of operators on H200 and B200 
 from 0.1 (times) and 0.05 (powers; of one operator at like tokens too) on; 0.25 holds 95 to 100 %.
 ``python -m studies language-models CONFIGS --errors``."""
 
+WORTH_TELLING = 1.15
+"""Energy without pauses over that of readings, from which it is told: the goal for sums is 15 %."""
+
 NOT_INCLUDED = ("the host and its CPU", "tokenising, sampling and scheduling")
 
 
@@ -85,6 +88,7 @@ class _Sum:
     launches: int
     seconds: float
     joules: float
+    sustained_joules: float
     time_width: tuple[float, float]
     power_width: tuple[float, float]
     energy_width: tuple[float, float]
@@ -111,6 +115,7 @@ def language_model(
         gpus=request.tensor_parallel,
         model=facts,
         **whole,
+        sustained_watts=_sustained(sums),
         tokens=tokens,
         tokens_per_second=tokens / whole["time"].seconds,
         joules_per_token=whole["energy"].joules / tokens,
@@ -314,6 +319,9 @@ def _added(
                 launches=round(sum(count for _, _, _, count in each)),
                 seconds=sum(seconds for seconds, _, _, _ in each),
                 joules=sum(joules for _, joules, _, _ in each),
+                sustained_joules=sum(
+                    joules * call.sustained_watts / call.watts for _, joules, call, _ in each
+                ),
                 time_width=worst.time_width,
                 power_width=worst.power_width,
                 energy_width=_product(worst.time_width, worst.power_width),
@@ -369,16 +377,25 @@ def _ends(sums: Iterable[_Sum], value: str, width: str) -> tuple[float, float]:
 
 
 def _total(sums: Sequence[_Sum]) -> dict[str, Any]:
-    """Time, power and energy of some operators together."""
+    """Time, power and energy of some operators together. A reading of a short call is low, so the
+    upper ends hold what the calls draw without a pause, too."""
     seconds, joules = sum(each.seconds for each in sums), sum(each.joules for each in sums)
+    sustained = _sustained(sums) * seconds
     basis = max((each.basis for each in sums), key=BASIS_ORDER.index)
     low, high = _ends(sums, "seconds", "time_width")
     time = Time(seconds=seconds, low=low, high=high, level=LEVEL, basis=basis)
     low, high = _ends(sums, "joules", "energy_width")
+    high = max(high, sustained)
     energy = Energy(joules=joules, low=low, high=high, level=LEVEL, basis=basis)
-    low, high = (end / seconds for end in _ends(sums, "joules", "power_width"))
+    low, high = _ends(sums, "joules", "power_width")
+    low, high = low / seconds, max(high, sustained) / seconds
     power = Power(watts=joules / seconds, low=low, high=high, level=LEVEL, basis=basis)
     return {"time": time, "power": power, "energy": energy}
+
+
+def _sustained(sums: Sequence[_Sum]) -> float:
+    """Watts of some operators together, without pauses between their calls."""
+    return sum(each.sustained_joules for each in sums) / sum(each.seconds for each in sums)
 
 
 def _tokens(request: messages.LanguageModelRequest) -> int:
@@ -391,12 +408,14 @@ def _tokens(request: messages.LanguageModelRequest) -> int:
 def _phase(
     sums: Sequence[_Sum], phase: messages.Phase, request: messages.LanguageModelRequest
 ) -> messages.PhaseAnswer:
-    whole = _total([each for each in sums if each.phase == phase])
+    own = [each for each in sums if each.phase == phase]
+    whole = _total(own)
     each = request.generate - 1 if phase == "decode" else request.prompt
     tokens = request.batch * each
     return messages.PhaseAnswer(
         phase=phase,
         **whole,
+        sustained_watts=_sustained(own),
         tokens=tokens,
         tokens_per_second=tokens / whole["time"].seconds,
         joules_per_token=whole["energy"].joules / tokens,
@@ -467,6 +486,13 @@ def _not_included(request: messages.LanguageModelRequest) -> list[str]:
 def _notes(
     decoder: Decoder, request: messages.LanguageModelRequest, sums: Sequence[_Sum]
 ) -> Iterator[Diagnostic]:
+    seconds, watts = sum(each.seconds for each in sums), _sustained(sums)
+    if watts * seconds > WORTH_TELLING * sum(each.joules for each in sums):
+        detail = (
+            "watts are as NVML read them, low for short calls after a pause; without pauses they "
+            f"would be {watts:,.0f} W, {quantity(watts * seconds, 'J')} in all"
+        )
+        yield Diagnostic("short_calls", detail)
     if far := sorted({each.role for each in sums if each.basis == "extrapolated"}):
         detail = f"beyond the measured shapes: {', '.join(far)}; their intervals are wider"
         yield Diagnostic("operator_extrapolated", detail)
@@ -482,12 +508,14 @@ def _notes(
 
 
 class Call(NamedTuple):
-    """One call of an operator: what it takes while such calls follow each other. ``idle_watts`` and
+    """One call of an operator: ``watts`` as NVML read them (low where it is short and came after a
+    pause), ``sustained_watts`` of such calls without a pause, no less. ``idle_watts`` and
     ``limit_watts`` are the board's, ``core_share`` that of the time that goes with its clock."""
 
     kind: str
     seconds: float
     watts: float
+    sustained_watts: float
     time_width: tuple[float, float]
     power_width: tuple[float, float]
     basis: Basis
@@ -499,8 +527,10 @@ class Call(NamedTuple):
         """The call with the board's power limited."""
         if limit_watts >= self.limit_watts:
             return self
-        held = limited(self.seconds, self.watts, self.idle_watts, self.core_share, limit_watts)
-        return self._replace(seconds=held.seconds, watts=held.watts)
+        drawn, share = self.sustained_watts, self.core_share
+        held = limited(self.seconds, drawn, self.idle_watts, share, limit_watts)
+        watts = min(self.watts, held.watts)
+        return self._replace(seconds=held.seconds, watts=watts, sustained_watts=held.watts)
 
 
 def operator_calls(
@@ -541,8 +571,9 @@ def operator_calls(
             )
             for inside in (False, True)
         }
-        values = told.seconds, told.watts, told.inside, compute / (compute + memory)
+        steady = np.fmax(told.watts, told.sustained_watts)
+        values = told.seconds, told.watts, steady, told.inside, compute / (compute + memory)
         rows = zip(at, *(each.tolist() for each in values), strict=True)
-        for number, seconds, drawn, inside, share in rows:
-            calls[number] = Call(kind, seconds, drawn, *widths[inside], idle, most, share)
+        for number, seconds, drawn, held, inside, share in rows:
+            calls[number] = Call(kind, seconds, drawn, held, *widths[inside], idle, most, share)
     return [calls[number] for number in range(len(operators))]

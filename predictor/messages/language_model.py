@@ -124,6 +124,8 @@ class PhaseAnswer(shared.Answer):
     time: Time
     power: Power
     energy: Energy
+    sustained_watts: float
+    """Without pauses between calls; `power` is of readings, low for short calls after a pause."""
     tokens: int
     tokens_per_second: float
     joules_per_token: float
@@ -160,6 +162,8 @@ class LanguageModelAnswer(shared.Reported):
     time: Time
     power: Power
     energy: Energy
+    sustained_watts: float
+    """Without pauses between calls; `power` is of readings, low for short calls after a pause."""
     tokens: int
     """Tokens counted: generated ones, or of the training batch."""
     tokens_per_second: float

@@ -66,7 +66,7 @@ def test_few_answered_steps_stand_for_all() -> None:
 def test_half_widths_are_joined_as_worked_out_by_hand() -> None:
     def part(kind: str, role: str, joules: float, basis: Basis = "unseen_kernel") -> _Sum:
         width = (0.8, 1.3)
-        return _Sum("decode", role, kind, kind, 1, 1.0, joules, width, width, width, basis)
+        return _Sum("decode", role, kind, kind, 1, 1.0, joules, joules, width, width, width, basis)
 
     shared = SHARED[False]
     apart = [part("gemm", "up", 100.0), part("decode", "attention", 100.0)]
@@ -121,6 +121,22 @@ def test_a_lower_power_limit_is_slower_and_never_draws_more() -> None:
     for point, limit in zip(curve, (300, 500, 700), strict=True):
         assert point.watts is not None
         assert point.watts <= 1.05 * limit
+
+
+def test_short_calls_are_told_without_pauses_too() -> None:
+    """Readings of experts' short calls on H200 follow pauses: 180 W at 4 TB/s, where long calls
+    that stream as fast read over 600 W. The interval holds both and the limit binds the latter."""
+    answer = ask(CONFIGS["mixtral-8x7b"], generate=512)
+    assert answer.sustained_watts > 1.5 * answer.power.watts
+    assert answer.power.high >= answer.sustained_watts > 550
+    assert answer.energy.high >= answer.sustained_watts * answer.time.seconds * (1 - 1e-9)
+    assert [each.code for each in answer.warnings].count("short_calls") == 1
+    held = ask(CONFIGS["mixtral-8x7b"], generate=512, power_limit_watts=300)
+    assert held.time.seconds > answer.time.seconds
+    assert held.sustained_watts <= 300
+    steady = ask(prompt=4096, generate=0)
+    assert steady.sustained_watts == pytest.approx(steady.power.watts, rel=0.1)
+    assert "short_calls" not in [each.code for each in steady.warnings]
 
 
 def test_a_training_step_is_forward_backward_and_optimizer() -> None:

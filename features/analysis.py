@@ -304,7 +304,7 @@ class KernelAnalysis:
             self.shared_bytes_per_block, counts.traffic(factors).busy_blocks,
         )  # fmt: skip
 
-    @property
+    @cached_property
     def least(self) -> Least:
         """What its accesses would take, coalesced and without bank conflicts."""
         return measure_least(self.module, self.counts.functions(self._factors))
@@ -314,7 +314,7 @@ class KernelAnalysis:
         """What its lanes ask for."""
         return measure_operations(self.module, self.counts.functions(self._factors))
 
-    @property
+    @cached_property
     def activity_diagnostics(self) -> tuple[Diagnostic, ...]:
         """What had to be assumed for ``activity``, and what was cut short."""
         if self.activity_how == "executed":

@@ -133,7 +133,7 @@ def one_memory_clock(gpu: GpuProfile) -> bool:
 
 def is_supported(pair: ClockPair, gpu: GpuProfile) -> bool:
     """Whether a profile lists the pair, or it is the default one."""
-    return pair in supported_pairs(gpu) or pair == default_clocks(gpu)
+    return pair in gpu.supported_pairs or pair == default_clocks(gpu)
 
 
 def admitted(pairs: Iterable[ClockPair], gpu: GpuProfile) -> tuple[ClockPair, ...]:
@@ -198,7 +198,7 @@ def checked_limit(watts: float | None, gpu: GpuProfile) -> float | None:
 
 def lower_clocks(gpu: GpuProfile, asked: ClockPair) -> tuple[ClockPair, ...]:
     """``asked``, and the pairs below it that the board steps down to, the highest first."""
-    listed = {core for core, _ in supported_pairs(gpu)}
+    listed = {core for core, _ in gpu.supported_pairs} or {gpu.core_mhz}
     if len(listed) == 1:
         low = BELOW * min(listed)
         listed = {asked.core_mhz - STEP_MHZ * n for n in range(int(asked.core_mhz / STEP_MHZ))}

@@ -115,6 +115,8 @@ class Clocks(Strict):
     request names no clock. ``base_core_mhz`` and ``max_core_mhz`` are the ends the vendor states.
     """
 
+    model_config = ConfigDict(ignored_types=(cached_property,))
+
     core_mhz: facts.Megahertz
     memory_mhz: facts.Megahertz
     base_core_mhz: facts.Megahertz | None = None
@@ -123,7 +125,7 @@ class Clocks(Strict):
     supported_memory_mhz: MegahertzList | None = None
     supported_grids: Annotated[tuple[ClockGrid, ...], Field(min_length=1)] | None = None
 
-    @property
+    @cached_property
     def supported_pairs(self) -> tuple[tuple[float, float], ...]:
         """Pairs (core, memory) known to be selectable, sorted; empty if none is published."""
         if self.supported_grids:

@@ -8,7 +8,7 @@ its own terms, so that two answers can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -36,7 +36,8 @@ class TimePrediction:
     ``parts`` are named seconds of the model's own terms: bounds of which the largest counts
     (``bottleneck``), or summands (``scheduling``); each model's docstring says which.
     ``regime`` is ``None`` where a model does not tell, and so is ``bound``, what binds the launch
-    in words; ``card`` is that of a correction by
+    in words, worked out by ``binds`` when it is asked for: answers of many clocks do not ask.
+    ``card`` is that of a correction by
     measurements of the GPU (``wattcast.models.time.calibration``), if one was made.
 
     Raises ModelError where the model comes to no time above 0: it counts nothing of what the
@@ -48,7 +49,7 @@ class TimePrediction:
     clocks: ClockPair
     parts: Mapping[str, float]
     regime: Regime | None = None
-    bound: str | None = None
+    binds: Callable[[], str] | None = field(default=None, repr=False, compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=())
     card: Card | None = None
 
@@ -61,6 +62,11 @@ class TimePrediction:
                 "time model (time_model), such as bottleneck",
                 field="time_model",
             )
+
+    @property
+    def bound(self) -> str | None:
+        """What binds the launch, in words."""
+        return self.binds and self.binds()
 
 
 Floats = NDArray[np.float64]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, inf
 
 import numpy as np
@@ -446,10 +447,10 @@ class BottleneckTimeModel:
             clocks=pair,
             parts={**resources, "launch": start},
             regime=regime(resources, start),
-            bound=bound_by(
+            binds=cache(lambda: bound_by(
                 resources, start, activity, more, lambda: analysis.least,
                 lambda did, beside: resource_seconds(did, gpu, pair, more=beside),
-            ),
+            )),
             diagnostics=analysis.activity_diagnostics,
         )  # fmt: skip
 

@@ -154,7 +154,7 @@ class BoardModels:
         notes = self.power.stands_in("time", gpu.id, self.board, self.time_model)
         name = found.family if found.card is None else found.card.place
         wide, why = self.power.kept_wide(found.estimate, "time", gpu.id, self.board, name)
-        return replace(found, estimate=wide), (*found.diagnostics, *notes, *why)
+        return replace(found, estimate=wide) if why else found, (*found.diagnostics, *notes, *why)
 
     def watts(
         self, analysis: KernelAnalysis, clocks: ClockPair, time_seconds: float | None = None
@@ -179,7 +179,7 @@ class BoardModels:
         notes = power.stands_in(TARGET, gpu.id, board, self.model)
         if card and found.estimate:
             wide, why = power.kept_wide(found.estimate, TARGET, gpu.id, board, card.place)
-            found, notes = replace(found, estimate=wide), (*notes, *why)
+            found, notes = replace(found, estimate=wide) if why else found, (*notes, *why)
         return replace(found, diagnostics=(*found.diagnostics, *notes)) if notes else found
 
     def at(

@@ -110,6 +110,8 @@ def _at_time(
     """The launch in the time that is answered, and at the other ends of what is uncertain: the
     bottleneck model's durations times what the answer is over that of the launch."""
     cases, more = (analysis.activity, *analysis.activity_cases), beside(analysis.extras)
+    if time_seconds is not None and len(cases) == 1:
+        return [WorkAtTime(analysis.activity, time_seconds, more)]
     seconds = [predicted_seconds(case, analysis.gpu, clocks, more=more) for case in cases]
     factor = 1.0 if time_seconds is None else time_seconds / seconds[0]
     return [

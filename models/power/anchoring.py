@@ -9,6 +9,10 @@ more alike two launches are. That is a Gaussian process over the launches of one
 and the answer its posterior (simple kriging; C. E. Rasmussen and C. K. I. Williams, "Gaussian
 Processes for Machine Learning", 2006, equations 2.25 and 2.26): the correction is shrunken by
 how few launches are known, and by how far from them the new one lies. The interval narrows alike.
+Kernels differ in how much they vary: where the known launches lie farther from their predictions
+than the process has it, the variance is larger by as much, as in a Student process of
+``FREEDOM`` degrees (A. Shah, A. G. Wilson and Z. Ghahramani, "Student-t Processes as Alternatives
+to Gaussian Processes", AISTATS 2014, lemma 3).
 
 The constants are those of greatest likelihood of the extra trees' residuals on kernels left out
 of training, over all launches of three GPUs; those of any two of them score the third the same
@@ -40,6 +44,10 @@ NOISE = 0.02
 LENGTHS = (22.0, 90.0, 1.5)
 """Distances in ln threads, ln threads per block and ln predicted watts at which launches are
 one unit apart: where the prediction hardly moves, neither does what it misses."""
+FREEDOM = 4.0
+"""Degrees of freedom. Of 2.5 to 10, 4 and 6 have the best interval scores on kernels left out of
+three boards, 4 % better than a Gaussian process (docs/power.md); 4 holds kernels known to be odd as
+well as others."""
 ANY = "any"
 
 
@@ -133,8 +141,10 @@ def anchored(
     between = _covariance(known, known) + NOISE**2 * np.eye(len(known))
     across = _covariance(known, new)
     weights = np.linalg.solve(between, across)
-    correction = weights.T @ np.log(measured / predicted)
-    variance = np.maximum(prior - np.sum(weights * across, axis=0), 0.0) + NOISE**2
+    missed = np.log(measured / predicted)
+    correction = weights.T @ missed
+    odd = (FREEDOM - 2 + missed @ np.linalg.solve(between, missed)) / (FREEDOM - 2 + len(missed))
+    variance = odd * (np.maximum(prior - np.sum(weights * across, axis=0), 0.0) + NOISE**2)
     return Anchored(before * np.exp(correction), np.sqrt(variance))
 
 

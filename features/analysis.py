@@ -60,10 +60,6 @@ if TYPE_CHECKING:
     from wattcast.features.needs import Need
     from wattcast.features.symbolic import SymbolicResult
 
-MOST_MISSED = 0.05
-"""Share of a launch's work or sectors that a budget may leave unreached before counts are worked
-out instead: symbols do not follow reuse, which what ran tells of."""
-
 Mode = Literal["auto", "symbolic", "executed"]
 """How trip counts and activity are found out. ``symbolic`` runs nothing and refuses what it cannot
 prove, ``executed`` runs sampled blocks. ``auto`` runs nothing where symbols know everything;
@@ -197,18 +193,12 @@ class KernelAnalysis:
 
     @cached_property
     def _worked_out_better(self) -> bool:
-        executed = self.executed
-        if executed.sampling.completed:
+        if self.executed.sampling.completed:
             return False
         try:
-            known = self._worked_out.proven.functions[self.function.name]
+            return bool(self._worked_out.proven.functions)
         except AnalysisError:
             return False
-        behind = executed.functions[self.function.name].warp_executions == 0
-        return executed.lower_bounds or any(
-            bool(counts[behind].sum() > MOST_MISSED * counts.sum())
-            for counts in (known.warp_executions, known.sectors)
-        )
 
     @property
     def cut_short(self) -> bool:
@@ -450,7 +440,7 @@ def analyse(
         prefer_symbols=analysis == "auto", assume=analysis == "symbolic",
     )  # fmt: skip
     may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
-    trips, found = runs.infer(trips, static.cfg, static.loops, may_execute=may_execute)
+    trips, found = runs.infer(trips, may_execute=may_execute)
     guessed = {trip.line for trip in trips if trip.how == "assumed"}
     assumptions = tuple(d for d in assumptions if d.line in guessed) + found
     return KernelAnalysis(

@@ -26,7 +26,7 @@ from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest, calls_in
 from wattcast.features.memory import LINE_BYTES
 from wattcast.features.ptx.ir import Address, Body, Function, Instruction, Module, Register, Special
-from wattcast.features.runs import Runs, executed_trips
+from wattcast.features.runs import Runs
 from wattcast.features.trips import How, TripCount
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def loop_factors(
     of_loop = [1.0] * len(forest.loops)
     for loop in sorted(forest.loops, key=lambda one: one.depth):
         want, have = wanted[loop.index], counted.get(loop.index, 0.0)
-        around = of_loop[loop.parent] if loop.parent is not None else 1.0
+        around = of_loop[loop.parent] if loop.parent >= 0 else 1.0
         known = want is None or have <= 0 or want == have
         of_loop[loop.index] = around if known or want is None else around * (want / have)
     for block in cfg.blocks:
@@ -162,7 +162,7 @@ class LaunchCounts:
         if all(count is None for count in wanted):
             return beyond
         if self.executed:
-            counted = executed_trips(self.runs.executed, self.function, self.cfg, self.loops)
+            counted = self.runs.executed.trips(self.function.name)
         else:
             counted = {info.loop: info.count for info in self.runs.proven.loops}
         factors = loop_factors(self.cfg, self.loops, counted, wanted)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from wattcast.features.attached import Attached
+from wattcast.features.cfg import BRANCHES, RETURNS
 from wattcast.features.dataflow import definitions, flow
 from wattcast.features.errors import checkpoint
 from wattcast.features.isa import classify
@@ -102,7 +103,7 @@ _BLOCK_WIDE = frozenset(
 
 _ORDERED = frozenset({"membar", "fence"})
 _ORDERS = frozenset({"volatile", "acquire", "release", "acq_rel", "mmio", "sc"})
-_LEAVES = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
+_LEAVES = RETURNS | BRANCHES | {"call"}
 _STORES = frozenset({"st", "red", "atom", "sust", "sured", "multimem", "discard"})
 _ACTS = _LEAVES | _STORES | _COLLECTIVE | _BLOCK_WIDE
 """What is seen from outside a thread's registers, or decides where it goes on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -79,6 +79,12 @@ class Launch:
         """Build from 1 to 3 dimensions; missing ones are 1. Raises LaunchError."""
         dims = dim3("grid", grid), dim3("block", block)
         return cls(*dims, dynamic_shared_bytes, arguments or {}, l2)
+
+    def by_name(self, names: Sequence[str]) -> dict[str, Argument]:
+        """Arguments by name, of a kernel whose parameters have these: some may be given by their
+        position (``"0"``)."""
+        places = {str(at): name for at, name in enumerate(names)}
+        return {places.get(key, key): value for key, value in self.arguments.items()}
 
     @property
     def blocks(self) -> int:

@@ -8,8 +8,9 @@ Ullman, "Compilers", 9.6.6). Inner loops are collapsed as they are found (Havlak
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -19,7 +20,16 @@ from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg, dominators
 from wattcast.features.dataflow import closure, definitions, flow
 from wattcast.features.errors import Diagnostic, bounded, checkpoint
-from wattcast.features.ptx.ir import Address, Function, Instruction, Location, Symbol, place_of
+from wattcast.features.ptx.ir import (
+    Address,
+    Function,
+    Instruction,
+    Location,
+    Module,
+    Special,
+    Symbol,
+    place_of,
+)
 
 
 @dataclass(eq=False)
@@ -27,7 +37,7 @@ class Loop:
     """One natural loop. ``index`` is its place in ``LoopForest.loops``.
 
     ``header`` is the block that is entered; ``back_edges`` are (latch, header) pairs;
-    ``parent`` is the index of the loop around it or ``None``; ``depth`` is 1 for an
+    ``parent`` is the index of the loop around it, -1 if none is; ``depth`` is 1 for an
     outermost one. ``own_blocks`` lie in no inner loop. ``label`` is the header's; ``line``
     the PTX line of its first instruction; ``location`` the source line, if ``.loc`` tells.
     """
@@ -35,7 +45,7 @@ class Loop:
     index: int
     header: int
     back_edges: tuple[tuple[int, int], ...]
-    parent: int | None
+    parent: int
     depth: int
     label: str | None
     line: int
@@ -87,8 +97,8 @@ class LoopForest:
     def around(self, block: int) -> tuple[int, ...]:
         """The loops around a block, the outermost first."""
         found: tuple[int, ...] = ()
-        inner: int | None = self.innermost[block]
-        while inner is not None and inner >= 0:
+        inner = self.innermost[block]
+        while inner >= 0:
             found, inner = (inner, *found), self.loops[inner].parent
         return found
 
@@ -166,7 +176,7 @@ def _forest(
             index=index[header],
             header=header,
             back_edges=tuple((latch, header) for latch in sorted(latches[header])),
-            parent=index[inside[header]] if inside[header] >= 0 else None,
+            parent=index[inside[header]] if inside[header] >= 0 else -1,
             depth=depth[header],
             label=block.label,
             line=first.line,
@@ -263,13 +273,15 @@ class Origin:
     """``arguments``: parameters whose value counts; ``data``: parameters whose memory does, and
     ``variables`` of the module whose contents do.
 
-    ``loaded``: it rests on data, of those parameters or of memory that nobody names.
+    ``loaded``: it rests on data, of those parameters or of memory that nobody names. ``axes``:
+    those of the thread's or block's index (``x``) that it is computed from.
     """
 
     arguments: frozenset[str] = frozenset()
     data: frozenset[str] = frozenset()
     loaded: bool = False
     variables: frozenset[str] = frozenset()
+    axes: frozenset[str] = frozenset()
 
 
 class Guard(NamedTuple):
@@ -305,6 +317,7 @@ class Deciding:
         arguments: set[str] = set()
         data: set[str] = set()
         variables: set[str] = set()
+        axes: set[str] = set()
         loaded = False
         seen: set[tuple[str, bool, int | None]] = {(name, False, None) for name in names}
         waiting = list(seen)
@@ -323,6 +336,8 @@ class Deciding:
                 loaded |= read
                 if behind or read:
                     variables.update(_symbols(one))
+                else:
+                    axes.update(_axes(one))
                 start = self._starts[bisect_right(self._starts, one.position) - 1]
                 for other in self._reads[one.position]:
                     # The last of its block to write it, else any of its writers: compilers start a
@@ -335,7 +350,8 @@ class Deciding:
                     if state not in seen and len(seen) < MOST_FOLLOWED:
                         seen.add(state)
                         waiting.append(state)
-        return Origin(frozenset(arguments - data), frozenset(data), loaded, frozenset(variables))
+        found = map(frozenset, (variables, axes))
+        return Origin(frozenset(arguments - data), frozenset(data), loaded, *found)
 
     def exits(self, loop: Loop) -> tuple[Instruction, ...]:
         """Conditional branches that leave a loop."""
@@ -355,7 +371,7 @@ class Deciding:
         return tuple(tuple(self._guards(loop)) for loop in self.forest.loops)
 
     def _guards(self, loop: Loop) -> list[Guard]:
-        around = None if loop.parent is None else self.forest.loops[loop.parent].blocks
+        around = None if loop.parent < 0 else self.forest.loops[loop.parent].blocks
         found = []
         for block in self.cfg.blocks:
             if block.index in loop.blocks or len(block.successors) != 2:
@@ -393,6 +409,13 @@ class Deciding:
         return False
 
 
+def tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
+    """Whether the loop is left from its header, before its body: one header run more than trips."""
+    latches = {latch for latch, _ in loop.back_edges}
+    leaves = any(after not in loop.blocks for after in cfg.blocks[loop.header].successors)
+    return leaves and loop.header not in latches
+
+
 @attached
 def calls_in(function: Function) -> dict[str, list[int]]:
     """What a function calls, and where: the first symbol of each call ("": in a register)."""
@@ -404,10 +427,36 @@ def calls_in(function: Function) -> dict[str, list[int]]:
     return found
 
 
+_NAME = re.compile(r"[A-Za-z_$%][\w$]*")
+
+
+def reachable(module: Module, kernel: Function) -> dict[str, Function]:
+    """Functions that a kernel can call, itself included: those that calls name, and those whose
+    address it or a variable of the module holds."""
+    defined = {each.name: each for each in module.functions if not each.declaration}
+    defined[kernel.name] = kernel
+    tables = [variable.initializer for variable in module.variables if variable.initializer]
+    listed = (name for text in tables for name in _NAME.findall(text) if name in defined)
+
+    def called(name: str) -> Iterator[str]:
+        for one in defined[name].body.instructions:
+            if one.base in ("call", "mov"):
+                symbols = (each.name for each in one.operands if isinstance(each, Symbol))
+                yield from (symbol for symbol in symbols if symbol in defined)
+
+    return {name: defined[name] for name in closure((kernel.name, *listed), called)}
+
+
 def _symbols(one: Instruction) -> set[str]:
     """Variables that an instruction names."""
     named = (each.base if isinstance(each, Address) else each for each in one.operands)
     return {each.name for each in named if isinstance(each, Symbol)}
+
+
+def _axes(one: Instruction) -> set[str]:
+    """Axes of thread and block numbers that an instruction reads."""
+    named = (each.name.partition(".") for each in one.operands if isinstance(each, Special))
+    return {axis for head, _, axis in named if head in ("%tid", "%ctaid")} - {""}
 
 
 def _parameter(one: Instruction) -> str | None:

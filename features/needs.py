@@ -39,9 +39,10 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
     known = deciding(function)
     open_loops = [trip for trip in trips if trip.how in ("assumed", "executed")]
     found: list[tuple[tuple[int, int], Need]] = []
+    told = launch.by_name([parameter.name for parameter in function.parameters])
     for position, parameter in enumerate(function.parameters):
         name = parameter.name
-        given = launch.arguments.get(name, launch.arguments.get(str(position)))
+        given = told.get(name)
         described = isinstance(given, PointerHint) and given.describes(trips=True)
         if described or (given is not None and not isinstance(given, PointerHint)):
             continue
@@ -76,26 +77,18 @@ def with_assumed(function: Function, launch: Launch) -> Launch:
     """The launch with what an execution assumes of integers that nobody gave."""
     from wattcast.features.execution import assumed_integer
 
-    given, found = launch.arguments, {}
-    for position, parameter in enumerate(function.parameters):
-        if parameter.name not in given and str(position) not in given:
-            found[parameter.name] = assumed_integer(function, parameter.name, launch)
+    names = [parameter.name for parameter in function.parameters]
+    given = launch.by_name(names)
+    found = {name: assumed_integer(function, name, launch) for name in names if name not in given}
     known = {name: value for name, value in found.items() if value is not None}
-    return replace(launch, arguments={**known, **given}) if known else launch
+    return replace(launch, arguments={**known, **launch.arguments}) if known else launch
 
 
 def _nesting(known: Deciding, trips: Sequence[TripCount]) -> int:
     """How many of the loops lie in each other."""
-    wanted = {trip.loop for trip in trips}
-    deepest = 0
-    for loop in wanted:
-        depth = 0
-        around: int | None = loop
-        while around is not None:
-            depth += around in wanted
-            around = known.forest.loops[around].parent
-        deepest = max(deepest, depth)
-    return deepest
+    wanted, forest = {trip.loop for trip in trips}, known.forest
+    around = (forest.around(forest.loops[loop].header) for loop in wanted)
+    return max(len(wanted.intersection(loops)) for loops in around)
 
 
 def _loops(trips: Sequence[TripCount]) -> str:

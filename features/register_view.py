@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from wattcast.features.cfg import ControlFlowGraph
-from wattcast.features.dataflow import reads, writes
+from wattcast.features.cfg import BRANCHES, RETURNS, ControlFlowGraph
+from wattcast.features.dataflow import flow
 from wattcast.features.errors import checkpoint
 from wattcast.features.ptx import ir
 
@@ -28,7 +28,7 @@ _WAITED_FOR = _LOADS | {"atom", "shfl"}
 _ORDERED = frozenset(
     {"bar", "barrier", "membar", "fence", "call", "atom", "red", "cp", "mbarrier", "wgmma"}
 )  # fmt: skip
-_ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
+_ENDS = RETURNS | BRANCHES
 _WORDS = {"b64": 2, "u64": 2, "s64": 2, "f64": 2, "f32x2": 2, "b128": 4, "pred": 0}
 """32-bit words of a type; all others take one."""
 
@@ -37,7 +37,6 @@ class Kind(NamedTuple):
     """What the rules ask of an opcode, worked out once per opcode."""
 
     base: str
-    writes_first: bool
     role: Literal["plain", "load", "store", "ordered", "end"]
     waited_for: bool
     space: Literal["shared", "global"]
@@ -67,10 +66,8 @@ def kind_of(opcode: str) -> Kind:
         source = "cvta"
     elif opcode.startswith(_WIDE_OFFSETS):
         source = "offset"
-    probe = ir.Instruction(0, 1, 1, opcode, (_PROBE,), None, False, None)
     return Kind(
         base=base,
-        writes_first=bool(writes(probe)),
         role=role,
         waited_for=base in _WAITED_FOR and source != "parameter",
         space="shared" if ".shared" in opcode else "global",
@@ -78,9 +75,6 @@ def kind_of(opcode: str) -> Kind:
         temporaries=_temporaries(base, opcode),
         source=source,
     )
-
-
-_PROBE = ir.Register("%probe")
 
 
 _TEMPORARIES = {
@@ -115,32 +109,24 @@ class _Operands(NamedTuple):
     bases: Sequence[str]
 
 
-def _operands(instruction: ir.Instruction) -> _Operands:
-    """``dataflow.reads`` and ``writes`` in one pass for the plain shapes, else by them."""
-    kind = kind_of(instruction.opcode)
-    read: list[str] = []
-    written: Sequence[str] = ()
-    bases: Sequence[str] = ()
-    first = kind.writes_first
-    if instruction.predicate is not None:
-        read.append(instruction.predicate)
-    for operand in instruction.operands:
-        if isinstance(operand, ir.Register):
-            if first:
-                written = operand  # the tuple (name,)
-            else:
-                read.append(operand.name)
-        elif isinstance(operand, ir.Address):
-            base = operand.base
-            if isinstance(base, ir.Register):
-                read.append(base.name)
-                bases = (*bases, base.name)
-            if operand.coordinates:
-                return _Operands(kind, reads(instruction), writes(instruction), bases)
-        elif not isinstance(operand, (ir.Immediate, ir.Special, ir.Symbol)):
-            return _Operands(kind, reads(instruction), writes(instruction), bases)
-        first = False
-    return _Operands(kind, read, written, bases)
+def _operands(body: ir.Body) -> list[_Operands]:
+    """Those of every instruction of a body."""
+    known = flow(body)
+    return [
+        _Operands(
+            kind_of(one.opcode),
+            read,
+            written,
+            [
+                operand.base.name
+                for operand in one.operands
+                if isinstance(operand, ir.Address)
+                and isinstance(operand.base, ir.Register)
+                and not operand.coordinates
+            ],
+        )
+        for one, read, written in zip(body.instructions, known.reads, known.writes, strict=True)
+    ]
 
 
 class Step(NamedTuple):
@@ -189,7 +175,7 @@ class Words(NamedTuple):
 def machine_view(body: ir.Body, cfg: ControlFlowGraph) -> View:
     """What the rules above leave of a body, block by block."""
     instructions = body.instructions
-    operands = [_operands(instruction) for instruction in instructions]
+    operands = _operands(body)
     seen: set[str] = set()
     repeated: set[str] = set()
     for _, _, written, _ in operands:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattcast.features.activity.counts import Access
-from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counts import Traffic
 from wattcast.features.errors import NONSENSE, AnalysisError, Diagnostic, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
-from wattcast.features.launch import Launch, PointerHint, in_rows
-from wattcast.features.loops import Loop, LoopForest, Origin, deciding
+from wattcast.features.launch import Argument, Launch, PointerHint, in_rows
+from wattcast.features.loops import Origin, deciding
 from wattcast.features.needs import with_assumed
 from wattcast.features.ptx.ir import Function, Instruction, Module, filled_by_host
 from wattcast.features.trips import How, TripCount, resolve_trips
@@ -203,23 +202,9 @@ class Runs:
     def traffic(self) -> Traffic:
         """Global memory by symbols. Raises AnalysisError for an address that is no sum of
         multiples of lane, block and loop counters."""
-        from wattcast.features.symbolic.footprints import streams
+        from wattcast.features.symbolic.footprints import traffic
 
-        found, requests, exact = streams(
-            self.module, self.function, self.asked, self._told, self._row
-        )
-        loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
-        stores = sum(s.store_sectors + s.atomic_sectors for s in found)
-        return Traffic(
-            loads,
-            stores,
-            sum(stream.distinct_sectors for stream in found),
-            self.launch.blocks,
-            requests,
-            found,
-            in_rows(self.launch, self._row).grid,
-            exact,
-        )
+        return traffic(self.module, self.function, self.asked, self._told, self._row)
 
     @cached_property
     def _row(self) -> int:
@@ -309,6 +294,10 @@ class Runs:
                 found = run(forced)
             return found, frozenset(forced)
 
+    @cached_property
+    def _given(self) -> Mapping[str, Argument]:
+        return self.launch.by_name([parameter.name for parameter in self.function.parameters])
+
     def made_up(self, loop: int) -> bool:
         """Whether data that nobody described decide a loop of the kernel: trips found by running
         it on made-up data are no knowledge."""
@@ -316,14 +305,10 @@ class Runs:
 
     def invented(self, origin: Origin, *, trips: bool = False) -> bool:
         """Whether what rests on ``origin`` (a loop's ``trips``?) rests on data nobody described."""
-        given = self.launch.arguments
         hosted = [variable.name for variable in filled_by_host(self.module)]
-        hints = {name: given.get(name) for name in hosted}
-        for index, parameter in enumerate(self.function.parameters):
-            hints[parameter.name] = given.get(parameter.name, given.get(str(index)))
         described = {
             name
-            for name, hint in hints.items()
+            for name, hint in self._given.items()
             if isinstance(hint, PointerHint) and hint.describes(trips=trips)
         }
         data = origin.data | origin.variables.intersection(hosted)
@@ -344,13 +329,7 @@ class Runs:
 
     def _missing(self, loop: int) -> bool:
         """Whether an argument that nobody gave decides a loop."""
-        given = self.launch.arguments
-        return any(
-            parameter.name in deciding(self.function).loops[loop].arguments
-            and parameter.name not in given
-            and str(index) not in given
-            for index, parameter in enumerate(self.function.parameters)
-        )
+        return not deciding(self.function).loops[loop].arguments <= self._given.keys()
 
     @property
     def _differ(self) -> bool:
@@ -376,8 +355,6 @@ class Runs:
     def infer(
         self,
         trips: tuple[TripCount, ...],
-        cfg: ControlFlowGraph,
-        forest: LoopForest,
         *,
         may_execute: bool,
     ) -> tuple[tuple[TripCount, ...], tuple[Diagnostic, ...]]:
@@ -406,7 +383,7 @@ class Runs:
         except AnalysisError as error:
             failed = Diagnostic("analysis_failed", error.detail, self.function.line)
             return tuple(better), (failed,)
-        ran = executed_trips(executed, self.function, cfg, forest)
+        ran = executed.trips(self.function.name)
         for index, trip in enumerate(better):
             if trip.how != "assumed" or self._missing(trip.loop):
                 continue
@@ -421,25 +398,6 @@ class Runs:
                 how = "given"  # by what the launch tells of the data
             better[index] = replace(trip, count=ran[trip.loop], how=how, source_count=None)
         return tuple(better), executed.diagnostics
-
-
-def executed_trips(
-    executed: ExecutionResult, function: Function, cfg: ControlFlowGraph, forest: LoopForest
-) -> dict[int, float]:
-    """Executions of each loop's body per entry, by loop, as far as the execution came to them."""
-    found = {}
-    for info in executed.loops:
-        if info.function == function.name:
-            ahead = _tested_first(cfg, forest.loops[info.loop])
-            found[info.loop] = max(info.mean - 1 if ahead else info.mean, 0.0)
-    return found
-
-
-def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
-    """Whether the loop is left from its header, before its body: one header run more than trips."""
-    latches = {latch for latch, _ in loop.back_edges}
-    leaves = any(after not in loop.blocks for after in cfg.blocks[loop.header].successors)
-    return leaves and loop.header not in latches
 
 
 def accesses(

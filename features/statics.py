@@ -14,7 +14,7 @@ from wattcast.features.errors import Diagnostic, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.loops import LoopForest, natural_loops
+from wattcast.features.loops import LoopForest, natural_loops, reachable
 from wattcast.features.ptx import ir
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.register_view import Step, View, bit_set, machine_view
@@ -366,34 +366,18 @@ def static_shared_bytes(module: ir.Module, function: ir.Function) -> int:
     ):
         return 0
     used: dict[tuple[str, str], ir.Variable] = {}
-    seen = {function.name}
-    waiting = [function]
-    while waiting:
+    reached = list(reachable(module, function).values())
+    if any(_is_indirect_call(one) for each in reached for one in each.body.instructions):
+        reached += [each for each in module.functions if not each.is_entry and not each.declaration]
+    for each in reached:
         checkpoint()
-        current = waiting.pop()
-        body = current.body
-        own = {item.name: item for item in body.variables if _is_static_shared(item)}
-        used |= {(current.name, name): item for name, item in own.items()}
-        names: set[str] = set()
-        indirect = False
-        for instruction in body.instructions:
-            for part in (part for operand in instruction.operands for part in ir.parts(operand)):
-                named = part.base if isinstance(part, ir.Address) else part
-                if isinstance(named, ir.Symbol):
-                    names.add(named.name)
-            indirect = indirect or _is_indirect_call(instruction)
-        for name in names:
-            if name in outside and name not in own:
-                used["", name] = outside[name]
-        reached = (
-            [item for item in module.functions if not item.is_entry]
-            if indirect
-            else [found for name in names if (found := module.function(name)) is not None]
-        )
-        for callee in reached:
-            if callee.name not in seen and not callee.declaration:
-                seen.add(callee.name)
-                waiting.append(callee)
+        own = {item.name: item for item in each.body.variables if _is_static_shared(item)}
+        used |= {(each.name, name): item for name, item in own.items()}
+        operands = (operand for one in each.body.instructions for operand in one.operands)
+        parts = (part for operand in operands for part in ir.parts(operand))
+        named = (part.base if isinstance(part, ir.Address) else part for part in parts)
+        names = {symbol.name for symbol in named if isinstance(symbol, ir.Symbol)}
+        used |= {("", name): outside[name] for name in (names - own.keys()) & outside.keys()}
     total = 0
     for item in sorted(used.values(), key=lambda item: -item.align):
         align = max(item.align, 1)

@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from wattcast.features.attached import attached
-from wattcast.features.dataflow import closure
 from wattcast.features.errors import Diagnostic, LaunchError
 from wattcast.features.execution import spaces
 from wattcast.features.execution.program import GlobalVariable, Program
@@ -36,6 +35,7 @@ from wattcast.features.execution.spaces import (
 )
 from wattcast.features.execution.values import TYPES, DType
 from wattcast.features.launch import Argument, Launch, PointerHint
+from wattcast.features.loops import deciding
 from wattcast.features.ptx import ir
 
 MOST_ASSUMED = 1024
@@ -57,76 +57,42 @@ class Bound:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def _given(launch: Launch, index: int, parameter: ir.Parameter) -> Argument | None:
-    for key in (parameter.name, str(index)):
-        if key in launch.arguments:
-            return launch.arguments[key]
-    return None
+def given(kernel: ir.Function, described: Collection[str], launch: Launch) -> dict[str, Argument]:
+    """Arguments by name, of parameters and of ``described`` variables. Raises LaunchError for one
+    that the kernel does not have."""
+    names = [parameter.name for parameter in kernel.parameters]
+    found = launch.by_name(names)
+    for key in found:
+        if key not in names and key not in described:
+            others = f"; variables: {', '.join(described)}" if described else ""
+            raise LaunchError(
+                f"no parameter {key!r}; {kernel.demangled} has {len(names)}: "
+                f"{', '.join(names) or 'none'}{others}",
+                field="arguments",
+            )
+    return found
 
 
-class _Origins:
-    """Which axes and parameters each register is computed from (flow-insensitive)."""
-
-    def __init__(self, kernel: ir.Function) -> None:
-        parameters = {p.name for p in kernel.parameters}
-        direct: dict[str, set[str]] = {}
-        sources: dict[str, list[str]] = {}
-        self.comparisons: list[tuple[set[str], set[str]]] = []
-        compared: list[tuple[ir.Operand, ...]] = []
-        for one in kernel.body.instructions:
-            base = one.base
-            if len(one.operands) < (3 if base == "setp" else 2):
-                continue  # not an instruction: it is reported where it would run
-            if base == "ld":
-                place = ir.place_of(one.operands[1])
-                if place is not None and place[0] in parameters:
-                    for name in registers(one.operands[:1]):
-                        direct.setdefault(name, set()).add(place[0])
-                continue
-            if base == "setp":
-                compared.append(one.operands)
-                continue
-            for target in registers(one.operands[:1]):
-                sources.setdefault(target, []).extend(registers(one.operands[1:]))
-                for operand in one.operands[1:]:
-                    if isinstance(operand, ir.Special):
-                        head, _, axis = operand.name.partition(".")
-                        if head in ("%tid", "%ctaid") and axis:
-                            direct.setdefault(target, set()).add(f"%{axis}")
-        self._direct = direct
-        self._sources = sources
-        self._found: dict[str, frozenset[str]] = {}
-        for operands in compared:
-            left, right = (set[str](), set[str]())
-            for side, operand in ((left, operands[1]), (right, operands[2])):
-                for name in registers((operand,)):
-                    side |= self.of(name)
-            self.comparisons.append((left, right))
-
-    def of(self, name: str) -> frozenset[str]:
-        found = self._found.get(name)
-        if found is not None:
-            return found
-        behind = closure((name,), lambda register: self._sources.get(register, ()))
-        self._found[name] = frozenset().union(*(self._direct.get(each, ()) for each in behind))
-        return self._found[name]
-
-    def axes_compared_with(self, parameter: str) -> list[frozenset[str]]:
-        """Axes of thread indices, for every comparison of one with a parameter."""
-        found = []
-        for left, right in self.comparisons:
-            for mine, other in ((left, right), (right, left)):
-                if parameter in mine and not any(n.startswith("%") for n in mine):
-                    found.append(frozenset(n for n in other if n.startswith("%")))
-        return [axes for axes in found if axes]
+@attached
+def _compared_axes(kernel: ir.Function) -> dict[str, list[frozenset[str]]]:
+    """By parameter: axes of the thread indices that it is compared with, for every comparison."""
+    found: dict[str, list[frozenset[str]]] = {}
+    for one in kernel.body.instructions:
+        if one.base != "setp" or len(one.operands) < 3:
+            continue
+        left, right = (deciding(kernel).of(*registers((each,))) for each in one.operands[1:3])
+        for mine, other in ((left, right), (right, left)):
+            for name in mine.arguments if other.axes and not mine.axes else ():
+                found.setdefault(name, []).append(other.axes)
+    return found
 
 
 def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int:
-    extent = {f"%{a}": launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
-    compared = _origins_of(kernel).axes_compared_with(parameter)
+    extent = {a: launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
+    compared = _compared_axes(kernel).get(parameter)
     if compared:
         return max(math.prod(extent[axis] for axis in axes) for axes in compared)
-    return min(extent["%x"], MOST_ASSUMED)
+    return min(extent["x"], MOST_ASSUMED)
 
 
 def assumed_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int | None:
@@ -147,11 +113,6 @@ def _integers(kernel: ir.Function) -> dict[str, int]:
         if dtype is not None and dtype.kind != "f" and dtype.itemsize == parameter.bytes
         and not _used_as_float(kernel, parameter.name)
     }  # fmt: skip
-
-
-@attached
-def _origins_of(kernel: ir.Function) -> _Origins:
-    return _Origins(kernel)
 
 
 @attached
@@ -231,33 +192,25 @@ def bind(program: Program, launch: Launch, seed: int) -> Bound:
         diagnostics.append(Diagnostic("argument_assumed", what, program.kernel.line))
 
     parameters = program.kernel.parameters
-    names = {p.name for p in parameters} | {str(i) for i in range(len(parameters))}
     described = program.filled_by_host()
-    for key in launch.arguments:
-        if key not in names and key not in described:
-            others = f"; variables: {', '.join(described)}" if described else ""
-            raise LaunchError(
-                f"no parameter {key!r}; {program.kernel.demangled} has "
-                f"{len(parameters)}: {', '.join(p.name for p in parameters) or 'none'}{others}",
-                field="arguments",
-            )
+    arguments = given(program.kernel, described, launch)
     size = max([program.parameters[p.name] + p.bytes for p in parameters], default=0)
     packed = bytearray(size)
     regions: list[object] = []
     pointing = pointers(program.kernel)
     next_base = GLOBAL_BASE
-    for index, parameter in enumerate(parameters):
-        given = _given(launch, index, parameter)
+    for parameter in parameters:
+        told = arguments.get(parameter.name)
         start = program.parameters[parameter.name]
         places = sorted(place for name, place in pointing if name == parameter.name)
-        hint = given if isinstance(given, PointerHint) else None
+        hint = told if isinstance(told, PointerHint) else None
         if not places and (hint is not None or _is_tensor_map(program.kernel, parameter)):
             places = [0]
-        address = bool(places) and given != 0
-        if isinstance(given, int | float) and not (
-            address and (parameter.is_pointer or abs(given) >= LEAST_ADDRESS)
+        address = bool(places) and told != 0
+        if isinstance(told, int | float) and not (
+            address and (parameter.is_pointer or abs(told) >= LEAST_ADDRESS)
         ):
-            packed[start : start + parameter.bytes] = _pack(given, parameter)
+            packed[start : start + parameter.bytes] = _pack(told, parameter)
             continue
         if places:
             for place in places:
@@ -267,13 +220,13 @@ def bind(program: Program, launch: Launch, seed: int) -> Bound:
                 )
                 packed[start + place : start + place + 8] = next_base.to_bytes(8, "little")
                 next_base += SPAN
-            if given is None:
+            if told is None:
                 assume(
                     f"pointer {parameter.name} gets a synthetic buffer of pseudo-random data "
                     f"({launch.threads} elements where an index is needed)"
                 )
             continue
-        if given is not None:
+        if told is not None:
             raise LaunchError(f"{parameter.name} is not a pointer", field="arguments")
         if parameter.type in ("texref", "samplerref", "surfref"):
             continue
@@ -296,13 +249,13 @@ def bind(program: Program, launch: Launch, seed: int) -> Bound:
                                    None, launch.threads, seed + 99))  # fmt: skip
     for name, placed in program.globals.items():
         if name in described:
-            given = launch.arguments.get(name)
-            if given is not None and not isinstance(given, PointerHint):
+            told = arguments.get(name)
+            if told is not None and not isinstance(told, PointerHint):
                 raise LaunchError(
                     f"{name} is a variable: tell its elements and values", field="arguments"
                 )
-            regions.append(_described(placed, given, launch.threads, seed + len(regions)))
-            if given is None:
+            regions.append(_described(placed, told, launch.threads, seed + len(regions)))
+            if told is None:
                 assume(f"variable {name}, which the host fills, gets pseudo-random data")
             continue
         data = initial_bytes(placed.variable, program.address_of)

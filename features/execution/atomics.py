@@ -68,24 +68,6 @@ def combine(
     order = np.argsort(group_of, kind="stable")
     sorted_groups = group_of[order]
     starts = np.flatnonzero(changes(sorted_groups))
-    if name == "exch" or (name == "add" and current.dtype.kind != "f"):
-        values = b[order]
-        old_sorted = np.empty_like(values)
-        if name == "exch":
-            old_sorted[1:] = values[:-1]
-            old_sorted[starts] = current[sorted_groups[starts]]
-        else:
-            running = np.cumsum(values, dtype=values.dtype)
-            before = running - values
-            lengths = np.diff(np.r_[starts, values.size])
-            base = np.repeat(before[starts], lengths)
-            old_sorted = current[sorted_groups] + (before - base)
-        ends = np.r_[starts[1:], values.size] - 1
-        last = values[ends] if name == "exch" else old_sorted[ends] + values[ends]
-        cells[sorted_groups[ends]] = last
-        old = np.empty_like(values)
-        old[order] = old_sorted
-        return cells, old
     lengths = np.diff(np.r_[starts, group_of.size])
     if starts.size < int(lengths.max()):
         return _by_cell(name, cells, sorted_groups[starts], starts, lengths, order, b, c)
@@ -117,8 +99,11 @@ def _by_cell(
         threads = order[start : start + length]
         values = b[threads]
         if name in _UFUNCS:
-            running = _UFUNCS[name].accumulate(np.concatenate([cells[target : target + 1], values]))
+            several = np.concatenate([cells[target : target + 1], values])
+            running = _UFUNCS[name].accumulate(several, dtype=cells.dtype)
             found, last = running[:-1], running[-1]
+        elif name == "exch":
+            found, last = np.concatenate([cells[target : target + 1], values[:-1]]), values[-1]
         else:
             swap = None if c is None else c[threads]
             found, last = _one_by_one(name, cells[target], values, swap)

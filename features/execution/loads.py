@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -159,95 +160,62 @@ def _split(stored: dict[int, Array], start: int) -> None:
 
 # --- loads and stores ----------------------------------------------------------------------------
 
-Read = Callable[[Offsets, Group], list[Array]]
+Act = Callable[..., Any]
 
 
-def reader(site: access.Site, dtype: DType, count: int, *, idle: bool = False) -> Read:
-    """Reads and counts ``count`` consecutive values in the site's space; ``idle``: only counts."""
-    width = dtype.itemsize * count
-    from_global = access.touch_global if idle else access.read_global
-    from_private = access.touch_private if idle else access.read_private
+def by_space(site: access.Site, width: int, private: Act, far: Act) -> Act:
+    """An access of ``width`` bytes a lane: counted in the site's space and done there, by
+    ``private`` in shared and local memory, by ``far`` elsewhere (``access``). It takes addresses,
+    the group, and what follows these in both."""
 
-    def read_shared(where: Offsets, group: Group) -> list[Array]:
+    def shared(where: Offsets, group: Group, *values: Any) -> Any:
         machine = group.machine
         machine.tallies[site.number].count_shared(where, max(width, site.width), group)
-        return from_private(site, machine.shared, where, group, dtype, count)
+        return private(site, machine.shared, where, group, *values)
 
-    def read_local(where: Offsets, group: Group) -> list[Array]:
+    def local(where: Offsets, group: Group, *values: Any) -> Any:
         machine = group.machine
         machine.tallies[site.number].count_local(where, width, group)
-        return from_private(site, machine.local, where, group, dtype, count)
+        return private(site, machine.local, where, group, *values)
 
-    def read_constant(where: Offsets, group: Group) -> list[Array]:
+    def constant(where: Offsets, group: Group, *values: Any) -> Any:
         tally = group.machine.tallies[site.number]
         tally.count_constant(where, group)
-        return from_global(site, tally, where, group, dtype, count)
+        return far(site, tally, where, group, *values)
 
-    def read_memory(where: Offsets, group: Group) -> list[Array]:
+    def memory(where: Offsets, group: Group, *values: Any) -> Any:
         tally = group.machine.tallies[site.number]
         tally.count_global(where, group, width if site.loads else 0)
-        return from_global(site, tally, where, group, dtype, count)
+        return far(site, tally, where, group, *values)
 
-    def read_generic(where: Offsets, group: Group) -> list[Array]:
-        parts = by_window(where, group)
-        if len(parts) == 1:
-            return spaces[parts[0][0]](access.in_window(where), group)
-        out = [np.zeros(group.machine.count, dtype=dtype) for _ in range(count)]
-        for window, part in parts:
-            for total, piece in zip(
-                out, spaces[window](access.in_window(where), part), strict=True
-            ):
+    def generic(where: Offsets, group: Group, *values: Any) -> Any:
+        inside = access.in_window(where)
+        parts = [
+            (part, windows[window](inside, part, *values))
+            for window, part in by_window(where, group)
+        ]
+        first = parts[0][1]
+        if len(parts) == 1 or first is None:
+            return first
+        out = [np.zeros(group.machine.count, dtype=each.dtype) for each in first]
+        for part, found in parts:
+            for total, piece in zip(out, found, strict=True):
                 np.copyto(total, piece, where=part.mask)
         return out
 
-    spaces: dict[int, Read] = {
-        0: read_memory,
-        access.SHARED_WINDOW: read_shared,
-        access.LOCAL_WINDOW: read_local,
-    }
-    named: dict[str, Read] = {
-        "shared": read_shared,
-        "local": read_local,
-        "const": read_constant,
-        "param": read_constant,
-        "global": read_memory,
-        "generic": read_generic,
-    }
-    return named[site.space]
-
-
-Write = Callable[[Offsets, Group, list[Array]], None]
-
-
-def writer(site: access.Site, width: int) -> Write:
-    """Writes and counts consecutive values in the site's space."""
-
-    def write_shared(where: Offsets, group: Group, values: list[Array]) -> None:
-        machine = group.machine
-        machine.tallies[site.number].count_shared(where, width, group)
-        access.write_private(site, machine.shared, where, group, values)
-
-    def write_local(where: Offsets, group: Group, values: list[Array]) -> None:
-        machine = group.machine
-        machine.tallies[site.number].count_local(where, width, group)
-        access.write_private(site, machine.local, where, group, values)
-
-    def write_memory(where: Offsets, group: Group, values: list[Array]) -> None:
-        tally = group.machine.tallies[site.number]
-        tally.count_global(where, group)
-        access.write_global(site, tally, where, group, values)
-
-    def write_generic(where: Offsets, group: Group, values: list[Array]) -> None:
-        for window, part in by_window(where, group):
-            spaces[window](access.in_window(where), part, values)
-
-    spaces: dict[int, Write] = {
-        0: write_memory, access.SHARED_WINDOW: write_shared, access.LOCAL_WINDOW: write_local,
+    windows = {0: memory, access.SHARED_WINDOW: shared, access.LOCAL_WINDOW: local}
+    named = {
+        "shared": shared, "local": local, "const": constant, "param": constant, "generic": generic,
     }  # fmt: skip
-    named: dict[str, Write] = {
-        "shared": write_shared, "local": write_local, "generic": write_generic,
-    }  # fmt: skip
-    return named.get(site.space, write_memory)
+    return named.get(site.space, memory)
+
+
+def reader(site: access.Site, dtype: DType, count: int, *, idle: bool = False) -> Act:
+    """Counts and reads ``count`` consecutive values; ``idle``: only counts."""
+    private = access.touch_private if idle else access.read_private
+    far = access.touch_global if idle else access.read_global
+    act = by_space(site, dtype.itemsize * count, private, far)
+    return lambda where, group: act(where, group, dtype, count)
 
 
 def by_window(where: Offsets, group: Group) -> list[tuple[int, Group]]:
@@ -350,7 +318,7 @@ def save(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
             touch(addresses(frame, slot, offset), group)
 
         return counted
-    write = writer(site, dtype.itemsize * count)
+    write = by_space(site, site.width, access.write_private, access.write_global)
 
     def handler(frame: Frame, group: Group) -> None:
         if whole:

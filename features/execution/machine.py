@@ -325,7 +325,7 @@ class Machine:
         """Go along an edge, counting loop trips; the key where the group goes on."""
         if edge is None:
             return key
-        self.trips.along(edge, group, self._frame, key)
+        self.trips.along(edge, group, key)
         if self.steady is None or group is not self._moving:
             return key
         start = self._marks.get(edge.loop)

@@ -7,13 +7,11 @@ order, then one ``finish`` that says where the threads go.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattcast.features.cfg import build_cfg
-from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
+from wattcast.features.cfg import BRANCHES, RETURNS, build_cfg
+from wattcast.features.dataflow import computed_from, definitions, reads, writes
 from wattcast.features.errors import Diagnostic
 from wattcast.features.execution import control, matrix, values
 from wattcast.features.execution.access import Site
@@ -38,14 +36,13 @@ from wattcast.features.execution.values import BOOL, U32, U64, constant
 from wattcast.features.execution.warp import is_collective, member_mask
 from wattcast.features.isa import classify
 from wattcast.features.launch import dim3
-from wattcast.features.loops import natural_loops
+from wattcast.features.loops import natural_loops, reachable
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
     from wattcast.features.execution.paths import Path
 
-_NAME = re.compile(r"[A-Za-z_$%][\w$]*")
-_ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
+_ENDS = RETURNS | BRANCHES | {"call"}
 
 
 @dataclass(slots=True)
@@ -87,10 +84,10 @@ class Program:
     # --- linking ---
 
     def _link(self) -> None:
-        reachable = self._reachable()
+        functions = reachable(self.module, self.kernel)
         base = 0
         for function in self.module.functions:
-            if function.name not in reachable or reachable[function.name] is not function:
+            if functions.get(function.name) is not function:
                 continue
             body = function.body
             cfg = build_cfg(body)
@@ -105,22 +102,6 @@ class Program:
             self.diagnostics += [*cfg.diagnostics, *forest.diagnostics]
         self.by_name = {linked.function.name: linked for linked in self.functions}
         self._place_variables()
-
-    def _reachable(self) -> dict[str, ir.Function]:
-        """Functions the kernel can call, itself included; walked without recursion."""
-        defined = {f.name: f for f in self.module.functions if not f.declaration}
-        defined[self.kernel.name] = self.kernel
-        # Tables of function pointers.
-        tables = [v.initializer for v in self.module.variables if v.initializer]
-        listed = (name for text in tables for name in _NAME.findall(text) if name in defined)
-
-        def called(name: str) -> Iterator[str]:
-            for one in defined[name].body.instructions:
-                if one.base in ("call", "mov"):
-                    symbols = (o.name for o in one.operands if isinstance(o, ir.Symbol))
-                    yield from (symbol for symbol in symbols if symbol in defined)
-
-        return {name: defined[name] for name in closure((self.kernel.name, *listed), called)}
 
     def _place_variables(self) -> None:
         used = self.used = {

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from wattcast.features.execution.values import U8, U32, U64, Array, DType
 from wattcast.features.integers import UNSIGNED
-from wattcast.features.launch import WARP_SIZE, PointerHint
+from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
 from wattcast.features.memory import distinct
 
 if TYPE_CHECKING:
@@ -300,46 +300,55 @@ def _squeezed(values: Array, dtype: DType) -> Array:
     return narrow[:1].copy() if (narrow == narrow[0]).all() else narrow
 
 
+def lane_values(launch: Launch, blocks: Offsets, name: str) -> Offsets | None:
+    """A special register (``tid.x``) in all lanes of some blocks, padded to whole warps: one value
+    if the launch's shape makes it the same in all; ``None`` if it is none that tells lanes apart.
+    """
+    head, _, axis = name.partition(".")
+    per_block = launch.warps_per_block * WARP_SIZE
+    if head in ("tid", "ctaid", "ntid", "nctaid"):
+        shape = launch.block if head in ("tid", "ntid") else launch.grid
+        place = "xyz".find(axis) if axis else -1
+        if head.startswith("n") or place < 0:
+            return np.array([shape[place] if place >= 0 else 0])
+        if shape[place] == 1:
+            return np.zeros(1, dtype=np.int64)
+        index = np.arange(per_block) if head == "tid" else blocks
+        part = index // math.prod(shape[:place])
+        part = part % shape[place] if place < 2 else part
+        if head == "tid":
+            return np.tile(part, blocks.size)
+        return part if blocks.size == 1 else np.repeat(part, per_block)
+    linear = np.tile(np.arange(per_block), blocks.size)
+    if head == "warpid":
+        return linear // WARP_SIZE
+    bit = np.int64(1) << linear % WARP_SIZE
+    table = {
+        "laneid": linear % WARP_SIZE, "lanemask_eq": bit, "lanemask_lt": bit - 1,
+        "lanemask_le": 2 * bit - 1, "lanemask_gt": 0xFFFFFFFF & ~(2 * bit - 1),
+        "lanemask_ge": 0xFFFFFFFF & ~(bit - 1),
+    }  # fmt: skip
+    return table.get(head)
+
+
 def special_values(machine: Machine, name: str) -> Array | None:
     """One value per thread (one for all where they agree); ``None`` if it is not known."""
     launch = machine.launch
-    text = name.removeprefix("%")
-    head, _, axis = text.partition(".")
+    blocks = np.array(machine.blocks, dtype=np.int64)
+    found = lane_values(launch, blocks, name.removeprefix("%"))
+    if found is not None:
+        return _squeezed(found, U32)
+    head, _, axis = name.removeprefix("%").partition(".")
     number = {"x": 0, "y": 1, "z": 2}.get(axis, 3)
-    linear = np.arange(machine.count, dtype=np.int64) % machine.per_block
-    block = np.repeat(np.array(machine.blocks, dtype=np.int64), machine.per_block)
-
-    def split(index: Array, dims: tuple[int, int, int]) -> Array:
-        if number == 3:
-            return np.zeros(1, dtype=np.int64)
-        below = int(np.prod(dims[:number]))
-        part = index // below
-        return part % dims[number] if number < 2 else part
+    block = np.repeat(blocks, machine.per_block)
+    place = (
+        block % launch.grid[0], block // launch.grid[0] % launch.grid[1],
+        block // (launch.grid[0] * launch.grid[1]), np.zeros(1, dtype=np.int64),
+    )  # fmt: skip
 
     def one(value: int) -> Array:
         return np.array([value], dtype=U32)
 
-    if head == "tid":
-        return _squeezed(split(linear, launch.block), U32)
-    if head == "ctaid":
-        return _squeezed(split(block, launch.grid), U32)
-    if head in ("ntid", "nctaid"):
-        dims = launch.block if head == "ntid" else launch.grid
-        return one(dims[number] if number < 3 else 0)
-    lane = linear % WARP_SIZE
-    if head == "laneid":
-        return lane.astype(U32)
-    if head.startswith("lanemask_"):
-        bit = np.uint64(1) << lane.astype(U64)
-        below, all_lanes = bit - np.uint64(1), np.uint64(0xFFFFFFFF)
-        table = {
-            "eq": bit, "lt": below, "le": below | bit,
-            "gt": all_lanes & ~(below | bit), "ge": all_lanes & ~below,
-        }  # fmt: skip
-        found = table.get(head.removeprefix("lanemask_"))
-        return None if found is None else found.astype(U32)
-    if head == "warpid":
-        return _squeezed(linear // WARP_SIZE, U32)
     if head == "smid":
         return _squeezed(block % machine.multiprocessors, U32)
     dynamic = machine.shared_bytes - machine.program.shared_bytes
@@ -352,19 +361,17 @@ def special_values(machine: Machine, name: str) -> Array | None:
         return one(fixed[head])
     cluster = machine.program.cluster
     if head == "clusterid":
-        return _squeezed(split(block, launch.grid) // (*cluster, 1)[number], U32)
+        return _squeezed(place[number] // (*cluster, 1)[number], U32)
     if head == "nclusterid":
         return one(launch.grid[number] // cluster[number] if number < 3 else 0)
     if head == "cluster_ctaid":
-        return _squeezed(split(block, launch.grid) % (*cluster, 1)[number], U32)
+        return _squeezed(place[number] % (*cluster, 1)[number], U32)
     if head in ("cluster_nctaid", "cluster_nctarank", "is_explicit_cluster"):
         whole = cluster[0] * cluster[1] * cluster[2]
         return one({"cluster_nctarank": whole, "is_explicit_cluster": whole > 1}.get(
             head, (*cluster, 0)[number]))  # fmt: skip
     if head == "cluster_ctarank":
-        wide, high, _ = launch.grid
-        place = (block % wide, block // wide % high, block // (wide * high))
-        x, y, z = (at % size for at, size in zip(place, cluster, strict=True))
+        x, y, z = (at % size for at, size in zip(place, cluster, strict=False))
         return _squeezed(x + cluster[0] * (y + cluster[1] * z), U32)
     if head in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
         return np.zeros(1, dtype=U64)

@@ -21,6 +21,7 @@ from wattcast.features.execution.program import Program
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.execution.tally import COUNTED, Hits
 from wattcast.features.launch import Launch
+from wattcast.features.loops import tested_first
 from wattcast.features.memory import LINE_BYTES, per_slot
 
 # What executing a kernel tells.
@@ -32,16 +33,17 @@ Floats = npt.NDArray[np.float64]
 class LoopTrips:
     """How often a loop's header was executed per entry, over the sampled threads.
 
-    ``back_edges`` counts coming round again (``mean`` less one per entry). ``entries`` are
-    thread entries of the whole launch. ``extrapolated``: iterations were skipped because
-    they repeat, or cut off where the budget ended. ``rough``: what they touched of memory is a
-    guess, as accesses do not move by whole sectors, or not evenly.
+    ``count`` is that of the loop's body as the programmer sees it, one less where the test comes
+    first. ``entries`` are thread entries of the whole launch. ``extrapolated``: iterations were
+    skipped because they repeat, or cut off where the budget ended. ``rough``: what they touched of
+    memory is a guess, as accesses do not move by whole sectors, or not evenly.
     """
 
     function: str
     loop: int
     label: str | None
     line: int
+    count: float
     mean: float
     lowest: int
     highest: int
@@ -79,10 +81,12 @@ class ExecutionResult:
     sampling: SamplingInfo
     diagnostics: tuple[Diagnostic, ...]
     shared_bytes: int
-    lower_bounds: bool = False
-    """Cut short outside any loop whose counts could be scaled: what lies behind is missing."""
     carried_out: Mapping[str, Floats] = field(default_factory=dict)
     """By function: executions of each instruction by warps that were really carried out."""
+
+    def trips(self, function: str) -> dict[int, float]:
+        """Executions of each loop's body per entry, by loop, as far as the execution came."""
+        return {info.loop: info.count for info in self.loops if info.function == function}
 
 
 Integers = npt.NDArray[np.int64]
@@ -251,11 +255,12 @@ def _loops(program: Program, machine: Machine, plan: SamplingPlan) -> tuple[Loop
         if not entered:
             continue
         count.settle(None)
+        mean = plan.total(count.rounds) / entered
         found.append(
             LoopTrips(
                 linked.function.name, loop.index, loop.label, loop.line,
-                plan.total(count.rounds) / entered, int(count.lowest), count.highest, entered,
-                count.extrapolated or not machine.finished, count.rough,
+                max(mean - tested_first(linked.cfg, loop), 0.0), mean, int(count.lowest),
+                count.highest, entered, count.extrapolated or not machine.finished, count.rough,
             )
         )  # fmt: skip
     return tuple(found)

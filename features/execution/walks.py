@@ -25,6 +25,7 @@ from wattcast.features.execution.values import (
     Group,
     as_type,
 )
+from wattcast.features.isa import classify
 from wattcast.features.memory import SECTOR_SHIFT
 from wattcast.features.ptx import ir
 
@@ -34,13 +35,7 @@ if TYPE_CHECKING:
 
 MOST_WALKED, MOST_WALK_UNITS = 64, 8_000_000
 """Skipped iterations whose addresses are computed one by one, and units of work they may cost."""
-# Instructions whose results the simulated slice cannot know: memory, other threads, time.
-_IMPURE = frozenset(
-    {
-        "ld", "ldu", "atom", "red", "shfl", "vote", "match", "redux", "activemask", "elect", "tex",
-        "tld4", "suld", "call", "mma", "wmma", "ldmatrix", "bar", "barrier", "mbarrier", "sured",
-    }
-)  # fmt: skip
+_PURE = frozenset({"fma", "fp32", "fp64", "fp16", "int", "sfu"})
 _LINEAR = frozenset({"mov", "add", "sub", "mul", "mad", "shl", "cvt", "cvta"})
 
 
@@ -132,7 +127,10 @@ def gather_slice(wanted: set[str], definitions: dict[str, list[ir.Instruction]])
     waiting = list(wanted)
     while waiting:
         for one in definitions.get(waiting.pop(), ()):
-            if one.base in _IMPURE and not one.opcode.startswith("ld.param"):
+            facts = classify(one.opcode)
+            # The simulated slice cannot know memory, other threads and time.
+            pure = facts.category in ("compute", "move", "convert") and facts.pipe in _PURE
+            if not pure and facts.space != "param":
                 return False
             if any(isinstance(o, ir.Special) and "clock" in o.name for o in one.operands):
                 return False

@@ -13,6 +13,7 @@ import numpy as np
 
 from wattcast.features.attached import attached
 from wattcast.features.errors import NONSENSE, LaunchError, checkpoint
+from wattcast.features.execution.arguments import given, pointers
 from wattcast.features.integers import wrap
 from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
 from wattcast.features.loops import calls_in
@@ -177,25 +178,8 @@ class Arguments:
 
     def __init__(self, made: Scheme, launch: Launch, module: Module) -> None:
         self.scheme = made
-        parameters = made.function.parameters
-        names = {p.name: index for index, p in enumerate(parameters)}
-        self.given: dict[str, int | float | PointerHint] = {}
-        self.bytes = {p.name: p.bytes for p in parameters}
-        for key, value in launch.arguments.items():
-            name = key
-            if key not in names and key.isdecimal() and int(key) < len(parameters):
-                name = parameters[int(key)].name
-            variables = [variable.name for variable in filled_by_host(module)]
-            if name in variables:
-                continue
-            if name not in names:
-                others = f"; variables: {', '.join(variables)}" if variables else ""
-                raise LaunchError(
-                    f"no parameter {key!r}; {made.function.demangled} has {len(parameters)}: "
-                    f"{', '.join(names) or 'none'}{others}",
-                    field="arguments",
-                )
-            self.given[name] = value
+        self.bytes = {p.name: p.bytes for p in made.function.parameters}
+        self.given = given(made.function, [v.name for v in filled_by_host(module)], launch)
 
     def constant(self, name: str, offset: int, bits: int) -> int | None:
         """A parameter's value if it is a given integer."""
@@ -210,8 +194,8 @@ class Arguments:
         if known is not None:
             return known
         value = self.given.get(name)
-        pointer = isinstance(value, PointerHint) or (value is None and name in self.scheme.pointers)
-        if pointer and bits == 64:
+        pointing = value is None and (name, offset) in pointers(self.scheme.function)
+        if (pointing or isinstance(value, PointerHint)) and bits == 64:
             label = f"{name}+{offset}" if offset else name
             return Val(0, 0, 0, None, label)
         if value is None:

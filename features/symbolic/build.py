@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import build_cfg
-from wattcast.features.dataflow import NO_DESTINATION
+from wattcast.features.dataflow import flow
 from wattcast.features.errors import checkpoint
 from wattcast.features.isa import TILES, OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
@@ -19,8 +19,6 @@ from wattcast.features.symbolic.scheme import (
     Ending,
     Phi,
     Scheme,
-    counted_from,
-    destinations,
     reason_of,
     register_bits,
     spread_loops,
@@ -43,6 +41,7 @@ class _Builder:
         self.function = function
         body = function.body
         self.body = body
+        self.writes = flow(body).writes
         self.cfg = build_cfg(body)
         self.forest = natural_loops(self.cfg)
         count = len(body.instructions)
@@ -56,7 +55,6 @@ class _Builder:
         self.phis: dict[Node, Phi] = {}
         self.loop_phis: dict[int, list[Phi]] = {}
         self.exits: dict[int, dict[Node, None]] = {}
-        self.pointers: set[str] = set()
         self.nested = self._nested()
         self.windows = any(o.opcode.startswith(_INTO_WINDOWS) for o in body.instructions)
         self.block = 0
@@ -69,8 +67,8 @@ class _Builder:
     def _written_often(self) -> set[str]:
         once: set[str] = set()
         often: set[str] = set()
-        for one in self.body.instructions:
-            for name in destinations(one):
+        for one, names in zip(self.body.instructions, self.writes, strict=True):
+            for name in names:
                 if name in once or one.predicate is not None:
                     often.add(name)
                 once.add(name)
@@ -81,7 +79,7 @@ class _Builder:
         loops = self.forest.loops
         found = [1 << loop.index for loop in loops]
         for loop in sorted(loops, key=lambda one: -one.depth):
-            if loop.parent is not None:
+            if loop.parent >= 0:
                 found[loop.parent] |= found[loop.index]
         return found
 
@@ -116,7 +114,7 @@ class _Builder:
     def special(self, name: str) -> Node:
         text = name.removeprefix("%")
         if text.partition(".")[0] in ("tid", "ctaid", "ntid", "nctaid") or text in (
-            "laneid", "warpid", "nwarpid", "lanemask_eq", "lanemask_lt", "lanemask_le",
+            "laneid", "warpid", "lanemask_eq", "lanemask_lt", "lanemask_le",
             "lanemask_gt", "lanemask_ge",
         ):  # fmt: skip
             return self.graph.leaf("special", 32, text)
@@ -156,9 +154,9 @@ class _Builder:
         floor = loops[target].depth if target >= 0 else 0
         while source >= 0 and node.loops:
             loop = loops[source]
-            if loop.depth <= floor and self._around(source, target):
+            if loop.depth <= floor and self.nested[source] >> target & 1:
                 break
-            around = loop.parent if loop.parent is not None else -1
+            around = loop.parent
             if not node.loops & self.nested[source]:
                 source = around  # nothing in it comes from this loop
                 continue
@@ -172,14 +170,6 @@ class _Builder:
                 node.varies &= ~own
             source = around
         return node
-
-    def _around(self, outer: int, inner: int) -> bool:
-        loops = self.forest.loops
-        depth = loops[outer].depth
-        while inner >= 0 and loops[inner].depth > depth:
-            parent = loops[inner].parent
-            inner = parent if parent is not None else -1
-        return inner == outer
 
     # --- the walk ---
 
@@ -216,19 +206,18 @@ class _Builder:
             for ending in endings:
                 ending.condition = lost if ending.condition is not None else None
             accesses = [[] for _ in blocks]
-        self.pointers |= counted_from(accesses, self.phis)
         return Scheme(
             self.function, cfg, forest, self.graph, endings, accesses, guards, self.phis,
-            self.loop_phis, self.parameters, self.pointers, self.exits,
+            self.loop_phis, self.parameters, self.exits,
         )  # fmt: skip
 
     def _redefined(self) -> dict[int, set[str]]:
         """Registers written in each loop, its inner loops included."""
         found: dict[int, set[str]] = {}
-        for one in self.body.instructions:
-            for name in destinations(one):
+        for position, names in enumerate(self.writes):
+            for name in names:
                 if name in self.multiple:
-                    for loop in self.forest.around(self.cfg.block_of[one.position]):
+                    for loop in self.forest.around(self.cfg.block_of[position]):
                         found.setdefault(loop, set()).add(name)
         return found
 
@@ -267,8 +256,7 @@ class _Builder:
         innermost = self.forest.innermost
         here = innermost[index]
         if index in self.headers:
-            parent = self.forest.loops[here].parent
-            here = parent if parent is not None else -1
+            here = self.forest.loops[here].parent
         environments = []
         for p in forward:
             environment = after[p] or {}
@@ -316,10 +304,7 @@ class _Builder:
         facts = classify(one.opcode)
         if facts.accesses_memory or facts.category == "unknown":
             self._access(one, facts, accesses)
-        base = one.base
-        if base in NO_DESTINATION and base not in ("call", "bar", "barrier"):
-            return
-        names = destinations(one)
+        names = self.writes[one.position]
         if not names:
             return
         make = translator(one.opcode)
@@ -329,8 +314,6 @@ class _Builder:
         except (IndexError, ValueError):
             # Fewer operands than the opcode has: no such instruction, so nothing is known.
             node = None
-        if base == "cvta" and node is not None and node.op == "param":
-            self.pointers.add(node.value[0])
         for name in names:
             value = self.written.get(ir.Register(name)) if self.written else node
             if value is None:
@@ -368,8 +351,6 @@ class _Builder:
                 node = self.register(place.base.name)
                 address = self.coerced(node, 64) if node.bits < 64 else node
                 offset = place.offset
-                if address.op == "param":
-                    self.pointers.add(address.value[0])
             if address.op == "add" and address.args[1].op == "const":
                 offset += address.args[1].value
                 address = address.args[0]

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.attached import attached
+from wattcast.features.execution.spaces import lane_values
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.symbolic.arith import (
     Arithmetic,
@@ -25,6 +26,7 @@ from wattcast.features.symbolic.arith import (
     Value,
     as_val,
     inverted,
+    limits,
 )
 from wattcast.features.symbolic.each import (
     NUMBER,
@@ -91,54 +93,21 @@ class _OneLaunch:
     """The lanes of one launch."""
 
     def __init__(self, launch: Launch, blocks: npt.NDArray[np.int64]) -> None:
-        self.launch = launch
-        self.blocks = blocks
-        self.per_block = launch.warps_per_block * WARP_SIZE
-        self.count = blocks.size * self.per_block
-        self.thread = np.arange(self.per_block, dtype=np.int64)
-        self.living = self._in_all(self.thread < launch.threads_per_block)
-
-    def _in_all(self, inside: Array) -> Array:
-        """What is so in one block, for all blocks."""
-        return np.broadcast_to(inside, (self.blocks.size, inside.size)).flatten()
+        self.launch, self.blocks = launch, blocks
+        thread = np.arange(launch.warps_per_block * WARP_SIZE)
+        self.living = np.tile(thread < launch.threads_per_block, blocks.size)
+        self.count = self.living.size
 
     def special(self, name: str) -> Value:
         """A special register's value."""
-        head, _, axis = name.partition(".")
-        place = "xyz".find(axis) if axis else -1
-        launch = self.launch
-        if head in ("ntid", "nctaid"):
-            return (launch.block if head == "ntid" else launch.grid)[place] if place >= 0 else 0
-        if head in ("tid", "ctaid"):
-            shape = launch.block if head == "tid" else launch.grid
-            if place < 0 or shape[place] == 1:
-                return 0
-            below = int(np.prod(shape[:place], dtype=np.int64))
-            if head == "tid":
-                inside = self.thread // below
-                base = self._in_all(inside % shape[place] if place < 2 else inside)
-            else:
-                block = self.blocks // below
-                block = block % shape[place] if place < 2 else block
-                if self.blocks.size == 1:
-                    return int(block[0])
-                base = np.repeat(block, self.per_block)
-            return Val(base, 0, int(base.max()))
-        lane = self._in_all(self.thread % WARP_SIZE)
-        if head == "laneid":
-            return Val(lane, 0, WARP_SIZE - 1)
-        if head == "warpid":
-            return Val(self._in_all(self.thread // WARP_SIZE), 0, launch.warps_per_block - 1)
-        if head == "nwarpid":
-            return launch.warps_per_block
-        equal = np.int64(1) << lane
-        table = {
-            "lanemask_eq": equal, "lanemask_lt": equal - 1, "lanemask_le": 2 * equal - 1,
-            "lanemask_gt": 0xFFFFFFFF & ~(2 * equal - 1), "lanemask_ge": 0xFFFFFFFF & ~(equal - 1),
-        }  # fmt: skip
-        if name in table:
-            return Val(table[name].astype(np.int32).astype(np.int64), -(1 << 31), (1 << 31) - 1)
-        return Missing(f"%{name} is known only at run time", 0)
+        found = lane_values(self.launch, self.blocks, name)
+        if found is None:
+            return Missing(f"%{name} is known only at run time", 0)
+        if found.size == 1:
+            return int(found[0])
+        if name.startswith("lanemask"):
+            return Val(found.astype(np.int32).astype(np.int64), *limits(32))
+        return Val(found, 0, int(found.max()))
 
 
 Mask = npt.NDArray[np.bool_]

@@ -16,7 +16,7 @@ from math import gcd, prod
 from operator import mul
 
 from wattcast.features.attached import attached
-from wattcast.features.counts import ReuseCurve, Sharing, Stream
+from wattcast.features.counts import ReuseCurve, Sharing, Stream, Traffic
 from wattcast.features.execution.footprints import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
@@ -175,11 +175,11 @@ class _Measured:
         return inside * min(1.0, self.share + (1 - self.share) * window / self.points[-1][0])
 
 
-def streams(
+def traffic(
     module: Module, function: Function, launch: Launch, result: SymbolicResult, row: int = 0
-) -> tuple[tuple[Stream, ...], float, bool]:
-    """What the launch does to each buffer, a block's requests to global memory, and whether no
-    cache matters: nothing is touched again that one may have dropped. ``row``: see ``row_of``.
+) -> Traffic:
+    """What the launch does to each buffer; exact where no cache matters: nothing is touched again
+    that one may have dropped. ``row``: see ``row_of``.
 
     Raises AnalysisError for an access whose address is no sum of multiples.
     """
@@ -193,8 +193,17 @@ def streams(
     for group in groups:
         by_origin.setdefault(group.form.origin, []).append(_Measured(known, group))
     found = [_stream(known, name, members, arguments) for name, members in by_origin.items()]
-    exact = not _others(made) and all(m.once for ms in by_origin.values() for m in ms)
-    return tuple(found), known.whole, exact and all(_apart(one.sharing) for one in found)
+    once = not _others(made) and all(m.once for ms in by_origin.values() for m in ms)
+    return Traffic(
+        sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found),
+        sum(s.store_sectors + s.atomic_sectors for s in found),
+        sum(stream.distinct_sectors for stream in found),
+        launch.blocks,
+        known.whole,
+        tuple(found),
+        known.launch.grid,
+        once and all(_apart(one.sharing) for one in found),
+    )
 
 
 def _apart(sharing: Sharing) -> bool:

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import dominators, post_dominators
+from wattcast.features.execution.context import is_barrier
+from wattcast.features.execution.warp import is_collective, member_mask
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import calls_in
 from wattcast.features.ptx.ir import Immediate, Instruction
@@ -27,10 +29,6 @@ from wattcast.features.values import Node
 Mask = npt.NDArray[np.bool_]
 
 ALL_LANES = 0xFFFFFFFF
-
-COLLECTIVE = ("shfl.sync", "vote.sync", "match", "redux", "elect", "ldmatrix", "stmatrix", "mma",
-              "wmma", "bar.warp")  # fmt: skip
-"""Opcodes at which lanes of a warp wait for each other (PTX ISA 9.0, 9.7.9.8, 9.7.13)."""
 
 
 class Order(NamedTuple):
@@ -70,34 +68,23 @@ def order_of(scheme: Scheme) -> Order:
 
 def _in_one_piece(scheme: Scheme) -> bool:
     """Walking the text, loops open and close like brackets."""
-    forest = scheme.forest
-    open_until: list[tuple[int, int]] = []  # loop, its latch
-    headers = {loop.header: loop for loop in forest.loops}
-    for block in range(len(scheme.cfg.blocks)):
-        while open_until and block > open_until[-1][1]:
-            open_until.pop()
-        loop = headers.get(block)
-        if loop is not None:
-            open_until.append((loop.index, loop.back_edges[0][0]))
-        inside = open_until[-1][0] if open_until else -1
-        if forest.innermost[block] != inside and block in scheme.cfg.reachable:
-            return False
-    return True
+    reachable = scheme.cfg.reachable
+    return all(
+        loop.blocks == reachable.intersection(range(loop.header, loop.back_edges[0][0] + 1))
+        for loop in scheme.forest.loops
+    )
 
 
 def _waits_for(one: Instruction) -> int:
     """Lanes that must have come before this goes on; 0 if it waits for none, -1 if any may."""
-    parts = one.opcode.split(".")
-    if parts[0] in ("bar", "barrier") and "warp" not in parts:
-        return 0 if {"arrive", "cluster"} & set(parts) else ALL_LANES
-    if not one.opcode.startswith(COLLECTIVE):
+    if is_barrier(one):
+        return 0 if "cluster" in one.modifiers else ALL_LANES
+    if not is_collective(one):
         return 0
-    if parts[0] in ("shfl", "vote", "match", "redux", "elect", "bar") and one.operands:
-        mask = one.operands[-1]
-        if isinstance(mask, Immediate) and isinstance(mask.value, int):
-            return mask.value & ALL_LANES
-        return -1
-    return ALL_LANES
+    mask = member_mask(one)
+    if isinstance(mask, Immediate) and isinstance(mask.value, int):
+        return mask.value & ALL_LANES
+    return ALL_LANES if mask is None else -1
 
 
 class Watch:
@@ -113,13 +100,9 @@ class Watch:
         self.doubtful: set[int] = set()
 
     def _doubt(self, block: int) -> None:
-        loops = self.scheme.forest.loops
-        inner = self.scheme.forest.innermost[block]
-        while inner >= 0:
-            block = min(block, loops[inner].header)
-            parent = loops[inner].parent
-            inner = parent if parent is not None else -1
-        self.doubtful_from = min(self.doubtful_from, block)
+        forest = self.scheme.forest
+        headers = (forest.loops[loop].header for loop in forest.around(block))
+        self.doubtful_from = min(self.doubtful_from, block, *headers)
 
     def at(self, block: int, mask: Mask) -> None:
         """A block is reached: do all lanes come that it waits for?"""
@@ -227,11 +210,6 @@ class Shape:
     knowable: bool
 
 
-def _parent(scheme: Scheme, loop: int) -> int:
-    parent = scheme.forest.loops[loop].parent
-    return parent if parent is not None else -1
-
-
 @attached
 def shape_of(scheme: Scheme) -> Shape:
     """The shape of a scheme's function; worked out once."""
@@ -242,7 +220,7 @@ def shape_of(scheme: Scheme) -> Shape:
     for block in cfg.reverse_post_order:
         units.setdefault(innermost[block], []).append(block)
         if block in headers:
-            units.setdefault(_parent(scheme, headers[block]), []).append(block)
+            units.setdefault(forest.loops[headers[block]].parent, []).append(block)
     exits: dict[int, list[Exit]] = {loop.index: [] for loop in forest.loops}
     for block in cfg.reverse_post_order:
         ending = scheme.endings[block]
@@ -251,7 +229,7 @@ def shape_of(scheme: Scheme) -> Shape:
             loop = innermost[block]
             while loop >= 0 and not forest.holds(loop, target):
                 exits[loop].append(Exit(block, target))
-                loop = _parent(scheme, loop)
+                loop = forest.loops[loop].parent
     above = dominators(cfg)
     closed = {loop.index: _closed(scheme, loop.index, exits[loop.index], above)
               for loop in forest.loops}  # fmt: skip
@@ -356,7 +334,7 @@ def _varies(
         else:
             own[loop] |= ending.condition.varies
     for inner in sorted(loops, key=lambda one: -one.depth):
-        if inner.parent is not None:
+        if inner.parent >= 0:
             own[inner.parent] |= own[inner.index] | outward[inner.index]
     return own, conditions
 
@@ -370,13 +348,13 @@ def _meets(scheme: Scheme, above: tuple[int, ...], headers: dict[int, int]) -> l
             continue
         region = forest.innermost[block]
         if block in headers:
-            region = _parent(scheme, headers[block])
+            region = forest.loops[headers[block]].parent
         split = above[block]
         for _ in range(LONGEST_SEARCH):
             inside = forest.innermost[split]
             if inside == region:
                 break
-            if split in headers and _parent(scheme, headers[split]) == region:
+            if split in headers and forest.loops[headers[split]].parent == region:
                 break
             if split == cfg.entry:
                 split = -1

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from wattcast.features.counts import Counts
-from wattcast.features.loops import calls_in
+from wattcast.features.loops import calls_in, tested_first
 from wattcast.features.symbolic import results
 from wattcast.features.symbolic.arith import Missing
 from wattcast.features.symbolic.counting import Guarded, Rounds, Split, Touched, Visit
@@ -273,14 +273,11 @@ def _loops(walker: Walker, rounds: dict[int, list[Rounds]]) -> list[tuple[result
         entries = rounds.get(loop.index, [])
         lanes = sum(e.entries for e in entries)
         headers = sum(e.headers for e in entries)
-        latches = {latch for latch, _ in loop.back_edges}
-        first = any(e.source == loop.header for e in shape.exits[loop.index])
-        first = first and loop.header not in latches
         how: results.How = "constant" if _constant(shape, loop.index) else "inferred"
         if any(e.reason is not None for e in entries):
             how = "assumed"
         mean = ratio(headers, lanes)
-        columns = most(0.0, mean - (1 if first else 0)), mean, lanes
+        columns = most(0.0, mean - tested_first(scheme.cfg, loop)), mean, lanes
         for infos_of, row in zip(infos, by_launch(columns, launches), strict=True):
             count, average, entered = row
             infos_of.append(results.TripInfo(loop.index, how, count, average, entered))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattcast.features.cfg import ControlFlowGraph
-from wattcast.features.dataflow import NO_DESTINATION
 from wattcast.features.errors import checkpoint
 from wattcast.features.isa import OpcodeFacts
 from wattcast.features.loops import LoopForest
@@ -80,41 +79,7 @@ class Scheme:
     phis: dict[Node, Phi]
     loop_phis: dict[int, list[Phi]]
     parameters: Mapping[str, int]
-    pointers: set[str] = field(default_factory=set)
     exits: dict[int, dict[Node, None]] = field(default_factory=dict)
-
-
-LONGEST_SUM = 64
-"""Terms of an address looked at in search of its pointer (compiled addresses have some 10)."""
-
-
-def counted_from(accesses: list[list[Access]], phis: Mapping[Node, Phi]) -> set[str]:
-    """Parameters that an address is counted from, where no ``cvta`` gives them away."""
-    found: set[str] = set()
-    for access in (a for some in accesses for a in some if a.address.bits == 64):
-        if access.space not in ("global", "generic"):
-            continue
-        candidates: set[frozenset[str]] = set()
-        waiting = [access.address]
-        seen: set[Node] = set()
-        while waiting and len(seen) < LONGEST_SUM:
-            node = waiting.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if node.op == "param":
-                candidates.add(frozenset({node.value[0]}))
-            elif node.op == "select" and all(arg.op == "param" for arg in node.args[1:]):
-                candidates.add(frozenset(arg.value[0] for arg in node.args[1:]))
-            elif node.op in ("add", "join", "exit"):
-                waiting.extend(node.args)
-            elif node.op in ("sub", "select"):
-                waiting.extend(node.args[:1] if node.op == "sub" else node.args[1:])
-            elif node.op == "phi":
-                waiting.append(phis[node].start)
-        if len(candidates) == 1:
-            found |= candidates.pop()
-    return found
 
 
 def reason_of(one: ir.Instruction, facts: OpcodeFacts) -> str:
@@ -134,30 +99,6 @@ def register_bits(declarations: tuple[ir.RegisterDeclaration, ...]) -> dict[str,
         width = 1 if one.type == "pred" else int(digits) if digits else 32
         found[one.name.rstrip("0123456789")] = width
     return found
-
-
-def destinations(one: ir.Instruction) -> tuple[str, ...]:
-    """Registers an instruction writes (``features.dataflow.writes``, its common cases first)."""
-    operands = one.operands
-    if not operands:
-        return ()
-    first = operands[0]
-    if type(first) is ir.Register:
-        base = one.opcode.partition(".")[0]
-        if base in NO_DESTINATION and not (base.startswith("bar") and ".red." in one.opcode):
-            return ()
-        return (first.name,)
-    if isinstance(first, ir.Pair):
-        parts = (first.first, first.second)
-        return tuple(part.name for part in parts if isinstance(part, ir.Register))
-    if isinstance(first, ir.Vector | ir.Group):
-        base = one.opcode.partition(".")[0]
-        if base in NO_DESTINATION and base != "call":
-            return ()
-        if base == "call" and len(operands) < 2:
-            return ()
-        return tuple(part.name for part in first.elements if isinstance(part, ir.Register))
-    return ()
 
 
 # Which loops each value belongs to, completed once all values are known.
@@ -204,12 +145,12 @@ def spread_loops(
                 block = node.value[0]
                 here = forest.innermost[block]
                 if block in headers:
-                    here = _parent(forest, here)
+                    here = forest.loops[here].parent
                 if here >= 0:
                     loops |= 1 << here
                     varies |= ways.get(here, 0) & around[here]
             elif node.op == "exit":
-                here = _parent(forest, node.value)
+                here = forest.loops[node.value].parent
                 inside = around[here] if here >= 0 else 0
                 loops = (loops | homes.get(node.value, 0)) & inside
                 varies = (varies | ways.get(node.value, 0)) & inside
@@ -224,16 +165,11 @@ def spread_loops(
     return False
 
 
-def _parent(forest: LoopForest, loop: int) -> int:
-    parent = forest.loops[loop].parent
-    return parent if parent is not None else -1
-
-
 def _around(forest: LoopForest) -> list[int]:
     """For each loop the bit set of itself and the loops around it."""
     found = [0] * len(forest.loops)
     for loop in sorted(forest.loops, key=lambda one: one.depth):
-        outer = found[loop.parent] if loop.parent is not None else 0
+        outer = found[loop.parent] if loop.parent >= 0 else 0
         found[loop.index] = outer | 1 << loop.index
     return found
 
@@ -246,7 +182,7 @@ def _conditions(endings: Sequence[Ending], forest: LoopForest) -> dict[int, list
         loop = forest.innermost[index]
         while ending.condition is not None and loop >= 0:
             deciding.setdefault(loop, []).append(ending.condition)
-            loop = _parent(forest, loop)
+            loop = forest.loops[loop].parent
     return deciding
 
 

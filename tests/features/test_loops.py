@@ -53,7 +53,7 @@ def test_loops_are_those_of_the_definition(successors: list[tuple[int, ...]]) ->
         around = [one for one in forest.loops if loop.blocks < one.blocks]
         assert loop.depth == len(around) + 1
         nearest = min(around, key=lambda one: len(one.blocks), default=None)
-        assert loop.parent == (nearest.index if nearest else None)
+        assert loop.parent == (nearest.index if nearest else -1)
         assert forest.loops[loop.index] is loop
     for block, innermost in enumerate(forest.innermost):
         holding = [loop for loop in forest.loops if block in loop.blocks]
@@ -86,7 +86,7 @@ def test_golden_nest() -> None:
         (loop.header, sorted(loop.blocks), loop.depth, loop.parent, loop.label, loop.single_block)
         for loop in forest.loops
     ] == [
-        (1, [1, 2, 3, 4], 1, None, "L1", False),
+        (1, [1, 2, 3, 4], 1, -1, "L1", False),
         (2, [2, 3], 2, 0, "L2", False),
         (4, [4], 2, 0, "L4", True),
     ]

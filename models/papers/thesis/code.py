@@ -433,7 +433,7 @@ class KernelCode:
             successors=successors,
             order=cfg.reverse_post_order,
             loop_of=tuple(loop_of),
-            loop_parents=tuple(-1 if loop.parent is None else loop.parent for loop in loops.loops),
+            loop_parents=tuple(loop.parent for loop in loops.loops),
             loop_lines=tuple(loop.line for loop in loops.loops),
             unmeasured=tuple(unmeasured),
             calls=tuple(calls),

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log
+from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from wattcast.features.errors import ConstraintError
+from wattcast.models.intervals import Z80
 
 K = TypeVar("K")
 
@@ -104,12 +107,27 @@ def best_points(
 
 
 def outweighs(energy_scale: float, one_in_ten: float) -> bool:
-    """Whether what a point is expected to save exceeds what the model's error can cost there.
+    """Whether what a point is expected to save is worth it: ``LEAST_SAVING`` at least, and more
+    than what it is expected to cost.
 
-    ``energy_scale``: predicted energy over the reference's. ``one_in_ten``: factor by which
-    measured energy scales exceed predicted ones of one kernel in ten that the model never saw.
+    ``energy_scale``: predicted energy over the reference's. ``one_in_ten``: factor, 1 at least, by
+    which measured energy scales exceed predicted ones of one kernel in ten that the model never
+    saw. Logarithms of what is measured over what is predicted are taken to be normal around 0, so
+    that the expected loss, that of E = max(scale - 1, 0), has the closed form of an option's price
+    (F. Black and M. Scholes, Journal of Political Economy 81(3), 1973).
     """
-    return 1 - energy_scale > max(energy_scale * one_in_ten - 1, 0.0)
+    spread = max(log(one_in_ten) / Z80, LEAST_SPREAD)
+    away, expected = log(energy_scale) / spread, energy_scale * exp(spread**2 / 2)
+    loss = expected * NORMAL.cdf(away + spread) - NORMAL.cdf(away)
+    return 1 - expected > loss and 1 - energy_scale >= LEAST_SAVING
+
+
+LEAST_SAVING = 0.02
+"""Smaller savings than two measurements of one kernel differ by (``REPEATS`` of the scaling
+models) are not proposed."""
+NORMAL = NormalDist()
+LEAST_SPREAD = 1e-9
+"""Of a model without any error: keeps the quotient finite."""
 
 
 def _infeasible(

@@ -143,8 +143,8 @@ class BestPoint(BestPair, OperatingLimit):
 
 
 class Proposal(shared.ClocksAnswer):
-    """What to run at: the point of least energy, where what it is expected to save exceeds what the
-    model's error can cost there; else the reference."""
+    """What to run at: the point of least energy, where what it is expected to save exceeds what it
+    is expected to cost by the model's error; else the reference."""
 
     power_limit_watts: float | None = None
     stay: bool

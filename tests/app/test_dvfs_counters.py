@@ -18,6 +18,7 @@ from tests.app.conftest import Run
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ScalingCard
+from wattcast.models.choice import outweighs
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import PHYSICAL, scaling_store, served
 from wattcast.models.papers.scaling.use import DCGM, NSIGHT, UNITS, WARP_METRICS, needed, use_of
@@ -311,7 +312,7 @@ def test_a_pair_is_proposed_only_where_its_saving_outweighs_the_error(client: ht
         scale = 1 - best["energy_saved_percent"] / 100
         assert told["energy_saved_percent"] == pytest.approx(best["energy_saved_percent"])
         assert told["cost_percent"] == pytest.approx(100 * (scale * factor - 1))
-        assert told["stay"] == (1 - scale <= max(scale * factor - 1, 0))
+        assert told["stay"] == (not outweighs(scale, factor))
         pair = answer["reference"] if told["stay"] else best
         assert (told["core_mhz"], told["memory_mhz"]) == (pair["core_mhz"], pair["memory_mhz"])
         assert told["why"].startswith("stay at 1380/877 MHz") == told["stay"]

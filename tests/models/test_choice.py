@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wattcast.features.errors import ConstraintError
-from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
+from wattcast.models.choice import (
+    OBJECTIVES,
+    Constraints,
+    Point,
+    best_points,
+    outweighs,
+    pareto,
+)
 
 # time s, power W: energy 10, 9, 8.4, 12, 9 J
 FAST = Point("fast", 1.0, 10.0)
@@ -88,3 +98,21 @@ def test_best_points_minimise_and_two_of_them_lie_on_the_front(found: list[Point
     front = {(each.time_seconds, each.energy_joules) for each in pareto(found)}
     for name in ("min_energy", "min_edp", "max_performance"):
         assert (best[name].time_seconds, best[name].energy_joules) in front
+
+
+@pytest.mark.parametrize("scale", [0.7, 0.9, 0.94, 0.97, 1.0, 1.1])
+@pytest.mark.parametrize("one_in_ten", [1.0, 1.05, 1.2, 1.5])
+def test_a_point_is_worth_it_where_the_expected_saving_exceeds_the_expected_loss(
+    scale: float, one_in_ten: float
+) -> None:
+    # Quantiles of the error, a tenth of which lies beyond ``one_in_ten``.
+    errors = np.array([NormalDist().inv_cdf((at + 0.5) / 20_000) for at in range(20_000)])
+    drawn = scale * np.exp(errors * np.log(one_in_ten) / 1.282)
+    expected = float(np.mean(1 - drawn) - np.mean(np.maximum(drawn - 1, 0)))
+    assert outweighs(scale, one_in_ten) == (expected > 0 and scale <= 0.98)
+
+
+def test_a_saving_that_usually_pays_is_proposed_though_one_kernel_in_ten_loses() -> None:
+    assert outweighs(0.92, 1.2)  # one in ten costs 10 % more, the others save 8 % and more
+    assert not outweighs(0.97, 1.2)
+    assert not outweighs(0.985, 1.01)  # less than measurements differ by

@@ -428,3 +428,56 @@ def _error(one: Scored, quantity: str, points: int, wanders: float) -> float:
 def _bounds(rows: ScalingRows, at: np.ndarray) -> Floats:
     pairs = zip(rows.core_mhz[at], rows.memory_mhz[at], strict=True)
     return np.array([time_bounds(ClockPair(*pair), rows.reference) for pair in pairs]).T
+
+
+# --- What could be saved at all: why a share of the oracle's is missing -------------------------
+
+
+def ceilings_table(scored: Sequence[Scored]) -> str:
+    """Share of the oracle's saving and largest loss, in percent, of choosing with less or more than
+    the model knows: the pair best for the other programs; each kernel's own measurements, a
+    quadratic of the logarithms of both clocks through all pairs but the one told (the oracle's
+    own readings err); and the model with one of its two quantities measured."""
+    titles = ["campaign", "model", "best of others", "own curve", "true time", "true power"]
+    lines = []
+    for one in scored:
+        rows, both = one.predictions.rows, one._both(JUDGED)
+        if both is None:
+            continue
+        true = (rows.time_scale, rows.power_scale)
+        ones = np.ones(len(rows))
+        told = [
+            both,
+            (_of_others(rows), ones),
+            (_own_curve(rows), ones),
+            (true[0], both[1]),
+            (both[0], true[1]),
+        ]
+        found = [choice_scores(each, true, rows.kernel) for each in told]
+        cells = [f"{s.oracle_share_percent:.0f}, {s.largest_loss_percent:.1f}" for s in found]
+        lines.append([rows.campaign, *cells])
+    return table(titles, lines)
+
+
+def _of_others(rows: ScalingRows) -> Floats:
+    """Mean energy scale at each row's pair over the kernels of other programs."""
+    energy = rows.time_scale * rows.power_scale
+    pair = rows.core_mhz + 1j * rows.memory_mhz
+    others = [(pair == at) & (rows.groups != of) for at, of in zip(pair, rows.groups, strict=True)]
+    return np.array([energy[each].mean() for each in others])
+
+
+def _own_curve(rows: ScalingRows) -> Floats:
+    """Energy scale of each row by a quadratic through its kernel's other rows."""
+    found, logs = np.empty(len(rows)), np.log(rows.time_scale * rows.power_scale)
+    core, memory = np.log(rows.core), np.log(rows.memory)
+    terms = [np.ones(len(rows)), core, core**2]
+    if np.ptp(memory) > 0:
+        terms += [memory, memory**2, core * memory]
+    for kernel in np.unique(rows.kernel):
+        mine = rows.kernel == kernel
+        design = np.column_stack(terms)[mine]
+        hat = design @ np.linalg.pinv(design)
+        left = (logs[mine] - hat @ logs[mine]) / np.maximum(1 - np.diag(hat), 1e-9)
+        found[mine] = np.exp(logs[mine] - left)
+    return found

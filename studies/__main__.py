@@ -21,6 +21,7 @@ STUDIES = {
     "tables": ("data.tables", "every published table read and counted, those of studies too"),
     "end-to-end": ("end_to_end", "public programs asked as users ask, beside measured times"),
     "catalogue": ("catalogue.study", "well-known kernels beside published figures"),
+    "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
     "volta": ("volta", "kernels with counters of a Volta asked as users ask (--ptx FOLDER)"),
     "operators": ("operators", "library operators: errors of their models, and fitting them"),
@@ -83,6 +84,7 @@ STUDIES = {
         "the thesis, part by part (docs/study.md)",
     ),
     "intervals": ("intervals", "what intervals hold on kernels that taught them nothing"),
+    "boards": ("boards_left_out", "what retraining is worth on boards nobody measured"),
 }
 """Module and purpose of every study; its ``main(arguments)`` gives the exit status."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from studies.papers.wang_chu.counters import counters_to_inputs
+from studies.papers.wang_chu.forms import counters_to_inputs
 from tests.models.time_works import KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import DataError, ModelError

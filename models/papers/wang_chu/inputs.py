@@ -1,6 +1,6 @@
 """What one launch is to Wang and Chu's model, from an analysed kernel.
 
-The paper takes its inputs from NVIDIA's profiler, as ``studies/papers/wang_chu/counters.py`` does;
+The paper takes its inputs from NVIDIA's profiler, as ``studies/papers/wang_chu/forms.py`` does;
 ``launch_of`` takes the same quantities from the analysis of PTX (docs/frequency.md has the table
 of which replaces which).
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from wattcast.models.time.calibration import estimate_within, spread
 # --- the published case distinction of Wang and Chu's model (Eq. 8 to 21), corrected ----------
 # Which equation holds depends on what a warp does between two global transactions (avr_comp)
 # against what memory takes for one (agl_del, agl_lat). docs/frequency.md gives the reasons of the
-# corrections.
+# corrections; ``studies.papers.wang_chu.forms`` undoes them one by one.
 
 
 Case = Literal[
@@ -72,6 +72,28 @@ class CaseTime:
         return self.cycles / (self.core_mhz * 1e6)
 
 
+class Terms(NamedTuple):
+    """The paper's symbols: a avr_comp, L agl_lat, Q agl_del, Aw, Wpb, g per warp."""
+
+    a: float
+    latency: float
+    service: float
+    resident: float
+    per_block: float
+    transactions: float
+    shared_latency: float
+
+
+def terms_of(
+    launch: QueueingLaunch, gpu: QueueingGpu, memory: Delays, rounds: Rounds, issue_cycles: float
+) -> Terms:
+    """The terms of a launch's cases; ``issue_cycles``: core cycles of issue per transaction."""
+    return Terms(
+        issue_cycles, memory.latency, memory.service, rounds.resident_warps,
+        launch.warps_per_block, launch.transactions, gpu.shared_latency,
+    )  # fmt: skip
+
+
 def case_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> CaseTime:
     """T_active and T_exec by the case that applies. Raises LaunchError for clocks not above 0.
 
@@ -90,18 +112,19 @@ def case_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> Ca
             memory,
             clocks.core_mhz,
         )
-    a, resident = issue / launch.transactions, rounds.resident_warps
-    known = launch.outer_iterations is not None and launch.inner_iterations is not None
-    if launch.shared_transactions and known:
-        case, active = _with_shared(launch, gpu.shared_latency, memory, resident, a)
+    terms = terms_of(launch, gpu, memory, rounds, issue / launch.transactions)
+    outer, inner = launch.outer_iterations, launch.inner_iterations
+    if launch.shared_transactions and outer is not None and inner is not None:
+        case, active = with_shared(terms, outer, inner)
     else:
-        case, active = _without_shared(launch.transactions, memory, resident, a)
-    return CaseTime(case, active, rounds, a, memory, clocks.core_mhz)
+        case, active = _without_shared(terms)
+    return CaseTime(case, active, rounds, terms.a, memory, clocks.core_mhz)
 
 
-def _without_shared(outer: float, memory: Delays, resident: float, a: float) -> tuple[Case, float]:
-    """Eq. 8 to 15, ``a`` being avr_comp. One outer iteration is one transaction, so o is g."""
-    latency, service = memory.latency, memory.service
+def _without_shared(terms: Terms) -> tuple[Case, float]:
+    """Eq. 8 to 15. One outer iteration is one transaction, so o is g."""
+    a, latency, service, resident = terms.a, terms.latency, terms.service, terms.resident
+    outer = terms.transactions
     if a >= service:
         if a * (resident - 1) >= latency:
             return "compute (9)", a * resident * outer + latency
@@ -113,19 +136,15 @@ def _without_shared(outer: float, memory: Delays, resident: float, a: float) -> 
     return "few warps, short (13)", first + (a + latency) * max(outer - 1, 0.0)
 
 
-def _with_shared(
-    launch: QueueingLaunch, shared: float, memory: Delays, resident: float, a: float
-) -> tuple[Case, float]:
+def with_shared(terms: Terms, outer: float, inner: float) -> tuple[Case, float]:
     """Eq. 16 to 21; in the paper's equations gld_trans counts one outer iteration."""
-    outer, inner = launch.outer_iterations, launch.inner_iterations
-    assert outer is not None
-    assert inner is not None
-    latency, service, per_block = memory.latency, memory.service, launch.warps_per_block
+    a, latency, service = terms.a, terms.latency, terms.service
+    resident, per_block, shared = terms.resident, terms.per_block, terms.shared_latency
     # (16b) has one shared access; i of them take i times as long to hide.
     hidden = (a + shared) * inner <= service * (resident - per_block)
     if a <= service and hidden:
-        return "shared, infrequent (17)", a + latency + service * resident * launch.transactions
-    each = launch.transactions / outer
+        return "shared, infrequent (17)", a + latency + service * resident * terms.transactions
+    each = terms.transactions / outer
     phase1 = 2 * a + service * each * resident + latency + shared
     phase2 = a * (per_block - 1) + (a + shared) * inner
     phase3 = 2 * a + service * each * per_block + latency + shared

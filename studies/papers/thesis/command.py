@@ -18,6 +18,7 @@ from studies.papers.thesis.feature_sections import (
     selection_section,
 )
 from studies.papers.thesis.fit_sections import (
+    autoencoder_section,
     compared_section,
     pictures_section,
     regressions_section,
@@ -83,9 +84,12 @@ PARTS: Mapping[str, Callable[[Study], Section]] = MappingProxyType(
         "compared": compared_section,
         "pictures": pictures_section,
         "tuning": tuning_section,
+        "autoencoder": autoencoder_section,
     }
 )
 """Name of a part -> its section of the page."""
 
-USUAL = tuple(name for name in PARTS if name != "tuning")
-"""Parts that run where none is named: tuning takes half an hour of a core."""
+ON_REQUEST = ("tuning", "autoencoder")
+"""Parts that only run where they are named: half an hour of a core, and PyTorch."""
+
+USUAL = tuple(name for name in PARTS if name not in ON_REQUEST)

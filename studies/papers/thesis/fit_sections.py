@@ -14,6 +14,7 @@ from studies.papers.thesis.rows import (
     throughputs,
 )
 from studies.papers.thesis.study import Study
+from wattcast.features.errors import MissingExtraError
 from wattcast.training.data.cleaning import MODEL_INPUTS
 
 
@@ -153,6 +154,35 @@ def pictures_section(study: Study) -> Section:
                 ("data", "schedule", *(f"epoch {at}" for at in shown)),
                 losses,
                 "Training loss of the networks (Figure 5.11).",
+            ),
+        ),
+    )
+
+
+def autoencoder_section(study: Study) -> Section:
+    """The rows of Table 5.6 with a variational autoencoder."""
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", "sequence") from error
+    from studies.papers.thesis.autoencoder import PRINTED_R2, judge_autoencoder
+
+    rows = []
+    for (size, frame), epochs in zip(by_size(study.k20).items(), (100, 50), strict=True):
+        study.effort.progress(f"autoencoder, {size} data")
+        judged = judge_autoencoder(frame, epochs, study.effort)
+        rows.append(
+            [size, beside_median(judged, "random", "r2"), f"{PRINTED_R2[size]:.3f}",
+             beside_median(judged, "grouped", "r2")]
+        )  # fmt: skip
+    return Section(
+        "A variational autoencoder's features (Table 5.6)",
+        (
+            Table(
+                ("data", "rows left out: R²", "printed", "kernels left out: R²"),
+                rows,
+                "Fifteen latent features of all static columns, then the 64, 64, 128 network. In "
+                "brackets the median of the training rows.",
             ),
         ),
     )

@@ -5,7 +5,8 @@ initial rate, nor decay steps, nor dropout. Here: Adam with Keras' batch of 32, 
 table's uniform one) that decays by the table's factor every ``DECAY_EPOCHS``, L2 regularisation
 (``alpha``) instead of dropout, which ``MLPRegressor`` does not have. Power is standardised for
 training, and inputs beyond the training range are set to its ends: without either, single rows far
-out carry the squared error away (R2 of -1.3 on Tesla M60 where the thesis prints .73).
+out carry the squared error away (R2 of -1.3 on Tesla M60 where the thesis prints .73). The rows of
+the table that use a variational autoencoder: ``autoencoder.py``.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,13 +25,22 @@ from studies import parser_of
 from studies.bottleneck_errors import TimeErrors, summary, time_errors
 from studies.card_tables import table
 from studies.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
-from studies.papers.wang_chu.counters import counters_to_inputs
+from studies.papers.wang_chu.forms import (
+    CORRECTED,
+    PRINTED,
+    Reading,
+    counters_to_inputs,
+    max_form,
+    read_case_form,
+)
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.papers.wang_chu.inputs import gpu_parameters, launch_of_activity
-from wattcast.models.papers.wang_chu.model import case_form
+from wattcast.models.papers.wang_chu.inputs import (
+    gpu_parameters,
+    launch_of_activity,
+)
 from wattcast.models.papers.wang_chu.network import QueueingGpu, QueueingLaunch, network_form
 from wattcast.models.time.calibration import ANY_GPU, LEVEL, SPREAD_FILE
 from wattcast.training.data.datasets import data_root
@@ -64,31 +74,79 @@ PROGRAMS: Mapping[str, str] = {
 }
 """Kernels of one program count as one group where intervals are made."""
 
+REQUESTS = tuple(
+    f"{kind}_transactions_per_request" for kind in ("gld", "gst", "shared_load", "shared_store")
+)
+PIPES = ("flop_count_sp_special", "tex_cache_transactions")
+
 Counters = Mapping[str, object]
 
 
-class Form(NamedTuple):
-    """A way to predict: the model's ``cycles`` from the counters, and what it costs to start."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A way to predict: the model's ``cycles`` from the counters but ``without`` some.
+
+    ``launch``: with what it costs to start a kernel.
+    """
 
     name: str
     cycles: Callable[[QueueingLaunch, QueueingGpu, ClockPair], float]
+    without: tuple[str, ...] = ()
+    launch: bool = False
+
+    def inputs(self, counters: Counters, gpu: GpuProfile) -> QueueingLaunch:
+        """What the form takes from a kernel's counters."""
+        kept = {name: value for name, value in counters.items() if name not in self.without}
+        return counters_to_inputs(kept, gpu)
 
     def seconds(self, launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
         """Predicted time of one pair of clocks."""
-        return self.cycles(launch, gpu, clocks) / clocks.core_hz + gpu.launch_seconds
+        start = gpu.launch_seconds if self.launch else 0.0
+        return self.cycles(launch, gpu, clocks) / clocks.core_hz + start
 
 
-def _case(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
-    return case_form(launch, gpu, clocks).cycles
+def _case(reading: Reading) -> Callable[[QueueingLaunch, QueueingGpu, ClockPair], float]:
+    return lambda launch, gpu, clocks: read_case_form(launch, gpu, clocks, reading).cycles
+
+
+def _max(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
+    return max_form(launch, gpu, clocks).cycles
 
 
 def _network(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
     return network_form(launch, gpu, clocks).cycles
 
 
+def _without_waiting(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
+    found = network_form(launch, gpu, clocks)
+    return found.cycles - found.parts["overlap"]
+
+
+def _whole_blocks(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
+    return network_form(launch, gpu, clocks, together=inf).cycles
+
+
+FORMS = (
+    Form("case form as printed", _case(PRINTED), (*REQUESTS, *PIPES)),
+    Form(
+        "+ (10b) and (12b) exchanged",
+        _case(PRINTED._replace(saturated_by_other_warps=True)),
+        (*REQUESTS, *PIPES),
+    ),
+    Form("+ #Aw in Eq. 11", _case(CORRECTED._replace(latency_of_eq_4=False)), (*REQUESTS, *PIPES)),
+    Form("+ Eq. 4 unscaled: case form corrected", _case(CORRECTED), (*REQUESTS, *PIPES)),
+    Form("max form, n_i all instructions", _max, (*REQUESTS, *PIPES)),
+    Form("+ memory instructions left out", _max, PIPES),
+    Form("+ special functions", _max),
+    Form("+ start of a kernel", _max, launch=True),
+    Form("+ L2, memory, texture side by side", _without_waiting, launch=True),
+    Form("+ waiting for each other: network form", _network, launch=True),
+    Form("the same with blocks of any size whole", _whole_blocks, launch=True),
+)
+
 FAMILIES: Mapping[str, Form] = {
-    "queueing": Form("network form", _network),
-    "queueing-cases": Form("case form", _case),
+    "queueing": FORMS[-2],
+    "queueing-cases": Form("case form", _case(CORRECTED), launch=True),
 }
 """What each family of time models does with measured counters."""
 
@@ -146,7 +204,7 @@ def predict(data: DataSet, form: Form, root: Path | None = None) -> Predicted:
         at = rows["core_mhz"].eq(rows["ref_core_mhz"]) & rows["mem_mhz"].eq(rows["ref_mem_mhz"])
         if at.sum() != 1:
             raise DataError(f"{data.file}: {name} has no row at its reference", file=data.file)
-        launch = counters_to_inputs(_counters(rows[at].iloc[0]), profile)
+        launch = form.inputs(_counters(rows[at].iloc[0]), profile)
         between = rows["core_mhz"].eq(middle_core) & rows["mem_mhz"].eq(middle_memory)
         centre = between if between.any() else at
         reference += [int(rows.index[at][0])] * len(rows)
@@ -180,8 +238,7 @@ def accuracy_table(root: Path | None = None) -> str:
     the highest; and the mean of scaling from the middle pair. Raises DataError for missing data.
     """
     lines = [
-        [form.name, *(_cell(predict(data, form, root)) for data in DATA_SETS)]
-        for form in FAMILIES.values()
+        [form.name, *(_cell(predict(data, form, root)) for data in DATA_SETS)] for form in FORMS
     ]
     return table(("", *(data.name for data in DATA_SETS)), lines)
 
@@ -325,7 +382,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = parser_of("queueing", __doc__)
     parser.add_argument("--write", action="store_true", help=f"also write {SPREAD_FILE.name}")
+    parser.add_argument("--shared", action="store_true", help="Eq. 16 to 21 only")
     options = parser.parse_args(arguments)
+    if options.shared:
+        from studies.papers.wang_chu.shared import shared_table  # which reads this module
+
+        print(shared_table())
+        return 0
     print(accuracy_table())
     print(kernel_table())
     print(static_table())

@@ -3,21 +3,17 @@
 A round: a service on a database and home of their own, uploads and retrainings one after the
 other, and a SIGKILL at a random moment to one of its processes; what died is started again. In the
 end everything that was accepted must be there, every job ended, and every artifact whole.
-
-``python -m tests.app.kills --rounds 20 --database sqlite`` prints the counts; with ``--dask`` the
-fits run on a cluster of two workers, and those are killed too.
+With ``dask`` the fits run on a cluster of two workers, and those are killed too.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -200,19 +196,9 @@ def group(kind: str, folder: Path, *, dask: bool = False) -> Iterator[Group]:
             made.close()
 
 
-def run(
-    kind: str,
-    folder: Path,
-    rounds: int,
-    seed: int,
-    say: Any = lambda line: None,
-    seconds: float = float("inf"),
-    *,
-    dask: bool = False,
-) -> Counts:
-    """Rounds of kills on one database, none begun after ``seconds``; what was found."""
+def run(kind: str, folder: Path, rounds: int, seed: int, *, dask: bool = False) -> Counts:
+    """Rounds of kills on one database; what was found."""
     victims = WITH_DASK if dask else VICTIMS
-    until = time.monotonic() + seconds
     chance = random.Random(seed)
     counts = Counts()
     accepted: dict[str, int] = {}
@@ -221,8 +207,6 @@ def run(
         engine = open_database(processes.settings.sqlalchemy_url)
         repositories = Repositories(engine)
         for at in range(rounds):
-            if time.monotonic() > until:
-                break
             victim = victims[at % len(victims)]
             # A board each: every retraining starts from the packaged champion, and costs alike.
             content = table(ROWS, kernels=KERNELS, seed=at, board=f"board-{at}")
@@ -246,7 +230,6 @@ def run(
             counts.kills[victim] += 1
             counts.kills_in_stage[stage] += 1
             _ended(repositories, job)
-            say(f"round {at + 1}/{rounds}: killed {victim} in stage {stage!r}")
         counts.uploads = len(accepted)
         counts.rounds = counts.jobs = len(submitted)
         _inspect(engine, processes.settings, accepted, submitted, counts)
@@ -348,30 +331,3 @@ def _inspect(
         except Exception as error:
             print(f"broken: {version.name}: {error}", file=sys.stderr)
             counts.broken_artifacts += 1
-
-
-def main() -> int:
-    """Run from the command line; exit status 1 where anything was lost."""
-    parser = argparse.ArgumentParser(prog="python -m tests.app.kills", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more then")
-    parser.add_argument("--dask", action="store_true", help="fit on a Dask cluster; kill there too")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        counts = run(
-            options.database,
-            Path(folder),
-            options.rounds,
-            options.seed,
-            lambda line: print(line, flush=True),
-            options.minutes * 60,
-            dask=options.dask,
-        )
-    print(counts.told())
-    return 1 if counts.wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

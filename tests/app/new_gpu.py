@@ -56,7 +56,6 @@ def measured(
     client: httpx.Client,
     kernels: dict[str, str],
     *,
-    shuffled: bool = False,
     power: bool = True,
     time: bool = True,
 ) -> bytes:
@@ -67,8 +66,6 @@ def measured(
     noise = np.exp(generator.normal(0, 0.01, (2, len(asked))))
     watts = WATTS * noise[0] * [one["power"]["watts"] for one in predicted]
     seconds = SECONDS * noise[1] * [one["time"]["seconds"] for one in predicted]
-    if shuffled:
-        watts, seconds = generator.permutation(watts), generator.permutation(seconds)
     text = io.StringIO()
     writer = csv.writer(text)
     names = ("gpu", "ptx", "grid", "block", "loops", "kernel_group", "power_watts", "time_seconds")

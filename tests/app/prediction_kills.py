@@ -1,18 +1,11 @@
-"""Kills a service that answers predictions, and looks for every one that it acknowledged.
-
-``python -m tests.app.prediction_kills --kills 20 --database sqlite`` prints the counts.
-"""
+"""Kills a service that answers predictions, and looks for every one that it acknowledged."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import sys
-import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -39,10 +32,6 @@ class Counts:
 
     kills: int = 0
     acknowledged: int = 0
-    unanswered: int = 0
-    refused: int = 0
-    seconds_served: float = 0.0
-    per_second: float = 0.0
     """Predictions a second just before the kills."""
     stored: int = 0
     missing: int = 0
@@ -53,7 +42,6 @@ class Callers:
 
     def __init__(self, processes: Group, per_second: float) -> None:
         self.acknowledged: list[str] = []
-        self.unanswered = self.refused = 0
         self._processes = processes
         self._pause = CALLERS / per_second
         self._stopped = threading.Event()
@@ -86,7 +74,6 @@ class Callers:
                         due = max(due + self._pause, time.monotonic() - 1)
                         self._stopped.wait(max(0.0, due - time.monotonic()))
                 except httpx.TransportError:
-                    self.unanswered += 1
                     self._stopped.wait(0.2)
 
     def _ask(self, client: httpx.Client, body: dict[str, Any]) -> None:
@@ -94,8 +81,6 @@ class Callers:
         if answer.is_success:
             told = answer.json()
             self.acknowledged += [one["id"] for one in told.get("predictions", [told])]
-        else:
-            self.refused += 1
 
 
 def run(kind: str, folder: Path, kills: int, per_second: float, seed: int) -> Counts:
@@ -104,17 +89,13 @@ def run(kind: str, folder: Path, kills: int, per_second: float, seed: int) -> Co
     with group(kind, folder) as processes:
         callers = Callers(processes, per_second)
         callers.start()
-        served = 0
         try:
             for _ in range(kills):
                 before, begun = len(callers.acknowledged), time.monotonic()
                 while len(callers.acknowledged) < before + WARM:
                     assert time.monotonic() < begun + 120, "the service answers nothing"
                     time.sleep(0.005)
-                before, begun = len(callers.acknowledged), time.monotonic()
                 time.sleep(chance.uniform(*BETWEEN_KILLS))
-                counts.seconds_served += time.monotonic() - begun
-                served += len(callers.acknowledged) - before
                 processes.kill("api")
                 counts.kills += 1
         finally:
@@ -124,25 +105,5 @@ def run(kind: str, folder: Path, kills: int, per_second: float, seed: int) -> Co
             stored = set(connection.execute(sa.select(PREDICTIONS.c.id)).scalars())
         engine.dispose()
     counts.acknowledged, counts.stored = len(callers.acknowledged), len(stored)
-    counts.unanswered, counts.refused = callers.unanswered, callers.refused
-    counts.per_second = served / max(counts.seconds_served, 1e-9)
     counts.missing = len({UUID(one) for one in callers.acknowledged} - stored)
     return counts
-
-
-def main() -> int:
-    """Run what the command line asks for; 1 where something is missing."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--rate", type=float, default=100, help="requests a second")
-    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = run(given.database, Path(folder), given.kills, given.rate, given.seed)
-    print(json.dumps(asdict(found), indent=1))
-    return int(found.missing > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

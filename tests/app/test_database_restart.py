@@ -13,46 +13,20 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from tests.app import databases
 from tests.app.conftest import settings_at
 from tests.app.databases import database
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, ended, table, upload
 from tests.app.own_postgres import own_server
-from wattcast.app.store.database import Pool, open_database, with_driver
+from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.jobs import JOB_EVENTS
 from wattcast.app.store.measurements import MEASUREMENTS
 
 pytestmark = pytest.mark.slow
 
 ROWS = 30
-TERMINATIONS = 8
 KILLS = 4
 OUTAGE_SECONDS = 1.5
-
-
-class Server:
-    """The PostgreSQL server, from outside the database under test."""
-
-    def __init__(self, url: str) -> None:
-        self._name = sa.make_url(url).database
-        admin = with_driver(sa.make_url(databases.SERVER))
-        self._engine = sa.create_engine(admin, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-
-    def terminate(self) -> int:
-        """End every connection to the database, as a restart does; how many there were."""
-        query = sa.text(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = :name"
-        )
-        with self._engine.connect() as connection:
-            return int(connection.scalar(query, {"name": self._name}) or 0)
-
-    def take_connections(self, takes: bool) -> None:
-        """Whether the database takes new connections."""
-        with self._engine.connect() as connection:
-            connection.exec_driver_sql(
-                f'ALTER DATABASE "{self._name}" WITH ALLOW_CONNECTIONS {takes}'
-            )
 
 
 class Load:
@@ -92,29 +66,9 @@ class Load:
             assert not thread.is_alive()
 
 
-def _connections_ended(url: str, client: httpx.Client) -> None:
-    """Every connection ends, again and again; then the database takes none for a while."""
-    server, terminated = Server(url), 0
-    for _ in range(TERMINATIONS):
-        time.sleep(0.3)
-        terminated += server.terminate()
-    server.take_connections(False)
-    server.terminate()
-    time.sleep(OUTAGE_SECONDS)
-    _told_gone(client)
-    server.take_connections(True)
-    print(f"{terminated} connections ended")
-    assert terminated > TERMINATIONS
-
-
 def _told_gone(client: httpx.Client) -> None:
     assert client.get("/readyz").status_code == 503
     assert client.get("/metrics").status_code == 200
-
-
-def test_connections_that_end_cost_no_more_than_a_503(tmp_path: Path, vector_add: str) -> None:
-    with database("postgresql", tmp_path) as url:
-        _under_load(tmp_path, vector_add, url, lambda client: _connections_ended(url, client))
 
 
 def test_a_server_killed_and_started_again_costs_no_more_than_a_503(

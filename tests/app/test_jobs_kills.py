@@ -1,4 +1,4 @@
-"""A few kills at random moments; ``python -m tests.app.kills`` runs as many as wanted."""
+"""Kills at random moments: a few, or ``WATTCAST_TEST_KILLS`` of them."""
 
 from __future__ import annotations
 

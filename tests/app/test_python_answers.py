@@ -297,30 +297,6 @@ def test_lines_of_cuda_source_are_shown_with_their_file(tmp_path: Path) -> None:
 
 
 @needs_nvrtc
-def test_shapes_that_change_what_a_kernel_computes_are_left_out_of_a_sweep_with_reasons() -> None:
-    code = """
-    __global__ void turn(const float *in, float *out, int size) {
-      __shared__ float tile[16][17];
-      tile[threadIdx.y][threadIdx.x] =
-          in[(blockIdx.y * 16 + threadIdx.y) * size + blockIdx.x * 16 + threadIdx.x];
-      __syncthreads();
-      out[(blockIdx.x * 16 + threadIdx.y) * size + blockIdx.y * 16 + threadIdx.x] =
-          tile[threadIdx.x][threadIdx.y];
-    }
-    """
-    found = wattcast.sweep(
-        code, gpu="v100", grid=(64, 64), block=(16, 16), blocks=[(16, 16), (32, 8)],
-        arguments={"size": 1024}, registry=False,
-    )  # fmt: skip
-    assert found.to_frame()["block"].tolist() == ["16x16"]
-    text = shown(found)
-    assert "left out: 1" in text
-    assert "blocks of 32x8: " in text
-    assert found.left_out[0].reason in text
-    assert "no difference" in text
-
-
-@needs_nvrtc
 def test_macros_of_a_source_are_swept_and_become_columns() -> None:
     code = """
     __global__ void fill(float *out, int n) {

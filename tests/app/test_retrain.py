@@ -89,28 +89,6 @@ def test_a_shift_is_learned_promoted_served_and_rolled_back(
 
 
 @pytest.mark.slow
-def test_kernels_measured_again_are_not_taken_for_unseen_ones(service: httpx.Client) -> None:
-    """The champion's own uploads, measured anew: known by their groups."""
-    cards = []
-    for seed in (1, 2):
-        batch = upload(service, table(240, kernels=24, shift=1.2, seed=seed, board="again"))
-        result = result_of(service, retrain(service, batches=[batch], board="again"))
-        assert result["promoted"] is (seed == 1), result["verdict"]
-        name = result["candidate"]
-        place = f"/models/{GPU}/power/{name['family']}-{name['schema_id']}-{name['source']}"
-        cards.append(service.get(f"{place}/{name['version']}").json())
-    first, second = cards
-    assert (first["board"]["unseen_groups"], second["board"]["unseen_groups"]) == (24, 0)
-    assert first["board"]["unseen_kernel"] == "measured"
-    assert second["board"]["unseen_kernel"] == "not measured"
-    widths = [one["intervals"]["unseen_kernel"] for one in cards]
-    assert widths[1]["low_factor"] <= widths[0]["low_factor"]
-    assert widths[1]["high_factor"] >= widths[0]["high_factor"]
-    assert [score["protocol"] for score in second["scores"]] == ["random"]
-    assert set(first["learned"].split()) <= set(second["learned"].split())
-
-
-@pytest.mark.slow
 def test_garbage_is_not_promoted_and_the_reason_is_told(
     service: httpx.Client, vector_add: str
 ) -> None:

@@ -56,21 +56,6 @@ def answers(client: httpx.Client, kernels: dict[str, str]) -> list[dict[str, Any
 
 @embedded
 @pytest.mark.slow
-def test_garbage_leaves_a_gpu_as_it_was(service: httpx.Client, kernels: dict[str, str]) -> None:
-    before = answers(service, kernels)
-    results = retrained(service, measured(service, kernels, shuffled=True))
-    for target in ("power", "time"):
-        verdict = results[target]["verdict"]
-        assert not results[target]["promoted"]
-        assert any("no-information baseline" in reason for reason in verdict["reasons"])
-        registry = service.get(f"/models/{GPU}/{target}/registry").json()
-        assert registry["versions"][0]["reasons"] == verdict["reasons"]
-        assert registry["places"][0]["champion"] is None
-    assert answers(service, kernels) == before
-
-
-@embedded
-@pytest.mark.slow
 def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
     service: httpx.Client, home: dict[str, Any], kernels: dict[str, str]
 ) -> None:

@@ -100,21 +100,6 @@ def test_bulk_copies_to_global_memory_are_stores() -> None:
     assert found.footprint_bytes == 2 * pieces * 256 * 4
 
 
-@pytest.mark.parametrize(("name", "causal"), [("attention", False), ("attention_causal", True)])
-def test_attention_has_the_work_and_the_bytes_of_its_formula(name: str, causal: bool) -> None:
-    found = answer(name, "a100-sxm4-40gb")
-    heads, tiles, edge = 64, 128, 64
-    pairs = heads * (tiles * (tiles + 1) // 2 if causal else tiles * tiles)
-    (work,) = found.extras.tensor
-    assert work.multiply_adds == pytest.approx(pairs * 2 * edge**3, rel=1e-9)
-    if causal:  # half of the square, but for the diagonal
-        assert work.multiply_adds == pytest.approx(heads * (tiles * edge) ** 2 * edge, rel=0.01)
-    tile = edge * edge * 2 / 32
-    loads = pairs * 2 * tile + heads * tiles * tile
-    assert found.activity.global_load_sectors == pytest.approx(loads, rel=0.01)
-    assert found.activity.dram_write_sectors == pytest.approx(heads * tiles * tile * 2, rel=0.01)
-
-
 FIFTH = """.version 8.7
 .target sm_100a
 .address_size 64

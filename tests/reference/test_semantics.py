@@ -196,26 +196,6 @@ def test_minimum_and_comparison_know_nan() -> None:
         np.testing.assert_array_equal(got, answer | unordered if name[-1] == "u" else answer)
 
 
-def test_conversions_between_floats() -> None:
-    with np.errstate(all="ignore"):
-        same(apply("cvt.rn.f16.f32 %d, %a;", "f32 b16", "f2", SINGLES), SINGLES.astype("f2"))
-        doubles = SINGLES.astype("f8") * 1.0000001
-        same(apply("cvt.rn.f32.f64 %d, %a;", "f64 f32", "f4", doubles), doubles.astype("f4"))
-        same(apply("cvt.f64.f32 %d, %a;", "f32 f64", "f8", SINGLES), SINGLES.astype("f8"))
-        same(apply("cvt.rmi.f32.f32 %d, %a;", "f32 f32", "f4", SINGLES), np.floor(SINGLES))
-
-
-@pytest.mark.parametrize(
-    ("mode", "function"),
-    [("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)],
-)
-def test_floats_become_integers_clamped(mode: str, function: Callable[[Array], Array]) -> None:
-    values = np.concatenate([SINGLES, np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1e10, -1e10], "f4")])
-    got = apply(f"cvt.{mode}.s32.f32 %d, %a;", "f32 b32", "i4", values)
-    whole = np.nan_to_num(function(values.astype("f8")), nan=0.0, posinf=1e300, neginf=-1e300)
-    np.testing.assert_array_equal(got, np.clip(whole, -(2**31), 2**31 - 1).astype("i8"))
-
-
 @pytest.mark.parametrize(
     ("instruction", "function"),
     [

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from pydantic import ConfigDict, Field
 
@@ -33,11 +33,12 @@ class Row(Generic[T]):
         self._key = key
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._key = self._key or name
+        self._name, self._key = name, self._key or name
 
     def __get__(self, profile: GpuProfile, owner: type) -> T:
         found = getattr(getattr(profile, self._section), self._key)
         value: T = found.value if isinstance(found, facts.Fact) else found
+        vars(profile)[self._name] = value  # from now on it is found there
         return value
 
 
@@ -50,6 +51,13 @@ class GpuProfile(Strict):
     """
 
     model_config = ConfigDict(ignored_types=(cached_property, Row))
+
+    def __copy__(self) -> Self:
+        """Without what was found of another's sections."""
+        copied = super().__copy__()
+        for name in vars(copied).keys() - type(self).model_fields.keys():
+            del vars(copied)[name]
+        return copied
 
     id: sections.GpuId
     name: str

@@ -387,3 +387,12 @@ def test_a_broken_capability_table_names_row_and_capability() -> None:
         "fp64_lanes: row is missing",
         "fp8_lanes: unknown row",
     ]
+
+
+def test_a_copy_of_a_profile_tells_its_own_facts_not_those_found_before() -> None:
+    gpu = load_gpu("tesla-v100")
+    before = gpu.sm_count
+    less = gpu.chip.sm_count.model_copy(update={"value": 8})
+    chip = gpu.chip.model_copy(update={"sm_count": less})
+    assert gpu.model_copy(update={"chip": chip}).sm_count == 8
+    assert (gpu.sm_count, gpu) == (before, load_gpu("tesla-v100"))

@@ -20,8 +20,8 @@ from wattcast.models.papers.scaling.card import (
     schema_hash,
     served,
 )
-from wattcast.models.papers.scaling.physical import PhysicalScaling, relative_time, time_bounds
-from wattcast.models.papers.scaling.residual import CorrectedScaling, power_vectors, time_vectors
+from wattcast.models.papers.scaling.physical import PhysicalScaling, time_bounds
+from wattcast.models.papers.scaling.residual import CorrectedScaling, power_vectors
 from wattcast.models.papers.scaling.use import UNITS, KernelUse, UseTable
 from wattcast.models.store import ArtifactStore, TreeModel
 
@@ -30,7 +30,7 @@ PHYSICAL = PhysicalScaling(PARAMETERS)
 CORE, MEMORY = np.meshgrid([600.0, 800.0, 1000.0, 1200.0], [800.0, 2000.0, 3500.0])
 
 
-def noisy_trees(quantity: str) -> FittedTrees:
+def noisy_trees() -> FittedTrees:
     """Trees fitted to nonsense: whatever they learned, the order must hold."""
     kernels, pairs = 40, CORE.size
     row = np.repeat(np.arange(kernels), pairs)
@@ -39,15 +39,10 @@ def noisy_trees(quantity: str) -> FittedTrees:
     table = UseTable(
         UNITS["utilisation"], units, RNG.uniform(0, 0.9, kernels), np.full(kernels, 1e-3)
     ).take(row)
-    if quantity == "time":
-        relative = core / 1000, memory / 3500
-        time = relative_time(PARAMETERS.time, table, *relative)
-        vectors = time_vectors(PARAMETERS.time, table, *relative, time)
-    else:
-        vectors = power_vectors(table, core / 1000, memory / 3500)
+    vectors = power_vectors(table, core / 1000, memory / 3500)
     n = len(row)
     rows = ResidualRows(
-        quantity=quantity,  # type: ignore[arg-type]
+        quantity="power",
         vectors=vectors,
         physical=np.ones(n),
         measured=np.exp(RNG.normal(0, 0.5, n)),
@@ -61,7 +56,7 @@ def noisy_trees(quantity: str) -> FittedTrees:
     return trees
 
 
-MODEL = CorrectedScaling(PHYSICAL, time=noisy_trees("time"), power=noisy_trees("power"))
+MODEL = CorrectedScaling(PHYSICAL, noisy_trees())
 shares = st.floats(0.0, 0.9)
 
 
@@ -86,7 +81,7 @@ def test_corrected_time_keeps_order_and_bounds_and_power_rises_with_the_core(
 def test_trees_for_power_nobody_measured_are_refused() -> None:
     timed = PhysicalScaling(PARAMETERS.model_copy(update={"power": None}))
     with pytest.raises(ModelError, match="tells none"):
-        CorrectedScaling(timed, power=noisy_trees("power"))
+        CorrectedScaling(timed, noisy_trees())
 
 
 # --- packaged trees ---------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Cards of scaling models, and the store that opens their artifacts.
 
-Per campaign (measurements of one GPU by one source) up to three artifacts below
-``<gpu>/scaling/``: ``physical-<counters>1-<campaign>`` (``model.json``), and trees correcting it,
-``catboost-<counters>_time1-<campaign>`` and ``catboost-<counters>_power1-<campaign>``. Trees of
-another physical model than the one at hand are refused: their card names its checksum.
+Per campaign (measurements of one GPU by one source) up to two artifacts below
+``<gpu>/scaling/``: ``physical-<counters>1-<campaign>`` (``model.json``), and trees correcting its
+power, ``catboost-<counters>_power1-<campaign>``. Trees of another physical model than the one
+at hand are refused: their card names its checksum.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _texts(operand: ir.Operand) -> Iterator[str]:
 # --- feature schemas of the scaling models: names of their inputs, by kind of counters --------
 # They lie here and not among ``features/schemas``, which make vectors of PTX: these inputs come
 # from hardware counters, or from the physical scaling model itself. ``<kind>1`` names the physical
-# model's inputs, ``<kind>_time1`` and ``<kind>_power1`` those of the trees that correct it.
+# model's inputs, ``<kind>_power1`` those of the trees that correct it.
 
 
 Quantity = Literal["time", "power"]
@@ -152,22 +152,9 @@ TOKEN_SCHEMAS: Mapping[CodeModel, str] = MappingProxyType(
     {"sequence": "token_fields1", "tokens": "token_work1"}
 )
 
-RISING: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
-    {
-        "time": ("log_time", "core_slowdown", "memory_slowdown"),
-        "power": ("core_speed",),
-    }
-)
-"""First inputs of the trees, with which a prediction may only rise: the logarithms of the physical
-model's relative time and of the reference clocks over the clocks, which all fall as a clock rises;
-for power that of the core clock."""
-
-_BESIDE: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
-    {
-        "time": ("dram_share", "core_share", "core_latency_share"),
-        "power": ("memory_speed", "use_dram"),
-    }
-)
+RISING = ("core_speed",)
+"""First inputs of the trees of power, with which a prediction may only rise: the logarithm of the
+core clock over the nominal one."""
 
 
 def physical_schema(kind: CounterKind) -> str:
@@ -175,26 +162,17 @@ def physical_schema(kind: CounterKind) -> str:
     return f"{kind}1"
 
 
-def trees_schema(kind: CounterKind, quantity: Quantity) -> str:
-    """Schema id of the inputs of the trees that correct a quantity."""
-    return f"{kind}_{quantity}1"
+def trees_schema(kind: CounterKind) -> str:
+    """Schema id of the inputs of the trees that correct power."""
+    return f"{kind}_power1"
 
 
-def inputs(kind: CounterKind, quantity: Quantity | None = None) -> tuple[str, ...]:
-    """Names of the physical model's inputs, or of those of a quantity's trees, in order."""
-    uses = tuple(f"use_{unit}" for unit in UNITS[kind])
-    if quantity is None:
-        return (*uses, "use_dram", "time_seconds")
-    return (*RISING[quantity], *_BESIDE[quantity], *uses)
-
-
-_QUANTITIES: tuple[Quantity, ...] = ("time", "power")
+_USES = {kind: tuple(f"use_{unit}" for unit in units) for kind, units in UNITS.items()}
 SCHEMAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {physical_schema(kind): inputs(kind) for kind in UNITS}
+    {physical_schema(kind): (*uses, "use_dram", "time_seconds") for kind, uses in _USES.items()}
     | {
-        trees_schema(kind, quantity): inputs(kind, quantity)
-        for kind in UNITS
-        for quantity in _QUANTITIES
+        trees_schema(kind): (*RISING, "memory_speed", "use_dram", *uses)
+        for kind, uses in _USES.items()
     }
     | {
         "token_fields1": (*FIELDS, "log2_repeats"),
@@ -268,25 +246,16 @@ def served(store: ArtifactStore[ScalingCard], gpu: str, campaign: str) -> Served
     cards = store.list()
     base = _physical_artifact(store, cards, gpu, campaign)
     physical = PhysicalScaling(base.parameters(ScalingParameters))
-    trees: dict[Quantity, Artifact[ScalingCard]] = {}
-    for quantity in _QUANTITIES:
-        schema = trees_schema(physical.parameters.counters, quantity)
-        wanted = (gpu, schema, campaign)
-        if not any((one.gpu, one.feature_schema.id, one.source) == wanted for one in cards):
-            continue
-        artifact = store.find(gpu, TARGET, TREES, schema, source=campaign)
-        if artifact.card.corrects_sha256 != base.card.files[PARAMETERS_NAME]:
-            raise ModelError(
-                f"the {quantity} trees of {gpu} by {campaign} correct another physical model",
-                gpu=gpu,
-            )
-        trees[quantity] = artifact
-    scaling: CorrectedScaling | PhysicalScaling = physical
-    if trees:
-        models = {quantity: TreeModel(artifact) for quantity, artifact in trees.items()}
-        scaling = CorrectedScaling(physical, time=models.get("time"), power=models.get("power"))
-    told = (base.card, *(artifact.card for artifact in trees.values()))
-    return Served(scaling, physical, told, tuple(trees))
+    wanted = (gpu, trees_schema(physical.parameters.counters), campaign)
+    if not any((one.gpu, one.feature_schema.id, one.source) == wanted for one in cards):
+        return Served(physical, physical, (base.card,), ())
+    trees = store.find(gpu, TARGET, TREES, wanted[1], source=campaign)
+    if trees.card.corrects_sha256 != base.card.files[PARAMETERS_NAME]:
+        raise ModelError(
+            f"the power trees of {gpu} by {campaign} correct another physical model", gpu=gpu
+        )
+    scaling = CorrectedScaling(physical, TreeModel(trees))
+    return Served(scaling, physical, (base.card, trees.card), ("power",))
 
 
 def campaign_for(

@@ -1,13 +1,11 @@
-"""What boosted trees learn beyond the physical scaling model: corrections of log time and power.
+"""What boosted trees learn beyond the physical scaling model: corrections of log power.
 
-    log time scale  = log t + r(x, clocks) - r(x, reference)
     log power scale = EXPONENT log p + q(x, clocks) - q(x, reference)
 
-t and p are the physical model's scales, x a kernel's counters. Both are exactly 1 at the reference.
-The trees of time are constrained never to rise with a clock, as t is, and time is cut to what the
-clocks allow (``physical.time_bounds``): corrected time keeps every property of the physical one.
-The trees of power never fall with the core clock; raising p to a power below 1 leaves them room to
-correct it downwards, as constrained trees can only add. docs/frequency.md.
+p is the physical model's scale, x a kernel's counters; it is exactly 1 at the reference. The trees
+never fall with the core clock; raising p to a power below 1 leaves them room to correct it
+downwards, as constrained trees can only add. Trees of time are tried by ``studies clocks``: no
+campaign's kernels left out were met better by them. docs/frequency.md.
 """
 
 from __future__ import annotations
@@ -20,24 +18,12 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling import physical as timing
-from wattcast.models.papers.scaling.physical import PhysicalScaling, Scale, time_bounds
+from wattcast.models.papers.scaling.physical import PhysicalScaling, Scale
 from wattcast.models.papers.scaling.use import Floats, KernelUse, UseTable
 
 Float32s = NDArray[np.float32]
 
 POWER_EXPONENT = 0.9
-
-
-def time_vectors(
-    parameters: timing.TimeParameters, use: UseTable, core: Floats, memory: Floats, time: Floats
-) -> Float32s:
-    """Inputs of the time trees, ``[n, k]``: ``time`` and clocks over those of the counters."""
-    units = use.select(tuple(parameters.capacities))
-    dram, busy = timing.capacity_shares(parameters.form, units, use.dram)
-    at_core = timing.core_latency_share(parameters.form, dram, busy)
-    columns = [np.log(time), -np.log(core), -np.log(memory), dram, busy, at_core, use.core]
-    return np.column_stack(columns).astype(np.float32)
 
 
 def power_vectors(use: UseTable, core: Floats, memory: Floats) -> Float32s:
@@ -53,61 +39,40 @@ class Trees(Protocol):
         """Predictions ``[n]``."""
 
 
-def corrected_time(
-    time: Floats, reference_time: Floats, correction: Floats, low: Floats, high: Floats
-) -> Floats:
-    """Time scales ``[n]`` from relative times, corrections against the reference, and bounds."""
-    return np.asarray(np.clip(time / reference_time * np.exp(correction), low, high))
-
-
 def corrected_power(scale: Floats, correction: Floats) -> Floats:
     """Power scales ``[n]`` from the physical ones and corrections against the reference."""
     return np.asarray(scale**POWER_EXPONENT * np.exp(correction))
 
 
 class CorrectedScaling:
-    """The physical model with trees on top of time, power, or both.
+    """The physical model with trees on top of its power.
 
-    Raises ModelError where there are trees for power the physical model does not tell.
+    Raises ModelError where the physical model tells no power.
     """
 
-    def __init__(
-        self, physical: PhysicalScaling, *, time: Trees | None = None, power: Trees | None = None
-    ) -> None:
-        if power is not None and physical.parameters.power is None:
+    def __init__(self, physical: PhysicalScaling, power: Trees) -> None:
+        if physical.parameters.power is None:
             raise ModelError("trees correct power, but the physical model tells none")
-        self.physical = physical
-        self._time, self._power = time, power
+        self.physical, self._power = physical, power
 
     def scales(
         self, use: KernelUse, clocks: Sequence[ClockPair], reference: ClockPair | None = None
     ) -> list[Scale]:
         """As ``PhysicalScaling.scales``, at the campaign's gap between launches."""
-        parameters = self.physical.parameters
-        reference = reference or parameters.reference
-        plain = self.physical.scales(use, clocks, reference)
-        pairs = [reference, *clocks]
+        nominal = self.physical.parameters.nominal
+        pairs = [reference or self.physical.parameters.reference, *clocks]
+        plain = self.physical.scales(use, clocks, pairs[0])
         table = UseTable.of([use]).take(np.zeros(len(pairs), dtype=np.int64))
         core_mhz, memory_mhz = np.array(pairs, dtype=np.float64).T
-        times = np.array([scale.time for scale in plain])
-        if self._time is not None:
-            core, memory = core_mhz / use.clocks.core_mhz, memory_mhz / use.clocks.memory_mhz
-            relative = self.physical.times(table, use.clocks, core_mhz, memory_mhz)
-            r = self._time.score(time_vectors(parameters.time, table, core, memory, relative))
-            low, high = np.array([time_bounds(pair, reference) for pair in clocks]).T
-            times = corrected_time(relative[1:], relative[0], r[1:] - r[0], low, high)
-        powers: list[float | None] = [scale.power for scale in plain]
-        if self._power is not None:
-            nominal = parameters.nominal
-            vectors = power_vectors(
-                self.physical.at_nominal(table, use.clocks),
-                core_mhz / nominal.core_mhz,
-                memory_mhz / nominal.memory_mhz,
-            )
-            q = self._power.score(vectors)
-            scales = np.array(powers, dtype=np.float64)
-            powers = corrected_power(scales, q[1:] - q[0]).tolist()
-        return [Scale(float(t), p) for t, p in zip(times, powers, strict=True)]
+        vectors = power_vectors(
+            self.physical.at_nominal(table, use.clocks),
+            core_mhz / nominal.core_mhz,
+            memory_mhz / nominal.memory_mhz,
+        )
+        q = self._power.score(vectors)
+        powers = np.array([scale.power for scale in plain], dtype=np.float64)
+        told = corrected_power(powers, q[1:] - q[0]).tolist()
+        return [Scale(scale.time, power) for scale, power in zip(plain, told, strict=True)]
 
 
 # Measurements of the same kernel at further clock pairs draw its predicted scales to them: what a

@@ -6,7 +6,7 @@ kernels it is scored on (``studies.fitting.scaling.command``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,14 +108,14 @@ def write_campaigns(
     settings = _settings(parts)
     fits = fit_physical(parts)
     ratios = log_ratios(parts, fits)
-    time_trees = _trees(ratios.time, settings["time", 0])
+    if settings["time", 0].trees:
+        raise DataError("trees of time would help, but no way serves them")
     known, cards = list(scored), []
     for at, (part, fit) in enumerate(zip(parts, fits, strict=True)):
         progress(f"{part.gpu}: {part.campaign}, {len(part)} rows")
         power_trees = _trees(ratios.power[at], settings["power", at])
         mine = [one for one in known if one.predictions.rows.campaign == part.campaign]
-        trees: dict[Quantity, _Trees | None] = {"time": time_trees, "power": power_trees}
-        cards += _write(part, fit, trees, mine, out_dir, root)
+        cards += _write(part, fit, power_trees, mine, out_dir, root)
     return cards
 
 
@@ -153,7 +153,7 @@ def _trees(rows: ResidualRows | None, settings: TreeSettings) -> _Trees | None:
 def _write(
     part: ScalingRows,
     fit: PhysicalFit,
-    trees: Mapping[Quantity, _Trees | None],
+    trees: _Trees | None,
     scored: Sequence[Scored],
     out_dir: Path,
     root: Path | None,
@@ -162,19 +162,17 @@ def _write(
     physical = _card(part, "physical", scored, root, family=PHYSICAL)
     cards = [write_artifact(physical, out_dir, partial(_write_parameters, parameters))]
     corrects = cards[0].files[PARAMETERS_NAME]
-    for quantity, chosen in trees.items():
-        if chosen is None:
-            continue
-        rows, settings, fitted = chosen
+    if trees is not None:
+        rows, settings, fitted = trees
         card = _card(
             part,
             "hybrid",
             scored,
             root,
             family=TREES,
-            quantity=quantity,
+            quantity="power",
             vectors=rows.vectors,
-            hyperparameters=hyperparameters(settings, quantity),
+            hyperparameters=hyperparameters(settings),
             corrects_sha256=corrects,
         )
         width = rows.vectors.shape[1]
@@ -233,7 +231,7 @@ def _card(
     **rest: Any,
 ) -> ScalingCard:
     assert part.kind is not None, "a campaign without counters has no model"
-    schema = physical_schema(part.kind) if quantity is None else trees_schema(part.kind, quantity)
+    schema = physical_schema(part.kind) if quantity is None else trees_schema(part.kind)
     values = _physical_inputs(part) if vectors is None else vectors
     read = read_frequency(part.campaign, root)
     libraries = ("scipy",) if family == PHYSICAL else ("catboost", "scipy")

@@ -34,6 +34,7 @@ from studies.fitting.scaling.trees import (
     TreeSettings,
     choose,
     fit_trees,
+    time_vectors,
 )
 from wattcast.models.papers.scaling.physical import (
     PowerParameters,
@@ -41,7 +42,7 @@ from wattcast.models.papers.scaling.physical import (
     power_watts,
     relative_time,
 )
-from wattcast.models.papers.scaling.residual import power_vectors, time_vectors
+from wattcast.models.papers.scaling.residual import power_vectors
 from wattcast.models.papers.scaling.use import UseTable
 
 MODELS = ("mean curve", "unfitted", "physical", "hybrid")

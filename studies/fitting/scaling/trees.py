@@ -17,7 +17,13 @@ import numpy as np
 from studies.fitting.scaling.rows import Bools, Floats, Integers
 from studies.fitting.trees.compact import save_compact
 from wattcast.models.papers.scaling.card import RISING, Quantity
+from wattcast.models.papers.scaling.physical import (
+    TimeParameters,
+    capacity_shares,
+    core_latency_share,
+)
 from wattcast.models.papers.scaling.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
+from wattcast.models.papers.scaling.use import UseTable
 from wattcast.training.families import SEED, get_family
 
 Library = Literal["xgboost", "catboost"]
@@ -50,6 +56,23 @@ CANDIDATES: tuple[TreeSettings, ...] = (
     TreeSettings(400, depth=5, least_rows=20),
 )
 """From nothing to what the 6464 rows of Titan X's microbenchmarks bear."""
+
+
+_RISING = {"time": 3, "power": len(RISING)}
+"""First inputs with which a prediction may only rise: of time the logarithms of the physical
+model's relative time and of the reference clocks over the clocks, which all fall as a clock
+rises."""
+
+
+def time_vectors(
+    parameters: TimeParameters, use: UseTable, core: Floats, memory: Floats, time: Floats
+) -> Float32s:
+    """Inputs of the time trees, ``[n, k]``: ``time`` and clocks over those of the counters."""
+    units = use.select(tuple(parameters.capacities))
+    dram, busy = capacity_shares(parameters.form, units, use.dram)
+    at_core = core_latency_share(parameters.form, dram, busy)
+    columns = [np.log(time), -np.log(core), -np.log(memory), dram, busy, at_core, use.core]
+    return np.column_stack(columns).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +148,7 @@ def fit_trees(
     if settings.trees == 0:
         return None
     weights = rows.weights[train] / rows.weights[train].mean()
-    rising = [int(at < len(RISING[rows.quantity])) for at in range(rows.vectors.shape[1])]
+    rising = [int(at < _RISING[rows.quantity]) for at in range(rows.vectors.shape[1])]
     fit = _fit_xgboost if library == "xgboost" else _fit_catboost
     return fit(rows.vectors[train], rows.log_ratio[train], weights, rising, settings)
 
@@ -151,9 +174,7 @@ class FittedTrees:
         save_compact(get_family(self.library), self.model, folder, features)
 
 
-def hyperparameters(
-    settings: TreeSettings, quantity: Quantity
-) -> dict[str, bool | int | float | str]:
+def hyperparameters(settings: TreeSettings) -> dict[str, bool | int | float | str]:
     """CatBoost's parameters, as the card records them."""
     return {
         "iterations": settings.trees,
@@ -163,7 +184,7 @@ def hyperparameters(
         "rsm": settings.column_share,
         "subsample": settings.row_share,
         "bootstrap_type": "Bernoulli",
-        "rising_inputs": len(RISING[quantity]),
+        "rising_inputs": len(RISING),
         "random_seed": SEED,
     }
 

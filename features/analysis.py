@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from wattcast.features.needs import Need
     from wattcast.features.symbolic import SymbolicResult
 
+MOST_MISSED = 0.05
+"""Share of a launch's work or sectors that a budget may leave unreached before counts are worked
+out instead: symbols do not follow reuse, which what ran tells of."""
+
 Mode = Literal["auto", "symbolic", "executed"]
 """How trip counts and activity are found out. ``symbolic`` runs nothing and refuses what it cannot
 prove, ``executed`` runs sampled blocks. ``auto`` runs nothing where symbols know everything;
@@ -193,12 +197,18 @@ class KernelAnalysis:
 
     @cached_property
     def _worked_out_better(self) -> bool:
-        if self.executed.sampling.completed:
+        executed = self.executed
+        if executed.sampling.completed:
             return False
         try:
-            return bool(self._worked_out.proven.functions)
+            known = self._worked_out.proven.functions[self.function.name]
         except AnalysisError:
             return False
+        behind = executed.functions[self.function.name].warp_executions == 0
+        return executed.lower_bounds or any(
+            bool(counts[behind].sum() > MOST_MISSED * counts.sum())
+            for counts in (known.warp_executions, known.sectors)
+        )
 
     @property
     def cut_short(self) -> bool:

@@ -33,6 +33,10 @@ COMPARISONS = frozenset({"eq.s", "ne.s", "lt.s", "le.s", "lt.u", "le.u"})
 """Operations whose result is a predicate, by the name that ``fold`` takes."""
 
 
+BY_SIGN = frozenset({"abs", "min", "max", "div", "rem", "shr", "bfe"})
+"""Operations that do otherwise to signed numbers; to all others of ``operations`` they are bits."""
+
+
 def wrap(value: int, bits: int) -> int:
     """The integer of ``bits`` bits with the same pattern, read as signed (1 bit: 0 or 1)."""
     if bits == 1:

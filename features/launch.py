@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from wattcast.features.errors import LaunchError
 
@@ -114,6 +117,46 @@ def dim3(name: str, value: int | tuple[int, ...] | list[int]) -> Dim3:
         raise LaunchError(f"{name} needs 1 to 3 dimensions, not {len(dims)}", field=name)
     x, y, z = (*dims, 1, 1)[:3]
     return (x, y, z)
+
+
+Integers = npt.NDArray[np.int64]
+
+
+def place_in(grid: Dim3, block: Any) -> tuple[Any, Any, Any]:
+    """x, y and z of a block by its number (x fastest), or of an array of them."""
+    wide, high, _ = grid
+    return block % wide, block // wide % high, block // (wide * high)
+
+
+def lane_values(launch: Launch, blocks: Integers, name: str) -> Integers | None:
+    """A special register (``tid.x``) in all lanes of some blocks, padded to whole warps: one value
+    if the launch's shape makes it the same in all; ``None`` if it is none that tells lanes apart.
+    """
+    head, _, axis = name.partition(".")
+    per_block = launch.warps_per_block * WARP_SIZE
+    if head in ("tid", "ctaid", "ntid", "nctaid"):
+        shape = launch.block if head in ("tid", "ntid") else launch.grid
+        place = "xyz".find(axis) if axis else -1
+        if head.startswith("n") or place < 0:
+            return np.array([shape[place] if place >= 0 else 0])
+        if shape[place] == 1:
+            return np.zeros(1, dtype=np.int64)
+        index = np.arange(per_block) if head == "tid" else blocks
+        part = index // prod(shape[:place])
+        part = part % shape[place] if place < 2 else part
+        if head == "tid":
+            return np.tile(part, blocks.size)
+        return part if blocks.size == 1 else np.repeat(part, per_block)
+    linear = np.tile(np.arange(per_block), blocks.size)
+    if head == "warpid":
+        return linear // WARP_SIZE
+    bit = np.int64(1) << linear % WARP_SIZE
+    table = {
+        "laneid": linear % WARP_SIZE, "lanemask_eq": bit, "lanemask_lt": bit - 1,
+        "lanemask_le": 2 * bit - 1, "lanemask_gt": 0xFFFFFFFF & ~(2 * bit - 1),
+        "lanemask_ge": 0xFFFFFFFF & ~(bit - 1),
+    }  # fmt: skip
+    return table.get(head)
 
 
 def in_rows(launch: Launch, row: int) -> Launch:

@@ -273,15 +273,15 @@ class Origin:
     """``arguments``: parameters whose value counts; ``data``: parameters whose memory does, and
     ``variables`` of the module whose contents do.
 
-    ``loaded``: it rests on data, of those parameters or of memory that nobody names. ``axes``:
-    those of the thread's or block's index (``x``) that it is computed from.
+    ``loaded``: it rests on data, of those parameters or of memory that nobody names.
+    ``special``: registers of the launch (``%tid.x``) that it is computed from.
     """
 
     arguments: frozenset[str] = frozenset()
     data: frozenset[str] = frozenset()
     loaded: bool = False
     variables: frozenset[str] = frozenset()
-    axes: frozenset[str] = frozenset()
+    special: frozenset[str] = frozenset()
 
 
 class Guard(NamedTuple):
@@ -317,7 +317,7 @@ class Deciding:
         arguments: set[str] = set()
         data: set[str] = set()
         variables: set[str] = set()
-        axes: set[str] = set()
+        special: set[str] = set()
         loaded = False
         seen: set[tuple[str, bool, int | None]] = {(name, False, None) for name in names}
         waiting = list(seen)
@@ -337,7 +337,7 @@ class Deciding:
                 if behind or read:
                     variables.update(_symbols(one))
                 else:
-                    axes.update(_axes(one))
+                    special.update(each.name for each in one.operands if type(each) is Special)
                 start = self._starts[bisect_right(self._starts, one.position) - 1]
                 for other in self._reads[one.position]:
                     # The last of its block to write it, else any of its writers: compilers start a
@@ -350,7 +350,7 @@ class Deciding:
                     if state not in seen and len(seen) < MOST_FOLLOWED:
                         seen.add(state)
                         waiting.append(state)
-        found = map(frozenset, (variables, axes))
+        found = map(frozenset, (variables, special))
         return Origin(frozenset(arguments - data), frozenset(data), loaded, *found)
 
     def exits(self, loop: Loop) -> tuple[Instruction, ...]:
@@ -451,12 +451,6 @@ def _symbols(one: Instruction) -> set[str]:
     """Variables that an instruction names."""
     named = (each.base if isinstance(each, Address) else each for each in one.operands)
     return {each.name for each in named if isinstance(each, Symbol)}
-
-
-def _axes(one: Instruction) -> set[str]:
-    """Axes of thread and block numbers that an instruction reads."""
-    named = (each.name.partition(".") for each in one.operands if isinstance(each, Special))
-    return {axis for head, _, axis in named if head in ("%tid", "%ctaid")} - {""}
 
 
 def _parameter(one: Instruction) -> str | None:

@@ -104,6 +104,8 @@ def _lines(what: str, lines: Sequence[int]) -> str:
 
 
 _Place = tuple[int, str, str] | None
+
+
 _places: Attached[Function, dict[str, _Place]] = Attached("places")
 
 

@@ -27,7 +27,7 @@ from wattcast.features.trips import How, TripCount, resolve_trips
 if TYPE_CHECKING:
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.symbolic import AccessInfo, SymbolicResult
-    from wattcast.features.symbolic.sample import Forms
+    from wattcast.features.symbolic.forms import Forms
 
 
 # Launches that are asked for one after the other, worked out together.
@@ -218,7 +218,7 @@ class Runs:
         """What block numbers are made into, where the kernel can be followed."""
         from wattcast.features.symbolic.analyse import Arguments
         from wattcast.features.symbolic.build import scheme
-        from wattcast.features.symbolic.sample import Forms
+        from wattcast.features.symbolic.forms import Forms
 
         try:
             with _degrading("symbolic"):

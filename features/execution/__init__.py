@@ -1,10 +1,10 @@
 """Executed analysis: sampled blocks of a launch, run over numpy vectors.
 
 program.py   a kernel and what it calls, compiled once: decode.py, alu.py, integer.py,
-             floating.py, conversion.py, loads.py, atomics.py, warp.py, matrix.py, control.py
-machine.py   all threads of the sampled blocks in lockstep: groups.py, spaces.py, access.py
+             floating.py, loads.py, atomics.py, warp.py, matrix.py, control.py
+machine.py   all threads of the sampled blocks in lockstep: spaces.py, access.py
 sampling.py  which blocks, and what they say about the launch; arguments.py what it is given
-engine.py    ``execute``, the entrance; summary.py and results.py what comes out
+engine.py    ``execute``, the entrance; summary.py what comes out
 """
 
 from wattcast.features.execution.arguments import assumed_integer

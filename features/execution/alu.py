@@ -71,28 +71,39 @@ def _compare(modifiers: tuple[str, ...]) -> tuple[integer.Function, DType, integ
     return function, dtype, combine
 
 
+def _combined(
+    modifiers: tuple[str, ...], items: Items, operands: Operands
+) -> Callable[[Frame], tuple[Array, Array]]:
+    """What a comparison and its opposite give, each combined with the predicate that may follow."""
+    function, dtype, combine = _compare(modifiers)
+    a, b = operands.source(items[1], dtype), operands.source(items[2], dtype)
+    third = operands.predicate(items[3]) if combine is not None else None
+
+    def compared(frame: Frame) -> tuple[Array, Array]:
+        result = function(as_type(frame[a], dtype), as_type(frame[b], dtype))
+        if third is None or combine is None:
+            return result, ~result
+        other = as_type(frame[third[0]], BOOL)
+        other = ~other if third[1] else other
+        return combine(result, other), combine(~result, other)
+
+    return compared
+
+
 def set_predicate(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """setp with one or two destinations and an optional combining predicate."""
     if modifiers[-1] in ("f16x2", "bf16x2"):
         return _set_packed(modifiers, items, operands)
     function, dtype, combine = _compare(modifiers)
-    a = operands.source(items[1], dtype)
-    b = operands.source(items[2], dtype)
     first, second = destinations(items[0])
     p = operands.target(first, BOOL)
     if second is None and combine is None:
         return pure(integer.Operation(function, (dtype, dtype), BOOL), operands, items)
     q = operands.target(second, BOOL) if second is not None else None
-    third = operands.predicate(items[3]) if combine is not None else None
+    compared = _combined(modifiers, items, operands)
 
     def handler(frame: Frame, group: Group) -> None:
-        result = function(as_type(frame[a], dtype), as_type(frame[b], dtype))
-        opposite = ~result
-        if third is not None and combine is not None:
-            other = as_type(frame[third[0]], BOOL)
-            if third[1]:
-                other = ~other
-            result, opposite = combine(result, other), combine(opposite, other)
+        result, opposite = compared(frame)
         store(frame, group, p, result)
         if q is not None:
             store(frame, group, q, opposite)
@@ -118,11 +129,9 @@ def _set_packed(modifiers: tuple[str, ...], items: Items, operands: Operands) ->
 
 def set_register(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """set: all ones (or 1.0) where the comparison holds."""
-    function, dtype, combine = _compare(modifiers)
     target = TYPES.get(modifiers[-2], U32)
-    third = operands.predicate(items[3]) if combine is not None else None
+    compared = _combined(modifiers, items, operands)
     dst = operands.target(items[0], target)
-    a, b = operands.source(items[1], dtype), operands.source(items[2], dtype)
     if target.kind == "f":
         one = target.type(1)
     else:
@@ -130,11 +139,7 @@ def set_register(modifiers: tuple[str, ...], items: Items, operands: Operands) -
     fit = operands.writer(dst, target)
 
     def handler(frame: Frame, group: Group) -> None:
-        result = function(as_type(frame[a], dtype), as_type(frame[b], dtype))
-        if third is not None and combine is not None:
-            other = as_type(frame[third[0]], BOOL)
-            result = combine(result, ~other if third[1] else other)
-        value = np.where(result, one, one.dtype.type(0))
+        value = np.where(compared(frame)[0], one, one.dtype.type(0))
         store(frame, group, dst, fit(value) if fit else value)
 
     return handler

@@ -73,6 +73,9 @@ def given(kernel: ir.Function, described: Collection[str], launch: Launch) -> di
     return found
 
 
+_AXES = {f"%{head}.{axis}": axis for head in ("tid", "ctaid") for axis in "xyz"}
+
+
 @attached
 def _compared_axes(kernel: ir.Function) -> dict[str, list[frozenset[str]]]:
     """By parameter: axes of the thread indices that it is compared with, for every comparison."""
@@ -82,8 +85,9 @@ def _compared_axes(kernel: ir.Function) -> dict[str, list[frozenset[str]]]:
             continue
         left, right = (deciding(kernel).of(*registers((each,))) for each in one.operands[1:3])
         for mine, other in ((left, right), (right, left)):
-            for name in mine.arguments if other.axes and not mine.axes else ():
-                found.setdefault(name, []).append(other.axes)
+            axes = frozenset(_AXES[name] for name in other.special if name in _AXES)
+            for name in mine.arguments if axes and mine.special.isdisjoint(_AXES) else ():
+                found.setdefault(name, []).append(axes)
     return found
 
 

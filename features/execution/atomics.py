@@ -151,14 +151,14 @@ def _perform(
 _OPERATIONS = frozenset({"add", "min", "max", "and", "or", "xor", "exch", "inc", "dec", "cas"})
 
 
-def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items) -> Handler:
+def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """atom and red, scalar, vector and packed. Raises UnsupportedError."""
     name = next((m for m in modifiers if m in _OPERATIONS), None)
     kind = next((m for m in reversed(modifiers) if m in TYPES), "")
     if name is None or not kind or kind == "b128":
         raise UnsupportedError("atomic form")
     space = space_of(modifiers)
-    need_old = base == "atom"
+    need_old = context.instruction.base == "atom"
     operands = context.operands
     count = next((n for m, n in (("v2", 2), ("v4", 4), ("v8", 8)) if m in modifiers), 1)
     dtype = F16 if kind in ("f16", "f16x2") else TYPES[kind]

@@ -322,17 +322,13 @@ def own_rank(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
     return handler
 
 
-def asynchronous(
-    context: Context, base: str, modifiers: tuple[str, ...], items: Items
-) -> Handler | None:
+def asynchronous(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
     """st.async and red.async tell a barrier of their bytes; st.bulk writes zeros."""
     if modifiers[0] == "bulk":
         return _fill(context, items)
     kept = tuple(m for m in modifiers if "mbarrier" not in m and m not in ("async", "bytes"))
-    if base == "red":
-        inner: Handler = atomics.build(context, base, kept, items[:2])
-    else:
-        inner = loads.save(context, kept, items[:2])
+    make = atomics.build if context.instruction.base == "red" else loads.save
+    inner = make(context, kept, items[:2])
     if len(items) < 3:  # to global memory: no barrier
         return inner
     slot, offset = context.operands.address(items[2])
@@ -404,7 +400,7 @@ def multimem(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
     elif modifiers[0] == "st":
         inner = loads.save(context, kept, items)
     elif modifiers[0] == "red":
-        inner = atomics.build(context, "red", kept, items)
+        inner = atomics.build(context, kept, items)
     else:
         inner = build(context, modifiers, items)
     opcode, line = context.instruction.opcode, context.instruction.line

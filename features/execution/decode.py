@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wattcast.features.cfg import BRANCHES, RETURNS
 from wattcast.features.execution import alu, atomics, barriers, bulk, loads, matrix, textures, warp
-from wattcast.features.execution import bulk as clusters
 from wattcast.features.execution.context import (
     Context,
     Frame,
@@ -22,8 +22,6 @@ _SILENT = frozenset({
     "stacksave", "stackrestore", "tensormap",
 })  # fmt: skip
 
-_MEMORY: dict[str, warp.Builder] = {"ld": loads.load, "ldu": loads.load, "st": loads.save}
-
 
 def decode(context: Context, one: ir.Instruction) -> Handler | None:
     """The handler of an instruction that does not end a run; ``None`` if it does nothing.
@@ -31,44 +29,37 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
     Raises UnsupportedError (or KeyError, IndexError for malformed ones) if it cannot be
     executed.
     """
-    base, _, rest = one.opcode.partition(".")
-    modifiers = tuple(rest.split(".")) if rest else ()
-    items = one.operands
-    if base in ("bar", "barrier"):
-        arrives = "arrive" in modifiers and "cluster" not in modifiers
-        return _arrive(context, items) if arrives else None
-    if base in _SILENT:
-        return None
-    if base == "st" and modifiers[0] in ("async", "bulk"):
-        return clusters.asynchronous(context, base, modifiers, items)
-    if base in _MEMORY:
-        return _MEMORY[base](context, modifiers, items)
-    if base in ("atom", "red"):
-        if "async" in modifiers:
-            return clusters.asynchronous(context, base, modifiers, items)
-        return atomics.build(context, base, modifiers, items)
-    if base == "cp":
-        if "bulk" in modifiers:
-            return bulk.build(context, modifiers, items)
-        if "mbarrier" in modifiers:
-            return barriers.build(context, modifiers, items)
-        return loads.copy_async(context, modifiers, items) if len(items) >= 3 else None
-    if base == "mbarrier":
+    return _BUILDERS.get(one.base, _arithmetic)(context, one.modifiers, one.operands)
+
+
+def _nothing(context: Context, modifiers: tuple[str, ...], items: Items) -> None:
+    return None
+
+
+def _store(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
+    build = bulk.asynchronous if modifiers[0] in ("async", "bulk") else loads.save
+    return build(context, modifiers, items)
+
+
+def _atomic(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
+    build = bulk.asynchronous if "async" in modifiers else atomics.build
+    return build(context, modifiers, items)
+
+
+def _copy(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
+    if "bulk" in modifiers:
+        return bulk.build(context, modifiers, items)
+    if "mbarrier" in modifiers:
         return barriers.build(context, modifiers, items)
-    if base in clusters.BUILDERS:
-        return clusters.BUILDERS[base](context, modifiers, items)
-    if base in warp.BUILDERS:
-        return warp.BUILDERS[base](context, modifiers, items)
-    if base in matrix.BUILDERS:
-        return matrix.BUILDERS[base](context, modifiers, items)
-    if base in textures.TEXTURES:
-        return textures.build(context, base, modifiers, items)
-    handler = alu.build(base, modifiers, items, context.operands)
+    return loads.copy_async(context, modifiers, items) if len(items) >= 3 else None
+
+
+def _arithmetic(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    one = context.instruction
+    handler = alu.build(one.base, modifiers, items, context.operands)
     if handler is None:
         raise UnsupportedError("not known")
-    if has_long_way(one):
-        return _watched_division(context, items, handler)
-    return handler
+    return _watched_division(context, items, handler) if has_long_way(one) else handler
 
 
 def _watched_division(context: Context, items: Items, handler: Handler) -> Handler:
@@ -101,21 +92,12 @@ def is_plain(one: ir.Instruction) -> bool:
         return rest.startswith(("mma", "ld.", "st.", "cp.", "shift", "dealloc", "wait"))
     if base == "clusterlaunchcontrol":  # what it says of a cancelled block is always the same
         return rest.startswith("query_cancel")
-    if base in ("shfl", "vote", "match", "redux"):  # of registers of other lanes, counted alike
-        return True
-    others = (_SPECIAL, _SILENT, _MEMORY, warp.BUILDERS, clusters.BUILDERS, textures.TEXTURES)
-    return not any(base in names for names in others)
+    return base not in _BUILDERS or base in _COUNTED_ALIKE
 
 
-_SPECIAL = frozenset(
-    {
-        "bar", "barrier", "atom", "red", "cp", "bra", "brx", "ret", "exit", "trap", "call",
-        "mbarrier", "ldmatrix", "stmatrix",
-    }
-)  # fmt: skip
-
-
-def _arrive(context: Context, items: Items) -> Handler:
+def _arrive(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
+    if "arrive" not in modifiers or "cluster" in modifiers:
+        return None
     number = context.operands.source(items[0], U32)
 
     def handler(frame: Frame, group: Group) -> None:
@@ -123,3 +105,16 @@ def _arrive(context: Context, items: Items) -> Handler:
         group.machine.barriers.arrive(int(barrier), group)
 
     return handler
+
+
+_COUNTED_ALIKE = frozenset({"shfl", "vote", "match", "redux", "mma", "movmatrix", "wgmma"})
+"""Instructions on registers of several lanes: what they give decides nothing of their own count."""
+
+_BUILDERS: dict[str, warp.Builder] = {
+    **dict.fromkeys((*_SILENT, *RETURNS, *BRANCHES, "call"), _nothing),
+    **dict.fromkeys(("bar", "barrier"), _arrive),
+    **dict.fromkeys(("atom", "red"), _atomic),
+    **dict.fromkeys(textures.TEXTURES, textures.build),
+    "ld": loads.load, "ldu": loads.load, "st": _store, "cp": _copy, "mbarrier": barriers.build,
+    **bulk.BUILDERS, **warp.BUILDERS, **matrix.BUILDERS,
+}  # fmt: skip

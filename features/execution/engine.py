@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from wattcast.features.attached import Attached
+from wattcast.features.dataflow import closure, definitions
 from wattcast.features.errors import CUT_SHORT, DEFAULT_EFFORT, Diagnostic, Effort
 from wattcast.features.execution.arguments import bind
+from wattcast.features.execution.context import FRAME_STEP, Frame, Linked
 from wattcast.features.execution.machine import Machine
+from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.sampling import SamplingPlan, plan_blocks
 from wattcast.features.execution.summary import ExecutionResult, summarise
 from wattcast.features.execution.trips import overrides
-from wattcast.features.execution.values import CutShortError
+from wattcast.features.execution.values import Array, CutShortError, Group
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
+from wattcast.features.loops import Loop, calls_in, exits
 from wattcast.features.ptx import ir
 
 ASSUMED_DYNAMIC_SHARED = 48 * 1024
@@ -48,7 +55,7 @@ def execute(
 
     ``plan`` replaces ``plan_blocks(launch)``; ``effort`` is the budget of work (``None``: no
     bound; see ``Effort``). Where it ends first, a few of the blocks are run with a budget of their
-    own, and where that ends too, counts are lower bounds; a Diagnostic tells.
+    own, and where that ends too, counts are extrapolated; a Diagnostic tells.
     ``extrapolate=False`` runs every iteration of every loop; ``forced`` tells the trips of loops of
     the kernel that made-up data would decide (``trips.py``). ``gpu`` only tells the number of
     multiprocessors that ``%smid`` spreads over. Results depend on these arguments alone.
@@ -85,7 +92,7 @@ def execute(
         overrides=overrides(program, forced or {}),
         traced=chosen.to_trace(),
     )
-    cut = None
+    cut, told = None, []
     try:
         try:
             machine.run()
@@ -107,9 +114,152 @@ def execute(
                 diagnostics=(Diagnostic(CUT_SHORT, detail, function.line), *found.diagnostics),
             )
         if cut:
+            told = scale_unfinished(machine)
             cap = f"the budget of {effort:.3g} units" if cut == "effort" else f"{step_limit} steps"
-            detail = f"{cap} ended before the sampled blocks did: the counts are lower bounds"
-            diagnostics.append(Diagnostic(CUT_SHORT, detail, function.line))
-        return summarise(program, launch, chosen, machine, diagnostics, spent.spent)
+            what = (
+                f"counts were scaled for {', '.join(told)}; what stands behind is missing"
+                if told
+                else "the counts are lower bounds"
+            )
+            diagnostics.append(
+                Diagnostic(
+                    CUT_SHORT,
+                    f"{cap} ended before the sampled blocks did: {what}",
+                    function.line,
+                )
+            )
+        result = summarise(program, launch, chosen, machine, diagnostics, spent.spent)
+        return replace(result, lower_bounds=cut is not None and not told)
     finally:
         machine.release()
+
+
+# --- what a cut left undone: loops in progress are scaled to the rounds they had to go ------------
+# At the cap some threads are inside loops. Of the outermost loop around them whose end is an
+# integer comparison that advances by constant steps, the rounds still to go are worked out, and
+# every count inside it is multiplied by (done + to go) / done, block by block. What stands
+# behind the loop has not run and is not guessed.
+
+Factors = npt.NDArray[np.float64]
+MOST_FACTOR = 1e12
+"""A larger factor means the loop hardly moves: it is left as it is."""
+
+
+def scale_unfinished(machine: Machine) -> list[str]:
+    """Scale the counters of loops in progress; says what was done, in words."""
+    told = []
+    done: set[int] = set()
+    for key, group in machine.resting():
+        depth = -(key // FRAME_STEP)
+        run = machine.program.runs.get(key + depth * FRAME_STEP)
+        if run is None:
+            continue
+        linked = machine.program.functions[run.function]
+        for loop in linked.around(run.start - linked.base):
+            number = linked.first_loop + loop.index
+            factors = None if number in done else _factors(machine, linked, loop, group)
+            if factors is None:
+                continue
+            done.add(number)
+            _scale(machine, linked, loop, factors)
+            told.append(f"the loop in line {loop.line} by {float(factors.max()):.3g}")
+            break
+    return told
+
+
+def _ends(linked: Linked, loop: Loop) -> list[Compare]:
+    """Comparisons that decide whether the loop is left."""
+    blocks = (linked.cfg.blocks[index] for index in sorted(loop.blocks))
+    made = definitions(one for block in blocks for one in linked.cfg.instructions(block))
+    names = [one.predicate for one in exits(linked.cfg, loop) if one.predicate is not None]
+    found = [comparison(linked, name, made) for name in names]
+    return [one for one in found if one is not None]
+
+
+def _factors(machine: Machine, linked: Linked, loop: Loop, group: Group) -> Factors | None:
+    """By how much each block's counts in the loop fall short; ``None`` if nobody knows."""
+    count = machine.trips.counts[linked.first_loop + loop.index]
+    if any(linked.base + one.position in machine.overrides for one in exits(linked.cfg, loop)):
+        return None
+    if count is None or len(count.frames) < 2:
+        return None
+    before, latest = count.frames
+    left = np.full(machine.count, np.inf)
+    for end in _ends(linked, loop):
+        steps = _steps(end, before, latest)
+        if steps is not None:
+            left = np.minimum(left, keeps_for(end, steps, latest, machine.count))
+    mask = group.mask & (count.current > 0)
+    known = mask & np.isfinite(left)
+    if not known.any():
+        return None
+    so_far = np.where(known, count.current, 0).reshape(machine.slots, -1).sum(axis=1)
+    to_go = np.where(known, left, 0.0).reshape(machine.slots, -1).sum(axis=1)
+    factors: Factors = 1 + to_go / np.maximum(so_far, 1)
+    return factors if bool((factors < MOST_FACTOR).all()) else None
+
+
+def _steps(end: Compare, before: Frame, latest: Frame) -> dict[int, Array] | None:
+    steps = {}
+    for side in end.sides:
+        if not isinstance(side, int):
+            continue
+        a, b = before[side], latest[side]
+        if a is b:
+            continue
+        step = step_of(2 * a - b, a, b) if a.dtype is b.dtype else None
+        if step is None:
+            return None
+        steps[side] = step
+    return steps
+
+
+def _inside(program: Program, linked: Linked, loop: Loop) -> set[int]:
+    """Global numbers of a loop's instructions, and of all functions that are called from it."""
+    blocks = [linked.cfg.blocks[index] for index in loop.blocks]
+    own = {position for block in blocks for position in range(block.start, block.end)}
+    found = {linked.base + position for position in own}
+
+    def called(name: str) -> Iterator[str]:
+        there = program.by_name[name]
+        for callee, places in calls_in(there.function).items():
+            if callee in program.by_name and (there is not linked or not own.isdisjoint(places)):
+                yield callee
+
+    for name in closure((linked.function.name,), called) - {linked.function.name}:
+        there = program.by_name[name]
+        found.update(range(there.base, there.base + len(there.body.instructions)))
+    return found
+
+
+def _scale(machine: Machine, linked: Linked, loop: Loop, factors: Factors) -> None:
+    def grow(counts: npt.NDArray[np.int64]) -> None:
+        counts[...] = np.rint(counts * factors)
+
+    inside = _inside(machine.program, linked, loop)
+    for run in machine.program.runs.values():
+        if run.start in inside:
+            before = machine.run_stats[run.index, 0].copy()
+            grow(machine.run_stats[run.index])
+            machine.skipped[run.index] += machine.run_stats[run.index, 0] - before
+    for position, row in machine.program.guarded.items():
+        if position in inside:
+            grow(machine.guarded[row])
+    for site in machine.program.sites:
+        if site.position in inside:
+            tally = machine.tallies[site.number]
+            unique = tally.log.per_slot(machine.slots) + tally.extra
+            tally.extra += np.rint(unique * (factors - 1)).astype(np.int64)
+            for counter in tally.counters():
+                grow(counter)
+    for other in linked.loops.loops:
+        held = machine.trips.counts[linked.first_loop + other.index]
+        if held is None or other.header not in loop.blocks:
+            continue
+        grow(held.rounds)
+        held.extrapolated = True
+        if other is loop:
+            per_thread = np.repeat(factors, machine.per_block)
+            held.current = np.rint(held.current * per_thread).astype(np.int64)
+        else:
+            grow(held.entries)

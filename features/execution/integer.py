@@ -25,7 +25,7 @@ from wattcast.features.execution.values import (
     halves,
     pack_halves,
 )
-from wattcast.features.integers import SIGNED, UNSIGNED, Lanes, operations
+from wattcast.features.integers import BY_SIGN, SIGNED, UNSIGNED, Lanes, operations
 
 Function = Callable[..., Array]
 
@@ -236,12 +236,6 @@ def _mul24(high: bool) -> Function:
     return apply
 
 
-_EITHER_SIGN = frozenset(
-    {"add", "sub", "and", "or", "xor", "not", "neg", "shl", "bfi", "brev", "popc", "clz"}
-)
-_BY_SIGN = frozenset({"abs", "min", "max", "div", "rem", "shr", "bfe"})
-
-
 def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None:
     """The operation of an integer or bit opcode, or ``None`` if it is not one.
 
@@ -284,9 +278,9 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
         return Operation(lambda a, b, c: product(a, b) + c, (dtype,) * 3, dtype)
     if "sat" in modifiers and base in ("add", "sub"):
         return Operation(_saturated(np.add if base == "add" else np.subtract), (S32, S32), S32)
-    if base in _EITHER_SIGN | _BY_SIGN:
+    if base in operations(Lanes(raw)):
         # Where signedness does not matter, the unsigned dtype saves reinterpretations.
-        kind_of = raw if base in _EITHER_SIGN else dtype
+        kind_of = dtype if base in BY_SIGN else raw
         function, numbers, counts = operations(Lanes(kind_of))[base]
         result = U32 if base in ("popc", "clz") else kind_of
         if "relu" in modifiers:

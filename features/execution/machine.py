@@ -253,19 +253,13 @@ class Machine:
                 part = group.narrowed(sites == site, negated=False)
                 if part is not None:
                     parts.append((int(site), part))
-        callee = self._callee(frame, depth)
+        callee = self._run.function
         for site, part in parts:
             key = control.give_back(
                 self.program, self, site, frame, self.program.functions[callee], part, depth
             )
             self.put(key, part)
         return None
-
-    def _callee(self, frame: Frame, depth: int) -> int:
-        for (level, function), held in self._frames.items():
-            if held is frame and level == depth:
-                return function
-        return 0
 
     # --- groups ---
 
@@ -325,7 +319,7 @@ class Machine:
         """Go along an edge, counting loop trips; the key where the group goes on."""
         if edge is None:
             return key
-        self.trips.along(edge, group, key)
+        self.trips.along(edge, group, self._frame, key)
         if self.steady is None or group is not self._moving:
             return key
         start = self._marks.get(edge.loop)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.launch import Dim3, Launch
+from wattcast.features.launch import Dim3, Launch, place_in
 
 SAMPLED_THREADS = 6144
 """Threads of all sampled blocks together that the plan aims at: large enough that numpy's
@@ -83,14 +83,12 @@ class SamplingPlan:
         weights: npt.NDArray[np.float64] = per[list(self.strata)]
         if self.balanced is None or self.complete:
             return weights, None
-        wide, high, _ = self.balanced
-        blocks = np.array(self.blocks)
-        at = (blocks % wide, blocks // wide % high, blocks // (wide * high))
+        at = place_in(self.balanced, np.array(self.blocks))
         axes = [
             (place - (size - 1) / 2) / size
             for place, size in zip(at, self.balanced, strict=True) if size > 1
         ]  # fmt: skip
-        whole = np.stack([np.ones(blocks.size), *axes], axis=1)
+        whole = np.stack([np.ones(len(self.blocks)), *axes], axis=1)
         # All axes, else the first that the blocks can be balanced along.
         for columns in ([*range(len(axes) + 1)], *([0, n] for n in range(1, len(axes) + 1))):
             places = whole[:, columns]
@@ -143,19 +141,14 @@ class SamplingPlan:
         """Of some blocks (positions) the two nearest to where ``first`` mirrored in the middle of
         the grid lies."""
         assert self.balanced is not None
-        wide, high, deep = self.balanced
+        grid = self.balanced
 
         def apart(slot: int) -> float:
-            ends = zip(self._at(slot), self._at(first), (wide, high, deep), strict=True)
-            return sum(abs(one + other - (size - 1)) / size for one, other, size in ends)
+            places = (place_in(grid, self.blocks[each]) for each in (slot, first))
+            ends = zip(*places, grid, strict=True)
+            return float(sum(abs(one + other - (size - 1)) / size for one, other, size in ends))
 
         return sorted((slot for slot in main if slot != first), key=apart)[:2]
-
-    def _at(self, slot: int) -> tuple[int, int, int]:
-        assert self.balanced is not None
-        wide, high, _ = self.balanced
-        block = self.blocks[slot]
-        return block % wide, block // wide % high, block // (wide * high)
 
     def estimate(self, per_block: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Launch totals from counts ``[blocks, ...]``: each stratum's mean times its size."""
@@ -292,7 +285,7 @@ def plan_blocks(
             break
         for step, axis in ((1, 0), (launch.grid[0], 1)):
             near = block + step
-            inside = _position(block, launch)[axis] + 1 < launch.grid[axis]
+            inside = place_in(launch.grid, block)[axis] + 1 < launch.grid[axis]
             if added < min(spare, 4) and inside and near not in taken:
                 where = _stratum(near, boxes, launch)
                 if where is None or sizes[kept[where]] == shares[kept[where]]:
@@ -330,16 +323,10 @@ def _drop_one(edges: Sequence[list[int]]) -> None:
     own.pop(min(inner, key=lambda cut: own[cut + 1] - own[cut - 1]))
 
 
-def _position(block: int, launch: Launch) -> tuple[int, int, int]:
-    x = block % launch.grid[0]
-    y = block // launch.grid[0] % launch.grid[1]
-    return x, y, block // (launch.grid[0] * launch.grid[1])
-
-
 def _stratum(
     block: int, strata: Sequence[tuple[tuple[int, int], ...]], launch: Launch
 ) -> int | None:
-    position = _position(block, launch)
+    position = place_in(launch.grid, block)
     for number, box in enumerate(strata):
         if all(lo <= p < hi for p, (lo, hi) in zip(position, box, strict=True)):
             return number
@@ -407,8 +394,8 @@ def _from_centre(box: tuple[tuple[int, int], ...], launch: Launch) -> Callable[[
     (x, wide), (y, high), (z, deep) = (((lo + hi - 1) / 2, hi - lo) for lo, hi in box)
 
     def far(block: int) -> float:
-        at = _position(block, launch)
-        return abs(at[0] - x) / wide + abs(at[1] - y) / high + abs(at[2] - z) / deep
+        at = place_in(launch.grid, block)
+        return float(abs(at[0] - x) / wide + abs(at[1] - y) / high + abs(at[2] - z) / deep)
 
     return far
 
@@ -421,7 +408,7 @@ def _pairs(
         where = dict(list(where.items())[:4096])
     x, y = [], []
     for block, slot in where.items():
-        place = _position(block, launch)
+        place = place_in(launch.grid, block)
         if place[0] + 1 < launch.grid[0] and block + 1 in where:
             x.append((slot, where[block + 1]))
         if place[1] + 1 < launch.grid[1] and block + launch.grid[0] in where:

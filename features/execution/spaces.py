@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from wattcast.features.execution.values import U8, U32, U64, Array, DType
 from wattcast.features.integers import UNSIGNED
-from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
+from wattcast.features.launch import PointerHint, lane_values, place_in
 from wattcast.features.memory import distinct
 
 if TYPE_CHECKING:
@@ -300,37 +300,6 @@ def _squeezed(values: Array, dtype: DType) -> Array:
     return narrow[:1].copy() if (narrow == narrow[0]).all() else narrow
 
 
-def lane_values(launch: Launch, blocks: Offsets, name: str) -> Offsets | None:
-    """A special register (``tid.x``) in all lanes of some blocks, padded to whole warps: one value
-    if the launch's shape makes it the same in all; ``None`` if it is none that tells lanes apart.
-    """
-    head, _, axis = name.partition(".")
-    per_block = launch.warps_per_block * WARP_SIZE
-    if head in ("tid", "ctaid", "ntid", "nctaid"):
-        shape = launch.block if head in ("tid", "ntid") else launch.grid
-        place = "xyz".find(axis) if axis else -1
-        if head.startswith("n") or place < 0:
-            return np.array([shape[place] if place >= 0 else 0])
-        if shape[place] == 1:
-            return np.zeros(1, dtype=np.int64)
-        index = np.arange(per_block) if head == "tid" else blocks
-        part = index // math.prod(shape[:place])
-        part = part % shape[place] if place < 2 else part
-        if head == "tid":
-            return np.tile(part, blocks.size)
-        return part if blocks.size == 1 else np.repeat(part, per_block)
-    linear = np.tile(np.arange(per_block), blocks.size)
-    if head == "warpid":
-        return linear // WARP_SIZE
-    bit = np.int64(1) << linear % WARP_SIZE
-    table = {
-        "laneid": linear % WARP_SIZE, "lanemask_eq": bit, "lanemask_lt": bit - 1,
-        "lanemask_le": 2 * bit - 1, "lanemask_gt": 0xFFFFFFFF & ~(2 * bit - 1),
-        "lanemask_ge": 0xFFFFFFFF & ~(bit - 1),
-    }  # fmt: skip
-    return table.get(head)
-
-
 def special_values(machine: Machine, name: str) -> Array | None:
     """One value per thread (one for all where they agree); ``None`` if it is not known."""
     launch = machine.launch
@@ -341,10 +310,7 @@ def special_values(machine: Machine, name: str) -> Array | None:
     head, _, axis = name.removeprefix("%").partition(".")
     number = {"x": 0, "y": 1, "z": 2}.get(axis, 3)
     block = np.repeat(blocks, machine.per_block)
-    place = (
-        block % launch.grid[0], block // launch.grid[0] % launch.grid[1],
-        block // (launch.grid[0] * launch.grid[1]), np.zeros(1, dtype=np.int64),
-    )  # fmt: skip
+    place = *place_in(launch.grid, block), np.zeros(1, dtype=np.int64)
 
     def one(value: int) -> Array:
         return np.array([value], dtype=U32)

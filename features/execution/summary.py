@@ -81,6 +81,8 @@ class ExecutionResult:
     sampling: SamplingInfo
     diagnostics: tuple[Diagnostic, ...]
     shared_bytes: int
+    lower_bounds: bool = False
+    """Cut short outside any loop whose counts could be scaled: what lies behind is missing."""
     carried_out: Mapping[str, Floats] = field(default_factory=dict)
     """By function: executions of each instruction by warps that were really carried out."""
 

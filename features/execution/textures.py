@@ -47,10 +47,10 @@ _NARROW = {0xFFFF: 2, 0xFF: 1}
 """Masks that leave so many bytes of an integer."""
 
 
-def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items) -> Handler:
+def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """A fetch gives each thread a value in [0, 1) (integers: [0, 256)) by its coordinates, and
     counts the sectors of its texels; a surface is stored to where its coordinates say."""
-    operands = context.operands
+    base, operands = context.instruction.base, context.operands
     types = [m for m in modifiers if m in TYPES]
     result = TYPES[types[0]] if types else F32
     if base == "tex" and len(types) > 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattcast.features.execution.context import LoopEdge
+from wattcast.features.execution.context import Frame, LoopEdge
 from wattcast.features.execution.values import BOOL, Array, Group
 from wattcast.features.loops import Loop, deciding
 
@@ -34,6 +34,7 @@ class LoopCount:
         self.rounds = np.zeros(slots, dtype=np.int64)  # header executions by threads
         self.lowest, self.highest = _NONE, 0  # of header executions per entry
         self.extrapolated = self.rough = False
+        self.frames: list[Frame] = []  # registers at the last two rounds
 
     def settle(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]] | None) -> None:
         """The present entry of the chosen threads (all if ``None``) is over."""
@@ -53,7 +54,7 @@ class Trips:
         self._held: set[int] = set()  # loops with ``current``
         self._most = MOST_HELD
 
-    def along(self, edge: LoopEdge, group: Group, key: int) -> None:
+    def along(self, edge: LoopEdge, group: Group, frame: Frame, key: int) -> None:
         """A group reaches a loop header, going on at ``key``: newly, or by a back edge."""
         machine = self._machine
         count = self.counts[edge.loop]
@@ -61,6 +62,7 @@ class Trips:
             count = self.counts[edge.loop] = LoopCount(machine.slots)
         lanes = group.lanes
         count.rounds += lanes
+        count.frames = [] if edge.entering else [*count.frames[-1:], list(frame)]
         if edge.entering:
             count.entries += lanes
             count.settle(None if group.full else group.mask)
@@ -84,7 +86,7 @@ class Trips:
             count = self.counts[number]
             assert count is not None
             count.settle(None)
-            count.current = np.zeros(0, dtype=np.int64)
+            count.current, count.frames = np.zeros(0, dtype=np.int64), []
         self._held -= left
         self._most = max(MOST_HELD, 2 * len(self._held))
 

@@ -195,7 +195,7 @@ def summed_accesses(
     iterations of ``loop`` too."""
     from wattcast.features.symbolic.analyse import Arguments
     from wattcast.features.symbolic.build import scheme
-    from wattcast.features.symbolic.sample import Forms
+    from wattcast.features.symbolic.forms import Forms
 
     made = scheme(analysis.module, analysis.function)
     forms = Forms(made, analysis.launch, Arguments(made, analysis.launch, analysis.module).constant)

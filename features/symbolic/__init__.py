@@ -2,13 +2,14 @@
 
 build.py      values of a function as a shared graph (features/values.py), once per
               function; translate.py opcodes, scheme.py the types
-plan.py       regions, exits, where paths meet; order.py whether warps stay together
+plan.py       regions, exits, where paths meet, whether warps stay together
 sample.py     which blocks of the launch are looked at
-walk.py       who reaches each block; rounds.py loops, closed.py those with a closed form
-each.py       numbers of many launches that are walked as one; lanes.py their lanes
+walk.py       who reaches each block; rounds.py loops
+each.py       numbers of many launches that are walked as one
 evaluate.py   values of the sampled lanes; arith.py their arithmetic
 accesses.py   sectors and bank conflicts; counting.py warps and lanes
-journal.py    what the walk found; report.py totals and reasons; results.py their types
+forms.py      addresses as sums of multiples; footprints.py reuse that follows from them
+report.py     totals and reasons of what the walk noted; results.py their types
 analyse.py    the entrance
 """
 

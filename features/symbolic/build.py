@@ -11,7 +11,7 @@ from wattcast.features.attached import Attached
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import flow
 from wattcast.features.errors import checkpoint
-from wattcast.features.isa import TILES, OpcodeFacts, classify
+from wattcast.features.isa import TILES, OpcodeFacts, classify, isa
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
 from wattcast.features.symbolic.scheme import (
@@ -20,7 +20,6 @@ from wattcast.features.symbolic.scheme import (
     Phi,
     Scheme,
     reason_of,
-    register_bits,
     spread_loops,
 )
 from wattcast.features.symbolic.translate import translator
@@ -60,7 +59,10 @@ class _Builder:
         self.block = 0
         self.line = 0
         self.written: dict[ir.Operand, Node] = {}
-        self.widths = register_bits(body.registers)
+        bits = isa().type_bits
+        self.widths = {
+            one.name.rstrip("0123456789"): bits.get(one.type, 32) for one in body.registers
+        }
 
     # --- which registers need merging ---
 

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.attached import attached
-from wattcast.features.execution.spaces import lane_values
-from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.launch import WARP_SIZE, Launch, lane_values
 from wattcast.features.symbolic.arith import (
     Arithmetic,
     Array,

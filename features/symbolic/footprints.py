@@ -24,9 +24,15 @@ from wattcast.features.memory import LINE_BYTES, SECTOR_BYTES
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.symbolic.analyse import Arguments
 from wattcast.features.symbolic.build import scheme
-from wattcast.features.symbolic.forms import Box, Form, form_of, in_lines
+from wattcast.features.symbolic.forms import (
+    Box,
+    Form,
+    Forms,
+    IrregularError,
+    form_of,
+    in_lines,
+)
 from wattcast.features.symbolic.results import SymbolicResult, refused
-from wattcast.features.symbolic.sample import Forms, IrregularError
 from wattcast.features.symbolic.scheme import Access, Scheme
 from wattcast.features.values import Node
 

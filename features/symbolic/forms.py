@@ -2,21 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil, gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattcast.features.attached import attached
 from wattcast.features.integers import fold
 from wattcast.features.isa import TILES, tile_lines
+from wattcast.features.launch import Launch
 from wattcast.features.memory import SECTOR_BYTES
-from wattcast.features.symbolic.sample import Forms, IrregularError
 from wattcast.features.symbolic.scheme import Access, Scheme
-from wattcast.features.values import Node, affine
+from wattcast.features.values import Affine, Node, affine
 
 _QUOTIENTS = ("shr.u", "shr.s", "div.u", "div.s")
 _RESTS = ("rem.u", "rem.s", "and")
 _BLOCK = ("ctaid.x", "ctaid.y", "ctaid.z")
+
+
+Constant = Callable[[str, int, int], Any]
+"""The value of a parameter: an integer, ``Each``, or ``None`` where nobody gave one."""
+Sum = tuple[Any, dict[Node, Any], list[Any]]
+"""Constant, factors of leaves and steps of loop counters; each a ``Number``."""
+
+
+class IrregularError(Exception):
+    """The grid does not fall into intervals, or an address is no sum of multiples."""
+
+
+class Forms:
+    """Affine forms with the launch's constants filled in and loop counters taken apart."""
+
+    def __init__(self, scheme: Scheme, launch: Launch, constant: Constant) -> None:
+        self.scheme = scheme
+        self.launch = launch
+        self.constant = constant
+        self.row = 0  # see row_of
+        self.memo: dict[Node, Affine | None] = {}
+
+    def leaf(self, node: Node) -> Any:
+        """The value of a leaf that is the same in the whole launch, ``None`` if it is not."""
+        if node.op == "param":
+            name, offset = node.value
+            return self.constant(name, offset, node.bits)
+        if node.op == "special":
+            head, _, axis = node.value.partition(".")
+            shape = {"ntid": self.launch.block, "nctaid": self.launch.grid}.get(head)
+            if shape is not None and axis:
+                return shape["xyz".index(axis)]
+            shape = {"tid": self.launch.block, "ctaid": self.launch.grid}.get(head)
+            if shape is not None and axis and shape["xyz".index(axis)] == 1:
+                return 0
+        return None
+
+    def form(self, node: Node) -> Sum:
+        """Constant, terms and the steps of loop counters in a value. Raises IrregularError."""
+        constant = 0
+        terms: dict[Node, int] = {}
+        steps: list[int] = []
+        waiting: list[tuple[Node, int]] = [(node, 1)]
+        for _ in range(64):
+            if not waiting:
+                return constant, {n: f for n, f in terms.items() if f}, steps
+            top, factor = waiting.pop()
+            found = affine(top, self.leaf, self.memo)
+            if found is None:
+                raise IrregularError
+            constant += factor * found.constant
+            for leaf, times in found.terms:
+                if leaf.op == "exit":
+                    waiting.append((leaf.args[0], factor * times))
+                elif leaf.op == "phi":
+                    phi = self.scheme.phis[leaf]
+                    step = affine(phi.step, self.leaf, self.memo) if phi.step else None
+                    if step is None or step.terms:
+                        raise IrregularError
+                    steps.append(factor * times * step.constant)
+                    waiting.append((phi.start, factor * times))
+                else:
+                    terms[leaf] = terms.get(leaf, 0) + factor * times
+        raise IrregularError
+
+    def bounds(self, node: Node) -> tuple[int, int] | None:
+        """Least and greatest value of a leaf over the threads of a block."""
+        found = _steps(node, self)
+        return None if found is None else (found[0], found[-1])
 
 
 class Dim(NamedTuple):
@@ -176,11 +245,12 @@ def _steps(node: Node, forms: Forms, everywhere: bool = False) -> range | None:
     """The values that a leaf takes over the threads of a block (of the launch: ``everywhere``), if
     they are evenly spaced."""
     if node.op == "special":
-        if everywhere and node.value in _BLOCK:
-            return range(forms.launch.grid[_BLOCK.index(node.value)])
-        bounds = forms.bounds(node)
-        return None if bounds is None else range(bounds[0], bounds[1] + 1)
-    if node.op not in (*_QUOTIENTS, "and", "rem.u", "rem.s"):
+        head, _, axis = node.value.partition(".")
+        shape = {"tid": forms.launch.block, "ctaid": everywhere and forms.launch.grid}.get(head)
+        if shape and axis:
+            return range(shape["xyz".index(axis)])
+        return {"laneid": range(32), "warpid": range(forms.launch.warps_per_block)}.get(head)
+    if node.op not in (*_QUOTIENTS, *_RESTS):
         return None
     number = _constant(node.args[1], forms)
     around = affine(node.args[0], forms.leaf, forms.memo)

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import dominators, post_dominators
-from wattcast.features.execution.context import is_barrier
-from wattcast.features.execution.warp import is_collective, member_mask
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import calls_in
 from wattcast.features.ptx.ir import Immediate, Instruction
@@ -29,6 +27,10 @@ from wattcast.features.values import Node
 Mask = npt.NDArray[np.bool_]
 
 ALL_LANES = 0xFFFFFFFF
+
+COLLECTIVE = ("shfl.sync", "vote.sync", "match", "redux", "elect", "ldmatrix", "stmatrix", "mma",
+              "wmma", "bar.warp")  # fmt: skip
+"""Opcodes at which lanes of a warp wait for each other (PTX ISA 9.0, 9.7.9.8, 9.7.13)."""
 
 
 class Order(NamedTuple):
@@ -77,14 +79,17 @@ def _in_one_piece(scheme: Scheme) -> bool:
 
 def _waits_for(one: Instruction) -> int:
     """Lanes that must have come before this goes on; 0 if it waits for none, -1 if any may."""
-    if is_barrier(one):
-        return 0 if "cluster" in one.modifiers else ALL_LANES
-    if not is_collective(one):
+    parts = one.opcode.split(".")
+    if parts[0] in ("bar", "barrier") and "warp" not in parts:
+        return 0 if {"arrive", "cluster"} & set(parts) else ALL_LANES
+    if not one.opcode.startswith(COLLECTIVE):
         return 0
-    mask = member_mask(one)
-    if isinstance(mask, Immediate) and isinstance(mask.value, int):
-        return mask.value & ALL_LANES
-    return ALL_LANES if mask is None else -1
+    if parts[0] in ("shfl", "vote", "match", "redux", "elect", "bar") and one.operands:
+        mask = one.operands[-1]
+        if isinstance(mask, Immediate) and isinstance(mask.value, int):
+            return mask.value & ALL_LANES
+        return -1
+    return ALL_LANES
 
 
 class Watch:

@@ -8,7 +8,6 @@ Otherwise the strata of the executed analysis are sampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,9 +19,10 @@ from wattcast.features.execution.sampling import plan_blocks
 from wattcast.features.integers import COMPARISONS
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.symbolic.forms import Constant, Forms, IrregularError, Sum
 from wattcast.features.symbolic.results import SampledBlocks
 from wattcast.features.symbolic.scheme import Scheme
-from wattcast.features.values import Affine, Node, affine
+from wattcast.features.values import Node
 
 # What tells the blocks of a grid apart: comparisons and addresses made of their numbers.
 
@@ -118,17 +118,7 @@ MOST_STEPS = 16
 MOST_BETWEEN = 4
 """Most blocks across which one comparison changes its outcome (a guard ``i < n``: 1)."""
 
-Constant = Callable[[str, int, int], Any]
-"""The value of a parameter: an integer, ``Each``, or ``None`` where nobody gave one."""
-_Sum = tuple[Any, dict[Node, Any], list[Any]]
-"""Constant, factors of leaves and steps of loop counters; each a ``Number``."""
-
-
 _AXES = ("ctaid.x", "ctaid.y", "ctaid.z")
-
-
-class IrregularError(Exception):
-    """The grid does not fall into intervals, or an address is no sum of multiples."""
 
 
 def choose_blocks(
@@ -169,80 +159,6 @@ def choose_blocks(
         tuple(ordered), tuple(found[block] for block in ordered), launch.blocks, True,
         tuple(axis.cuts for axis in axes),
     )  # fmt: skip
-
-
-class Forms:
-    """Affine forms with the launch's constants filled in and loop counters taken apart."""
-
-    def __init__(self, scheme: Scheme, launch: Launch, constant: Constant) -> None:
-        self.scheme = scheme
-        self.launch = launch
-        self.constant = constant
-        self.row = 0  # see forms.row_of
-        self.memo: dict[Node, Affine | None] = {}
-
-    def leaf(self, node: Node) -> Any:
-        """The value of a leaf that is the same in the whole launch, ``None`` if it is not."""
-        if node.op == "param":
-            name, offset = node.value
-            return self.constant(name, offset, node.bits)
-        if node.op == "special":
-            head, _, axis = node.value.partition(".")
-            shape = {"ntid": self.launch.block, "nctaid": self.launch.grid}.get(head)
-            if shape is not None and axis:
-                return shape["xyz".index(axis)]
-            shape = {"tid": self.launch.block, "ctaid": self.launch.grid}.get(head)
-            if shape is not None and axis and shape["xyz".index(axis)] == 1:
-                return 0
-        return None
-
-    def form(self, node: Node) -> _Sum:
-        """Constant, terms and the steps of loop counters in a value. Raises IrregularError."""
-        constant = 0
-        terms: dict[Node, int] = {}
-        steps: list[int] = []
-        waiting: list[tuple[Node, int]] = [(node, 1)]
-        for _ in range(64):
-            if not waiting:
-                return constant, {n: f for n, f in terms.items() if f}, steps
-            top, factor = waiting.pop()
-            found = affine(top, self.leaf, self.memo)
-            if found is None:
-                raise IrregularError
-            constant += factor * found.constant
-            for leaf, times in found.terms:
-                if leaf.op == "exit":
-                    waiting.append((leaf.args[0], factor * times))
-                elif leaf.op == "phi":
-                    phi = self.scheme.phis[leaf]
-                    step = affine(phi.step, self.leaf, self.memo) if phi.step else None
-                    if step is None or step.terms:
-                        raise IrregularError
-                    steps.append(factor * times * step.constant)
-                    waiting.append((phi.start, factor * times))
-                else:
-                    terms[leaf] = terms.get(leaf, 0) + factor * times
-        raise IrregularError
-
-    def bounds(self, node: Node) -> tuple[int, int] | None:
-        """Least and greatest value of a leaf over the threads of a block."""
-        if node.op == "special":
-            head, _, axis = node.value.partition(".")
-            if head == "tid" and axis:
-                return 0, self.launch.block["xyz".index(axis)] - 1
-            return {"laneid": (0, 31), "warpid": (0, self.launch.warps_per_block - 1)}.get(head)
-        if node.op in ("shr.u", "shr.s", "and", "div.u", "rem.u") and len(node.args) == 2:
-            inner, by = node.args
-            number = by.value if by.op == "const" else self.leaf(by)
-            around = self.bounds(inner)
-            if number is None or number < 0 or around is None or around[0] < 0:
-                return None
-            if node.op == "and":
-                return 0, number
-            if node.op == "rem.u":
-                return 0, max(number - 1, 0)
-            return 0, around[1] >> number if node.op[:3] == "shr" else around[1]
-        return None
 
 
 def _intervals(forms: Forms, launch: Launch) -> list[_Axis]:
@@ -289,7 +205,7 @@ def turns(forms: Forms, launch: Launch) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(cut for cut in found if 0 < cut < size)) for found, size in sizes)
 
 
-def _compared(forms: Forms, node: Node) -> list[_Sum]:
+def _compared(forms: Forms, node: Node) -> list[Sum]:
     """What a comparison turns at, where it is zero. Raises IrregularError."""
     for arg in node.args:
         _must_not_wrap(forms, arg)
@@ -299,7 +215,7 @@ def _compared(forms: Forms, node: Node) -> list[_Sum]:
     return parts
 
 
-def _difference(forms: Forms, left: Node, right: Node) -> _Sum:
+def _difference(forms: Forms, left: Node, right: Node) -> Sum:
     first, terms, steps = forms.form(left)
     second, others, more = forms.form(right)
     total = dict(terms)
@@ -338,7 +254,7 @@ class _Along(NamedTuple):
     turned: bool
 
 
-def _along(forms: Forms, form: _Sum) -> _Along | None:
+def _along(forms: Forms, form: Sum) -> _Along | None:
     """Loop counters are left out; ``None``: it is the same in all blocks, or not known at all."""
     constant, terms, _ = form
     axis, slope = -1, 0
@@ -364,7 +280,7 @@ def _along(forms: Forms, form: _Sum) -> _Along | None:
 def _turn(
     forms: Forms,
     launch: Launch,
-    form: _Sum,
+    form: Sum,
     singles: list[set[int]],
     cuts: list[set[int]],
 ) -> None:

@@ -91,16 +91,6 @@ def reason_of(one: ir.Instruction, facts: OpcodeFacts) -> str:
     return f"computed by {one.opcode}"
 
 
-def register_bits(declarations: tuple[ir.RegisterDeclaration, ...]) -> dict[str, int]:
-    """Width of the registers of each declared name (without its number)."""
-    found = {}
-    for one in declarations:
-        digits = "".join(c for c in one.type if c.isdigit())
-        width = 1 if one.type == "pred" else int(digits) if digits else 32
-        found[one.name.rstrip("0123456789")] = width
-    return found
-
-
 # Which loops each value belongs to, completed once all values are known.
 #
 # While values are made, a loop header's ``phi`` knows only what it starts from. What comes round

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
-from wattcast.features.integers import COMPARISONS, Whole, operations
+from wattcast.features.integers import BY_SIGN, COMPARISONS, Whole, operations
 from wattcast.features.ptx.ir import (
     Immediate,
     Instruction,
@@ -58,9 +58,6 @@ def _signed(type_name: str) -> str:
     return "s" if type_name.startswith("s") else "u"
 
 
-_BY_SIGN = frozenset({"min", "max", "div", "rem", "shr", "bfe"})
-
-
 def _shared(parts: list[str]) -> Translator | None:
     """What ``features.integers`` tells of numbers: operands of the type's width, counts of 32 bits,
     which is also the width of what popc and clz give."""
@@ -69,7 +66,7 @@ def _shared(parts: list[str]) -> Translator | None:
         return None
     _, numbers, counts = operations(Whole(bits, signed=True))[base]
     widths = (bits,) * numbers + (32,) * counts
-    name = f"{base}.{_signed(parts[-1])}" if base in _BY_SIGN else base
+    name = f"{base}.{_signed(parts[-1])}" if base in BY_SIGN else base
     result = 32 if base in ("popc", "clz") else bits
 
     def make(source: Source, one: Instruction) -> Node:

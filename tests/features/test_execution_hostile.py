@@ -102,7 +102,7 @@ def test_hints_say_what_is_read(values: str) -> None:
     assert low == (256 if values == "zeros" else 0)
 
 
-def test_a_loop_cut_off_counts_what_ran() -> None:
+def test_a_loop_cut_off_is_scaled_to_the_rounds_it_had_to_go() -> None:
     body = """
         mov.u32 %r6, 0;
         $loop: ld.global.u32 %r8, [%rd3]; add.u32 %r6, %r6, 1;
@@ -113,7 +113,8 @@ def test_a_loop_cut_off_counts_what_ran() -> None:
         extrapolate=False,
     )  # fmt: skip
     assert not result.sampling.completed
-    assert any("lower bounds" in d.detail for d in result.diagnostics)
+    assert any("scaled" in d.detail for d in result.diagnostics)
     loads = of_class(read_module(kernel(body)), result.functions["k"], "global_load")
-    assert 0 < loads["warp_executions"] < 200_000
+    assert loads["warp_executions"] == pytest.approx(200_000, rel=0.01)
+    assert result.loops[0].mean == pytest.approx(100_000, rel=0.01)
     assert result.loops[0].extrapolated

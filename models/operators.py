@@ -37,6 +37,7 @@ from wattcast.features.operators import (
     roofline_seconds,
 )
 from wattcast.models.cards import Card, CardPart, FeatureFacts, Sha256, TrainingSize
+from wattcast.models.clocks import held_back
 from wattcast.models.explain import Background
 from wattcast.models.intervals import Basis
 from wattcast.models.power.physical import VoltageCurve
@@ -481,7 +482,8 @@ class Limited:
 def limited(seconds: float, watts: float, idle: float, core_share: float, limit: float) -> Limited:
     """Time and power of a call that drew ``watts``, under a limit: the core clock falls along the
     voltage curve until it fits, as for code (``models/clocks.py``). ``core_share`` is the
-    share of the time that goes with the core clock; memory's clock stays."""
+    share of the time that goes with the core clock; memory's clock stays. Raises ClockError for a
+    limit that idling alone exceeds."""
     if watts <= limit:
         return Limited(seconds, watts, 1.0)
 
@@ -496,6 +498,5 @@ def limited(seconds: float, watts: float, idle: float, core_share: float, limit:
         middle = (low + high) / 2
         low, high = (middle, high) if at(middle)[1] <= limit else (low, middle)
     longer, drawn = at(low)
-    if drawn > limit:  # idling alone: the board holds its clock back
-        longer, drawn = longer * max((drawn - idle) / max(limit - idle, 1.0), 1.0), limit
-    return Limited(longer, drawn, low)
+    runs = held_back(limit, drawn, idle)
+    return Limited(longer / runs, min(drawn, limit), low)

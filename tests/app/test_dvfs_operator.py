@@ -143,6 +143,12 @@ def test_a_limit_the_board_cannot_be_set_to_is_refused(client: httpx.Client) -> 
     assert "h200-sxm5 can be set to 200 to 700 W" in found["detail"]
 
 
+def test_a_limit_below_idle_is_refused_and_does_not_take_for_ever(client: httpx.Client) -> None:
+    for what in ({"operator": GEMM}, {"language_model": WORK}):
+        body = {**what, "gpu": "b200", "power_limit_watts": 240}
+        assert "W idle" in problem(client.post("/dvfs", json=body), 422, "clocks")["detail"]
+
+
 def test_an_operator_without_watts_is_refused(client: httpx.Client) -> None:
     mamba = {"name": "linear_attention", "kind": "mamba2", "batch": 1, "new_tokens": 512,
              "heads": 64, "key_heads": 8}  # fmt: skip

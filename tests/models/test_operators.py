@@ -7,6 +7,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from wattcast.features.errors import ClockError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.operators import (
     FEATURE_NAMES,
@@ -105,6 +106,8 @@ def test_a_limit_lengthens_what_the_clock_bounds() -> None:
     assert compute.seconds > 1.05 > 1.0 == pytest.approx(memory.seconds)
     assert max(compute.watts, memory.watts) <= 500.0 + 1e-6
     assert limited(1.0, 400.0, 100.0, 1.0, 500.0).seconds == 1.0
+    with pytest.raises(ClockError, match="draws 100 W idle"):
+        limited(1.0, 700.0, 100.0, 0.5, 99.0)
 
 
 BOARDS = ("h200-sxm5", "b200", "h100-sxm5", "l40s", "rtx-pro-6000-server", "a100-sxm4-80gb")

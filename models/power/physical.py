@@ -224,6 +224,9 @@ ON_PACKAGE_CLOCK = 0.3
 """What ``clock`` counts on such boards. Their chips run near their lowest voltage: P100, V100 and
 A100 draw 10 to 35 W of 250 and 400 there, boards with GDDR 50 to 100 W (docs/physical.md)."""
 
+ABOVE_RATED = 1.1
+"""GeForce and TITAN boards with GDDR boost above their rated clock: energies are those at this many
+times it, and the voltage rises by as much again. Chosen by boards left out (docs/physical.md)."""
 
 TENSOR_PICOJOULES = 3.9
 """Energy of an FP16 or BF16 multiply-add of the matrix units with FP32 accumulation, its operands
@@ -316,20 +319,19 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
     """The pooled weights with a GPU's datasheet facts: for a GPU nobody measured.
 
     Idle power in a profile was measured with clocks held. On boards with GDDR what of it exceeds
-    ``IDLE_SHARE`` goes with the memory's clock: measured, that is the same on a GTX Titan X.
-    What a board draws for running at all is then a share of what is left above it (GTX Titan X,
-    left out, 30.6 % off without that and 23.1 with it, Titan Xp 24.5 and 21.5, Tesla K40c 17.1 and
-    18.9).
-    Above the rated clock no higher voltage is assumed: boards left out that ran there are met so
-    (GTX 1080 Ti 19.6 % off with the curve carried on, 11.0 without; GTX 980 18.5 and 15.3).
-    Below it the profile's lowest voltage counts, where somebody measured it.
+    ``IDLE_SHARE`` goes with the memory's clock: measured, that is the same on a GTX Titan X. What a
+    board draws for running at all is then a share of what is left above it.
+    GeForce and TITAN boards run ``ABOVE_RATED``, of others no higher voltage is assumed above the
+    rated clock. Below it the profile's lowest voltage counts, where somebody measured it.
     """
     idle, held = IDLE_SHARE * gpu.tdp_watts, gpu.idle_watts
     if held is not None:
         idle = held if _on_package(gpu) else min(held, idle)
-    reference = ClockPair(gpu.max_core_mhz, gpu.memory_mhz)
+    consumer = "GeForce" in gpu.name or "TITAN" in gpu.name
+    boost = ABOVE_RATED if consumer and not _on_package(gpu) else 1.0
+    reference = ClockPair(boost * gpu.max_core_mhz, gpu.memory_mhz)
     factors = conversion(gpu, reference, idle)
-    voltage = {"highest": 1.0, "floor": gpu.lowest_voltage or pooled.voltage.floor}
+    voltage = {"highest": boost, "floor": gpu.lowest_voltage or pooled.voltage.floor}
     shared = pooled.families.get(gpu.compute_capability, pooled.weights)
     weights = {name: shared[name] * factors[name] for name in WEIGHTS}
     if held is not None and held > idle:

@@ -1,4 +1,4 @@
-"""Kernels of libraries in traces: products and attention, answered as the operators they are.
+"""Kernels of libraries in traces: products, attention and memory-bound operators, as what they are.
 
 The PyTorch profiler with ``record_shapes`` tells sizes and types of the tensors of each operator
 (``Input Dims``, ``Input type``: pytorch/kineto; PyTorch, torch/csrc/profiler). The kernel that
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from wattcast.features.errors import ModelError, checkpoint
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.intervals import Basis, Estimate
+from wattcast.models.intervals import BASIS_ORDER, Basis, Estimate
 from wattcast.models.operators import LAUNCH_SECONDS
 from wattcast.predictor import Predictor
 from wattcast.predictor.language_model import Call, operator_calls
@@ -75,15 +75,23 @@ Family = Literal[
 FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
     (family, re.compile(pattern, re.IGNORECASE))  # type: ignore[misc]
     for family, pattern in (
-        ("communication", r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter"),
-        ("attention", r"flash|fmha|attention|attn"),
-        ("convolution", r"conv|cudnn.*(?:fprop|dgrad|wgrad)|fprop|dgrad|wgrad|winograd|implicit"),
-        ("matrix product", r"gemm|gemv|matmul|cutlass|_mm_|cublas|s\d{3,5}(?:cudnn|gemm)|nvjet"),
-        ("normalisation", r"norm|softmax"),
+        ("communication", r"nccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|cross_device"),
+        (
+            "attention",
+            r"(?<!cache_)flash(?!infer)|flashinfer::\w*(?:prefill|decode)|fmha|attention"
+            r"|attn|sdpa",
+        ),
+        ("convolution", r"conv(?!ert)|fprop|dgrad|wgrad|winograd|implicit|scudnn"),
+        (
+            "matrix product",
+            r"^(?!triton_(?:poi|per|red|for)_).*(?:gemm|gemv|matmul|cutlass|addbm?m|"
+            r"addmm|_b?mm(?:_|$)|cublas|nvjet|fused_moe_kernel)",
+        ),
+        ("normalisation", r"norm|softmax|bn_[bf]w"),
         ("reduction", r"reduc|scan|cumsum|argmax|_sum_|_mean_|dot_kernel|nrm2|asum"),
         ("sort", r"sort|topk|histogram|unique"),
         ("random numbers", r"random|philox|curand|distribution|dropout|sobol"),
-        ("memory", r"copy|cat(?:array|_)|fill|gather|scatter|index|embedding|transpose|pad|nchw"),
+        ("memory", r"copy|cache|cat(?:array|_)|fill|gather|scatter|index|embed|transpose|pad|nchw"),
         ("elementwise", r"elementwise|pointwise|_poi_|vector|add|mul|relu|gelu|adam|sgd"),
     )
 )
@@ -91,14 +99,15 @@ FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
 that is met counts."""
 
 DATA_TYPES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("fp8", re.compile(r"e4m3|e5m2|fp8(?!kv)|float8|nvjet_(?:sm\d+_)?q", re.IGNORECASE)),
     ("bf16", re.compile(r"bf16|bfloat16|nvjet_(?:sm\d+_)?t", re.IGNORECASE)),
-    ("fp8", re.compile(r"e4m3|e5m2|fp8|float8|nvjet_(?:sm\d+_)?q", re.IGNORECASE)),
-    ("fp16", re.compile(r"f16|half|h(?:gemm|884|1688|16816)|nvjet_(?:sm\d+_)?h", re.IGNORECASE)),
+    ("fp16", re.compile(r"fp?16|half|h(?:gemm|884|1688|16816)|nvjet_(?:sm\d+_)?h", re.IGNORECASE)),
     ("int8", re.compile(r"int8|s8s8|i8i8|imma|igemm", re.IGNORECASE)),
-    ("tf32", re.compile(r"tf32", re.IGNORECASE)),
+    ("tf32", re.compile(r"tf32|tensorop_s1688gemm", re.IGNORECASE)),
     ("fp64", re.compile(r"double|dgemm|f64|fp64", re.IGNORECASE)),
     ("fp32", re.compile(r"float|sgemm|f32|fp32|scudnn", re.IGNORECASE)),
 )
+STREAMING = ("elementwise", "normalisation", "memory")
 PRODUCT_FAMILIES = ("matrix product", "convolution", "attention")
 
 
@@ -195,11 +204,30 @@ ATTENTION = {
 }  # fmt: skip
 """Which of the four extents of a query is the heads; the other one is the tokens."""
 
+STREAMS = {
+    f"aten::{name}": kind
+    for kind, names in (
+        ("elementwise", "add add_ sub mul mul_ div div_ pow neg where exp rsqrt sigmoid copy_"),
+        ("activation", "gelu silu relu relu_ gelu_backward silu_backward threshold_backward"),
+        ("softmax", "_softmax _softmax_backward_data _log_softmax"),
+        ("norm", "native_layer_norm _fused_rms_norm cudnn_batch_norm"),
+    )
+    for name in names.split()
+}
+"""Operators of ``aten`` that read their tensors once and write one as large as the largest."""
+
+WIDTHS = {"c10::BFloat16": 2, "c10::Half": 2, "float": 4, "double": 8, "int": 4, "long int": 8,
+          "bool": 1, "unsigned char": 1, "c10::Float8_e4m3fn": 1}  # fmt: skip
+"""Bytes of an element."""
+
 TYPES = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "c10::Float8_e4m3fn": "fp8"}
 """Types that models of operators know; products in FP32 and TF32 were not measured."""
 
-BESIDE = re.compile(r"splitk_?reduce|combine|gemv|backward|bwd", re.IGNORECASE)
+BESIDE = re.compile(r"splitk_?reduce|combine|prepare|backward|bwd|bprop", re.IGNORECASE)
 """Kernels named after an operator that do not do its work, or another."""
+
+ONE_ROW = re.compile(r'"[mn]": 1,')
+"""Products of a matrix and a vector: the only ones that kernels named ``gemv`` do."""
 
 AGREES = 3.0
 """A kernel that lasts less than the operator's model tells by this factor, or longer, is not the
@@ -230,15 +258,14 @@ def operator_called(name: str, told: Mapping[str, Any]) -> str:
     it is none that is known, or its sizes are not told."""
     heads, first = ATTENTION.get(name), PRODUCTS.get(name, 0)
     dims, types = told.get("Input Dims"), told.get("Input type")
+    if (stream := STREAMS.get(name)) is not None:
+        return _stream(stream, name, dims, types)
     if (heads is None and name not in PRODUCTS) or not (
         isinstance(dims, list) and isinstance(types, list) and len(types) > first
     ):
         return ""
     tensors = dims[first : first + 2]
-    if not all(
-        isinstance(t, list) and all(type(n) is int and 0 <= n < MOST_SIZE for n in t)
-        for t in tensors
-    ):
+    if not all(map(_extents, tensors)):
         return ""
     dtype = TYPES.get(types[first]) if isinstance(types[first], str) else None
     match tensors:
@@ -260,6 +287,27 @@ def operator_called(name: str, told: Mapping[str, Any]) -> str:
         case _:
             return ""
     return json.dumps({**asked, "dtype": dtype})
+
+
+def _extents(tensor: Any) -> bool:
+    return isinstance(tensor, list) and all(type(n) is int and 0 <= n < MOST_SIZE for n in tensor)
+
+
+def _stream(stream: str, name: str, dims: Any, types: Any) -> str:
+    """The bytes that an operator of ``STREAMS`` moves, as ``operator_called`` tells them."""
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return ""
+    sizes = [
+        prod(each) * WIDTHS[kind]
+        for each, kind in zip(dims, types, strict=False)
+        if isinstance(kind, str) and kind in WIDTHS and _extents(each) and each
+    ]
+    if not sizes:
+        return ""
+    read, written = sum(sizes), max(sizes)
+    if name == "aten::copy_":  # writes its first tensor and does not read it
+        read, written = sum(sizes[1:]), sizes[0]
+    return json.dumps({"name": stream, "read_bytes": read, "write_bytes": written})
 
 
 def library_calls(
@@ -286,6 +334,8 @@ def library_calls(
         return {}
     found = {}
     for text, call in zip(operators, calls, strict=True):
+        if "_bytes" in text:  # answered as another pass over as many bytes
+            call = call._replace(basis=max(call.basis, "extrapolated", key=BASIS_ORDER.index))
         for number in asked[text]:
             ratio = (served[number].mean_seconds + LAUNCH_SECONDS) / call.seconds
             if 1 / AGREES < ratio < AGREES:
@@ -297,5 +347,10 @@ def does_the_work(kind: Kind) -> bool:
     """Whether a kernel's name is that of a library's kernel for the operator that called it."""
     if not kind.operator or kind.what != "kernel" or BESIDE.search(kind.name):
         return False
-    attention = '"attention"' in kind.operator
-    return family_of(kind.name) == ("attention" if attention else "matrix product")
+    family = family_of(kind.name)
+    if "_bytes" in kind.operator:
+        return family in STREAMING
+    if '"attention"' in kind.operator:
+        return family == "attention"
+    able = "gemv" not in kind.name or ONE_ROW.search(kind.operator) is not None
+    return able and family == "matrix product"

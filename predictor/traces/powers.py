@@ -173,7 +173,7 @@ class BoardPowers:
                 OPERATOR_TRUST[call.basis],
                 "the operator's model at the sizes of its tensors and the measured duration",
                 family_of(asked[number].kind.name),
-                json.loads(asked[number].kind.operator)["dtype"],
+                json.loads(asked[number].kind.operator).get("dtype"),
                 core_share=call.core_share,
             )
         return found

@@ -54,6 +54,7 @@ from wattcast.predictor.traces.library import (
     PRODUCT_LOW,
     data_type_of,
     family_of,
+    operator_called,
     unknown_power,
 )
 from wattcast.predictor.traces.totals import SHARED
@@ -426,6 +427,18 @@ def test_names_of_libraries_are_read(name: str, family: str, kind: str | None) -
     assert data_type_of(name) == kind
 
 
+KERNEL_NAMES = [
+    line.split(" | ")
+    for line in (SAMPLES / "kernel_names.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+@pytest.mark.parametrize(("family", "kind", "name"), KERNEL_NAMES)
+def test_names_of_public_kernels_are_read(family: str, kind: str, name: str) -> None:
+    assert (family_of(name), data_type_of(name) or "-") == (family, kind)
+
+
 def test_a_small_launch_draws_less_and_all_lie_within_the_board() -> None:
     gpu = load_gpu("tesla-v100")
     watts = []
@@ -555,6 +568,40 @@ def test_kernels_beside_the_product_are_not_the_product(services: Services, tmp_
     launches = [replace(one, start=at * 10**6) for at, one in enumerate(launches, 1)]
     answer = asked(services, kineto(tmp_path / "y.json", launches, gpus=[H200]))
     assert {row["how"] for row in answer["kernels"]} == {"name"}
+
+
+def test_memory_bound_operators_are_told_by_their_bytes(services: Services, tmp_path: Path) -> None:
+    """An addition of two bfloat16 matrices on H200, a copy, and one whose time is not that."""
+    add = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+    copy = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>"
+    sizes: dict[str, Any] = {"dims": ([8192, 8192],) * 2, "types": (BF16,) * 2}
+    launches = [
+        Launch(add, 500_000, 100_000, operator="aten::add", **sizes),
+        Launch(copy, 1_000_000, 65_000, operator="aten::copy_", **sizes),
+        Launch(add, 2_000_000, 5_000_000, grid=(9, 1, 1), operator="aten::mul", **sizes),
+        Launch(HALF, 9_000_000, 100_000, operator="aten::add", **sizes),
+    ]
+    answer = asked(services, kineto(tmp_path / "x.json", launches, gpus=[H200]))
+    adds_up(answer)
+    hows = {one["how"]: one["launches"] for one in answer["coverage"]}
+    assert hows == {"operator": 2, "name": 2}
+    told = next(row for row in answer["kernels"] if row["how"] == "operator")
+    assert told["watts"] > 500
+    assert operator_called("aten::copy_", {"Input Dims": [[4, 4], [4, 4]],
+                                           "Input type": ["float", BF16]}) == (
+        '{"name": "elementwise", "read_bytes": 32, "write_bytes": 64}'
+    )  # fmt: skip
+    for odd in ({}, {"Input Dims": [[4]], "Input type": [None]}, {"Input Dims": 3}):
+        assert operator_called("aten::add", odd) == ""
+
+
+def test_a_row_times_a_matrix_is_done_by_gemv(services: Services, tmp_path: Path) -> None:
+    """Decoding one sequence launches these kernels of cuBLAS."""
+    row = ([1, 4096], [4096, 4096])
+    one = product(14_000, operator="aten::mm", dims=row, types=(BF16,) * 2)
+    gemv = replace(one, name="gemv2T_kernel_val<bf16>")
+    path = kineto(tmp_path / "x.json", [gemv], gpus=[H200])
+    assert [row["how"] for row in asked(services, path)["kernels"]] == ["operator"]
 
 
 def test_sizes_on_boards_before_ampere_and_of_any_number_are_bounded(

@@ -86,12 +86,15 @@ def measure_waiting(
         often = executed
         if executed @ barriers:
             often = _slowest_warps(body, executed, warps_per_block)
-        total += often[starts] @ chains
-        mean += executed[starts] @ chains
+        code = machine_code(body)
+        issued = code.issued_with[starts]  # guards do not spare a warp the time of what they skip
+        for sums, times in ((total, often), (mean, executed)):
+            sums += times[starts] @ chains
+            sums[_INSTRUCTIONS] += (times[issued] - times[starts]) @ chains[:, _INSTRUCTIONS]
         requests, passes = shared_use(body, counts)
         extra = np.maximum(passes - requests, 0.0)
         total[_PASSES] += (extra * often / np.maximum(executed, 1e-9))[executed > 0].sum()
-        instructions += float(executed @ machine_code(body).instructions)
+        instructions += float(code.issued(counts)[0].sum())
         loads += float(executed @ waits)
     shares = total / max(instructions, 1.0)
     found = Waiting(*shares.tolist())

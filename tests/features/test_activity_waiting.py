@@ -124,6 +124,21 @@ def test_a_barrier_orders_what_shared_memory_passes_on() -> None:
     assert shares.barriers * instructions == pytest.approx(1.0)
 
 
+def test_what_guards_skip_is_waited_for_like_what_they_let_pass() -> None:
+    """ptxas predicates eight additions behind a branch: a warp of which no lane does them issues
+    them all the same, one after another, and no launch waits longer than its instructions say."""
+
+    def waited(first: int) -> tuple[float, float]:
+        """Of eight warps, those from lane ``first`` on skip: instructions in the chain and all."""
+        skipped = "add.f32 %f1, %f1, %f2;\n" * 8
+        body = f"setp.ge.u32 %p2, %r1, {first};\n@%p2 bra SKIP;\n{skipped}SKIP:\n"
+        shares, instructions, _ = waiting(body + "st.global.f32 [%rd4], %f1;\n", 256)
+        return shares.instructions * instructions, instructions
+
+    assert waited(32) == pytest.approx(waited(256))
+    assert waited(32)[0] == pytest.approx(waited(128)[0])
+
+
 STEPS = """\
 shl.b32 %r5, %r1, {shift};
 mov.u32 %r6, tile;

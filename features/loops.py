@@ -31,6 +31,9 @@ from wattcast.features.ptx.ir import (
     place_of,
 )
 
+UNROLL = 4
+"""How often ptxas unrolls a counted loop of one block (compared with ptxas in docs/gpus.md)."""
+
 
 @dataclass(eq=False)
 class Loop:

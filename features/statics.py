@@ -14,7 +14,7 @@ from wattcast.features.errors import Diagnostic, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.loops import LoopForest, natural_loops, reachable
+from wattcast.features.loops import UNROLL, LoopForest, natural_loops, reachable
 from wattcast.features.ptx import ir
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.register_view import Step, View, bit_set, machine_view
@@ -69,9 +69,6 @@ RESERVED_BEFORE_VOLTA = 3
 
 LEAST, LEAST_BEFORE_VOLTA = 4, 2
 """Fewest registers ptxas reports for a kernel: those of an empty one."""
-
-UNROLL = 4
-"""How often ptxas unrolls a counted loop of one block."""
 
 SPREAD = (0.75, 1.4)
 """True over estimated registers: nine in ten of the kernels compared lie inside."""

@@ -21,11 +21,10 @@ from wattcast.features.cfg import BasicBlock, build_cfg
 from wattcast.features.counts import Counts
 from wattcast.features.dataflow import block_sources, flow
 from wattcast.features.isa import OpcodeFacts, classify
-from wattcast.features.loops import natural_loops
+from wattcast.features.loops import UNROLL, natural_loops
 from wattcast.features.machine_code import Pipes, machine_code, varying
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Module, Operand
-from wattcast.features.statics import UNROLL
 
 INSTRUCTION, SHARED, LOAD = 4.0, 25.0, 400.0
 """Cycles by which the longest of several chains is chosen: arithmetic, shared memory and device

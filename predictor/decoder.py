@@ -24,6 +24,16 @@ NOT_GATED = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "phi",
              "bloom", "falcon", "mpt", "codegen")  # fmt: skip
 """Families whose feed-forward part has two products; all others have a gate beside them."""
 
+TIED = ("gpt2", "gpt_bigcode", "gemma", "falcon", "starcoder2", "opt", "mpt", "bloom", "cohere")
+"""Families whose output product takes the weights of the embedding unless a config says else."""
+
+DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    "qwen3": {"head_dim": 128},
+    "gemma3": {"head_dim": 256, "vocab_size": 262_208, "num_attention_heads": 8,
+               "num_key_value_heads": 4, "sliding_window_pattern": 6},
+}  # fmt: skip
+"""What published configs leave out: defaults of the ``transformers`` configuration classes."""
+
 UNLIKE = {
     "is_encoder_decoder": "it has an encoder",
     "ssm_cfg": "it holds state-space layers",
@@ -40,8 +50,9 @@ UNLIKE = {
 }
 """Fields that say of a model, where they are set, that it is no decoder of the usual layers."""
 
-MOST = {"layers": 1_000, "experts": 4_096, "size": 1 << 24}
-"""Bounds on what a config may ask for: several times the largest published models."""
+MOST = {"layers": 1_000, "experts": 4_096, "size": 1 << 24, "head_size": 512}
+"""Bounds on what a config may ask for: several times the largest published models; heads: twice
+those of FlashAttention (its README: all sizes up to 256; kernels pad to multiples of 8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +274,12 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
     fields = _Fields(config)
     _refuse_unlike(fields)
     family = fields.text("model_type", "")
-    hidden = fields.size("hidden_size", "n_embd", "d_model")
+    hidden = fields.size("hidden_size", "n_embd", "n_embed", "d_model")
     depth = fields.size("num_hidden_layers", "n_layer", "n_layers", most=MOST["layers"])
     heads = fields.size("num_attention_heads", "n_head", "n_heads")
     kv_heads = (
         1
-        if fields.flag("multi_query")
+        if fields.flag("multi_query") and not fields.flag("new_decoder_architecture")
         else fields.size("num_key_value_heads", "num_kv_heads", default=heads)
     )
     if heads % kv_heads:
@@ -284,6 +295,12 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
             "and head_dim is not given",
             field="head_dim",
         )
+    if latent is None and (head_size % 8 or head_size > MOST["head_size"]):
+        raise ModelConfigError(
+            f"heads of {head_size} numbers: attention kernels take multiples of 8 up to "
+            f"{MOST['head_size']}",
+            field="head_dim" if fields.has("head_dim") else "num_attention_heads",
+        )
     return Decoder(
         family=family,
         hidden=hidden,
@@ -292,7 +309,7 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
         kv_heads=kv_heads,
         head_size=head_size if latent is None else latent.plain + latent.rope,
         gated=family not in NOT_GATED,
-        tied=fields.flag("tie_word_embeddings", default=family.startswith(("gpt2", "gemma"))),
+        tied=fields.flag("tie_word_embeddings", default=family.startswith(TIED)),
         norms=4 if family.startswith(("gemma2", "gemma3")) else 2,
         latent=latent,
         layers=_layers(fields, family, hidden, depth),
@@ -408,6 +425,8 @@ class _Fields:
         self.given: Mapping[str, Any] = config
         if isinstance(nested, Mapping):
             self.given = {**config, **nested}
+        family = self.text("model_type", "").replace("gemma3_text", "gemma3")
+        self.given = {**DEFAULTS.get(family, {}), **self.given}
 
     def has(self, name: str) -> bool:
         return self.given.get(name) is not None

@@ -76,6 +76,15 @@ def test_windows_shorten_the_cache() -> None:
     assert gemma.cached_tokens(8192) == 40 * 1024 + 8 * 8192
 
 
+def test_published_configs_leave_out_what_their_class_fills_in() -> None:
+    gemma, falcon = (decoder_of(MODELS[name]["config"]) for name in ("gemma-3-27b", "falcon-40b"))
+    assert {layer.window: count for layer, count in gemma.layers} == {1024: 52, 0: 10}
+    assert gemma.vocabulary == 262_208
+    assert falcon.kv_heads == 8  # `multi_query` is of its first architecture alone
+    assert decoder_of(MODELS["falcon-7b"]["config"]).kv_heads == 1
+    assert decoder_of(MODELS["qwen3-0-6b"]["config"]).query_size == 16 * 128
+
+
 def test_first_layers_of_deepseek_are_dense() -> None:
     decoder = decoder_of(MODELS["deepseek-v3"]["config"])
     assert [(layer.inner, count) for layer, count in decoder.layers] == [(18432, 3), (0, 58)]
@@ -93,6 +102,9 @@ def test_first_layers_of_deepseek_are_dense() -> None:
         ({"num_key_value_heads": 5}, "num_key_value_heads"),
         ({"vocab_size": True}, "vocab_size"),
         ({"hidden_size": 4100}, "head_dim"),
+        ({"head_dim": 2000}, "head_dim"),
+        ({"head_dim": 33}, "head_dim"),
+        ({"num_attention_heads": 2048}, "num_attention_heads"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
         ({"ssm_state_size": 16}, "ssm_state_size"),
         ({"layer_types": ["full_attention"]}, "layer_types"),

@@ -93,7 +93,9 @@ def test_weights_of_answered_steps_count_every_step(first: int, steps: int, node
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_public_config_is_forecast(name: str) -> None:
-    parallel = {"deepseek-v3": 16, "gpt-oss-120b": 2}.get(name, 1)
+    large = {"deepseek-v3": 16, "kimi-k2": 16, "gpt-oss-120b": 2, "glm-4-5-air": 2,
+             "qwen3-235b-a22b": 4, "deepseek-v2": 4}  # fmt: skip
+    parallel = large.get(name, 1)
     answer = ask(CONFIGS[name], generate=8, tensor_parallel=parallel)
     assert answer.gpus == parallel
     assert answer.joules_per_token > 0

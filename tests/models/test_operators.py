@@ -7,6 +7,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from studies.fitting.operators import BOARDS
+from studies.operators import physics
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.operators import (
@@ -18,7 +20,7 @@ from wattcast.features.operators import (
     operator_schema,
     quantities,
 )
-from wattcast.models.operators import GROWS, Operators, Trees, corners, limited
+from wattcast.models.operators import Operators, Trees, corners, limited
 
 OPERATORS = Operators()
 
@@ -110,44 +112,6 @@ def test_a_limit_lengthens_what_the_clock_bounds() -> None:
         limited(1.0, 700.0, 100.0, 0.5, 99.0)
 
 
-BOARDS = ("h200-sxm5", "b200", "h100-sxm5", "l40s", "rtx-pro-6000-server", "a100-sxm4-80gb")
-
-
-def _calls(operator: str, seed: int, size: int = 150) -> dict[str, np.ndarray]:
-    """Random calls, spread evenly over the logarithms of their extents."""
-    draw = np.random.default_rng(seed)
-
-    def upto(most: int, least: int = 1) -> np.ndarray:
-        return np.floor(np.exp(draw.uniform(np.log(least), np.log(most + 1), size)))
-
-    def one_of(*values: float) -> np.ndarray:
-        return draw.choice(np.array(values, dtype=float), size)
-
-    keys = one_of(1, 2, 4, 8)
-    cached = np.where(draw.random(size) < 0.5, 0, upto(16384))
-    attention = {
-        "batch": upto(128), "heads": keys * one_of(1, 2, 4, 8), "kv_heads": keys,
-        "head_size": one_of(64, 128), "window": one_of(0), "causal": one_of(1),
-    }  # fmt: skip
-    linear = {
-        "batch": upto(64), "new": upto(16384), "heads": one_of(16, 32, 64), "stage": one_of(0, 1),
-        "key_heads": one_of(8, 16), "key_size": one_of(128), "head_size": one_of(64, 128),
-    }  # fmt: skip
-    shapes = {
-        "gemm": {"rows": upto(32768), "columns": upto(65536, 32), "depth": upto(65536, 32),
-                 "batch": one_of(1)},
-        "prefill": {**attention, "new": upto(16384), "cached": cached},
-        "decode": {**attention, "new": one_of(1), "cached": upto(65536)},
-        "moe": {"tokens": upto(16384), "hidden": one_of(2048, 4096, 7168), "gated": one_of(1),
-                "inner": one_of(768, 1536, 2048, 14336), "topk": one_of(2, 4, 8),
-                "experts": one_of(8, 64, 128), "tensor_parallel": one_of(1),
-                "expert_parallel": one_of(1, 2, 4), "distribution": one_of(0, 1.01, 1.2)},
-        "quantize": {"rows": upto(32768), "columns": upto(65536, 32)},
-        "gdn": linear, "mamba2": linear,
-    }  # fmt: skip
-    return {name: np.full(size, value) for name, value in BF16.items()} | shapes[operator]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", [*BOARDS, "pooled"])
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
@@ -158,23 +122,11 @@ def test_nothing_is_above_a_peak_or_falls_with_tokens_and_neighbours_are_near(
     board, model = board_of(load_gpu("a40" if gpu == "pooled" else gpu)), OPERATORS.of(gpu)
     assert model is not None
     for operator in model.card.operators:
-        call, axis = _calls(operator, seed), GROWS[operator]
-        found = model.predict(operator, call, board)
-        assert (found.quantities.flops / found.seconds <= board.tensor[16] * 1.0001).all()
-        beyond = np.maximum(found.quantities.bytes - board.l2_bytes, 0)
-        assert (beyond / found.seconds <= board.bandwidth * 1.0001).all()
-        if model.has_power(operator):
-            assert (found.watts <= model.limit_watts(board) * 1.0001).all()
-        for factor in (1.01, 2.0):
-            step = np.maximum(call[axis] + 1, np.floor(call[axis] * factor))
-            more = model.predict(operator, {**call, axis: step}, board)
-            ratio = (more.seconds / found.seconds)[found.inside & more.inside]
-            if operator == "gemm":  # a few: docs/operators.md
-                assert (ratio < 0.98).mean() <= 0.02
-            else:
-                assert (ratio < 0.98).mean() <= 0.01, operator
-            near = np.abs(ratio - 1)[(step / call[axis])[found.inside & more.inside] < 1.02]
-            assert not near.size or (near > 0.1).mean() <= (0.05 if operator == "gemm" else 0.01)
+        found = physics(model, operator, board, 150, seed)
+        assert found.above == 0
+        # Of products a few: docs/operators.md.
+        assert found.falls <= (0.02 if operator == "gemm" else 0.01), operator
+        assert found.jumps <= (0.05 if operator == "gemm" else 0.01), operator
 
 
 def test_onnx_tells_what_the_native_trees_tell() -> None:

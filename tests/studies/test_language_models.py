@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from studies.fitting.operators import Rows, widths
 from studies.language_models import Measured, errors, rows_of
 from tests.app.test_language_model import CONFIGS
 from wattcast.app.settings import Settings
@@ -37,3 +38,18 @@ def test_sums_are_of_measured_calls_alone() -> None:
     found = errors(predictor, "h200-sxm5", parts, tables)
     assert found is not None
     assert found[:2].max() < 0.1
+
+
+def test_an_interval_of_few_shape_groups_holds_groups_it_was_not_made_of() -> None:
+    """Four groups, each off by its own factor: quantiles of three of them alone hold little of the
+    fourth."""
+    chance = np.random.default_rng(0)
+    offs = np.repeat([-0.3, -0.1, 0.1, 0.3], 200) + chance.normal(0, 0.02, 800)
+    one = np.ones(800)
+    groups = np.repeat(["a", "b", "c", "d"], 200)
+    rows = Rows("gdn", "b200", {}, groups, (), one, one, 1000.0)
+    low, high, held = widths(rows, np.arange(800), one, np.exp(offs))
+    assert low < -0.33
+    assert high > 0.33
+    assert held >= 0.7
+    assert np.mean((offs > low) & (offs < high)) >= 0.9

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as version_of
@@ -108,9 +107,10 @@ def page() -> Asset:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    modules = [name for name in assets() if name.endswith(".js")]
     rendered = environment.get_template("page.html.j2").render(
         static=f"/static/{current_version()}",
-        modules=_imported("main.js"),
+        modules=modules,
         version=installed_version(),
         power_models=POWER_MODEL_NAMES,
         time_models=TIME_MODEL_NAMES,
@@ -119,15 +119,6 @@ def page() -> Asset:
         language=LanguageModelRequest.model_json_schema(),
     )
     return Asset.of(rendered.encode(), "page.html")
-
-
-def _imported(name: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """This module and what it imports before it runs, of ours."""
-    known = (*known, name)
-    text = assets()[name].content.decode()
-    for each in re.findall(r'^(?:import|\}) .*"\./(\w+\.js)";', text, re.M):
-        known = known if each in known else _imported(each, known)
-    return known
 
 
 def find(name: str) -> Asset | None:

@@ -1,15 +1,22 @@
-// Starts the page: the kernel's answer first, then every other view wires itself, GPUs are listed and
-// the address is followed.
+// Starts the page: every view wires itself, then GPUs are listed and the address is followed.
 
+import * as accuracy from "./accuracy.js";
 import { key, onKeyNeeded } from "./api.js";
+import * as application from "./application.js";
+import * as clocks from "./clocks.js";
+import * as cost from "./cost.js";
+import * as diff from "./diff.js";
 import { byId, say } from "./dom.js";
 import { fillChips, fillGpus, gpus, searchable } from "./gpus.js";
+import * as past from "./history.js";
 import * as kernel from "./kernel.js";
+import * as measurements from "./measurements.js";
+import * as models from "./models.js";
+import * as operators from "./operators.js";
 import * as predict from "./predict.js";
+import * as sweep from "./sweep.js";
 import * as tabs from "./tabs.js";
-
-/** Views that nobody sees in the first moment: they are loaded behind the first answer. */
-const LATER = ["sweep", "clocks", "tune", "diff", "cost", "application", "operators", "history", "accuracy", "measurements", "models"];
+import * as tune from "./tune.js";
 
 const FIRST_GPU = "tesla-v100";
 /** Boards that many have: six of data centres, four of desks. */
@@ -42,26 +49,12 @@ function askForKeys(again) {
   byId("key-forget").addEventListener("click", () => keep(""));
 }
 
-let loading = null;
-
-/** The other views by name, once something is `shown`; at once where the address names one of them. */
-function others(shown) {
-  loading ??= (async () => {
-    if (!location.hash) await shown;
-    const views = await Promise.all(LATER.map((name) => import(`./${name}.js`)));
-    for (const view of views) view.start();
-    tabs.start();
-    return Object.fromEntries(LATER.map((name, at) => [name, views[at]]));
-  })();
-  return loading;
-}
-
 async function fill() {
   const id = new URLSearchParams(location.search).get("prediction");
   const example = id ? null : predict.openFirst().catch(kernel.complain);
-  let found, models;
+  let found;
   try {
-    [found, { models }] = await Promise.all([gpus(), others(example)]);
+    found = await gpus();
   } catch (error) {
     kernel.complain(error);
     return;
@@ -77,9 +70,10 @@ async function fill() {
 }
 
 kernel.start(predict.told);
-predict.start();
+for (const view of [predict, sweep, clocks, tune, diff, cost, application, operators, past, accuracy, measurements, models]) view.start();
 askForKeys(() => {
   kernel.complain({ message: "" });
   fill();
 });
+tabs.start();
 fill();

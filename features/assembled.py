@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +19,7 @@ from wattcast.features.activity.memory import local_levels
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.cuda import PtxasReport, measure_resources
-from wattcast.features.errors import Diagnostic
+from wattcast.features.errors import Diagnostic, GivenUpError, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
@@ -24,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 _Asked = tuple[str, int | None]
 
-_known: Attached[Function, dict[_Asked, PtxasReport | None]] = Attached("assembled")
+_known: Attached[Function, dict[_Asked, Future[PtxasReport | None]]] = Attached("assembled")
 _weights: Attached[ControlFlowGraph, dict[int, Floats]] = Attached("spill_weights")
 
 
@@ -33,16 +39,55 @@ def assembled(
 ) -> PtxasReport | None:
     """Registers, stack and spills of ``function`` on ``gpu``; ``None`` if ptxas cannot tell.
 
-    ``most_registers`` per thread caps them, as ``-maxrregcount`` does.
+    ``most_registers`` per thread caps them, as ``-maxrregcount`` does. Who asks while ptxas runs
+    for another waits for that, and where that was given up, asks itself. Raises GivenUpError.
     """
     known = _known.set(function, {})
-    asked = gpu.compute_capability, most_registers
-    if asked not in known:
+    asked, mine = (gpu.compute_capability, most_registers), Future[PtxasReport | None]()
+    if (told := known.setdefault(asked, mine)) is mine:
         major, minor = gpu.compute_capability.split(".")
-        known[asked] = measure_resources(
-            module.text, function.name, (int(major), int(minor)), most_registers=most_registers
-        )
-    return known[asked]
+        try:
+            mine.set_result(
+                measure_resources(
+                    module.text,
+                    function.name,
+                    (int(major), int(minor)),
+                    most_registers=most_registers,
+                )
+            )
+        except BaseException as error:
+            del known[asked]  # another may have more time
+            mine.set_exception(error)
+            raise
+    while True:
+        checkpoint()
+        try:
+            return told.result(WAIT_SECONDS)
+        except TimeoutError:
+            continue
+        except GivenUpError:
+            return assembled(module, function, gpu, most_registers)
+
+
+WAIT_SECONDS = 0.05
+"""How often who waits for another's compiler looks whether its own time is up."""
+
+MOST_AT_ONCE = 4
+"""Compilers that one request runs at once; no more than there are cores. Each may take the memory
+that ``isolation.LIMITS`` lets it take."""
+
+
+@contextmanager
+def ahead(kernels: Iterable[tuple[Module, Function, GpuProfile]]) -> Iterator[None]:
+    """What is inside finds these kernels assembled, or waits: ptxas, a process of its own, takes
+    longer than most analyses, and runs for several beside each other and beside them."""
+    pool = ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1), "ptxas")
+    try:
+        for each in kernels:
+            pool.submit(copy_context().run, partial(assembled, *each))
+        yield
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def spill_warning(function: Function, report: PtxasReport) -> Diagnostic | None:

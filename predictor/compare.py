@@ -311,8 +311,9 @@ def judge(predictor: Predictor, request: messages.JudgeRequest) -> messages.Judg
     not known to end: that gets no verdict.
     """
     gpu = predictor.gpus.load(request.gpu)
-    before = _side(predictor, request, request.reference, "reference", gpu)
-    after = _side(predictor, request, request.candidate, "candidate", gpu)
+    with parts.assembled_ahead(predictor, (request.reference, request.candidate), gpu):
+        before = _side(predictor, request, request.reference, "reference", gpu)
+        after = _side(predictor, request, request.candidate, "candidate", gpu)
     was, now = before.side.measured, after.side.measured
     time = _ratio("time", was.time.seconds, now.time.seconds, was.time, now.time)
     energy = _ratio("energy", was.energy.joules, now.energy.joules, was.energy, now.energy)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, KernelError, LaunchError, PtxError, TooComplexError
-from wattcast.predictor import Predictor
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import tunings as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.trust import Ranked, incomparable
@@ -151,8 +151,9 @@ def rank_variants(predictor: Predictor, request: messages.RankRequest) -> messag
     board = request.model_dump(exclude={"variants", "by"})
     places = (Configuration({"variant": at}, None, None) for at in range(len(request.variants)))
     each = ({**one.model_dump(exclude_unset=True), **board} for one in request.variants)
-    asked = zip(places, each, strict=True)
-    return ranked(predictor, asked, request.by)
+    gpu = predictor.gpus.load(request.gpu)
+    with parts.assembled_ahead(predictor, request.variants, gpu):
+        return ranked(predictor, zip(places, each, strict=True), request.by)
 
 
 def ranked(

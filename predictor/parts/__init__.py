@@ -10,6 +10,7 @@ from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.assembled import ahead
 from wattcast.features.errors import Diagnostic, LaunchError, WattcastError, giving_up, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
@@ -105,6 +106,20 @@ def analysed(
         id(gpu),
     )
     return predictor.analysed.get_or_make(key, make, place)
+
+
+def assembled_ahead(
+    predictor: Predictor, asked: Iterable[KernelRequest], gpu: GpuProfile
+) -> AbstractContextManager[None]:
+    """Kernels of PTX that are analysed inside with ``ptxas``: their compilers run at once. What is
+    wrong with one is told where it is analysed."""
+    found = []
+    for one in asked if predictor.settings.ptxas == "auto" else ():
+        with suppress(WattcastError):
+            if one.ptx and one.registers_per_thread is None and predictor.sources.may_compile:
+                module = predictor.sources.read(one, gpu).known.module
+                found.append((module, module.kernel(one.kernel), gpu))
+    return ahead(found)
 
 
 def launch_of(source: Source, function: Function, asked: LaunchRequest) -> Launch:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import httpx
 import pytest
 
 import wattcast
-from tests.app.conftest import Run
+from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
 from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
-from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.features import assembled
+from wattcast.features.errors import AnalysisError, GivenUpError, WattcastError
 from wattcast.predictor.compare import judge, spreads
 from wattcast.predictor.messages.compare import JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.tunings import RankRequest
 from wattcast.predictor.predict import predict
+from wattcast.predictor.rank import rank_variants
 
 STORE = "st.global.f32 \t[%rd10], %f3;"
 LAUNCH = {"grid": [4096], "block": [256], "arguments": {"3": 1048576}}
@@ -157,6 +162,53 @@ def test_text_of_a_kernel_stays_in_its_fields(services: Services, vector_add: st
         del told[side]["kernel"]
     assert "ignore" not in json.dumps(told)
     assert "\x1b" not in str(found)
+
+
+@pytest.fixture
+def compiling(tmp_path: Path) -> Iterator[Services]:
+    """Services that ask ptxas, which the shared ones do not."""
+    made = Services(settings_at(tmp_path, ptxas="auto"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("rank", [False, True])
+def test_the_compilers_of_both_sides_run_at_once(
+    compiling: Services, vector_add: str, monkeypatch: pytest.MonkeyPatch, rank: bool
+) -> None:
+    """Each waits for the other, which comes only beside it; then both are asked no more."""
+    both, asked = Barrier(2, timeout=30), []
+
+    def measured(ptx: str, *given: Any, **more: Any) -> None:
+        asked.append(ptx)
+        both.wait()
+
+    monkeypatch.setattr(assembled, "measure_resources", measured)
+    monkeypatch.setattr(assembled.os, "cpu_count", lambda: 2)
+    sides = [f"{vector_add}\n// {rank} {each}\n" for each in ("one", "other")]
+    if rank:
+        variants = [{"ptx": each, "launch": LAUNCH} for each in sides]
+        rank_variants(compiling, RankRequest.model_validate({"variants": variants, "gpu": "v100"}))
+    else:
+        judged(compiling, *sides)
+    assert sorted(asked) == sides
+
+
+def test_a_compiler_that_was_given_up_is_asked_again(
+    compiling: Services, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def measured(ptx: str, *given: Any, **more: Any) -> None:
+        tried.append(ptx)
+        raise GivenUpError("no time")
+
+    own = f"{vector_add}\n// given up\n"
+    monkeypatch.setattr(assembled, "measure_resources", measured)
+    with pytest.raises(GivenUpError, match="no time"):
+        judged(compiling, own, own)
+    monkeypatch.setattr(assembled, "measure_resources", lambda *_, **__: None)
+    assert judged(compiling, own, own).accepted
 
 
 def test_over_http(client: httpx.Client, vector_add: str, heavier: str) -> None:

@@ -263,8 +263,8 @@ FUNCTION_BYTES = 2400
 PARSED_BYTES = 8000
 """A body that was parsed and analysed, besides its instructions: registers, blocks, loops."""
 
-INSTRUCTION_BYTES = 780
-"""An instruction parsed (340), in the control-flow graph, as a value and as timed."""
+INSTRUCTION_BYTES = 1000
+"""An instruction parsed (340), in the control-flow graph, as a value, as what decides, as timed."""
 
 HANDLER_BYTES = 1350
 """An instruction compiled to handlers for the executed analysis."""

@@ -299,9 +299,12 @@ class KernelAnalysis:
     def extras(self) -> Extras:
         """What the launch does besides: tensor work by kind, atomics."""
         counts, factors = self.counts, self._factors
+        traffic = counts.traffic(factors)
+        together = self.occupancy.resident_blocks_per_sm * self.gpu.sm_count
         return measure_extras(
             self.module, counts.functions(factors), self.launch, counts.atomics(factors),
-            self.shared_bytes_per_block, counts.traffic(factors).busy_blocks,
+            self.shared_bytes_per_block, traffic.busy_blocks,
+            traffic.pieces(min(together, self.launch.blocks), self.launch.grid),
         )  # fmt: skip
 
     @cached_property

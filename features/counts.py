@@ -104,6 +104,27 @@ class ReuseCurve:
         )
 
 
+class Run(NamedTuple):
+    """Sectors side by side that a block touches on average, and by how many the next block along x
+    and along y moves on; infinite where nothing tells of ends."""
+
+    length: float = float("inf")
+    along_x: float = 0.0
+    along_y: float = 0.0
+
+    def of(self, blocks: float, grid: Dim3) -> float:
+        """Sectors side by side that so many neighbouring blocks touch."""
+        length = self.length
+        across = min(blocks, grid[0])
+        for step, count in ((self.along_x, across), (self.along_y, blocks / across)):
+            if 0.0 < step <= length:
+                length += step * (count - 1.0)
+        return length
+
+
+NO_RUN = Run()
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """What a launch does to one buffer, in 32-byte sectors of the whole launch.
@@ -112,7 +133,7 @@ class Stream:
     Atomics pass it too. The ``unique_`` ones are distinct within a block, summed over blocks: of
     loads that L1 may hold, of all loads and atomics, of those not stored to before, of stores
     and atomics. ``distinct_sectors`` and ``distinct_lines``: of the whole launch. ``kept`` follows
-    the loads that L1 may hold, ``all`` every access.
+    the loads that L1 may hold, ``all`` every access; ``run`` tells what lies side by side.
     """
 
     name: str
@@ -130,6 +151,7 @@ class Stream:
     line_sharing: Sharing
     kept: ReuseCurve = field(repr=False)
     all: ReuseCurve = field(repr=False)
+    run: Run = NO_RUN
 
     def times(self, factor: float) -> Stream:
         """The stream of blocks that go on in the same way for ``factor`` times as long."""
@@ -218,6 +240,17 @@ class Traffic:
     streams: tuple[Stream, ...]
     grid: Dim3 | None = None
     exact: bool = False
+
+    def pieces(self, blocks: float, grid: Dim3) -> float:
+        """Pieces of memory, each side by side, for each distinct sector that so many blocks at a
+        time read and write."""
+        touched = pieces = 0.0
+        for stream in self.streams:
+            ways = (stream.unique_load_sectors > 0) + (stream.unique_store_sectors > 0)
+            touched += ways * stream.distinct_sectors
+            run = stream.run.of(blocks, self.grid or grid)
+            pieces += ways * stream.distinct_sectors / run
+        return pieces / touched if touched else 0.0
 
     def times(self, loads: float, stores: float, requests: float) -> Traffic:
         """That of blocks that go on for longer, or end sooner.

@@ -21,6 +21,7 @@ from wattcast.features.activity.counts import (
     factor_passes,
     wmma_factors,
 )
+from wattcast.features.activity.instructions import measure_partial_stores
 from wattcast.features.activity.waiting import (
     NO_COPIES,
     Copies,
@@ -218,7 +219,8 @@ class Extras:
     memory, where the launch has any. ``constant_passes``: words that loads from constant memory
     ask for, each of a warp's distinct ones alone, and ``constant_requests`` those loads, by
     warps: only where the address changes from one time to the next; else it is an operand or is
-    loaded once.
+    loaded once. ``pieces``: pieces of device memory, each side by side, that the blocks that run
+    together touch, for each sector.
     """
 
     tensor: tuple[TensorWork, ...]
@@ -232,14 +234,17 @@ class Extras:
     busy_blocks: float | None = None
     constant_passes: float = 0.0
     constant_requests: float = 0.0
+    pieces: float = 0.0
+    partial_stores: float = 0.0
 
 
 def measure_extras(
     module: Module, functions: Mapping[str, Counts], launch: Launch, atomics: Atomics,
-    shared_bytes: int = 0, busy_blocks: float = 0.0,
+    shared_bytes: int = 0, busy_blocks: float = 0.0, pieces: float = 0.0,
 ) -> Extras:  # fmt: skip
     """Add up what the analysis counted; ``functions`` maps names to counts by position,
-    ``shared_bytes`` are those of a block, ``busy_blocks`` touch global memory."""
+    ``shared_bytes`` are those of a block, ``busy_blocks`` touch global memory, in so
+    many ``pieces`` a sector."""
     tensor: dict[tuple[TensorKind, bool], float] = {}
     from_registers: dict[tuple[TensorKind, bool], float] = {}
     for name, one, lanes in _executed(module, functions):
@@ -262,6 +267,8 @@ def measure_extras(
         measure_copies(module, functions, launch.blocks, launch.warps_per_block, shared_bytes),
         min(busy_blocks, launch.blocks) or launch.blocks,
         *_constant_use(module, functions),
+        pieces,
+        measure_partial_stores(module, functions),
     )
 
 

@@ -237,6 +237,20 @@ def measure_least(module: Module, functions: Mapping[str, Counts]) -> Least:
     return Least(passes, sectors)
 
 
+def measure_partial_stores(module: Module, functions: Mapping[str, Counts]) -> float:
+    """Sectors of global memory that stores write only in part. Lanes that fill the share f of the
+    sectors of a store leave 2 (1 - f) of them partial, at most all: a run has two ends."""
+    partial = 0.0
+    for name, counts in functions.items():
+        body = body_of(module, name)
+        width = _facts_of(body).stored_bytes
+        sectors = np.asarray(counts.sectors, dtype=np.float64)
+        filled = np.asarray(counts.active_lanes) * width / np.maximum(SECTOR_BYTES * sectors, 1.0)
+        part = np.clip(2.0 * (1.0 - filled), 0.0, 1.0)
+        partial += float(np.where(width > 0, sectors * part, 0.0).sum())
+    return partial
+
+
 def measure_operations(module: Module, functions: Mapping[str, Counts]) -> Operations:
     """Add up over all functions; they map names to counts by position."""
     total = np.zeros(len(Operations._fields))
@@ -262,12 +276,13 @@ def measure_operations(module: Module, functions: Mapping[str, Counts]) -> Opera
 class _BodyFacts(NamedTuple):
     """By position: operations of a lane in FP32, FP64 and FP16 ``[n, 3]``; bytes of a lane in
     shared and in global memory, 0 where the text does not tell them; words of a lane that a pass
-    of shared memory cannot hand over together."""
+    of shared memory cannot hand over together; bytes of a lane stored to global memory."""
 
     flops: Floats
     shared_bytes: Floats
     global_bytes: Floats
     words: Floats
+    stored_bytes: Floats
 
 
 @attached
@@ -275,11 +290,13 @@ def _facts_of(body: Body) -> _BodyFacts:
     facts = [classify(one.opcode) for one in body.instructions]
     joined = joined_loads(body).loads
     shared = np.array([_bytes(one, "shared") for one in facts], dtype=np.float64)
+    in_global = np.array([_bytes(one, "global", "generic") for one in facts], dtype=np.float64)
     return _BodyFacts(
         np.array([_flops(one) for one in facts], dtype=np.float64).reshape(-1, 3),
         shared,
-        np.array([_bytes(one, "global", "generic") for one in facts], dtype=np.float64),
+        in_global,
         np.where(shared > 0, np.maximum(1.0, shared * joined // WORD_BYTES), 0.0),
+        in_global * [one.category == "store" for one in facts],
     )
 
 

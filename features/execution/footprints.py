@@ -13,7 +13,7 @@ from wattcast.features.execution.access import Site
 from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.sampling import SamplingPlan
-from wattcast.features.execution.sharing import Listed, measure_sharing, relations
+from wattcast.features.execution.sharing import Listed, measure_run, measure_sharing, relations
 from wattcast.features.execution.spaces import GLOBAL_SPACES
 from wattcast.features.execution.trace import MOST_TOUCHES, Trace
 from wattcast.features.launch import Launch
@@ -429,6 +429,7 @@ class _Footprints:
                     float(unique_loads[number] * table.read_first[number]),
                     float(unique_stores[number]), distinct_sectors, distinct_lines, sharing,
                     of_lines, table.kept[number], table.all[number],
+                    measure_run(keys, pairs, each),
                 )
             )  # fmt: skip
         return tuple(streams)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.counts import Sharing, patch
+from wattcast.features.counts import Run, Sharing, patch
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.launch import Launch
 from wattcast.features.memory import (
@@ -248,6 +248,33 @@ def _runs(units: Integers, bits: int, slots: int) -> _Runs:
     begins = units[changes(units - np.arange(units.size))]
     counts = (np.bincount(each >> bits, minlength=slots) for each in (begins, units))
     return _Runs(begins, *counts)
+
+
+def measure_run(keys: Integers, pairs: Pairs, each: float) -> Run:
+    """What lies side by side, from sorted distinct footprint keys of one buffer, of which a block
+    touches ``each`` on average: more than are listed where iterations were skipped, and those are
+    taken to go on."""
+    slots = pairs.row.shape[0]
+    begin, end = np.searchsorted(keys, [0, slots << KEY_BITS])
+    found = _runs(keys[begin:end], KEY_BITS, slots)
+    used = np.flatnonzero(found.units)
+    if not used.size:
+        return Run()
+    length = found.units.sum() / found.runs.sum()
+    more = each / found.units[used].mean()
+    first = np.zeros(slots, dtype=np.int64)
+    first[used] = keys[begin + np.searchsorted(keys[begin:end], used << KEY_BITS)]
+    first &= (1 << KEY_BITS) - 1
+
+    both = (found.units > 0) & (found.units > 0)[:, None]
+    steps = [0.0, 0.0]
+    for axis, related in enumerate((pairs.beside | pairs.row, pairs.below | pairs.column)):
+        left, right = np.nonzero(related & both)
+        apart = pairs.places[right] - pairs.places[left]
+        along = apart[:, axis] if apart[:, axis].all() else apart[:, 2]
+        moved = np.abs(first[right] - first[left]) / np.maximum(np.abs(along), 1)
+        steps[axis] = float(np.median(moved)) if moved.size else 0.0
+    return Run(float(length * max(1.0, more)), *steps)
 
 
 def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | None]:

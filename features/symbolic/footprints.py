@@ -16,7 +16,7 @@ from math import gcd, prod
 from operator import mul
 
 from wattcast.features.attached import attached
-from wattcast.features.counts import ReuseCurve, Sharing, Stream, Traffic
+from wattcast.features.counts import ReuseCurve, Run, Sharing, Stream, Traffic
 from wattcast.features.execution.footprints import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
@@ -426,4 +426,17 @@ def _stream(known: _Launch, name: str, members: list[_Measured], arguments: Argu
         line_sharing=_sharing(known, members, LINE_BYTES),
         kept=_curve(known, kept) if len(kept) < len(members) else every,
         all=every,
+        run=_run(known.launch.grid, members),
     )
+
+
+def _run(grid: Dim3, members: list[_Measured]) -> Run:
+    """What lies side by side; blocks move on as those do that touch most."""
+    total = pieces = 0.0
+    for m in members:
+        boxes = m.boxes[-1]
+        total += m.sectors[-1]
+        long = sum(max(box.extent, SECTOR_BYTES) for box in boxes) / len(boxes)
+        pieces += m.sectors[-1] * SECTOR_BYTES / long
+    x, y, z = (abs(step) / SECTOR_BYTES for step in members[0].group.form.blocks)
+    return Run(total / max(pieces, 1e-300), x, y if grid[1] > 1 else z)

@@ -69,6 +69,7 @@ class Beside:
     it.
     ``busy_blocks`` do more than leave, where that is known. ``constant_passes`` and
     ``constant_requests``: words and loads from constant memory at addresses that change.
+    ``pieces`` of device memory for each sector; ``partial_stores``: sectors written in part.
     """
 
     tensor_fmas: float = 0.0
@@ -83,6 +84,8 @@ class Beside:
     busy_blocks: float | None = None
     constant_passes: float = 0.0
     constant_requests: float = 0.0
+    pieces: float = 0.0
+    partial_stores: float = 0.0
 
 
 NOTHING_BESIDE = Beside()
@@ -110,7 +113,8 @@ def beside(extras: Extras) -> Beside:
     return Beside(
         tensor, passes, hottest, extras.waiting, extras.l1_cycles_per_sector,
         extras.register_reads, extras.feed_passes, extras.copies, kinds, extras.busy_blocks,
-        extras.constant_passes, extras.constant_requests,
+        extras.constant_passes, extras.constant_requests, extras.pieces,
+        extras.partial_stores,
     )  # fmt: skip
 
 
@@ -369,7 +373,10 @@ def _without(
         yield CONFLICTS, replace(activity, shared_transactions=fewer), more
         yield BOUNDS["atomics"], activity, replace(more, atomic_passes=0.0)
     if name in ("l1", "l2", "dram"):
-        yield UNCOALESCED, _coalesced(activity, least().sectors), more
+        asked = activity.global_load_sectors + activity.global_store_sectors
+        if least().sectors <= (1 - CAUSE) * asked:
+            close = replace(more, pieces=0.0, partial_stores=0.0)
+            yield UNCOALESCED, _coalesced(activity, least().sectors), close
     if name == "latency":
         yield (
             "asynchronous copies, for want of stages",

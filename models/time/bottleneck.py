@@ -120,6 +120,20 @@ UNIFORM_CONSTANTS_FROM = 7.5
 """Compute capability from which a word that all lanes share is loaded once for the warp by its
 uniform datapath, beside (Turing; CUDA Binary Utilities, ULDC)."""
 
+PIECE_BYTES: Mapping[str, float] = {"GDDR5X": 46.0, "GDDR6": 72.0, "GDDR6X": 35.0}
+"""Bytes of a stream that device memory takes as long for as for each piece of it, beside the bytes
+of the piece, by kind; others show none. Transpositions by tiles of 16 x 16 write pieces of 64 bytes where copies
+stream: on an RTX 2070 SUPER at 2080 / 7300 MHz (2.012 ms) it is 72, on a Titan X Pascal at 2000 /
+5000 (1.932) 46, on an RTX 3080 48 (4.297 ms; 21 by sums of columns, 128 bytes a warp: stddev, 7.153
+ms). A Tesla P100 and a GTX 980 take no longer than for a stream (``dvfs/wang_*.csv`` and
+``time/rtx_3080_launches.csv`` of the data folder)."""
+
+PARTIAL_STORES_SINCE = 8.0
+"""Compute capability from which L2 takes twice as long for a sector that is written in part. Where
+each lane writes a column of its own, eight bytes of a sector, an RTX 3080 takes 5.676 ms instead of
+4.297 (matrixT, as above): with DRAM beside it 5.6, with one pass a sector 4.4. A Tesla V100 shows
+none of it (weights of backprop, 64 bytes that begin anywhere: ``python -m studies end-to-end``)."""
+
 FILL_BYTES_PER_CLOCK: Mapping[str, float] = {"5": 0.68}
 """Bytes that L2 takes from memory a core clock for each bit of the bus, by major capability.
 The microbenchmark DRAM of a GTX Titan X (github.com/hpc-ulisboa/gpuPTXModel) takes 0.867 to 0.907
@@ -157,6 +171,8 @@ def resource_seconds(
     lanes = sm.fp32_lanes
     multiply_lanes = lanes if major(gpu) in MULTIPLY_INSTRUCTIONS else min(lanes, MULTIPLY_LANES)
     shared_lanes = sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
+    twice = float(gpu.compute_capability) >= PARTIAL_STORES_SINCE
+    again = more.partial_stores if twice else 0.0
     queues_fp64 = sm.fp64_lanes <= SHARED_FP64_LANES and not _unified(gpu)
 
     def pipe(warp_instructions: float, lanes: float) -> float:
@@ -164,8 +180,10 @@ def resource_seconds(
         return warp_instructions * WARP_SIZE / (lanes * busiest) if lanes else 0.0
 
     parts = {
-        "dram": dram_bytes(activity, constants) / _dram_bytes_per_second(activity, gpu, clocks),
-        "l2": activity.l2_sectors * SECTOR_BYTES / (l2_bytes_per_clock(gpu) * hz),
+        "dram": dram_bytes(activity, constants)
+        * (1.0 + more.pieces * PIECE_BYTES.get(gpu.memory_kind or "", 0.0) / SECTOR_BYTES)
+        / _dram_bytes_per_second(activity, gpu, clocks),
+        "l2": (activity.l2_sectors + again) * SECTOR_BYTES / (l2_bytes_per_clock(gpu) * hz),
         "l1": l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         SHARED if _unified(gpu) else "load_store": constants.load_store
         * pipe(

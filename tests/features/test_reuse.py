@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattcast.features.counts import ReuseCurve, Sharing, Stream, patch
+from wattcast.features.counts import ReuseCurve, Run, Sharing, Stream, patch
 from wattcast.features.memory import SECTORS_PER_LINE
 
 GRID = (8, 4, 1)
@@ -94,3 +94,19 @@ def test_blocks_that_go_on_longer_touch_more() -> None:
     assert stream.all == ReuseCurve((0, 1), (0, 12), (1, 0), (1, 0))
     assert longer.all == ReuseCurve((0, 1, 2), (0, 12, 24), (1, 0, 0), (1, 0, 0))
     assert stream.times(0.5).all == stream.all
+
+
+@pytest.mark.parametrize(
+    ("along", "blocks", "long"),
+    [
+        ((2.0, 4096.0), 4, 8), ((2.0, 4096.0), 32, 16), ((4096.0, 2.0), 4, 2),
+        ((4096.0, 2.0), 32, 8), ((0.25, 4096.0), 8, 3.75), ((0.0, 0.0), 32, 2),
+        ((2.0, 16.0), 32, 64),
+    ],
+)  # fmt: skip
+def test_neighbours_lengthen_what_lies_side_by_side(
+    along: tuple[float, float], blocks: int, long: float
+) -> None:
+    """Two sectors of a block, in a grid of 8 x 4: a row, a column, an eighth of a block further,
+    the same for all, row after row."""
+    assert Run(2.0, *along).of(blocks, GRID) == long

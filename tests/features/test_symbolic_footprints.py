@@ -163,3 +163,17 @@ def test_a_matrix_product_reads_its_factors_about_once() -> None:
         compulsory = 2 * size * size * 4 / 32
         assert compulsory <= found.dram_read_sectors <= 4 * compulsory, mode
         assert found.dram_write_sectors == pytest.approx(compulsory / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "executed"])
+@pytest.mark.parametrize(("entry", "partial"), [("transpose_direct", 1), ("transpose_padded", 0)])
+def test_a_transposition_writes_pieces_of_a_tile(mode: Any, entry: str, partial: int) -> None:
+    """Blocks beside each other read on from each other, and write tiles of 32 far apart: of two
+    ways one goes by pieces of 128 bytes. Lanes down a column write 4 bytes of each sector."""
+    n = 32768
+    hints = {"0": PointerHint(n * n), "1": PointerHint(n * n), "2": n, "3": n}
+    launch = Launch.of((n // 32, n // 32), (32, 8), 0, dict(hints))
+    module = read_module(ptx_path("transpose", "sm_70").read_text())
+    found = analyse(module, entry, launch, GPU, analysis=mode)
+    assert found.extras.pieces == pytest.approx(0.5 / 4, rel=0.1)
+    assert found.extras.partial_stores == partial * found.activity.global_store_sectors

@@ -9,6 +9,7 @@ from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
+from wattcast.models.clocks import ClockPair
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.bottleneck import BottleneckTimeModel
 
@@ -57,3 +58,64 @@ def test_chains_of_multiply_adds_of_one_warp_a_scheduler(
     expected = ROUNDS * 64 * max(latency / chains, of_pipe) / (gpu.core_mhz * 1e6)
     assert 0.95 <= found.estimate.value / expected <= 1.1
     assert found.regime == ("latency" if chains == 1 else "compute")
+
+
+TRANSPOSED = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 to, .param .u64 from, .param .u32 n) {
+.reg .b32 %r<16>; .reg .b64 %rd<8>; .reg .f32 %f1;
+ld.param.u64 %rd1, [to];
+ld.param.u64 %rd2, [from];
+ld.param.u32 %r1, [n];
+mov.u32 %r2, %tid.x;
+mov.u32 %r3, %tid.y;
+mov.u32 %r4, %ctaid.x;
+mov.u32 %r5, %ctaid.y;
+shl.b32 %r6, %r4, 4;
+add.u32 %r7, %r6, %r2;
+shl.b32 %r8, %r5, 4;
+add.u32 %r9, %r8, %r3;
+add.u32 %r12, %r6, %r3;
+add.u32 %r13, %r8, %r2;
+mad.lo.u32 %r10, %r9, %r1, %r7;
+mad.lo.u32 %r11, LANES, %r1, OTHER;
+mul.wide.u32 %rd3, %r10, 4;
+add.u64 %rd4, %rd2, %rd3;
+ld.global.f32 %f1, [%rd4];
+mul.wide.u32 %rd5, %r11, 4;
+add.u64 %rd6, %rd1, %rd5;
+st.global.f32 [%rd6], %f1;
+ret;
+}
+"""
+COPIED = TRANSPOSED.replace("LANES", "%r9").replace("OTHER", "%r7")
+NAIVE = TRANSPOSED.replace("LANES", "%r7").replace("OTHER", "%r9")
+TILES = TRANSPOSED.replace("LANES", "%r12").replace("OTHER", "%r13")
+"""Tiles to where the transposed ones lie, by rows: as a transposition through shared memory."""
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu_id", "n", "clocks", "measured_ms"),
+    [
+        # Copies and transpositions by tiles of 16 x 16: ``time/rtx_3080_launches.csv`` (matrixT)
+        # and ``dvfs/wang_*.csv`` (transpose) of the data folder.
+        (COPIED, "rtx-3080", 16384, None, 3.090), (NAIVE, "rtx-3080", 16384, None, 5.676),
+        (TILES, "rtx-3080", 16384, None, 4.297),
+        (TILES, "rtx-2070-super", 8192, (2080, 7300), 2.012),
+        (TILES, "titan-x-pascal", 8192, (2000, 5000), 1.932),
+        (TILES, "tesla-p100", 8192, (1328, 715), 1.064),
+    ],
+)  # fmt: skip
+def test_transpositions_take_the_time_measured(
+    text: str, gpu_id: str, n: int, clocks: tuple[int, int] | None, measured_ms: float
+) -> None:
+    """Pieces of 64 bytes cost GDDR memory more than streams, and sectors written in part L2."""
+    gpu = load_gpu(gpu_id)
+    hints = {"0": PointerHint(n * n), "1": PointerHint(n * n), "2": n}
+    launch = Launch.of((n // 16, n // 16), (16, 16), 0, dict(hints))
+    analysis = analyse(read_module(text), None, launch, gpu)
+    pair = None if clocks is None else ClockPair(*clocks)
+    found = BottleneckTimeModel().predict(analysis, gpu, pair)
+    assert found.estimate.value * 1e3 == pytest.approx(measured_ms, rel=0.1)

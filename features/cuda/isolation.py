@@ -13,25 +13,27 @@ process must answer every path it names, and whether a file exists could leak.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import json
 import os
 import platform
 import re
-import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.cuda.jail import FAILED
@@ -206,53 +208,97 @@ def _run(
     with (
         tempfile.TemporaryFile(dir=folder) as out,
         tempfile.TemporaryFile(dir=folder) as err,
-        Limited(
-            command,
-            policy,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-        ) as process,
+        _started((policy, list(command), environment), out, err) as told,
     ):
-        _wait(process, CLOCK_FACTOR * limits.seconds)
-        process.kill()  # compilers start children of their own
-        process.wait()
+        code = _told(told, CLOCK_FACTOR * limits.seconds)
         text = []
         for stream in (out, err):
             stream.seek(0)
             text.append(stream.read(LOG_BYTES).decode("utf-8", "replace"))
-    return Finished(process.returncode, text[0], text[1])
+    return Finished(code, text[0], text[1])
 
 
-def _until_ended(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Sleep until a process ends, at most so long. What Popen.wait sleeps between its looks is as
-    much as ptxas takes for a small kernel."""
+class _Ready:
+    """A process of ``jail.py`` that forks for each run, since to start Python anew takes longer
+    than ptxas for a small kernel. It ends when nobody holds ``door``."""
+
+    def __init__(self) -> None:
+        self.door, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(  # noqa: S603  our own script
+                [sys.executable, "-I", "-S", str(_JAIL), "--ready", str(other.fileno())],
+                pass_fds=[other.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def close(self) -> None:
+        """End it."""
+        self.door.close()
+        self._process.wait()
+
+
+_ready: list[_Ready] = []
+_asking = threading.Lock()
+
+
+@atexit.register
+def _closed() -> None:
+    while _ready:
+        _ready.pop().close()
+
+
+def _forked() -> None:
+    """A process has one of its own: what waits for messages ends with whom it waits for."""
+    global _asking
+    _asking = threading.Lock()
+    while _ready:
+        _ready.pop().door.close()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+@contextlib.contextmanager
+def _started(message: object, out: IO[bytes], err: IO[bytes]) -> Iterator[socket.socket]:
+    """A run, and where it is told how it ended."""
+    ours, theirs = socket.socketpair()
+    sent = [json.dumps(message).encode()], [out.fileno(), err.fileno(), theirs.fileno()]
+    with ours:
+        with theirs, _asking:
+            if not _ready:
+                _ready.append(_Ready())
+            try:
+                socket.send_fds(_ready[0].door, *sent)
+            except ConnectionError:  # somebody ended it
+                _closed()
+                _ready.append(_Ready())
+                socket.send_fds(_ready[0].door, *sent)
+        yield ours
+
+
+def _told(told: socket.socket, seconds: float) -> int:
+    """The exit code of a run; it is killed where that raises. Raises GivenUpError."""
+    said, until = b"", time.monotonic() + seconds
+    told.settimeout(LOOK_SECONDS)
     try:
-        watched = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # ended and collected, or no Linux that can
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-        return
-    try:
-        poll = select.poll()
-        poll.register(watched, select.POLLIN)
-        poll.poll(1000 * seconds)
+        while time.monotonic() < until:
+            checkpoint()
+            with contextlib.suppress(TimeoutError):
+                more = told.recv(64)
+                said += more
+                if not more or said.count(b"\n") == 2:
+                    return int(said.split()[1]) if more else -signal.SIGKILL
+        raise GivenUpError(
+            f"a compiler did not end within {seconds:g} s and was given up; try again"
+        )
     finally:
-        os.close(watched)
-
-
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait for its end. Raises GivenUpError."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        checkpoint()
-        _until_ended(process, min(left, LOOK_SECONDS))
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0)
-            return
-    raise GivenUpError(f"a compiler did not end within {seconds:g} s and was given up; try again")
+        group = said.split(b"\n")[0]
+        if said.count(b"\n") == 1:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(group), signal.SIGKILL)
 
 
 # Where the compilers are (NVIDIA's wheels, then the machine's), and which files they read.

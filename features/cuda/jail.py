@@ -1,9 +1,11 @@
 """Become a program with limits, or a compiler that sees its toolkit and its own folder alone.
 
 usage: jail.py POLICY PROGRAM [ARGUMENT ...]       (POLICY is JSON, from ``isolation``)
+       jail.py --ready DESCRIPTOR                  (of a socket, from ``isolation``)
 
 Runs as a script in a process of its own, with the standard library only. It lowers its limits, sees
-to it that it ends with whoever started it, then starts PROGRAM: with limits alone, or, where
+to it that it ends with whoever started it, then becomes PROGRAM. Where it stands ready it forks for
+each message, and what it forked starts a PROGRAM: with limits alone, or, where
 POLICY says ``isolated``, in user, mount, pid, network and IPC namespaces, where the
 files that may be read are bound read-only into an empty root, with a seccomp filter on top.
 
@@ -14,6 +16,7 @@ seccomp(2).
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import ctypes
 import errno
@@ -54,6 +57,9 @@ KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, EQUAL, ABOVE, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
 X32_BIT = 0x40000000
+
+MOST_BYTES = 1 << 20
+"""Of a message: what a command and an environment may be (ARG_MAX, execve(2)), and some."""
 
 Policy = dict[str, Any]
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -204,8 +210,8 @@ def _child(confined: Callable[[], int]) -> int:
     return _ended(confined)
 
 
-def _ended(run: Callable[[], int]) -> NoReturn:
-    """End this process as ``run`` says."""
+def _ended(run: Callable[[], int], told: int | None = None) -> NoReturn:
+    """End this process as ``run`` says; with all of its group once that is ``told``, if anyone."""
     code = FAILED
     try:
         code = run()
@@ -214,6 +220,9 @@ def _ended(run: Callable[[], int]) -> NoReturn:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        if told is not None:
+            os.write(told, b"%d\n" % code)
+            os.killpg(0, signal.SIGKILL)
         os._exit(code)
 
 
@@ -262,19 +271,58 @@ def _end_with(parent: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def main(policy: Policy, command: list[str]) -> NoReturn:
-    """Limit this process, then become ``command``, isolated where ``policy`` says so."""
+def main(policy: Policy, command: list[str], told: int | None = None) -> NoReturn:
+    """Limit this process, then become ``command``; or start it, isolated where ``policy`` says so,
+    and write our process id and its exit code, a line each, where they are ``told``."""
     _end_with(policy["parent"])
     _limit(policy)
 
     def become() -> int:
         os.execv(command[0], command)  # noqa: S606 - this is the launcher's purpose
 
-    run: Callable[[], int] = become
-    if command[0].endswith(".py"):
-        run = runpy.run_path(command[0])["prepare"](command[1:])
-    _ended((lambda: in_namespaces(policy, run)) if policy.get("isolated") else run)
+    if told is None:
+        _ended(become)
+    os.write(told, b"%d\n" % os.getpid())
+
+    def started() -> int:
+        run: Callable[[], int] = become
+        if command[0].endswith(".py"):
+            try:
+                run = runpy.run_path(command[0])["prepare"](command[1:])
+            except Exception as error:  # as a program that ends with an error of its own
+                print(repr(error), file=sys.stderr)
+                return 1
+        return in_namespaces(policy, run) if policy["isolated"] else _waited(_child(run), policy)
+
+    _ended(started, told)
+
+
+def stand_ready(door: _socket.socket) -> NoReturn:
+    """Fork for every message until nobody holds the other end. A message is JSON (policy, command,
+    environment), with where to print, where to print errors, and where it is told how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    parent = os.getpid()
+    while True:
+        said, (*sent,), *_ = door.recvmsg(MOST_BYTES, _socket.CMSG_SPACE(12))
+        if not said:
+            sys.exit()
+        out, error, told = struct.unpack("=3i", sent[0][2])
+        if not os.fork():
+            door.close()
+            os.setsid()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(out, 1)
+            os.dup2(error, 2)
+            policy, command, environment = json.loads(said)
+            os.chdir(policy["folder"])
+            os.environ.clear()
+            os.environ.update(environment)
+            main({**policy, "parent": parent}, command, told)
+        for each in (out, error, told):
+            os.close(each)
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--ready":
+        stand_ready(_socket.socket(fileno=int(sys.argv[2])))
     main(json.loads(sys.argv[1]), sys.argv[2:])

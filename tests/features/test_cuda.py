@@ -7,7 +7,10 @@ import json
 import os
 import platform
 import re
+import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -424,6 +427,39 @@ def test_a_limited_run_gets_none_of_our_environment(tmp_path: Path, monkeypatch)
     done = run_tool("/usr/bin/env", folder=tmp_path)
     assert done.code == 0
     assert "hunter2" not in done.stdout
+
+
+def test_what_stands_ready_is_started_once_and_again_where_somebody_ended_it(tmp_path: Path):
+    true = partial(run_tool, "/bin/true", folder=tmp_path)
+    assert true().code == 0
+    (ready,) = isolation._ready
+    assert true().code == 0
+    assert isolation._ready == [ready]
+    ready._process.kill()
+    ready._process.wait()
+    assert true().code == 0
+    assert isolation._ready != [ready]
+
+
+def test_a_process_that_was_forked_has_its_own_and_leaves_ours(tmp_path: Path):
+    script = f"""
+import os
+from pathlib import Path
+from wattcast.features.cuda import isolation
+def ran():
+    true = Path("/bin/true").resolve()
+    readable = (true, *isolation.shared_libraries(true))
+    folder, limits = Path({str(tmp_path)!r}), isolation.Limits()
+    return isolation.run_limited([str(true)], folder, limits, readable).code == 0
+assert ran()
+ours = isolation._ready[0]._process
+if (child := os.fork()) == 0:
+    assert not isolation._ready
+    os._exit(not ran() or isolation._ready[0]._process is ours)
+assert os.waitpid(child, 0)[1] == 0
+assert ran() and isolation._ready[0]._process is ours and ours.poll() is None
+"""
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
 
 def test_a_limited_run_cannot_leave_children_behind(tmp_path: Path):

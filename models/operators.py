@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from wattcast.features.errors import ModelError, SchemaError
-from wattcast.features.gpus import GpuProfile
+from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.operators import (
     FEATURE_NAMES,
     SCHEMA_ID,
@@ -308,8 +308,11 @@ def _rising(
 class OperatorModel:
     """The model of one artifact."""
 
-    def __init__(self, artifact: Artifact[OperatorCard]) -> None:
-        self.card = artifact.card
+    def __init__(
+        self, artifact: Artifact[OperatorCard], widths_from: OperatorModel | None = None
+    ) -> None:
+        self.card, self._artifact = artifact.card, artifact
+        self._widths_from = widths_from
         self._knots = {
             operator: {
                 name: np.array(facts.knots[name])
@@ -328,7 +331,11 @@ class OperatorModel:
     @property
     def pooled(self) -> bool:
         """Whether it answers for boards that it was not fitted on."""
-        return self.card.gpu == POOLED
+        return self.card.gpu == POOLED or self._widths_from is not None
+
+    def lent(self, pooled: OperatorModel) -> OperatorModel:
+        """The same trees for another board, as sure as the pooled ones are of boards left out."""
+        return OperatorModel(self._artifact, pooled)
 
     def trees(self, operator: str, quantity: Quantity) -> Trees | None:
         """Trees of a quantity, ``None`` where it was not measured."""
@@ -357,16 +364,13 @@ class OperatorModel:
             raise ModelError(f"no model of {operator} on {self.card.gpu}; it has {known}")
         other, trees = power_from or self, self.trees(operator, "time")
         assert trees is not None
-        around = drawn = self.corners(operator, call)
+        around = self.corners(operator, call)
         of, lower = self._lower(operator, around.call)
         asked: list[Columns] = [call, around.call, lower]
-        if power_from is not None:
-            drawn = power_from.corners(operator, call)
-            asked.append(drawn.call)
         every = {name: np.concatenate([each[name] for each in asked]) for name in call}
         found, whole = features(operator, every, board)
         ends = [0, *accumulate(len(each["math_bits"]) for each in asked)]
-        vectors, near, below, *drawing = (found[a:b] for a, b in pairwise(ends))
+        vectors, near, below = (found[a:b] for a, b in pairwise(ends))
         size = len(vectors)
         exact = Quantities(*(part[..., :size] for part in whole))
         compute, memory = roofline_seconds(exact, call["math_bits"], board)
@@ -386,14 +390,20 @@ class OperatorModel:
         limit, power = other.limit_watts(board), other.trees(operator, "power")
         shares = np.full(size, np.nan)
         if power is not None:
-            shares = mean(power.score(drawing[0] if drawing else near), drawn)
+            shares = mean(power.score(near), around)
         watts = np.minimum(np.exp(shares), 1.0) * limit
         steady = other._sustained(operator, compute / seconds, memory / seconds, limit)
-        return Told(seconds, watts, steady, drawn.inside, exact, roofline,
-                    vectors)  # fmt: skip
+        inside = around.inside if power_from is None else other.inside(operator, call)
+        return Told(seconds, watts, steady, inside, exact, roofline, vectors)
+
+    def inside(self, operator: str, call: Columns) -> NDArray[np.bool_]:
+        """Which calls ``[n]`` lie inside the sweep of an operator."""
+        each = [(call[name], known) for name, known in self._knots[operator].items()]
+        within = [(v >= known[0]) & (v <= known[-1]) for v, known in each]
+        return np.asarray(np.all(within, axis=0))
 
     def _by_roofline(self, operator: str) -> bool:
-        return operator == "gemm" and not self.pooled
+        return operator == "gemm" and self.card.gpu != POOLED
 
     def _lower(self, operator: str, near: Columns) -> tuple[NDArray[np.intp], Columns]:
         """Sweep values with fewer tokens than neighbours, all else equal, that their times are held
@@ -418,6 +428,8 @@ class OperatorModel:
 
     def width(self, operator: str, quantity: Quantity, inside: bool) -> tuple[float, float]:
         """Factors of the interval's ends."""
+        if self._widths_from is not None:
+            return self._widths_from.width(operator, quantity, inside)
         trees = self.trees(operator, quantity)
         assert trees is not None
         widening = 1.0 if inside else self.card.intervals.extrapolated_widening
@@ -440,6 +452,7 @@ class Operators:
         self._store = operator_store(roots)
         self._opened: dict[str, OperatorModel | None] = {}
         self._boards: dict[str, tuple[GpuProfile, Board]] = {}
+        self._near: dict[tuple[str, str, Quantity], OperatorModel | None] = {}
         self._lock = Lock()
 
     def of(self, gpu: str) -> OperatorModel | None:
@@ -454,6 +467,30 @@ class Operators:
                         raise
                     self._opened[gpu] = None
             return self._opened[gpu]
+
+    def near(
+        self, gpu: GpuProfile, operator: str, quantity: Quantity = "time"
+    ) -> OperatorModel | None:
+        """For a board without measurements the model of one that runs the same kernels: of the same
+        compute capability, with most formats, then with the most alike ratio of bandwidth to
+        arithmetic. ``None`` where none was measured."""
+        key = gpu.id, operator, quantity
+        pooled = self.of(POOLED)
+        if key not in self._near and pooled is not None:
+            asked, able = self.board(gpu), list[tuple[int, float, str]]()
+            for card in self._store.list():
+                facts = card.operators.get(operator)
+                if card.gpu in (POOLED, gpu.id) or facts is None or not getattr(facts, quantity):
+                    continue
+                other = load_gpu(card.gpu)
+                if other.compute_capability == gpu.compute_capability:
+                    board = self.board(other)
+                    balance = board.bandwidth / board.tensor[16]
+                    apart = abs(np.log(balance * asked.tensor[16] / asked.bandwidth))
+                    able.append((-len(facts.formats), apart, card.gpu))
+            found = self.of(min(able)[2]) if able else None
+            self._near[key] = found and found.lent(pooled)
+        return self._near.get(key)
 
     def board(self, gpu: GpuProfile) -> Board:
         """What a GPU's profile says of it."""

@@ -547,9 +547,9 @@ def operator_calls(
     board = predictor.operators.board(gpu)
     options = OperatorOptions(framework=None, power_limit_watts=None)
     for kind, at in together.items():
-        model = model_of(predictor, kind, gpu.id)
+        model = model_of(predictor, kind, gpu)
         call = columns(kind, model, [Asked(operators[number], gpu, options) for number in at])
-        source = power_model(predictor, kind, model)
+        source = power_model(predictor, kind, gpu, model)
         if not source.has_power(kind):
             raise ModelError(f"no watts of {kind} are known on {gpu.id}", gpu=gpu.id)
         told = model.predict(kind, call, board, None if source is model else source)

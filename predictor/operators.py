@@ -1,6 +1,6 @@
 """Library operators by their shapes: watts, seconds and joules without any code.
 
-asked shape -> columns -> trees of the GPU, else pooled ones -> power limit -> answer
+asked shape -> columns -> trees of the GPU, else of its kind, else pooled -> power limit -> answer
 
 An answer is ``PredictAnswer`` with ``operator`` filled in. Many are answered in one go: calls of
 one operator and GPU share a run of their trees.
@@ -213,9 +213,9 @@ def predicted(
     groups: dict[tuple[str, str], list[int]] = {}
     for number, one in enumerate(asked):
         groups.setdefault((kind_of(one.operator), one.gpu.id), []).append(number)
-    for (kind, gpu_id), at in groups.items():
+    for (kind, _), at in groups.items():
         try:
-            model = model_of(predictor, kind, gpu_id)
+            model = model_of(predictor, kind, asked[at[0]].gpu)
         except ModelError as error:
             for number in at:
                 found[number] = error
@@ -227,7 +227,7 @@ def predicted(
             continue
         gpu = asked[able[0]].gpu
         board = predictor.operators.board(gpu)
-        power = power_model(predictor, kind, model)
+        power = power_model(predictor, kind, gpu, model)
         call = columns(kind, model, [asked[n] for n in able])
         told = model.predict(kind, call, board, None if power is model else power)
         reference = reference_of(power.card)

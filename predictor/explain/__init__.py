@@ -308,9 +308,9 @@ def _of_operator(
     assert figures is not None
     request = OperatorRequest.model_validate({"operator": figures.asked, "gpu": gpu.id})
     kind = kind_of(request.operator)
-    model = model_of(predictor, kind, gpu.id)
+    model = model_of(predictor, kind, gpu)
     if target == "power":
-        model = power_model(predictor, kind, model)
+        model = power_model(predictor, kind, gpu, model)
     trees = model.trees(kind, target)
     estimate = answer.power if target == "power" else answer.time
     if trees is None or estimate is None:

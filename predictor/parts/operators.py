@@ -27,23 +27,25 @@ class Asked(NamedTuple):
     options: messages.OperatorOptions
 
 
-def model_of(predictor: Predictor, kind: str, gpu: str) -> OperatorModel:
-    """The GPU's own model where it has the operator, else the pooled one. Raises ModelError."""
-    own = predictor.operators.of(gpu)
-    if own is not None and kind in own.card.operators:
-        return own
-    pooled = predictor.operators.of(POOLED)
-    if pooled is None or kind not in pooled.card.operators:
-        raise ModelError(f"no model tells {kind} on {gpu}", gpu=gpu)
-    return pooled
+def model_of(predictor: Predictor, kind: str, gpu: GpuProfile) -> OperatorModel:
+    """The GPU's own model where it has the operator, else that of a measured board of the same
+    compute capability, else the pooled one. Raises ModelError."""
+    known = predictor.operators
+    found = known.of(gpu.id), known.near(gpu, kind), known.of(POOLED)
+    for model in found:
+        if model is not None and kind in model.card.operators:
+            return model
+    raise ModelError(f"no model tells {kind} on {gpu.id}", gpu=gpu.id)
 
 
-def power_model(predictor: Predictor, kind: str, model: OperatorModel) -> OperatorModel:
-    """The model that tells the watts beside one that tells the time: itself, else the pooled one
-    where that knows any."""
-    pooled = None if model.has_power(kind) else predictor.operators.of(POOLED)
-    able = pooled is not None and kind in pooled.card.operators and pooled.has_power(kind)
-    return pooled if able and pooled is not None else model
+def power_model(
+    predictor: Predictor, kind: str, gpu: GpuProfile, model: OperatorModel
+) -> OperatorModel:
+    """The model that tells the watts beside one that tells the time: itself, else that of a board
+    of the same compute capability, else the pooled one; itself where none knows any."""
+    known = predictor.operators
+    able = (model, known.near(gpu, kind, "power"), known.of(POOLED))
+    return next((one for one in able if one is not None and one.has_power(kind)), model)
 
 
 def kind_of(operator: messages.Operator) -> str:

@@ -129,6 +129,24 @@ def test_nothing_is_above_a_peak_or_falls_with_tokens_and_neighbours_are_near(
         assert found.jumps <= (0.05 if operator == "gemm" else 0.01), operator
 
 
+def test_a_board_nobody_measured_is_answered_by_one_of_its_compute_capability() -> None:
+    gb200, pooled, b200 = load_gpu("gb200"), OPERATORS.of("pooled"), OPERATORS.of("b200")
+    lent = OPERATORS.near(gb200, "gemm", "power")
+    assert lent and pooled and b200
+    assert lent.card.gpu == "b200" and lent.pooled and lent.basis(True) == "uncalibrated"
+    assert lent.width("gemm", "time", True) == pooled.width("gemm", "time", True)
+    call = columns(rows=8192, columns=8192, depth=8192, batch=1, **BF16)
+    own = b200.predict("gemm", call, board_of(load_gpu("b200")))
+    told = lent.predict("gemm", call, board_of(gb200))
+    assert 0.8 < told.seconds[0] / own.seconds[0] < 1.0
+    assert told.watts[0] / 1200.0 == pytest.approx(own.watts[0] / 1000.0, rel=0.05)
+    # Of two Hoppers that with more formats measured tells times, that with watts the power.
+    hopper = load_gpu("h100-pcie")
+    found = [OPERATORS.near(hopper, "gemm", quantity) for quantity in ("time", "power")]
+    assert [one and one.card.gpu for one in found] == ["h100-sxm5", "h200-sxm5"]
+    assert OPERATORS.near(load_gpu("a40"), "gemm") is None
+
+
 def test_onnx_tells_what_the_native_trees_tell() -> None:
     board, model = board_of(load_gpu("h200")), Operators().of("h200-sxm5")
     assert model is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import AnalysisError, LaunchError, WattcastError
 from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.invariance import doubt
 from wattcast.features.launch import PointerHint
 from wattcast.features.loops import deciding
+from wattcast.features.places import extra_threads
 from wattcast.features.ptx.ir import Address, Instruction, Register
 from wattcast.models.clocks import ClockPair, checked_limit, clocks_within, held_back
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
@@ -26,6 +28,7 @@ from wattcast.predictor.messages import LaunchRequest, PointerArgument
 from wattcast.predictor.messages import advise as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.swept import stored
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
 
 MOST_PLACES = 50
@@ -262,16 +265,40 @@ class Adviser:
         }
 
     def least(
-        self, shapes: Iterable[dict[str, Any]]
+        self, shapes: Iterable[dict[str, Any]], *, strides: bool
     ) -> tuple[KernelAnalysis, messages.Outcome, dict[str, Any]] | None:
-        """Of the launch with other members the one of the fewest joules, and what to ask for."""
+        """Of the launches with other members that are shown to compute the same the one of the
+        fewest joules, and what to ask for. ``strides``: a loop covers what the threads do not."""
         asked = ({**self.launch, **shape} for shape in shapes)
         found = (
             (*tried, {"launch": each})
             for each in asked
-            if (tried := self.asked_again(launch=LaunchRequest.model_validate(each)))
+            if (tried := self._launched(LaunchRequest.model_validate(each), strides=strides))
         )
         return min(found, key=lambda each: each[1].joules, default=None)
+
+    def _launched(
+        self, launch: LaunchRequest, *, strides: bool
+    ) -> tuple[KernelAnalysis, messages.Outcome] | None:
+        """Another launch; ``None`` where it is not shown to compute the same
+        (``wattcast.features.invariance``, and threads that are more store nothing)."""
+        analysis = self.analysis
+        base, other = analysis.launch, launch.launch()
+        if doubt(analysis.module, analysis.function, base, other, strides=strides) is not None:
+            return None
+        tried = self.asked_again(launch=launch)
+        if tried is None or strides or not extra_threads(base, other):
+            return tried
+        before = self._as_assumed
+        return tried if before is not None and before == stored(tried[0]) else None
+
+    @cached_property
+    def _as_assumed(self) -> dict[str, float] | None:
+        """What the launch stores with the arguments given that were assumed."""
+        if not self._assumed():
+            return stored(self.analysis)
+        same = self.asked_again(launch=LaunchRequest.model_validate(self.launch))
+        return None if same is None else stored(same[0])
 
     def asked_again(self, **changes: Any) -> tuple[KernelAnalysis, messages.Outcome] | None:
         """The launch with a changed request; ``None`` where that cannot be launched."""

@@ -51,7 +51,8 @@ def _grid(adviser: Adviser) -> Otherwise | None:
     if launch.blocks >= room or launch.grid[0] != launch.blocks or not _strides(analysis):
         return None
     sizes = (each * adviser.gpu.sm_count for each in range(1, resident + 1))
-    best = adviser.least({"grid": [blocks]} for blocks in sizes if blocks > launch.blocks)
+    more = ({"grid": [blocks]} for blocks in sizes if blocks > launch.blocks)
+    best = adviser.least(more, strides=True)
     if best is None:
         return None
     _, outcome, request = best
@@ -90,16 +91,17 @@ def _strides(analysis: KernelAnalysis) -> bool:
 
 
 def _shape(adviser: Adviser) -> Otherwise | None:
-    """Another block size, where the code does not fix it by declaring shared memory."""
+    """Another block size, where the code computes the same with it."""
     analysis = adviser.analysis
     launch = analysis.launch
-    if analysis.static_shared_bytes or launch.dynamic_shared_bytes or axes_of(launch) > 1:
+    if axes_of(launch) > 1:
         return None
-    best = adviser.least(
+    shapes = (
         {"grid": list(covering_grid(launch, block)), "block": list(block)}
         for block in usual_blocks(1)
         if block[0] in _BLOCKS_TRIED and block != launch.block
     )
+    best = adviser.least(shapes, strides=_strides(analysis))
     if best is None or best[1].joules > (1 - RESOLUTION) * adviser.before.joules:
         return None
     other_analysis, outcome, request = best

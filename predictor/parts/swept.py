@@ -123,7 +123,7 @@ class Swept:
     def idle(self, point: Predicted) -> Doubt | None:
         """Why the threads that a shape has besides those of the launch may do something."""
         launch = point.analysis.launch
-        if not self._more(launch) or _stored(point.analysis) == self._stored:
+        if not self._more(launch) or stored(point.analysis) == self._stored:
             return None
         return self._may_act(launch)
 
@@ -133,7 +133,7 @@ class Swept:
 
     @cached_property
     def _stored(self) -> dict[str, float] | None:
-        return _stored(self.reference.analysis)
+        return stored(self.reference.analysis)
 
     def _may_act(self, launch: Launch) -> Doubt:
         base = self.reference.analysis
@@ -173,7 +173,7 @@ class Swept:
         )
 
 
-def _stored(analysis: KernelAnalysis) -> dict[str, float] | None:
+def stored(analysis: KernelAnalysis) -> dict[str, float] | None:
     """How often each function's instructions that change memory do, over all threads of the
     launch; ``None`` where that is not exactly known."""
     try:

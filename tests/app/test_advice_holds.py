@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Iterator
-from typing import Any
+from math import prod
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from studies.advice.study import PTX
+from studies.advice.study import PAIRS, PTX
 from studies.end_to_end import FOLDER, programs
 from tests.app.test_advice_tensor import gemm
 from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
 from tests.fixtures.kernels.manifest import KERNELS
+from tests.reference.fixtures import reference_arguments
+from tests.reference.machine import run
+from wattcast.app import demo
 from wattcast.app.services import Services
+from wattcast.features.errors import LaunchError
+from wattcast.features.launch import Launch
 from wattcast.predictor.advise import advise
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.predict import PredictRequest
@@ -30,6 +36,11 @@ TEXT = PTX.read_text(encoding="utf-8")
 BLOCKS = (128, 256, 384, 512, 1024)
 BOARDS = ("tesla-v100", "a100-sxm4-40gb", "h100-sxm5", "rtx-4090")
 THREADS = 4096 * 256
+
+
+def fixture(source: str) -> str:
+    return path_for(source, "sm_80").read_text("utf-8")
+
 
 ROWS = {"elements": THREADS + 1, "values": "sorted", "low": 0, "high": 32 * THREADS}
 COLUMNS = {"elements": THREADS, "values": "index"}
@@ -120,18 +131,72 @@ def numbers(shape: Shape) -> dict[str, Any]:
     }
 
 
-def launches() -> Iterator[tuple[FixtureKernel, Shape, str, bool]]:
-    """Kernels in launches of 2 sizes on 4 boards, with their numbers given and without."""
-    for kernel in KERNELS:
-        for shape in (kernel.shapes[-1], kernel.large):
-            for gpu in BOARDS:
-                for given in (True, False):
-                    yield kernel, shape, gpu, given
+class Drawn(NamedTuple):
+    """A request, and the fixture with the shape whose data it may be launched with."""
+
+    request: PredictRequest
+    kernel: FixtureKernel | None
+    shape: Shape | None
 
 
-SAMPLED = random.Random(42).sample(list(launches()), 200)
+MANY = 200
+DRAWN_FROM = (
+    *BOARDS,
+    "t4",
+    "rtx-3060",
+    "rtx-3090",
+    "gtx-1080-ti",
+    "tesla-p100",
+    "l40s",
+    "rtx-5090",
+)
+BLOCKS_DRAWN = (32, 64, 96, 100, 128, 256, 384, 512, 1024)
+TILES = ("gemm_square.sm_80/1", "gemm_square.sm_80/4", "gemm_fp16.sm_80/32x64x32x2x5")
+DEMOS = (("vector_add", {"3": 1 << 20}), ("softmax", {"2": 1024}))
+
+
+def drawn(seed: int) -> Drawn:
+    """A random kernel in a random launch on a random board: of fixtures, textbook pairs, the demo
+    and Triton."""
+    random = Random(seed)
+    gpu, source = random.choice(DRAWN_FROM), random.random()
+    if source < 0.1:
+        side = random.choice((512, 1024, 4096))
+        request = gemm(random.choice(TILES), random.choice(BOARDS[1:]), side, side, side)
+        return Drawn(request, None, None)
+    if source < 0.15:
+        name, given = random.choice(DEMOS)
+        text = (Path(demo.__file__).parent / f"{name}.ptx").read_text("utf-8")
+        launch = {"grid": [random.randint(1, 8192)], "block": [128], "arguments": given}
+        body = {"ptx": text, "gpu": random.choice(BOARDS[1:]), "launch": launch}
+        return Drawn(PredictRequest.model_validate({**body, "model": "physical"}), None, None)
+    kernel, shape = None, None
+    if source < 0.3:
+        pair = random.choice(PAIRS)
+        entry, launch = random.choice(
+            ((pair.before, pair.launch), (pair.after, {**pair.launch, **pair.changed}))
+        )
+        text, launch = TEXT, dict(launch)
+    else:
+        kernel = random.choice(KERNELS)
+        shape = random.choice((*kernel.shapes, kernel.large, kernel.large, kernel.large))
+        entry, text = kernel.entry, fixture(kernel.source)
+        launch = {
+            "grid": list(shape.grid),
+            "block": list(shape.block),
+            "dynamic_shared_bytes": shape.dynamic_shared_bytes,
+            "arguments": numbers(shape) if random.random() < 0.5 else {},
+        }
+    if random.random() < 0.5:
+        if len(launch["block"]) - launch["block"].count(1) < 2:
+            launch["block"] = [random.choice(BLOCKS_DRAWN)]
+        times = random.choice((0.25, 0.5, 1, 2, 3.3))
+        launch["grid"] = [max(1, int(times * each)) for each in launch["grid"]]
+    return Drawn(asked(entry, gpu, text, **launch), kernel, shape)
+
+
 FEW = 8
-PARTS = [range(start, start + 24) for start in range(FEW, len(SAMPLED), 24)]
+PARTS = [range(start, start + 48) for start in range(FEW, MANY, 48)]
 
 
 @pytest.mark.parametrize(
@@ -142,24 +207,72 @@ PARTS = [range(start, start + 24) for start in range(FEW, len(SAMPLED), 24)]
 def test_every_number_is_met_by_the_prediction_of_the_change(
     services: Services, part: range
 ) -> None:
-    """Of 200 launches of fixtures; no launch is advised where a loop's trips are a guess."""
-    for kernel, shape, gpu, given in (SAMPLED[at] for at in part):
-        text = path_for(kernel.source, "sm_80").read_text()
-        launch = {
-            "grid": list(shape.grid),
-            "block": list(shape.block),
-            "dynamic_shared_bytes": shape.dynamic_shared_bytes,
-            "arguments": numbers(shape) if given else {},
-        }
-        hold(services, asked(kernel.entry, gpu, text, **launch), f"{kernel.name} {launch} on {gpu}")
+    """Of 200 random kernels and launches; none is advised where a loop's trips are a guess, and
+    none computes otherwise."""
+    for seed in part:
+        each = drawn(seed)
+        request = each.request
+        where = f"{seed}: {request.kernel} {request.launch} on {request.gpu}"
+        try:
+            found = hold(services, request, where)
+        except LaunchError:  # this board does not launch it
+            continue
+        if each.kernel is not None and each.shape is not None:
+            computes_the_same(each.kernel, each.shape, request, found)
 
 
-def hold(services: Services, request: PredictRequest, where: str) -> None:
+MOST_RUN = 4096
+"""Threads up to which the reference interpreter runs a launch."""
+
+
+def computes_the_same(
+    kernel: FixtureKernel, shape: Shape, request: PredictRequest, found: AdviceAnswer
+) -> None:
+    """Another launch is advised only where the reference interpreter stores the same under it."""
+    base = request.launch.launch()
+    own = Launch.of(shape.grid, shape.block)
+    if base.threads > MOST_RUN or (base.grid, base.block) != (own.grid, own.block):
+        return
+    given = numbers(shape).items() <= base.arguments.items()
+    for each in found.advice:
+        other = (each.request or {}).get("launch")
+        if other and each.changed_ptx is None and given and request.ptx is not None:
+            outputs = [
+                run(request.ptx, kernel.entry, grid, block, reference_arguments(kernel.name, shape),
+                    shape.dynamic_shared_bytes).memory
+                for grid, block in ((base.grid, base.block), (other["grid"], other["block"]))
+            ]  # fmt: skip
+            for name in kernel.outputs:
+                np.testing.assert_array_equal(outputs[1][name], outputs[0][name])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text", "launch"),
+    [
+        # Each block has a factor of its own.
+        ("scale_reloading", TEXT, {"grid": [256], "block": [256], "arguments": {"3": 64}}),
+        # Nothing keeps more threads than were launched from storing.
+        ("warp_reduce", fixture("warp_reduce"), {"grid": [1001], "block": [32]}),
+    ],
+)
+def test_no_launch_is_advised_that_computes_something_else(
+    services: Services, kernel: str, text: str, launch: dict[str, Any]
+) -> None:
+    for gpu in DRAWN_FROM:
+        found = told(services, asked(kernel, gpu, text, **launch))
+        blocks = launch["block"][0] * launch["grid"][0]
+        for each in found.advice:
+            other = (each.request or {}).get("launch", launch)
+            assert prod(other["grid"]) * prod(other["block"]) == blocks
+            assert kernel != "scale_reloading" or other["block"] == launch["block"]
+
+
+def hold(services: Services, request: PredictRequest, where: str) -> AdviceAnswer:
     """Nothing is told of a launch where trips are a guess; every number of advice that changes the
     launch or the PTX is met by the prediction of the change."""
     found = told(services, request)
-    assumed = predict(services, request)["trip_counts"]
-    if any(each["how"] == "assumed" for each in assumed):
+    before = predict(services, request)
+    if any(each["how"] == "assumed" for each in before["trip_counts"]):
         assert not found.advice, where
     for each in found.advice:
         if each.request is None and each.changed_ptx is None:
@@ -171,6 +284,7 @@ def hold(services: Services, request: PredictRequest, where: str) -> None:
         told_of = f"{each.code} of {where}"
         assert then["time"]["seconds"] == pytest.approx(each.after.seconds, rel=WITHIN), told_of
         assert then["energy"]["joules"] == pytest.approx(each.after.joules, rel=WITHIN), told_of
+    return found
 
 
 @pytest.mark.slow
@@ -182,11 +296,3 @@ def test_numbers_for_public_programs_are_met(services: Services, gpu: str) -> No
     for each in programs():
         request = PredictRequest.model_validate(each.request(gpu, model="physical"))
         hold(services, request, f"{each.name} on {gpu}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("gpu", BOARDS[1:])
-def test_numbers_for_products_of_triton_are_met(services: Services, gpu: str) -> None:
-    for name in ("gemm_square.sm_80/1", "gemm_square.sm_80/4", "gemm_fp16.sm_80/32x64x32x2x5"):
-        for side in (512, 4096):
-            hold(services, gemm(name, gpu, side, side, side), f"{name}, {side} on {gpu}")

@@ -122,11 +122,11 @@ uniform datapath, beside (Turing; CUDA Binary Utilities, ULDC)."""
 
 PIECE_BYTES: Mapping[str, float] = {"GDDR5X": 46.0, "GDDR6": 72.0, "GDDR6X": 35.0}
 """Bytes of a stream that device memory takes as long for as for each piece of it, beside the bytes
-of the piece, by kind; others show none. Transpositions by tiles of 16 x 16 write pieces of 64 bytes where copies
-stream: on an RTX 2070 SUPER at 2080 / 7300 MHz (2.012 ms) it is 72, on a Titan X Pascal at 2000 /
-5000 (1.932) 46, on an RTX 3080 48 (4.297 ms; 21 by sums of columns, 128 bytes a warp: stddev, 7.153
-ms). A Tesla P100 and a GTX 980 take no longer than for a stream (``dvfs/wang_*.csv`` and
-``time/rtx_3080_launches.csv`` of the data folder)."""
+of the piece, by kind; others show none. Transpositions by tiles of 16 x 16 write pieces of 64 bytes
+where copies stream: on an RTX 2070 SUPER at 2080 / 7300 MHz (2.012 ms) it is 72, on a Titan X
+Pascal at 2000 / 5000 (1.932) 46, on an RTX 3080 48 (4.297 ms; 21 by sums of columns, 128 bytes a
+warp: stddev, 7.153 ms). A Tesla P100 and a GTX 980 take no longer than for a stream
+(``dvfs/wang_*.csv`` and ``time/rtx_3080_launches.csv`` of the data folder)."""
 
 PARTIAL_STORES_SINCE = 8.0
 """Compute capability from which L2 takes twice as long for a sector that is written in part. Where

@@ -24,7 +24,7 @@ from wattcast.features.findings.finding import (  # fmt: skip
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import deciding
-from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.ptx.ir import Address, Function, Instruction, Register
 from wattcast.features.wide_loads import joined_loads
 
@@ -160,7 +160,7 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
     """Global accesses that touch more sectors than their lanes' bytes fill.
 
     They are one finding: as a rule one index decides them all. Mended, the lanes' data lie side by
-    side. Device memory then moves no more than passes L2, and
+    side, a line at least. Device memory then moves no more than passes L2, and
     no more than before: what caches made of a stride is not counted twice. Where loaded numbers
     say which element (a gather), no layout puts neighbours side by side.
     """
@@ -197,7 +197,10 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
                     alike.difference.add(name, amount)
             mended = alike.difference.applied(evidence.activity)
             detail = _several(list(dict.fromkeys(told)))
-            yield Finding(code, tuple(alike.places), detail, _CURES[code], mended)
+            extras = evidence.analysis.extras
+            whole = min(extras.pieces, 1.0 / SECTORS_PER_LINE)
+            extras = replace(extras, pieces=whole, partial_stores=0.0)
+            yield Finding(code, tuple(alike.places), detail, _CURES[code], mended, extras)
 
 
 def _cure(evidence: Evidence, function: Function, one: Instruction) -> Code | None:

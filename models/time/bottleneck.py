@@ -128,11 +128,10 @@ Pascal at 2000 / 5000 (1.932) 46, on an RTX 3080 48 (4.297 ms; 21 by sums of col
 warp: stddev, 7.153 ms). A Tesla P100 and a GTX 980 take no longer than for a stream
 (``dvfs/wang_*.csv`` and ``time/rtx_3080_launches.csv`` of the data folder)."""
 
-PARTIAL_STORES_SINCE = 8.0
-"""Compute capability from which L2 takes twice as long for a sector that is written in part. Where
-each lane writes a column of its own, eight bytes of a sector, an RTX 3080 takes 5.676 ms instead of
-4.297 (matrixT, as above): with DRAM beside it 5.6, with one pass a sector 4.4. A Tesla V100 shows
-none of it (weights of backprop, 64 bytes that begin anywhere: ``python -m studies end-to-end``)."""
+PARTIAL_PASSES = 2.0
+"""Times that L2 takes for a sector which a store writes in part over that for a whole one. Where
+lanes write eight bytes of a sector each, an RTX 3080 takes 5.676 ms instead of 4.297 (matrixT, as
+above): with DRAM beside it 5.6, by one pass a sector 4.4."""
 
 FILL_BYTES_PER_CLOCK: Mapping[str, float] = {"5": 0.68}
 """Bytes that L2 takes from memory a core clock for each bit of the bus, by major capability.
@@ -171,8 +170,6 @@ def resource_seconds(
     lanes = sm.fp32_lanes
     multiply_lanes = lanes if major(gpu) in MULTIPLY_INSTRUCTIONS else min(lanes, MULTIPLY_LANES)
     shared_lanes = sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
-    twice = float(gpu.compute_capability) >= PARTIAL_STORES_SINCE
-    again = more.partial_stores if twice else 0.0
     queues_fp64 = sm.fp64_lanes <= SHARED_FP64_LANES and not _unified(gpu)
 
     def pipe(warp_instructions: float, lanes: float) -> float:
@@ -183,7 +180,9 @@ def resource_seconds(
         "dram": dram_bytes(activity, constants)
         * (1.0 + more.pieces * PIECE_BYTES.get(gpu.memory_kind or "", 0.0) / SECTOR_BYTES)
         / _dram_bytes_per_second(activity, gpu, clocks),
-        "l2": (activity.l2_sectors + again) * SECTOR_BYTES / (l2_bytes_per_clock(gpu) * hz),
+        "l2": (activity.l2_sectors + (PARTIAL_PASSES - 1.0) * more.partial_stores)
+        * SECTOR_BYTES
+        / (l2_bytes_per_clock(gpu) * hz),
         "l1": l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         SHARED if _unified(gpu) else "load_store": constants.load_store
         * pipe(

@@ -31,16 +31,16 @@ from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.app.settings import Settings, installed_version, is_loopback
 from wattcast.features.checked import read_toml
 from wattcast.features.errors import MissingExtraError, ServiceError, WattcastError
-from wattcast.predictor import Predictor, hotspots, language_model, operators, parts, rank
+from wattcast.predictor import Predictor, hotspots, parts
 from wattcast.predictor import messages as shared
 from wattcast.predictor.advise import advise
-from wattcast.predictor.compare import compare, judge
+from wattcast.predictor.answering import answer
 from wattcast.predictor.messages.compare import CompareRequest, JudgeRequest
 from wattcast.predictor.messages.language_model import LanguageModelRequest
 from wattcast.predictor.messages.operators import OperatorCompareRequest, OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
 from wattcast.predictor.messages.tunings import RankRequest
-from wattcast.predictor.predict import predict, predict_one
+from wattcast.predictor.predict import predict_one
 
 MOST_CHARACTERS = 6_000
 """Of an answer: 2,000 tokens at three characters, which digits and names in JSON come to."""
@@ -66,13 +66,13 @@ class GpusRequest(shared.Message):
     search: str = Field("", max_length=64)
 
 
-def _predict(predictor: Predictor, request: PredictRequest) -> Any:
-    answer = predict(predictor, request)
-    if not isinstance(answer, PredictAnswers):
-        return answer
+def _predict(predictor: Predictor, request: PredictRequest | OperatorRequest) -> Any:
+    found = answer(predictor, request)
+    if not isinstance(request, PredictRequest) or not isinstance(found, PredictAnswers):
+        return found
     names = ("gpu", "time", "energy", "power", "bound", "trust")
-    told = [parts.members(each, *names) for each in answer.predictions]
-    return {"predictions": told, "apart": answer.apart}
+    told = [parts.members(each, *names) for each in found.predictions]
+    return {"predictions": told, "apart": found.apart}
 
 
 def _line(predictor: Predictor, request: LineRequest) -> dict[str, Any]:
@@ -107,14 +107,14 @@ def _gpus(predictor: Predictor, request: GpusRequest) -> dict[str, Any]:
 
 TOOLS: Mapping[str, tuple[type[shared.Message], Callable[[Predictor, Any], Any]]] = {
     "predict": (PredictRequest, _predict),
-    "compare": (CompareRequest, compare),
-    "judge": (JudgeRequest, judge),
+    "compare": (CompareRequest, answer),
+    "judge": (JudgeRequest, answer),
     "advise": (PredictRequest, advise),
     "explain_line": (LineRequest, _line),
-    "rank": (RankRequest, rank.rank_variants),
+    "rank": (RankRequest, answer),
     "speed_of_light": (PredictRequest, _speed),
     "gpus": (GpusRequest, _gpus),
-    "forecast_model": (LanguageModelRequest, language_model.language_model),
+    "forecast_model": (LanguageModelRequest, answer),
 }
 
 
@@ -143,7 +143,7 @@ def answered(predictor: Predictor, name: str, given: Mapping[str, Any], files: b
     pydantic.ValidationError."""
     if name not in TOOLS:
         raise ServiceError("validation", f"no tool {name!r}: {', '.join(TOOLS)}")
-    request, answer = TOOLS[name]
+    request, answers = TOOLS[name]
     body = dict(given)
     if request in (CompareRequest, JudgeRequest, RankRequest):
         common = {each: body.pop(each) for each in _OF_A_SIDE & body.keys()}
@@ -163,8 +163,8 @@ def answered(predictor: Predictor, name: str, given: Mapping[str, Any], files: b
     else:
         body = _kernel(predictor, body, files)
         if request is PredictRequest and "operator" in body:
-            request, answer = OperatorRequest, operators.predict_operator
-    return answer(predictor, request.model_validate(body))
+            request, answers = OperatorRequest, _predict
+    return answers(predictor, request.model_validate(body))
 
 
 def _kernel(predictor: Predictor, body: dict[str, Any], files: bool) -> dict[str, Any]:

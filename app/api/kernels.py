@@ -8,50 +8,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Annotated, Any, get_args
 from uuid import UUID
 
 from fastapi import Depends, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel, RootModel
 
 from wattcast.app import metrics, problems
 from wattcast.app.api.route import Detail, F, JsonRoute, Router, detail, told
 from wattcast.app.services import services_of
 from wattcast.app.settings import installed_version
-from wattcast.predictor import (
-    advise,
-    analyze,
-    batch,
-    compare,
-    cost,
-    dvfs,
-    fleet,
-    hotspots,
-    language_model,
-    sweep,
-    tunings,
-)
-from wattcast.predictor.application import dvfs_of_sent_trace
+from wattcast.features.checked import read_toml
+from wattcast.predictor import advise, hotspots
+from wattcast.predictor.answering import answer
 from wattcast.predictor.messages import analyze as analyses
 from wattcast.predictor.messages import operators as bodies
 from wattcast.predictor.messages.advise import AdviceAnswer
-from wattcast.predictor.messages.application import DvfsBody, TraceDvfsRequest
+from wattcast.predictor.messages.application import DvfsBody
 from wattcast.predictor.messages.compare import CompareAnswer, JudgeAnswer, JudgeRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
-from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers
+from wattcast.predictor.messages.dvfs import DvfsAnswers
 from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.fleet import FleetAnswer, FleetRequest
-from wattcast.predictor.messages.language_model import (
-    LanguageModelAnswer,
-    LanguageModelDvfsRequest,
-    LanguageModelRequest,
-)
+from wattcast.predictor.messages.language_model import LanguageModelAnswer, LanguageModelRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
 from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
-from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
+from wattcast.predictor.operators import predict_operator
 from wattcast.predictor.predict import is_quick, predict
 from wattcast.predictor.reports.brief import forms, with_brief
 from wattcast.predictor.reports.sarif import MEDIA_TYPE
@@ -82,25 +69,25 @@ async def _run(
 ) -> Response:
     """Answer by a use case, where the analyses of this process run."""
     services = services_of(request)
-    answer = await services.analyses.run(use_case, services, *asked)
+    found = await services.analyses.run(use_case, services, *asked)
     if sarif is not None:
-        return Response(located(answer, sarif, installed_version()), media_type=MEDIA_TYPE)
-    return told(request, answer)
+        return Response(located(found, sarif, installed_version()), media_type=MEDIA_TYPE)
+    return told(request, found)
 
 
-def _post(path: str, answer: Any, kinds: str, body: str = BODY_PROBLEMS) -> Callable[[F], F]:
+def _post(path: str, answered: Any, kinds: str, body: str = BODY_PROBLEMS) -> Callable[[F], F]:
     """A route; ``kinds``: its problems beside those of its ``body``, which mostly brings code."""
-    short = {each.__name__ for each in get_args(answer) or (answer,)} <= forms().keys()
+    short = {each.__name__ for each in get_args(answered) or (answered,)} <= forms().keys()
     more = [Depends(detail)] if short else []
-    answer = with_brief(answer) if short else answer
-    return router.answers(path, answer, f"{body} {kinds}", method="POST", dependencies=more)
+    answered = with_brief(answered) if short else answered
+    return router.answers(path, answered, f"{body} {kinds}", method="POST", dependencies=more)
 
 
-def _kept(path: str, answer: Any) -> Callable[[F], F]:
+def _kept(path: str, answered: Any) -> Callable[[F], F]:
     """A route to what follows from a prediction that is kept, as SARIF too."""
     path = f"/predictions/{{prediction_id}}/{path}"
     also: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}}}}
-    return kept.answers(path, with_brief(answer), KEPT_PROBLEMS, also=also)
+    return kept.answers(path, with_brief(answered), KEPT_PROBLEMS, also=also)
 
 
 @_post("/predict", PredictAnswer | PredictAnswers, "clocks gpu model busy time-limit store")
@@ -114,160 +101,51 @@ async def post_predict(request: Request, body: bodies.PredictBody) -> Response:
     rows: list[Future[None]] = []
     asked = body.root
     if isinstance(asked, bodies.OperatorRequest):
-        answer = await services.analyses.run(predict_operator, services, asked, rows)
+        found = await services.analyses.run(predict_operator, services, asked, rows)
     elif is_quick(services, asked):
-        answer = predict(services, asked, rows)
+        found = predict(services, asked, rows)
     else:
-        answer = await services.analyses.run(predict, services, asked, rows)
+        found = await services.analyses.run(predict, services, asked, rows)
     if services.store is not None:
         await services.store.committed(rows)
-    metrics.predicted(answer.predictions if isinstance(answer, PredictAnswers) else (answer,))
-    return told(request, answer)
+    metrics.predicted(found.predictions if isinstance(found, PredictAnswers) else (found,))
+    return told(request, found)
 
 
-@_post("/predict/batch", BatchAnswer, "analysis clocks gpu model busy time-limit")
-async def post_batch(request: Request, body: bodies.BatchBody) -> Response:
-    """Power, time and energy of many launches of a kernel.
-
-    Up to 10,000 launches, worked out symbolically unless asked otherwise, or as many
-    `operators`. A launch that cannot run has a `problem` in its place; the others are answered.
-    Nothing is stored.
-    """
-    if isinstance(body.root, bodies.OperatorBatchRequest):
-        return await _run(request, predict_operators, body.root)
-    return await _run(request, batch.predict_many, body.root)
+def _declare() -> None:
+    """The routes of ``kernels.toml``: body and answer of each stand in ``ASKED``."""
+    told = read_toml(Path(__file__).with_suffix(".toml"))
+    for name, (asked, answered) in ASKED.items():
+        about = told[name]
+        body = BODY_PROBLEMS if about.get("code", True) else problems.JSON_BODY
+        _post(about["path"], answered, about["problems"], body)(_endpoint(name, asked, about))
 
 
-@_post(
-    "/language-models",
-    LanguageModelAnswer,
-    "model-config launch clocks gpu model busy time-limit",
-    body=problems.JSON_BODY,
-)
-async def post_language_model(request: Request, body: LanguageModelRequest) -> Response:
-    """Energy of a language model before it runs.
+def _endpoint(name: str, asked: type[BaseModel], about: Mapping[str, str]) -> Callable[..., Any]:
+    async def ask(request: Request, body: Any) -> Response:
+        return await _run(request, answer, body.root if isinstance(body, RootModel) else body)
 
-    Time and energy of prefill and decoding, or of a training step, from the fields of a
-    `config.json`: the operators of all layers, summed. Nothing is downloaded or stored.
-    """
-    return await _run(request, language_model.language_model, body)
+    ask.__name__, ask.__doc__ = f"post_{name}", f"{about['summary']}\n\n{about['told']}"
+    ask.__annotations__["body"] = asked
+    return ask
 
 
-@_post("/features", analyses.FeaturesAnswer, "gpu schema busy time-limit")
-async def post_features(request: Request, body: analyses.FeaturesRequest) -> Response:
-    """Feature vector of a kernel launch.
+ASKED: Mapping[str, tuple[type[BaseModel], Any]] = {
+    "batch": (bodies.BatchBody, BatchAnswer),
+    "language_model": (LanguageModelRequest, LanguageModelAnswer),
+    "features": (analyses.FeaturesRequest, analyses.FeaturesAnswer),
+    "analyze": (analyses.AnalyzeRequest, analyses.AnalyzeAnswer),
+    "dvfs": (DvfsBody, DvfsAnswers),
+    "sweep": (bodies.SweepBody, SweepAnswer | bodies.OperatorSweepAnswer),
+    "tunings": (TuningsRequest, TuningsAnswer),
+    "compare": (bodies.CompareBody, CompareAnswer),
+    "judge": (JudgeRequest, JudgeAnswer),
+    "cost": (CostRequest, CostAnswer),
+    "fleet": (FleetRequest, FleetAnswer),
+}
+"""What each of the questions takes, and how it is answered."""
 
-    The vector of one schema, in its order, with units and sources; null is missing.
-    """
-    return await _run(request, analyze.features, body)
-
-
-@_post("/analyze", analyses.AnalyzeAnswer, "gpu busy time-limit")
-async def post_analyze(request: Request, body: analyses.AnalyzeRequest) -> Response:
-    """Analysis of a kernel launch.
-
-    Loops, memory accesses, instruction mix, occupancy, registers, activity, source lines.
-    """
-    return await _run(request, analyze.analyze, body)
-
-
-@_post(
-    "/dvfs",
-    DvfsAnswers,
-    "analysis clocks constraints data gpu launch model model-config busy time-limit",
-)
-async def post_dvfs(request: Request, body: DvfsBody) -> Response:
-    """A kernel at many clocks.
-
-    Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
-    set of speed and energy; the best pair by energy, EDP, ED2P, speed and power under
-    constraints. Of a kernel's code and launch, or of `counters` measured at one pair; of an
-    `operator` or a `language_model` under power limits; of a `trace` at core clocks or under them.
-    """
-    if isinstance(body.root, bodies.OperatorDvfsRequest):
-        return await _run(request, dvfs.dvfs_of_operator, body.root)
-    if isinstance(body.root, CountedRequest):
-        from wattcast.predictor.counted import dvfs_from_counters
-
-        return await _run(request, dvfs_from_counters, body.root)
-    if isinstance(body.root, LanguageModelDvfsRequest):
-        return await _run(request, dvfs.dvfs_of_language_model, body.root)
-    if isinstance(body.root, TraceDvfsRequest):
-        return await _run(request, dvfs_of_sent_trace, body.root)
-    return await _run(request, dvfs.dvfs, body.root)
-
-
-@_post(
-    "/sweep",
-    SweepAnswer | bodies.OperatorSweepAnswer,
-    "analysis clocks constraints gpu model busy time-limit",
-)
-async def post_sweep(request: Request, body: bodies.SweepBody) -> Response:
-    """A kernel at many launch shapes.
-
-    Time, power and energy of each block and grid (total work kept), register count and GPU;
-    the Pareto set, the best by energy, EDP, ED2P, speed and power; shapes that cannot be launched
-    with the reason. Of an `operator`: every combination of the values in `vary`.
-    """
-    if isinstance(body.root, bodies.OperatorSweepRequest):
-        return await _run(request, sweep_operator, body.root)
-    return await _run(request, sweep.sweep, body.root)
-
-
-@_post("/tunings", TuningsAnswer, "analysis clocks data gpu model busy time-limit")
-async def post_tunings(request: Request, body: TuningsRequest) -> Response:
-    """A step of a search in a tuning space.
-
-    Predicts a few more configurations of a space and tells, by all that was predicted and
-    measured, which to measure next and whether that is worth it. The caller keeps what calls
-    answer and sends it with the next one: nothing is stored.
-    """
-    return await _run(request, tunings.tunings, body)
-
-
-@_post("/compare", CompareAnswer, "analysis clocks gpu model busy time-limit")
-async def post_compare(request: Request, body: bodies.CompareBody) -> Response:
-    """Compare old and new code.
-
-    How two versions of the code (or two operators) differ in time, power and energy, kernel by
-    kernel and GPU by GPU, whether that is within the limits given, and a table for a pull
-    request.
-    """
-    return await _run(request, compare.compare, body.root)
-
-
-@_post("/judge", JudgeAnswer, "analysis clocks gpu model busy time-limit")
-async def post_judge(request: Request, body: JudgeRequest) -> Response:
-    """Judge a candidate beside a reference.
-
-    Ratios of time and energy, how probable it is that the candidate takes less, reasons with
-    lines, and flags where it may not do the reference's work. Nothing is stored.
-    """
-    return await _run(request, compare.judge, body)
-
-
-@_post("/cost", CostAnswer, "analysis clocks gpu model busy time-limit store")
-async def post_cost(request: Request, body: CostRequest) -> Response:
-    """Energy, price and CO2 of an application.
-
-    Several kernels with their launches; price and CO2 at the tariff and intensity given.
-    """
-    return await _run(request, cost.cost, body)
-
-
-@_post(
-    "/fleet",
-    FleetAnswer,
-    "analysis clocks constraints gpu model model-config busy time-limit missing-extra",
-)
-async def post_fleet(request: Request, body: FleetRequest) -> Response:
-    """Place jobs on a fleet of boards.
-
-    Which runs of each job go on which boards, at which power limits: the least joules within
-    the makespan or deadlines given, else the shortest makespan under the power cap. Nothing is
-    stored.
-    """
-    return await _run(request, fleet.fleet, body)
+_declare()
 
 
 @_kept("hotspots", HotspotsAnswer)

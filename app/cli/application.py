@@ -33,13 +33,11 @@ def cost(file: Annotated[Path, typer.Argument(metavar="FILE")], prices: PriceOpt
     Args:
         file: JSON file, as POST /cost takes it; - reads standard input.
     """
-    from wattcast.predictor.cost import cost as run
-
     told = prices.body()
     if len(told.get("tariff", {})) == 1:
         inputs.fail("give --price-per-kwh and --currency together")
     body = inputs.read_json(file, dict, "a JSON object, as POST /cost takes it")
-    return run(predictor(), CostRequest.model_validate({**body, **told}))
+    return inputs.ask(CostRequest, {**body, **told})
 
 
 # ``wattcast fleet``: which jobs go on which boards, at which power limits.
@@ -72,9 +70,8 @@ def fleet(
             model's config.json, both beside it.
     """
     from wattcast.app.python.code import read_jobs
-    from wattcast.predictor.fleet import fleet as run
 
-    return run(predictor(), inputs.request(FleetRequest, read_jobs(jobs), boards, keep))
+    return inputs.ask(FleetRequest, read_jobs(jobs), boards, keep)
 
 
 TOLD_EVERY, ANALYSED_EVERY = 500_000, 50

@@ -15,6 +15,7 @@ from wattcast.app.cli import inputs
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import Shown, predictor, show, told
 from wattcast.app.progress import advance
+from wattcast.predictor.answering import answer
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, JudgeRequest, Limits
 from wattcast.predictor.reports import Block, Line
 
@@ -54,14 +55,13 @@ def diff(
         against: Compare each file with itself in a Git revision, e.g. HEAD.
         markdown: Print Markdown for a pull request.
     """
-    from wattcast.predictor.compare import compare
-
     opened = predictor()
 
     def compared(old: Path, changed: Path) -> CompareAnswer:
         sides = new.sides(launch, old, changed)
-        asked = inputs.request(CompareRequest, sides, models, like, limits, gpus=on.gpu)
-        return compare(opened, asked)
+        return answer(
+            opened, inputs.request(CompareRequest, sides, models, like, limits, gpus=on.gpu)
+        )
 
     if against is not None:
         if brief:
@@ -69,11 +69,11 @@ def diff(
         return _against(against, files, compared, markdown=markdown)
     if len(files) != 2:
         inputs.fail("expected OLD and NEW, or files and --against REVISION")
-    answer = compared(*files)
-    status = Exit.DONE if answer.passed else Exit.EXCEEDED
+    found = compared(*files)
+    status = Exit.DONE if found.passed else Exit.EXCEEDED
     if markdown:
-        return told(answer, answer.markdown.removesuffix("\n"), status=status)
-    return Shown(answer, status=status)
+        return told(found, found.markdown.removesuffix("\n"), status=status)
+    return Shown(found, status=status)
 
 
 def _against(
@@ -102,18 +102,18 @@ def _against(
                 left_out[str(new)] = error.detail
             advance(number + 1, len(files))
     blocks: list[Block] = []
-    for name, answer in answers.items():
+    for name, each in answers.items():
         if markdown:
             heading = "### Predicted energy"
-            named = answer.markdown.replace(heading, f"{heading} of {markdown_name(name)}", 1)
+            named = each.markdown.replace(heading, f"{heading} of {markdown_name(name)}", 1)
             blocks.append(Line(named))
         else:
-            blocks += [Line(name), *answer.report()]
+            blocks += [Line(name), *each.report()]
     for name, why in left_out.items():
         parts = map(markdown_name, (name, why)) if markdown else (name, why)
         blocks.append(Line(": not compared: ".join(parts)))
-    passed = all(answer.passed for answer in answers.values())
-    listed = [{"file": name, **answer.data()} for name, answer in answers.items()]
+    passed = all(each.passed for each in answers.values())
+    listed = [{"file": name, **each.data()} for name, each in answers.items()]
     data = {"files": listed, "left_out": left_out, "passed": passed}
     return Shown(data, lambda: blocks, Exit.DONE if passed else Exit.EXCEEDED)
 
@@ -164,13 +164,11 @@ def judge(
     brief: inputs.Brief = False,
 ) -> None:
     """Judge a candidate beside its reference; exit with 3 if it is refused."""
-    from wattcast.predictor.compare import judge as run
-
     sides = new.sides(launch, reference, candidate, ("reference", "candidate"))
-    answer = run(predictor(), inputs.request(JudgeRequest, sides, on, models, least))
+    found = inputs.ask(JudgeRequest, sides, on, models, least)
     if brief:
-        show(answer, as_json=True, brief=True)
+        show(found, as_json=True, brief=True)
     else:
-        print(answer.json_bytes().decode())
-    if not answer.accepted:
+        print(found.json_bytes().decode())
+    if not found.accepted:
         raise typer.Exit(Exit.EXCEEDED)

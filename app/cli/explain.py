@@ -107,9 +107,7 @@ def advise(
 
 def analyze(on: OnGpu, launch: KernelOptions) -> analyses.AnalyzeAnswer:
     """Show what a launch does: loops, memory, occupancy, hot lines."""
-    from wattcast.predictor.analyze import analyze as run
-
-    return run(predictor(), request(analyses.AnalyzeRequest, launch, on))
+    return inputs.ask(analyses.AnalyzeRequest, launch, on)
 
 
 # ``wattcast features`` and ``wattcast schemas``: what a model would see of a launch.
@@ -123,9 +121,7 @@ def features(
     Args:
         schema: Feature schema; wattcast schemas lists them.
     """
-    from wattcast.predictor.analyze import features as run
-
-    return run(predictor(), inputs.request(analyses.FeaturesRequest, launch, on, schema=schema))
+    return inputs.ask(analyses.FeaturesRequest, launch, on, schema=schema)
 
 
 def schemas() -> Shown[Any]:

@@ -42,9 +42,10 @@ from pydantic_core import PydanticUndefined
 from typer.models import OptionInfo, ParameterInfo
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import forms_of, show
+from wattcast.app.cli.output import forms_of, predictor, show
 from wattcast.app.progress import clear
-from wattcast.predictor.messages import Clocks, Described, KernelCode, LaunchRequest, Like
+from wattcast.predictor.answering import answer
+from wattcast.predictor.messages import A, Asks, Clocks, Described, KernelCode, LaunchRequest, Like
 from wattcast.predictor.messages.dvfs import ConstraintsRequest, DvfsRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepRequest
@@ -340,6 +341,11 @@ def body_of(*parts: Options | Mapping[str, Any], **more: Any) -> dict[str, Any]:
 def request(kind: type[Request], *parts: Options | Mapping[str, Any], **more: Any) -> Request:
     """The same as the request. Raises pydantic.ValidationError."""
     return kind.model_validate(body_of(*parts, **more))
+
+
+def ask(kind: type[Asks[A]], *parts: Options | Mapping[str, Any], **more: Any) -> A:
+    """The answer to it. Raises as ``request``, and what its use case raises."""
+    return answer(predictor(), request(kind, *parts, **more))  # type: ignore[type-var]
 
 
 def fields(request: type[BaseModel], *names: str, under: str = "") -> dict[str, FieldInfo]:
@@ -714,9 +720,9 @@ def with_options(command: Callable[..., Any]) -> Callable[..., None]:
         for name, kind in groups.items():
             words = {each.name: given.pop(each.name) for each in kind.parameters()}
             given[name] = kind.model_construct(**words)
-        answer = command(**given)
+        found = command(**given)
         if forms:
-            show(answer, **how)
+            show(found, **how)
 
     called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}

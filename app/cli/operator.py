@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.inputs import OWN, OnGpus, Options, body_of, fail, read_json, request, scalars
-from wattcast.app.cli.output import predictor
+from wattcast.app.cli.inputs import OWN, OnGpus, Options, ask, body_of, fail, read_json, scalars
 from wattcast.predictor.messages import operators as messages
 from wattcast.predictor.messages.language_model import LanguageModelAnswer, LanguageModelRequest
 
@@ -50,10 +49,6 @@ def operator(
         power_limits: Power limits to choose from under the constraints, as in POST /dvfs:
             300,400 or 300..700; default are nine from half the board's limit.
     """
-    from wattcast.predictor.compare import compare
-    from wattcast.predictor.dvfs import dvfs_of_operator
-    from wattcast.predictor.operators import predict_operator, predict_operators, sweep_operator
-
     if sum(map(bool, (vary, new, explain, power_limits, name.endswith(".json")))) > 1:
         fail("give one of --vary, --new, --explain, --power-limits and a file")
     if constraints.body() and not power_limits:
@@ -61,24 +56,21 @@ def operator(
     asked = {"name": SHORT.get(name, name), **_fields([*(shape or ()), *context.args])}
     body = body_of(on, how)
     if name.endswith(".json"):
-        many = request(messages.OperatorBatchRequest, body, operators=read_json(Path(name)))
-        return predict_operators(predictor(), many)
+        return ask(messages.OperatorBatchRequest, body, operators=read_json(Path(name)))
     if power_limits:
         chosen = {"operator": asked}
         if power_limits != "default":
             chosen["power_limit_watts"] = inputs.NUMBERS.of("--power-limits", power_limits)
-        limited = request(messages.OperatorDvfsRequest, body, constraints, chosen)
-        return dvfs_of_operator(predictor(), limited)
+        return ask(messages.OperatorDvfsRequest, body, constraints, chosen)
     if vary:
         varied = dict(map(_varied, vary))
-        swept = request(messages.OperatorSweepRequest, body, operator=asked, vary=varied)
-        return sweep_operator(predictor(), swept)
+        return ask(messages.OperatorSweepRequest, body, operator=asked, vary=varied)
     if new:
         changed = {**asked, **{key: values[0] for key, values in map(_varied, new)}}
         sides = {"old": {"operator": asked}, "new": {"operator": changed}}
-        return compare(predictor(), request(messages.OperatorCompareRequest, body, sides))
+        return ask(messages.OperatorCompareRequest, body, sides)
     told = {"operator": asked, "explain": "shap" if explain else None}
-    return predict_operator(predictor(), request(messages.OperatorRequest, body, told))
+    return ask(messages.OperatorRequest, body, told)
 
 
 def _varied(text: str) -> tuple[str, list[int | bool | str]]:
@@ -135,7 +127,5 @@ def model(
     Args:
         config: config.json of a Hugging Face model, or the folder it is in.
     """
-    from wattcast.predictor.language_model import language_model
-
     told = inputs.read_json(config / "config.json" if config.is_dir() else config)
-    return language_model(predictor(), inputs.request(LanguageModelRequest, on, work, config=told))
+    return ask(LanguageModelRequest, on, work, config=told)

@@ -40,15 +40,12 @@ def sweep(
         define: Macro of a .cu with values to try: TILE=8,16,32. Repeatable: all combinations.
             --grid and --block may then be formulas: --block TILE,TILE --grid 'ceil(n/TILE),1'.
     """
-    from wattcast.predictor.sweep import sweep as run
-
     formulas = {}
     if define:
         shape = {"grid_formula": _formulas(launch.grid), "block_formula": _formulas(launch.block)}
         formulas = {"defines": _macros(define), **shape}
         launch = launch.replaced(grid="1", block="1")
-    asked = inputs.request(SweepRequest, launch, formulas, on, shapes, constraints, models)
-    return run(predictor(), asked)
+    return inputs.ask(SweepRequest, launch, formulas, on, shapes, constraints, models)
 
 
 def _macros(given: list[str]) -> dict[str, list[int | str]]:
@@ -145,26 +142,21 @@ def dvfs(
         known: With counters: JSON list of measurements at other pairs, as in POST /dvfs.
         code: With a trace: folder or file with PTX of its kernels. Repeatable.
     """
-    from wattcast.predictor import dvfs as run
-
     limits = {"power_limit_watts": power_limit} if power_limit else {}
-    use, told, file = predictor(), launch.holds(), launch.file
+    told, file = launch.holds(), launch.file
     if told == "kernel":
         where = {**pairs.body(None if power_limit else "grid"), **limits}
-        asked = inputs.request(messages.DvfsRequest, launch, on, constraints, models, where)
-        return run.dvfs(use, asked)
+        return inputs.ask(messages.DvfsRequest, launch, on, constraints, models, where)
     if told == "counters":
         name = CounterOptions.model_construct(**counted.given, kernel=launch.given.get("kernel"))
         return counters(file, on, name, pairs, constraints, known)
     if told == "operator":
         chosen = {"operator": inputs.read_json(file), **limits}
-        of_operator = inputs.request(OperatorDvfsRequest, on, constraints, chosen)
-        return run.dvfs_of_operator(use, of_operator)
+        return inputs.ask(OperatorDvfsRequest, on, constraints, chosen)
     if told == "language_model":
         config = inputs.read_json(file / "config.json" if file.is_dir() else file)
         told_of = {"language_model": {"config": config}, **limits}
-        of_model = inputs.request(LanguageModelDvfsRequest, on, constraints, work, told_of)
-        return run.dvfs_of_language_model(use, of_model)
+        return inputs.ask(LanguageModelDvfsRequest, on, constraints, work, told_of)
     from wattcast.predictor.application import dvfs_of_trace
     from wattcast.predictor.messages.application import TraceClocks
     from wattcast.predictor.traces import read_trace
@@ -173,7 +165,7 @@ def dvfs(
     at = pairs.body(None).get("clocks") or [None]
     ran = {"clocks": at[0]} if at[0] else {}
     of_trace = inputs.request(TraceClocks, on, constraints, ran, limits)
-    return dvfs_of_trace(use, read_trace(file), of_trace, library(code or []))
+    return dvfs_of_trace(predictor(), read_trace(file), of_trace, library(code or []))
 
 
 def counters(
@@ -194,13 +186,10 @@ def counters(
             of counters by name. - reads standard input.
         known: JSON list of measurements at other pairs, as in POST /dvfs.
     """
-    from wattcast.predictor.counted import dvfs_from_counters
-
     as_values = profile.suffix == ".json"
     read = {
         "values": inputs.read_json(profile) if as_values else None,
         "profile": None if as_values else inputs.read_text(profile),
     }
     told = {"counters": read, "known": inputs.known(known)}
-    asked = inputs.request(messages.CountedRequest, on, counted, told, pairs, constraints)
-    return dvfs_from_counters(predictor(), asked)
+    return inputs.ask(messages.CountedRequest, on, counted, told, pairs, constraints)

@@ -43,13 +43,17 @@ from wattcast.app.python.predictors import takes as _takes
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import Predictor, parts
+from wattcast.predictor.answering import answer
 from wattcast.predictor.messages import Message, ModelChoice
 from wattcast.predictor.messages import compare as comparing
 from wattcast.predictor.messages.advise import AdviceAnswer, Fusion
 from wattcast.predictor.messages.analyze import AnalyzeRequest, FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.dvfs import CountedRequest, DvfsAnswers, DvfsRequest
 from wattcast.predictor.messages.explain import HotspotsAnswer
-from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest
+from wattcast.predictor.messages.language_model import (
+    LanguageModelDvfsRequest,
+    LanguageModelRequest,
+)
 from wattcast.predictor.messages.operators import OperatorDvfsRequest, OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 from wattcast.predictor.messages.sweep import BatchAnswer, BatchRequest, SweepAnswer, SweepRequest
@@ -110,16 +114,14 @@ def operator(
     GpuError, ClockError for a limit the board cannot be
     set to, LaunchError where operands do not fit in its memory, and ModelError.
     """
-    from wattcast.predictor.operators import predict_operator
-
     more = {"framework": framework, "power_limit_watts": power_limit_watts}
     request = OperatorRequest.model_validate(
         {"operator": {"name": name, **shape}, "gpu": gpu, **more,
          "explain": "shap" if explain else None}
     )  # fmt: skip
-    answer = predict_operator(_predictor(registry), request)
-    assert isinstance(answer, PredictAnswer)  # one GPU was asked
-    return Prediction.of(answer, request, registry)
+    found = answer(_predictor(registry), request)
+    assert isinstance(found, PredictAnswer)  # one GPU was asked
+    return Prediction.of(found, request, registry)
 
 
 def operators(
@@ -166,16 +168,13 @@ def language_model(
     Raises ModelConfigError (its ``field`` in the context), LaunchError for what does not fit in
     memory, and GpuError.
     """
-    from wattcast.predictor import language_model as use_case
-    from wattcast.predictor.messages.language_model import LanguageModelRequest
-
     if not isinstance(config, Mapping):
         from wattcast.app.python.code import read_config
 
         config = read_config(Path(config))
     more = {"batch": batch, "prompt": prompt, "generate": generate, **options}
     request = LanguageModelRequest.model_validate({"config": config, "gpu": gpu, **more})
-    return use_case.language_model(_predictor(registry), request)
+    return answer(_predictor(registry), request)
 
 
 @_takes(BatchRequest)
@@ -194,11 +193,9 @@ def predict_many(
     ``launches`` are ``{"grid": ..., "block": ..., "arguments": {...}}``. A launch that cannot run
     has a ``problem`` in its place. Raises what ``predict`` does for what all launches share.
     """
-    from wattcast.predictor import batch
-
     code = {each.member: each.text for each in sources(ptx, cuda)}
     body = {**code, "gpu": gpu, "launches": list(launches), **options}
-    return batch.predict_many(_predictor(registry), BatchRequest.model_validate(body))
+    return answer(_predictor(registry), BatchRequest.model_validate(body))
 
 
 @overload
@@ -242,8 +239,6 @@ def compare(
     Without ``model`` each GPU's own default answers; ``physical`` where ``new`` is given, which
     sees what the code does. Raises as ``predict`` does.
     """
-    from wattcast.predictor import compare as comparison
-
     if new is None:
         several = {"gpus": list(gpus), "model": model or "auto", **options}
         request = _request(PredictRequest, ptx, grid, block, **several)
@@ -259,7 +254,7 @@ def compare(
         for side, code in (("old", ptx), ("new", new))
     }
     body = {**sides, "gpus": list(gpus), "model": model or "physical", **beside}
-    return comparison.compare(_predictor(registry), comparing.CompareRequest.model_validate(body))
+    return answer(_predictor(registry), comparing.CompareRequest.model_validate(body))
 
 
 @_takes(comparing.JudgeRequest, comparing.ComparedCode)
@@ -279,8 +274,6 @@ def judge(
 
     Raises as ``predict`` does, and AnalysisError for code that is not known to end.
     """
-    from wattcast.predictor import compare as use_case
-
     beside = {
         name: options.pop(name) for name in comparing.JudgeRequest.model_fields if name in options
     }
@@ -290,7 +283,7 @@ def judge(
         "candidate": request_of(candidate, **{**launch, **(new or {})}),
     }
     body = {**sides, "gpu": gpu, **beside}
-    return use_case.judge(_predictor(registry), comparing.JudgeRequest.model_validate(body))
+    return answer(_predictor(registry), comparing.JudgeRequest.model_validate(body))
 
 
 @_takes(PredictRequest)
@@ -338,9 +331,7 @@ def vector(
 
     Raises as ``predict`` does, and SchemaError.
     """
-    from wattcast.predictor.analyze import features
-
-    return features(*_asked(FeaturesRequest, ptx, grid, block, gpu=gpu, **options))
+    return answer(*_asked(FeaturesRequest, ptx, grid, block, gpu=gpu, **options))
 
 
 @_takes(AnalyzeRequest)
@@ -412,11 +403,9 @@ def sweep(
     as a mapping. Raises as ``predict`` does, ServiceError for too many shapes, and ConstraintError
     where no shape keeps to the constraints.
     """
-    from wattcast.predictor.sweep import sweep as swept
-
     boards = {"gpu": gpu} if isinstance(gpu, str) else {"gpus": list(gpu)}
     given = {**boards, **(options or {}), **others}
-    return swept(_predictor(registry), _request(SweepRequest, ptx, grid, block, **given))
+    return answer(_predictor(registry), _request(SweepRequest, ptx, grid, block, **given))
 
 
 @_takes(CountedRequest, LanguageModelDvfsRequest, DvfsRequest)
@@ -448,13 +437,10 @@ def dvfs(
     Raises as ``predict`` does, what the other sources' functions raise, and ConstraintError where
     no pair keeps to the constraints.
     """
-    from wattcast.predictor import dvfs as clocked
-
     given = {"gpu": gpu, "clocks": clocks, **(options or {}), **others}
     sources = {"operator": operator, "language_model": language_model, "counters": counters}
     if not any(each is not None for each in (*sources.values(), trace)):
-        request = _request(DvfsRequest, ptx, grid, block, **given)
-        return clocked.dvfs(_predictor(registry), request)
+        return answer(_predictor(registry), _request(DvfsRequest, ptx, grid, block, **given))
     given |= {"ptx": ptx, "grid": grid, "block": block, **sources}
     given = {name: each for name, each in given.items() if each not in (None, "grid")}
     return _clocked(given, trace, code, _predictor(registry))
@@ -468,9 +454,7 @@ def _clocked(
 ) -> DvfsAnswers:
     """``dvfs`` of anything but code."""
     from wattcast.app.python.code import read_config
-    from wattcast.predictor import dvfs as clocked
     from wattcast.predictor.application import dvfs_of_trace
-    from wattcast.predictor.counted import dvfs_from_counters
     from wattcast.predictor.messages.application import TraceClocks
     from wattcast.predictor.traces import read_trace
     from wattcast.predictor.traces.code import library
@@ -485,14 +469,13 @@ def _clocked(
         elif not {"values", "profile"} & counters.keys():
             counters = {"values": counters}
         given["counters"] = counters
-        return dvfs_from_counters(use, CountedRequest.model_validate(given))
+        return answer(use, CountedRequest.model_validate(given))
     if (work := given.get("language_model")) is not None:
         config = work.get("config")
         if isinstance(config, str | os.PathLike):
             given["language_model"] = {**work, "config": read_config(Path(config))}
-        asked = LanguageModelDvfsRequest.model_validate(given)
-        return clocked.dvfs_of_language_model(use, asked)
-    return clocked.dvfs_of_operator(use, OperatorDvfsRequest.model_validate(given))
+        return answer(use, LanguageModelDvfsRequest.model_validate(given))
+    return answer(use, OperatorDvfsRequest.model_validate(given))
 
 
 def fleet(
@@ -512,7 +495,6 @@ def fleet(
     that runs on none of the boards.
     """
     from wattcast.app.python.code import placed_jobs, read_jobs
-    from wattcast.predictor import fleet as use_case
     from wattcast.predictor.messages.fleet import FleetRequest
 
     if isinstance(jobs, str | os.PathLike):
@@ -520,7 +502,7 @@ def fleet(
     else:
         body = {"jobs": placed_jobs(jobs)}
     more = {**options, **({} if boards is None else {"boards": dict(boards)})}
-    return use_case.fleet(_predictor(registry), FleetRequest.model_validate({**body, **more}))
+    return answer(_predictor(registry), FleetRequest.model_validate({**body, **more}))
 
 
 def fusion(

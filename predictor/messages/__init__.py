@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -170,6 +170,13 @@ class Message(Described):
             elif isinstance(part, list | tuple):
                 waiting += part
         return schema
+
+
+A = TypeVar("A")
+
+
+class Asks(Generic[A]):
+    """A request that one use case answers by an ``A`` (``predictor/answering.py``)."""
 
 
 class Answer(Described):

@@ -13,7 +13,7 @@ from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
 
 
-class AnalyzeRequest(shared.KernelRequest):
+class AnalyzeRequest(shared.KernelRequest, shared.Asks["AnalyzeAnswer"]):
     """Body of ``POST /analyze``."""
 
     model_config = shared.examples("AnalyzeRequest")
@@ -286,7 +286,7 @@ def _section(
 # Body and answer of ``POST /features``.
 
 
-class FeaturesRequest(shared.KernelRequest):
+class FeaturesRequest(shared.KernelRequest, shared.Asks["FeaturesAnswer"]):
     """Body of ``POST /features``."""
 
     model_config = shared.examples("FeaturesRequest")

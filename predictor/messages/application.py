@@ -489,7 +489,7 @@ class TraceClocks(shared.Message):
     constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
 
 
-class TraceDvfsRequest(TraceClocks):
+class TraceDvfsRequest(TraceClocks, shared.Asks[dvfs.DvfsAnswer]):
     """Body of ``POST /dvfs`` for a whole application."""
 
     trace: Base64Bytes = Field(min_length=1)

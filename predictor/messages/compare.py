@@ -49,7 +49,7 @@ class Limits(shared.Message):
     """Largest change of the power allowed."""
 
 
-class CompareRequest(shared.OwnOrLike, shared.Conditions):
+class CompareRequest(shared.OwnOrLike, shared.Conditions, shared.Asks["CompareAnswer"]):
     """Body of ``POST /compare``. What ``old`` and ``new`` have in common may stand beside them:
     ``launch``, ``loops``, ``kernel`` and every other member of a request about a kernel."""
 
@@ -196,7 +196,7 @@ Saving = Annotated[float, Field(gt=-1e6, lt=100, allow_inf_nan=False)]
 Speedup = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
-class JudgeRequest(shared.Conditions):
+class JudgeRequest(shared.Conditions, shared.Asks["JudgeAnswer"]):
     """Body of ``POST /judge``. What both sides have in common may stand beside them, as in
     ``POST /compare``."""
 

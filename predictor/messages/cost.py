@@ -32,7 +32,7 @@ class Tariff(shared.Message):
     """Currency of the price, e.g. EUR."""
 
 
-class CostRequest(shared.Message):
+class CostRequest(shared.Message, shared.Asks["CostAnswer"]):
     """Body of ``POST /cost``. ``ptx`` or ``cuda`` is what kernels without their own are in."""
 
     model_config = shared.examples("CostRequest")

@@ -46,7 +46,7 @@ class ConstraintsRequest(shared.Message):
     deadline_seconds: Positive | None = None
 
 
-class DvfsRequest(shared.KernelTiming):
+class DvfsRequest(shared.KernelTiming, shared.Asks["DvfsAnswer"]):
     """Body of ``POST /dvfs``."""
 
     model_config = shared.examples("DvfsRequest")
@@ -316,7 +316,7 @@ class KnownPoint(shared.Message):
         return self
 
 
-class CountedRequest(shared.Message):
+class CountedRequest(shared.Message, shared.Asks["CountedAnswer"]):
     """Body of ``POST /dvfs`` for a kernel that was profiled at one clock pair."""
 
     gpu: shared.Name

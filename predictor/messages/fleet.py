@@ -50,7 +50,7 @@ class FleetJob(shared.Message):
         return self
 
 
-class FleetRequest(shared.Message):
+class FleetRequest(shared.Message, shared.Asks["FleetAnswer"]):
     """Body of ``POST /fleet``. The least joules are sought where the time is bounded: by
     ``makespan_seconds``, or by a deadline of every job; else the shortest makespan."""
 

@@ -53,7 +53,7 @@ class LanguageModelWork(shared.Message):
         return with_formats(given)
 
 
-class LanguageModelRequest(LanguageModelWork):
+class LanguageModelRequest(LanguageModelWork, shared.Asks["LanguageModelAnswer"]):
     """The same on a GPU."""
 
     gpu: shared.Name
@@ -75,7 +75,7 @@ class LanguageModelRequest(LanguageModelWork):
         return self
 
 
-class LanguageModelDvfsRequest(shared.Message):
+class LanguageModelDvfsRequest(shared.Message, shared.Asks[dvfs.DvfsAnswer]):
     """Body of ``POST /dvfs`` for a language model: only power limits are modelled."""
 
     language_model: LanguageModelWork

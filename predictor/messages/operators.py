@@ -10,11 +10,12 @@ from pydantic import Discriminator, Field, RootModel, StringConstraints, Tag, mo
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
 from wattcast.predictor.messages import dvfs
-from wattcast.predictor.messages.compare import CompareRequest, Limits
-from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, Limits
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 from wattcast.predictor.messages.sweep import (
     MOST_LAUNCHES,
     MOST_POINTS,
+    BatchAnswer,
     BatchPrediction,
     BatchRequest,
     SweepRequest,
@@ -204,7 +205,7 @@ class OnGpus(shared.GpuOrGpus, OperatorOptions):
     """What runs on one GPU or several. Exactly one of ``gpu`` and ``gpus`` is given."""
 
 
-class OperatorRequest(OnGpus):
+class OperatorRequest(OnGpus, shared.Asks[PredictAnswer | PredictAnswers]):
     """An operator on one GPU or several."""
 
     operator: Operator
@@ -212,14 +213,14 @@ class OperatorRequest(OnGpus):
     """Adds each feature's share of the power to the answer."""
 
 
-class OperatorBatchRequest(OperatorOptions):
+class OperatorBatchRequest(OperatorOptions, shared.Asks[BatchAnswer]):
     """Many operators on one GPU."""
 
     operators: Annotated[list[Operator], Field(min_length=1, max_length=MOST_LAUNCHES)]
     gpu: shared.Name
 
 
-class OperatorSweepRequest(OnGpus):
+class OperatorSweepRequest(OnGpus, shared.Asks["OperatorSweepAnswer"]):
     """An operator with every combination of some of its values, on one GPU or several."""
 
     operator: Annotated[dict[Member, Value], Field(max_length=32)]
@@ -234,7 +235,7 @@ class OperatorSweepRequest(OnGpus):
     """Members of the operator with the values to try: every combination of them."""
 
 
-class OperatorDvfsRequest(OperatorOptions):
+class OperatorDvfsRequest(OperatorOptions, shared.Asks[dvfs.DvfsAnswer]):
     """Body of ``POST /dvfs`` for an operator: no clocks are modelled, only power limits."""
 
     operator: Operator
@@ -258,7 +259,7 @@ class ComparedOperator(shared.Message):
     operator: Operator
 
 
-class OperatorCompareRequest(OnGpus):
+class OperatorCompareRequest(OnGpus, shared.Asks[CompareAnswer]):
     """Two operators, or one in two shapes or formats, beside each other."""
 
     old: ComparedOperator

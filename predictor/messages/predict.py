@@ -68,7 +68,9 @@ class MeasuredToo(shared.KernelTiming):
     more similar they are."""
 
 
-class PredictRequest(shared.Conditions, shared.OwnOrLike, MeasuredToo):
+class PredictRequest(
+    shared.Conditions, shared.OwnOrLike, MeasuredToo, shared.Asks["PredictAnswer | PredictAnswers"]
+):
     """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
 
     model_config = shared.examples("PredictRequest")

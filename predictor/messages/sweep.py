@@ -35,7 +35,9 @@ Formulas = Annotated[
 RegisterCount = Annotated[int, Field(strict=True, ge=1, le=255)]
 
 
-class SweepRequest(shared.Conditions, shared.GpuOrGpus, shared.KernelTiming):
+class SweepRequest(
+    shared.Conditions, shared.GpuOrGpus, shared.KernelTiming, shared.Asks["SweepAnswer"]
+):
     """Body of ``POST /sweep``. ``launch`` is the reference: every shape does its work."""
 
     model_config = shared.examples("SweepRequest")
@@ -288,7 +290,9 @@ MOST_LAUNCHES = 10_000
 """Launches of one request."""
 
 
-class BatchRequest(shared.Conditions, shared.TimingChoice, shared.KernelCode):
+class BatchRequest(
+    shared.Conditions, shared.TimingChoice, shared.KernelCode, shared.Asks["BatchAnswer"]
+):
     """Body of ``POST /predict/batch``."""
 
     model_config = shared.examples("BatchRequest")

@@ -19,7 +19,7 @@ from wattcast.predictor.messages.compare import ComparedCode
 MOST_VARIANTS = 256
 
 
-class RankRequest(shared.Conditions):
+class RankRequest(shared.Conditions, shared.Asks["RankAnswer"]):
     """Variants of a kernel, each with its code and launch, on one GPU."""
 
     variants: list[ComparedCode] = Field(min_length=1, max_length=MOST_VARIANTS)
@@ -196,7 +196,9 @@ class MeasuredRow(shared.Message):
         return self
 
 
-class TuningsRequest(shared.Conditions, shared.TimingChoice, shared.KernelCode):
+class TuningsRequest(
+    shared.Conditions, shared.TimingChoice, shared.KernelCode, shared.Asks["TuningsAnswer"]
+):
     """Body of ``POST /tunings``. Tunable parameters are macros of CUDA source; of PTX they choose
     the launch alone."""
 

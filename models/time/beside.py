@@ -8,7 +8,7 @@ from math import ceil
 from types import MappingProxyType
 
 from wattcast.features.activity import Activity, Extras
-from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
+from wattcast.features.activity.counts import LATENCY_PER_WAVE
 from wattcast.features.activity.extras import TensorKind, TensorWork
 from wattcast.features.activity.instructions import Least
 from wattcast.features.activity.waiting import NO_COPIES, Copies, Waiting
@@ -176,6 +176,12 @@ def dependent_cycles(gpu: GpuProfile) -> float:
     return DEPENDENT_CYCLES.get(major(gpu), 4.0)
 
 
+BARRIER_CYCLES = 65.0
+"""Core cycles from a warp's last instruction before a barrier of its block to its next one, stores
+to shared memory seen by all. An RTX 3080 at 1440 MHz takes 758 and 756 ns for nine steps of a warp
+of eight (four shared loads, two sums, a store, a barrier: lfib4, firstColGPU and colYGPU of
+``time/rtx_3080_launches.csv`` of the data folder), 121 cycles each; the loads and the stalls that
+ptxas 12.9 writes for sm_86 explain 56."""
 SHARED_CYCLES, L1_CYCLES, L2_CYCLES = 24.0, 33.0, 216.0
 """Load latencies where a profile holds none: medians of Jia et al. 2018, Table 3.1, and Ernst,
 gpu-benches (cuda-latency)."""
@@ -214,7 +220,7 @@ def waiting_seconds(
         waiting.instructions * instructions * dependent_cycles(gpu)
         + waiting.shared * instructions * (gpu.shared_latency_cycles or SHARED_CYCLES)
         + waiting.passes * instructions * PASS_BYTES / gpu.capability.shared_bytes_per_clock
-        + waiting.barriers * instructions * LATENCY_PER_BARRIER
+        + waiting.barriers * instructions * BARRIER_CYCLES
         + LATENCY_PER_WAVE
     )
     loads = waiting.loads * activity.load_requests_per_warp

@@ -11,7 +11,7 @@ were measured, of its power, with the sweep's values along its axes and the widt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -499,9 +499,10 @@ class Operators:
             known = self._boards[gpu.id] = gpu, board_of(gpu)
         return known[1]
 
-    def cards(self) -> Iterator[OperatorCard]:
-        """Cards of all, by folder."""
-        return iter(self._store.list())
+    @cached_property
+    def cards(self) -> tuple[OperatorCard, ...]:
+        """Cards of all, by folder. Listing reads and checks every file: it is done once."""
+        return tuple(self._store.list())
 
 
 # --- below the measured power limit ------------------------------------------------------------

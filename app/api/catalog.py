@@ -73,7 +73,7 @@ def models(request: Request) -> Response:
     """
     services = services_of(request)
     coverage = services.power.serving.coverage
-    cards = (*services.power.all_cards(), *services.operators.cards())
+    cards = (*services.power.all_cards(), *services.operators.cards)
     return json_response([catalog.model_summary(card, coverage) for card in cards])
 
 
@@ -82,7 +82,7 @@ AnyCard = ModelCard | TimeCorrectionCard | ScalingCard | OperatorCard
 
 def _cards(services: Services) -> tuple[AnyCard, ...]:
     scaling = catalog.scaling_cards()
-    return (*services.power.all_cards(), *scaling, *services.operators.cards())
+    return (*services.power.all_cards(), *scaling, *services.operators.cards)
 
 
 @router.answers("/models/{gpu}/{target}", list[AnyCard], "unknown-gpu unknown-model validation")

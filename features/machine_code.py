@@ -40,7 +40,7 @@ Integers = npt.NDArray[np.intp]
 
 
 class Pipes(NamedTuple):
-    """Machine instructions of one PTX instruction by pipe; the sum is its expansion."""
+    """Machine instructions of one PTX instruction by pipe; branches have none."""
 
     fma: float = 0.0
     fp32: float = 0.0
@@ -79,6 +79,9 @@ _SEED = 1.0
 _INTEGER_CONVERSIONS = 3.0
 _INTEGER_PRODUCTS = 0.42  # of the rest: IMAD is 9 of 21 in div.s32, 8 of 19 in rem.s32, 6 of 15
 _DOUBLE_STEPS = {"div": 8.0, "sqrt": 8.0, "rcp": 5.0, "rsqrt": 5.0}
+_TESTS = {"div": 1.0, "sqrt": 2.0, "rcp": 3.0}  # for the rare path of a rounded one in FP32
+_SCALING_TESTS = {"rcp": 5.0, "sin": 0.0, "cos": 0.0}  # of an approximation; others 1
+_AROUND = 3.0  # BSSY, BRA, BSYNC: over the rare path
 
 
 @lru_cache(maxsize=65536)
@@ -114,10 +117,17 @@ def _sequence(facts: OpcodeFacts, weight: float) -> Pipes:
         products = _INTEGER_PRODUCTS * (weight - seeds)
         return Pipes(fma=products, sfu=seeds, alu=weight - seeds - products)
     seed = min(_SEED, weight)
+    words = facts.opcode.split(".")
+    rounded = any(f".{word}" in _ROUNDED for word in words)
+    left = weight - seed
+    if rounded or kind == "f64":
+        left = max(0.0, left - _AROUND)
     if kind == "f64":
-        steps = min(_DOUBLE_STEPS.get(facts.entry, weight), weight - seed)
-        return Pipes(sfu=seed, fp64=steps, alu=weight - seed - steps)
-    return Pipes(sfu=seed, fma=weight - seed, fp32=weight - seed)
+        steps = min(_DOUBLE_STEPS.get(facts.entry, left), left)
+        return Pipes(sfu=seed, fp64=steps, alu=left - steps)
+    tests = (_TESTS if rounded else _SCALING_TESTS).get(facts.entry, 1.0)
+    tests = 0.0 if "ftz" in words and not rounded else min(left, tests)
+    return Pipes(sfu=seed, fma=left - tests, fp32=left - tests, alu=tests)
 
 
 @attached

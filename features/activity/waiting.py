@@ -45,9 +45,6 @@ stalls that ptxas 12.9 writes into machine code for sm_75)."""
 _SCALED = frozenset({"ex2", "lg2", "rcp", "rsqrt", "sqrt"})
 """Approximations whose argument is scaled behind a guard where it is subnormal: 37 cycles (the
 same), 34 with this."""
-REJOIN_INSTRUCTIONS = 2.5
-"""The same of a division or root rounded to nearest, whose lanes branch and meet again: 5 cycles
-each (the same)."""
 
 
 class Waiting(NamedTuple):
@@ -194,9 +191,7 @@ def _latencies(body: Body) -> Floats:
             branches = one.base == "bra" and code.instructions[one.position] > 0
             found[one.position] += BRANCH_INSTRUCTIONS if branches else GUARD_INSTRUCTIONS
         words = set(one.opcode.split("."))
-        if {"rn", "rz", "rm", "rp"} & words and one.base in ("div", "rcp", "sqrt"):
-            found[one.position] += REJOIN_INSTRUCTIONS
-        elif {"approx", "f32"} <= words and "ftz" not in words and one.base in _SCALED:
+        if {"approx", "f32"} <= words and "ftz" not in words and one.base in _SCALED:
             found[one.position] += GUARD_INSTRUCTIONS
     return found
 

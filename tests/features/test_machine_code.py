@@ -111,13 +111,26 @@ def test_a_multiply_add_runs_on_the_pipe_of_its_product() -> None:
 
 @pytest.mark.parametrize(
     ("opcode", "double", "others"),
-    [("div.rn.f64", 8, 5), ("sqrt.rn.f64", 8, 7), ("rcp.rn.f64", 5, 3), ("max.f64", 1, 6)],
+    [("div.rn.f64", 8, 4), ("sqrt.rn.f64", 8, 6), ("rcp.rn.f64", 5, 2), ("max.f64", 1, 6)],
 )
 def test_of_a_double_sequence_few_are_double(opcode: str, double: int, others: int) -> None:
-    """Multiply-adds of the short way, as nvdisasm prints it for sm_80; the rest compares, moves
-    and branches."""
+    """Multiply-adds of the short way, as nvdisasm prints it for sm_80; the rest compares."""
     found = pipes_of(opcode)
     assert (found.fp64, found.alu, found.sfu) == (double, others, "max" not in opcode)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "products", "tests", "all_of_them"),
+    [("div.rn.f32", 5, 1, 10), ("sqrt.rn.f32", 4, 2, 10), ("rcp.rn.f32", 3, 3, 10),
+     ("ex2.approx.f32", 2, 1, 4), ("rcp.approx.f32", 1, 5, 7), ("sin.approx.f32", 1, 0, 2)],
+)  # fmt: skip
+def test_what_is_rounded_tests_for_its_rare_way_and_meets_again(
+    opcode: str, products: int, tests: int, all_of_them: int
+) -> None:
+    """As nvdisasm prints it for sm_80: BSSY, BRA and BSYNC are issued, and no pipe's."""
+    found = pipes_of(opcode)
+    assert (found.fma, found.alu, found.sfu) == (products, tests, 1)
+    assert classify(opcode).sass_expansion == all_of_them
 
 
 def test_products_of_a_division_leave_the_integer_pipe() -> None:

@@ -132,8 +132,8 @@ def test_nothing_is_above_a_peak_or_falls_with_tokens_and_neighbours_are_near(
 def test_a_board_nobody_measured_is_answered_by_one_of_its_compute_capability() -> None:
     gb200, pooled, b200 = load_gpu("gb200"), OPERATORS.of("pooled"), OPERATORS.of("b200")
     lent = OPERATORS.near(gb200, "gemm", "power")
-    assert lent and pooled and b200
-    assert lent.card.gpu == "b200" and lent.pooled and lent.basis(True) == "uncalibrated"
+    assert lent is not None and pooled is not None and b200 is not None  # noqa: PT018
+    assert (lent.card.gpu, lent.pooled, lent.basis(True)) == ("b200", True, "uncalibrated")
     assert lent.width("gemm", "time", True) == pooled.width("gemm", "time", True)
     call = columns(rows=8192, columns=8192, depth=8192, batch=1, **BF16)
     own = b200.predict("gemm", call, board_of(load_gpu("b200")))

@@ -97,7 +97,7 @@ def errors(
     for part, one, call in zip(parts, operators, calls, strict=True):
         seconds, kind = part.count * call.seconds, kind_of(one)
         every += seconds * call.watts
-        asked = columns(kind, model_of(predictor, kind, board), [Asked(one, gpu, OPTIONS)])
+        asked = columns(kind, model_of(predictor, kind, gpu), [Asked(one, gpu, OPTIONS)])
         if kind in tables and (found := tables[kind].find(asked)) is not None:
             told += seconds * np.array([1.0, call.watts])
             row += part.count * found[0] * np.array([1.0, found[1], found[2]])

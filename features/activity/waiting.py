@@ -45,6 +45,12 @@ stalls that ptxas 12.9 writes into machine code for sm_75)."""
 _SCALED = frozenset({"ex2", "lg2", "rcp", "rsqrt", "sqrt"})
 """Approximations whose argument is scaled behind a guard where it is subnormal: 37 cycles (the
 same), 34 with this."""
+REJOIN_INSTRUCTIONS = 11.0
+"""The same of a division or root rounded to nearest, whose lanes branch and meet again. A step of
+Sturm's sequence, each with a division by the one before, takes 146 cycles of an RTX 3080 at 1440
+MHz (eigenvalue, calNumEigenValueInterval of ``time/rtx_3080_launches.csv`` of the data folder): 94
+without. Two of its instructions, BSSY and BSYNC, are counted: the rest is the taken branch and the
+way back."""
 
 
 class Waiting(NamedTuple):
@@ -144,11 +150,13 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
     """The longest chain of one block, run once.
 
     A barrier waits for all before it, and all accesses of memory after it wait for the barrier.
+    What follows a rounded division or root stays behind it (``_rejoins``).
     A load of global memory stays behind a store that may be to the same place, and the warp stops
     at the store until its value is there.
     """
     machine = _latencies(body)[block.start : block.end].tolist()
-    longest = fence = [0.0] * (1 + len(Waiting._fields))  # of a chain: cycles, then ``Waiting``
+    nothing = [0.0] * (1 + len(Waiting._fields))  # of a chain: cycles, then ``Waiting``
+    longest = fence = apart = nothing
     ends: dict[int, list[float]] = {}
     stores: dict[Operand, list[float]] = {}  # by base address: the chain that a store waits for
     for one, sources in block_sources(body, block):
@@ -158,6 +166,8 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
             reached.append(longest)
         elif accesses:
             reached.append(fence)
+        if apart is not nothing:
+            reached.append(apart)
         base = _global_base(one, "load")
         reached += [issued for stored, issued in stores.items() if base not in (None, stored)]
         times = machine[one.position - block.start] if field == _INSTRUCTIONS else 1.0
@@ -168,14 +178,15 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
         longest = max(longest, end)
         if field == _BARRIERS:
             fence = end
+        if _rejoins(one):
+            apart = end
         base = _global_base(one, "store")
         if base is not None and reached:
             stores[base] = max(reached)
     chain = Waiting(*longest[1:])
     if chain.loads and block.index in block.successors and not chain.barriers:
-        kept = block.start in body.not_unrolled
-        apart = kept or _chases(body, block) or _stores_between(body, block)
-        if not apart:
+        gathers = block.start not in body.not_unrolled and apart is nothing
+        if gathers and not (_chases(body, block) or _stores_between(body, block)):
             chain = chain._replace(loads=chain.loads / UNROLL)
     return chain
 
@@ -191,9 +202,18 @@ def _latencies(body: Body) -> Floats:
             branches = one.base == "bra" and code.instructions[one.position] > 0
             found[one.position] += BRANCH_INSTRUCTIONS if branches else GUARD_INSTRUCTIONS
         words = set(one.opcode.split("."))
-        if {"approx", "f32"} <= words and "ftz" not in words and one.base in _SCALED:
+        if _rejoins(one):
+            found[one.position] += REJOIN_INSTRUCTIONS
+        elif {"approx", "f32"} <= words and "ftz" not in words and one.base in _SCALED:
             found[one.position] += GUARD_INSTRUCTIONS
     return found
+
+
+def _rejoins(one: Instruction) -> bool:
+    """Whether lanes branch and meet again in it: a division or root rounded to nearest, whose rare
+    cases are a function. ptxas moves nothing across, not even loads of what nothing writes."""
+    rounded = not {"rn", "rz", "rm", "rp"}.isdisjoint(one.modifiers)
+    return rounded and one.base in ("div", "rcp", "sqrt")
 
 
 _INSTRUCTIONS, _SHARED, _LOADS, _BARRIERS, _PASSES = range(5)

@@ -24,7 +24,7 @@ from wattcast.features.findings.finding import (  # fmt: skip
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import deciding
-from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
+from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Address, Function, Instruction, Register
 from wattcast.features.wide_loads import joined_loads
 
@@ -160,7 +160,7 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
     """Global accesses that touch more sectors than their lanes' bytes fill.
 
     They are one finding: as a rule one index decides them all. Mended, the lanes' data lie side by
-    side, a line at least. Device memory then moves no more than passes L2, and
+    side, in whole sectors and long pieces. Device memory then moves no more than passes L2, and
     no more than before: what caches made of a stride is not counted twice. Where loaded numbers
     say which element (a gather), no layout puts neighbours side by side.
     """
@@ -197,9 +197,7 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
                     alike.difference.add(name, amount)
             mended = alike.difference.applied(evidence.activity)
             detail = _several(list(dict.fromkeys(told)))
-            extras = evidence.analysis.extras
-            whole = min(extras.pieces, 1.0 / SECTORS_PER_LINE)
-            extras = replace(extras, pieces=whole, partial_stores=0.0)
+            extras = replace(evidence.analysis.extras, pieces=0.0, partial_stores=0.0)
             yield Finding(code, tuple(alike.places), detail, _CURES[code], mended, extras)
 
 
@@ -346,7 +344,10 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
         fused = [o for o in inside if o.base == "fma" and len(words.intersection(reads(o))) > 1]
         if loop.children or not fused or len(words) < len(fused):
             continue
-        difference = oftener_used(evidence, inside, TILE)
+        difference, extras = oftener_used(evidence, inside, TILE), analysis.extras
+        if extras.waiting is not None:  # a block waits as often for more results
+            waits = extras.waiting._replace(barriers=extras.waiting.barriers / TILE)
+            extras = replace(extras, waiting=waits)
         yield Finding(
             "register_tiling",
             tuple(place(function, one) for one in fused),
@@ -355,6 +356,7 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
             f"compute a square of results in each thread, up to {TILE} x {TILE}: read a column of "
             "one tile and a row of the other into registers, and use each word for all of them",
             difference.applied(evidence.activity),
+            extras,
         )
 
 

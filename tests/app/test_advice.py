@@ -17,6 +17,7 @@ from tests.wide import wide
 from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cuda import PtxasReport, find_ptxas
+from wattcast.features.findings.rules import TILE
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power.physical import WorkAtTime
 from wattcast.models.time.beside import beside
@@ -164,6 +165,11 @@ def test_what_is_found_in_the_code_gains_what_the_models_say(services: Services,
         values = analysis.activity.values()
         assert {p["name"]: p["before"] for p in each["activity"]} == {n: values[n] for n in changed}
         mended = replace(analysis.activity, **changed)
+        if code == "uncoalesced_access":
+            more = replace(more, pieces=0.0, partial_stores=0.0)
+        if code == "register_tiling" and more.waiting is not None:
+            waits = more.waiting._replace(barriers=more.waiting.barriers / TILE)
+            more = replace(more, waiting=waits)
         seconds = predicted_seconds(mended, analysis.gpu, clocks, more=more)
         watts = model.predict(WorkAtTime(mended, seconds, more), clocks).estimate.value
         gain = before["energy"]["joules"] - seconds * watts

@@ -195,3 +195,22 @@ def test_conversions_divisions_and_branches_are_waited_for_longer() -> None:
     turns = 64
     looped = LOOP.format(body=plain)
     assert instructions(looped) > turns * (1 + 2.25)
+
+
+def test_nothing_passes_a_rounded_division() -> None:
+    """Its rare cases are a function: ptxas ends a block there. Two that do not depend on each other
+    come one after the other, and so does a load that could be asked for before."""
+    one = "div.rn.f32 %f3, %f1, %f2;\n"
+    chain = waiting(one)[0].instructions * waiting(one)[1]
+    both = one + "div.rn.f32 %f6, %f4, %f5;\n"
+    apart, instructions, _ = waiting(both)
+    # Each is 10 instructions, of which one is slow, and the lanes meet again.
+    assert apart.instructions * instructions - chain == pytest.approx(10 + 2.5 + 11)
+    approximate, instructions, _ = waiting(both.replace("rn.f32", "approx.f32"))
+    assert approximate.instructions * instructions < chain
+    loads = "ld.global.f32 %f7, [%rd4];\n{division}ld.global.f32 %f8, [%rd4+4];\n"
+    one = one.replace("%f1", "%f7")
+    assert loads_of(loads.format(division=one)) == 2
+    assert loads_of(loads.format(division=one.replace("rn", "approx"))) == 1
+    turn = LOOP.format(body=loads.format(division=one))
+    assert loads_of(turn) == pytest.approx(2 * 64)

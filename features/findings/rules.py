@@ -8,6 +8,7 @@ from math import ceil
 
 from wattcast.features.activity.counts import WORD_BYTES, shared_use
 from wattcast.features.activity.instructions import InstructionEvents
+from wattcast.features.activity.waiting import Waiting
 from wattcast.features.cfg import BasicBlock, post_dominators
 from wattcast.features.counts import Atomics
 from wattcast.features.dataflow import closure, computed_from, definitions, flow, reads, writes
@@ -333,10 +334,12 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
     """Products whose multiply-adds each take both factors from shared memory.
 
     With a square of results in each thread a word that is read serves ``TILE`` of them, and so does
-    what the loop does besides.
+    what the loop does besides. The next multiply-add takes one of its factors again, and sums that
+    do not wait for each other leave nothing to wait for.
     """
     analysis = evidence.analysis
-    function = analysis.function
+    function, extras = analysis.function, analysis.extras
+    waiting = None if extras.waiting is None else Waiting(0.0, 0.0, 0.0, 0.0)
     for loop in analysis.loops.loops:
         inside = inside_of(analysis, loop.blocks)
         loads = [one for one in inside if _from_shared(one)]
@@ -344,10 +347,9 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
         fused = [o for o in inside if o.base == "fma" and len(words.intersection(reads(o))) > 1]
         if loop.children or not fused or len(words) < len(fused):
             continue
-        difference, extras = oftener_used(evidence, inside, TILE), analysis.extras
-        if extras.waiting is not None:  # a block waits as often for more results
-            waits = extras.waiting._replace(barriers=extras.waiting.barriers / TILE)
-            extras = replace(extras, waiting=waits)
+        difference = oftener_used(evidence, inside, TILE)
+        done = sum(float(evidence.events[function.name].warp_executions[o.position]) for o in fused)
+        operands = max(0.0, extras.register_reads - (1 - 1 / TILE) * done)
         yield Finding(
             "register_tiling",
             tuple(place(function, one) for one in fused),
@@ -356,28 +358,36 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
             f"compute a square of results in each thread, up to {TILE} x {TILE}: read a column of "
             "one tile and a row of the other into registers, and use each word for all of them",
             difference.applied(evidence.activity),
-            extras,
+            replace(extras, waiting=waiting, register_reads=operands),
         )
 
 
 def oftener_used(evidence: Evidence, inside: Sequence[Instruction], side: int) -> Difference:
-    """A loop in which for each multiply-add all else is done less often."""
+    """A loop in which for each multiply-add all else is done less often, and device memory brings
+    less of it again."""
     function, every = evidence.analysis.function, evidence.analysis.counts
     counts = every.functions(every.factors())[function.name]
     shared, passes = shared_use(function.body, counts)
     events = evidence.events[function.name]
     difference, less = Difference(), 1 - 1 / side
+    footprint, read = evidence.activity.footprint_bytes, evidence.activity.dram_read_sectors
+    again = max(0.0, 1 - footprint / SECTOR_BYTES / max(read, 1.0))
     for one in inside:
         if one.base == "fma":
             continue
         at = one.position
-        difference.fewer(function.body, one, less * float(events.warp_executions[at]))
+        executed = float(events.warp_executions[at])
+        asked = executed if events.global_sectors[at] else 0.0
+        difference.fewer(function.body, one, less * executed)
+        difference.loads -= less * asked
         for name, many in (
-            ("shared_requests", shared), ("lsu_requests", shared),
-            ("shared_transactions", passes), ("l2_sectors", events.l2_sectors),
-            ("global_load_sectors", events.global_sectors),
+            ("shared_requests", float(shared[at])), ("shared_transactions", float(passes[at])),
+            ("lsu_requests", float(shared[at]) + asked), ("global_load_requests", asked),
+            ("global_load_sectors", float(events.global_sectors[at])),
+            ("l2_sectors", float(events.l2_sectors[at])),
+            ("dram_read_sectors", again * float(events.dram_sectors[at])),
         ):  # fmt: skip
-            difference.add(name, -less * float(many[at]))
+            difference.add(name, -less * many)
     return difference
 
 

@@ -214,8 +214,7 @@ def tensor_cores(evidence: Evidence) -> Iterator[Finding]:
     ``reread_tiles`` come first there)."""
     analysis, extras = evidence.analysis, evidence.analysis.extras
     function, events = analysis.function, evidence.events[analysis.function.name]
-    footprint, read = evidence.activity.footprint_bytes, evidence.activity.dram_read_sectors
-    again = max(0.0, 1 - footprint / SECTOR_BYTES / max(read, 1.0))
+    footprint = evidence.activity.footprint_bytes
     for loop in () if extras.tensor else analysis.loops.loops:
         inside = inside_of(analysis, loop.blocks)
         loads = [one for one in inside if classify(one.opcode).category == "load"]
@@ -246,13 +245,6 @@ def tensor_cores(evidence: Evidence) -> Iterator[Finding]:
         for one in fused:
             done = float(events.warp_executions[one.position])
             difference.fewer(function.body, one, done if one.base == "fma" else done / WARP_TILE)
-        for one in loads:  # large tiles of a block: few loads, and nothing from memory twice
-            at = one.position
-            asked = float(events.warp_executions[at]) * (events.global_sectors[at] > 0)
-            difference.loads -= asked * (1 - 1 / WARP_TILE)
-            difference.add("global_load_requests", -asked * (1 - 1 / WARP_TILE))
-            difference.add("lsu_requests", -asked * (1 - 1 / WARP_TILE))
-            difference.add("dram_read_sectors", -again * float(events.dram_sectors[at]))
         units = (TensorWork(kind, False, work),)
         yield Finding(
             "tensor_cores",

@@ -283,40 +283,42 @@ extern "C" __global__ void spmv_warp(const int* start, const int* column, const 
 
 // --- one element a thread reads two words of shared memory for each product; sixteen read a half ---
 
-template <typename number>
+// Each of 16 x 16 threads computes `side` x `side` results.
+template <typename number, int side>
 __device__ void product(const number* a, const number* b, number* c, int n)
 {
-    __shared__ number tile_a[16][64], tile_b[16][64];  // of a transposed: k first
+    constexpr int tile = 16 * side;
+    __shared__ number tile_a[16][tile], tile_b[16][tile];  // of a transposed: k first
     int x = threadIdx.x % 16, y = threadIdx.x / 16;
-    number sum[4][4] = {};
+    number sum[side][side] = {};
     for (int first = 0; first < n; first += 16) {
-        for (int k = threadIdx.x; k < 16 * 64; k += 256) {
-            tile_a[k % 16][k / 16] = a[(blockIdx.y * 64 + k / 16) * n + first + k % 16];
-            tile_b[k / 64][k % 64] = b[(first + k / 64) * n + blockIdx.x * 64 + k % 64];
+        for (int k = threadIdx.x; k < 16 * tile; k += 256) {
+            tile_a[k % 16][k / 16] = a[(blockIdx.y * tile + k / 16) * n + first + k % 16];
+            tile_b[k / tile][k % tile] = b[(first + k / tile) * n + blockIdx.x * tile + k % tile];
         }
         __syncthreads();
         for (int k = 0; k < 16; ++k) {
-            number left[4], right[4];
-            for (int i = 0; i < 4; ++i) left[i] = tile_a[k][y * 4 + i];
-            for (int i = 0; i < 4; ++i) right[i] = tile_b[k][x + 16 * i];
-            for (int i = 0; i < 4; ++i)
-                for (int j = 0; j < 4; ++j) sum[i][j] += left[i] * right[j];
+            number left[side], right[side];
+            for (int i = 0; i < side; ++i) left[i] = tile_a[k][y * side + i];
+            for (int i = 0; i < side; ++i) right[i] = tile_b[k][x + 16 * i];
+            for (int i = 0; i < side; ++i)
+                for (int j = 0; j < side; ++j) sum[i][j] += left[i] * right[j];
         }
         __syncthreads();
     }
-    for (int i = 0; i < 4; ++i)
-        for (int j = 0; j < 4; ++j)
-            c[(blockIdx.y * 64 + y * 4 + i) * n + blockIdx.x * 64 + x + 16 * j] = sum[i][j];
+    for (int i = 0; i < side; ++i)
+        for (int j = 0; j < side; ++j)
+            c[(blockIdx.y * tile + y * side + i) * n + blockIdx.x * tile + x + 16 * j] = sum[i][j];
 }
 
 extern "C" __global__ void matmul_registers(const float* a, const float* b, float* c, int n)
 {
-    product(a, b, c, n);
+    product<float, 8>(a, b, c, n);
 }
 
 extern "C" __global__ void dgemm_registers(const double* a, const double* b, double* c, int n)
 {
-    product(a, b, c, n);
+    product<double, 4>(a, b, c, n);
 }
 
 extern "C" __global__ void dgemm_tiled(const double* a, const double* b, double* c, int n)

@@ -136,7 +136,7 @@ PAIRS = (
     Pair(
         "FP32 product without register tiles", "matmul_tiled_32", "register_tiling",
         "matmul_registers", _launch([64, 64], [32, 32], _3=2048),
-        {"grid": [32, 32], "block": [256]}, asked=False,
+        {"grid": [16, 16], "block": [256]}, asked=False,
     ),
     Pair(
         "FP64 product without register tiles", "dgemm_tiled", "register_tiling",

@@ -57,7 +57,9 @@ def test_the_textbook_advice_comes_first_and_keeps_its_promise(
     assert found.promised[1] < found.before[1]
 
 
-@pytest.mark.parametrize("gpu", ["tesla-v100", "a100-sxm4-40gb", "h100-sxm5", "rtx-4090"])
+@pytest.mark.parametrize(
+    "gpu", ["tesla-v100", "a100-sxm4-40gb", "h100-sxm5", "rtx-4090", "rtx-3090"]
+)
 @pytest.mark.parametrize(
     "name",
     [
@@ -73,7 +75,8 @@ def test_what_an_expert_would_change_comes_first_and_saves_no_more_than_is_told(
     found = judge(services, pair(name), gpu)
     assert found.first == found.pair.code
     assert found.promise == "at_most"
-    assert found.holds
+    assert found.off is not None
+    assert max(found.off) <= 0.0
     assert found.after[1] < found.before[1]
 
 
@@ -179,8 +182,8 @@ def test_the_other_changed_kernels_compute_the_same() -> None:
     assert (rows == columns).all()
     few, many = (outputs("grid_stride", (each,), (32,), [500, 500], 500) for each in (1, 5))
     assert (few == many).all()
-    wide = outputs("matmul_registers", (1, 1), (256,), [4096, 4096, 4096], 64)
-    assert (outputs("matmul_tiled_32", (2, 2), (32, 32), [4096, 4096, 4096], 64) == wide).all()
+    wide = outputs("matmul_registers", (1, 1), (256,), [16384, 16384, 16384], 128)
+    assert (outputs("matmul_tiled_32", (4, 4), (32, 32), [16384, 16384, 16384], 128) == wide).all()
     divided = outputs("flip_divided", (4,), (250,), [1000, 1000], 1000)
     assert (divided == outputs("flip_constant", (4,), (250,), [1000, 1000])).all()
 
@@ -268,7 +271,7 @@ def test_outcomes_keep_to_the_power_limit(services: Services) -> None:
         ("matmul_tiled", pair("naive matmul").launch, "reread_tiles"),
         (
             "matmul_registers",
-            {**pair("naive matmul").launch, "grid": [16, 16], "block": [256]},
+            {**pair("naive matmul").launch, "grid": [8, 8], "block": [256]},
             "register_tiling",
         ),
         ("reduce_sequential", pair("divergent reduction").launch, "register_tiling"),

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.gpus.sections import PeakName
+from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.schemas.tables import SchemaFile, fields_of, hash_of, text_of
 
 Floats = NDArray[np.float64]
@@ -60,6 +61,8 @@ class Board(NamedTuple):
     tdp_watts: float
     tensor: dict[int, float]
     """FLOP/s of dense products by bits of their operands (16, 8, 4)."""
+    l2_bandwidth: float
+    """Bytes a second: a sector a clock and SM, at the clock predictions use."""
 
 
 _PEAKS: dict[int, tuple[PeakName, ...]] = {
@@ -79,7 +82,10 @@ def board_of(gpu: GpuProfile) -> Board:
         rates[bits] = max(rate, rates.get(2 * bits, 0.0))
     if not rates[16]:
         rates = {bits: max(rate, gpu.peak("fp32")) for bits, rate in rates.items()}
-    return Board(gpu.bandwidth_bytes_per_second, gpu.sm_count, gpu.l2_bytes, gpu.tdp_watts, rates)
+    l2 = SECTOR_BYTES * gpu.sm_count * gpu.core_mhz * 1e6
+    return Board(
+        gpu.bandwidth_bytes_per_second, gpu.sm_count, gpu.l2_bytes, gpu.tdp_watts, rates, l2
+    )
 
 
 class Quantities(NamedTuple):
@@ -310,6 +316,13 @@ def roofline_seconds(found: Quantities, math_bits: Floats, board: Board) -> tupl
         np.where(math_bits >= 8, board.tensor[8], board.tensor[4]),
     )
     return found.flops / rate, found.bytes / board.bandwidth
+
+
+def cached_seconds(moved_bytes: Floats, compute: Floats, board: Board) -> Floats:
+    """Seconds ``[n]`` of arithmetic, then all bytes through L2, then from memory what half of L2
+    does not hold: calls repeat, and what one reads another wrote."""
+    beyond = np.maximum(moved_bytes - board.l2_bytes / 2, 0.0)
+    return compute + moved_bytes / board.l2_bandwidth + beyond / board.bandwidth
 
 
 def features(operator: str, call: Columns, board: Board) -> tuple[NDArray[np.float32], Quantities]:

@@ -32,6 +32,7 @@ from wattcast.features.operators import (
     Floats,
     Quantities,
     board_of,
+    cached_seconds,
     features,
     operator_schema,
     roofline_seconds,
@@ -121,6 +122,9 @@ class Fitted(CardPart):
     low: float = Field(le=0)
     high: float = Field(ge=0)
     coverage: float = Field(ge=0, le=1)
+    cached_share: float = Field(default=0.0, ge=0, le=1)
+    """Of times: how far what trees are set against lies, in logarithms, from the roofline to what
+    operands in L2 take (``log_base``)."""
     scores: tuple[OperatorScores, ...]
 
 
@@ -284,19 +288,25 @@ def corners(
     return Corners(found, weights[step, of], of, np.asarray(within.all(axis=0)))
 
 
-def _log_base(vectors: NDArray[np.float32]) -> Floats:
-    """Logarithm of what times are set against, of vectors of the schema."""
-    at = FEATURE_NAMES.index("roofline_seconds")
-    roofline = np.exp2(vectors[:, at].astype(np.float64)) * 1e-6
-    return np.asarray(np.log(roofline + LAUNCH_SECONDS), dtype=np.float64)
+def log_base(
+    roofline: Floats, moved_bytes: Floats, compute: Floats, board: Board, cached_share: float
+) -> Floats:
+    """Logarithm of what times are set against, ``[n]``: launch and roofline or, for boards nobody
+    measured, nearer to what a call takes whose operands lie in L2. How much of the bandwidth of
+    memory L2 brings differs sixfold between boards, more than trees carry over."""
+    base = np.log(roofline + LAUNCH_SECONDS)
+    if cached_share:
+        cached = np.log(cached_seconds(moved_bytes, compute, board) + LAUNCH_SECONDS)
+        base += cached_share * (cached - base)
+    return np.asarray(base, dtype=np.float64)
 
 
 def _rising(
     operator: str, trees: Trees, near: NDArray[np.float32], of: NDArray[np.intp],
-    below: NDArray[np.float32],
+    below: NDArray[np.float32], bases: tuple[Floats, Floats],
 ) -> Floats:  # fmt: skip
     """Logarithms of the seconds of neighbours, none less than those of the values below them."""
-    told, base = trees.score(near) + _log_base(near), _log_base(below)
+    told, base = trees.score(near) + bases[0], bases[1]
     if operator in REGULAR:
         able = base > told[of] + np.log(LEAST_SHARE)
         of, below, base = of[able], below[able], base[able]
@@ -373,17 +383,21 @@ class OperatorModel:
         vectors, near, below = (found[a:b] for a, b in pairwise(ends))
         size = len(vectors)
         exact = Quantities(*(part[..., :size] for part in whole))
-        compute, memory = roofline_seconds(exact, call["math_bits"], board)
-        roofline = np.maximum(compute, memory)
+        computes, memories = roofline_seconds(whole, every["math_bits"], board)
+        rooflines = np.maximum(computes, memories)
+        share = trees.fitted.cached_share
+        base = log_base(rooflines, whole.bytes, computes, board, share)
+        compute, memory, roofline = (one[:size] for one in (computes, memories, rooflines))
 
         def mean(scores: Floats, near: Corners) -> Floats:
             weighted = near.weights * scores
             return np.asarray(np.bincount(near.of, weighted, minlength=size), dtype=np.float64)
 
         if self._by_roofline(operator):  # what the roofline knows, at the call itself
-            time = mean(trees.score(near), around) + np.log(roofline + LAUNCH_SECONDS)
+            time = mean(trees.score(near), around) + base[:size]
         else:
-            time = mean(_rising(operator, trees, near, of, below), around)
+            bases = base[size : ends[2]], base[ends[2] :]
+            time = mean(_rising(operator, trees, near, of, below, bases), around)
         least = np.maximum(compute, np.maximum(exact.bytes - board.l2_bytes, 0) / board.bandwidth)
         seconds = np.maximum(np.exp(time), least)
         # Trees of power tell the logarithm of the share of the limit.

@@ -21,6 +21,7 @@ import numpy as np
 from studies import parser_of
 from studies.fitting.operators import (
     BOARDS,
+    FEW_GROUPS,
     FILES,
     FRAMEWORKS,
     Kept,
@@ -109,8 +110,10 @@ SAMPLE_TREES = 80
 
 
 def left_out(folder: Path, boards: Sequence[str]) -> Iterator[Line]:
-    """Errors on operators that no row was learnt of, and on the kernels of another framework."""
+    """Errors on operators that no row was learnt of, on the kernels of another framework, and of
+    the shipped trees of another board of the same compute capability, as if the board had none."""
     for board in boards:
+        yield from lent(folder, board)
         sampled = dict[tuple[str, str], Table]()
         for operator in FILES:
             rows = read_rows(folder, operator, board)
@@ -133,6 +136,24 @@ def left_out(folder: Path, boards: Sequence[str]) -> Iterator[Line]:
                     name = FRAMEWORKS[int(table.rows.call["framework"][0])]
                     rest = [each for each in own if each is not table]
                     yield from _apart(board, f"{operator} of {name}", rest, [table], {"framework"})
+
+
+def lent(folder: Path, board: str) -> Iterator[Line]:
+    """Errors of what answers for a board of a measured compute capability that nobody measured."""
+    models = Operators()
+    for operator in FILES:
+        rows, model = read_rows(folder, operator, board), models.near(load_gpu(board), operator)
+        if rows is None or model is None or model.card.operators[operator].time.groups < FEW_GROUPS:
+            continue  # trees of few groups have learnt from rows of all boards
+        at = np.random.default_rng(SEED).permutation(len(rows))[: 2 * SAMPLE_ROWS]
+        table = table_of(rows.taken(np.sort(at)))
+        told = model.predict(operator, table.rows.call, table.board).seconds
+        errors = [
+            percent(each, table.rows.seconds).mean()
+            for each in (told, float(np.median(table.rows.seconds)), table.roofline)
+        ]
+        yield (board, f"{operator}, by {model.card.gpu}", "time", "",
+               f"{len(told):,}", *(f"{error:.0f}" for error in errors))  # fmt: skip
 
 
 def _apart(

@@ -31,7 +31,7 @@ from wattcast.models.explain import (
     stability,
 )
 from wattcast.models.explain_time import meaning_of
-from wattcast.models.operators import LAUNCH_SECONDS, Trees
+from wattcast.models.operators import Trees
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.time.bottleneck import resource_shares
@@ -335,7 +335,7 @@ def _of_operator(
     scale = model.limit_watts(board)  # what the exponential of the trees' answer is multiplied by
     if target == "time":
         reference = messages.TimeModelReference(family="operator")
-        scale = figures.roofline_seconds + LAUNCH_SECONDS
+        scale = amount / float(np.exp(around.weights @ trees.score(near)))
     told = _Subject(answer, target, reference, amount, about)
     if method == "shap":
         base_log, parts_log = trees.shap(near)

@@ -42,7 +42,6 @@ from wattcast.models.cards import SchemaReference, Source, sha256_of
 from wattcast.models.operators import (
     AXES,
     GROWS,
-    LAUNCH_SECONDS,
     POOLED,
     Fitted,
     OperatorCard,
@@ -52,6 +51,7 @@ from wattcast.models.operators import (
     OperatorTraining,
     Quantity,
     Sustained,
+    log_base,
 )
 from wattcast.models.store import Artifact
 from wattcast.training.families import SEED, library_versions
@@ -236,29 +236,28 @@ class Table:
         """Seconds at peak rates."""
         return np.maximum(*self.roofs)
 
-    @property
-    def offset(self) -> Floats:
+    def offset(self, cached_share: float = 0.0) -> Floats:
         """Logarithm of what times are set against."""
-        return np.log(self.roofline + LAUNCH_SECONDS)
+        return log_base(self.roofline, self.bytes, self.roofs[0], self.board, cached_share)
 
     def measured(self, quantity: Quantity) -> Floats:
         """Seconds or watts as measured."""
         return self.rows.seconds if quantity == "time" else self.rows.watts
 
-    def target(self, quantity: Quantity) -> Floats:
+    def target(self, quantity: Quantity, cached_share: float = 0.0) -> Floats:
         """What trees are fitted to: logarithms."""
         if quantity == "time":
-            return np.log(_rising(self.rows)) - self.offset
+            return np.log(_rising(self.rows)) - self.offset(cached_share)
         return np.log(self.rows.watts / self.rows.limit_watts)
 
     def target_of(self, quantity: Quantity, at: NDArray[np.intp]) -> Floats:
         """Targets of some rows."""
         return self.target(quantity)[at]
 
-    def told(self, quantity: Quantity, scores: Floats) -> Floats:
+    def told(self, quantity: Quantity, scores: Floats, cached_share: float = 0.0) -> Floats:
         """Seconds or watts of what trees tell."""
         if quantity == "time":
-            return np.exp(scores + self.offset)
+            return np.exp(scores + self.offset(cached_share))
         return np.minimum(np.exp(scores), 1.0) * self.rows.limit_watts
 
 
@@ -728,50 +727,108 @@ def fit_board(
 
 # --- boards nobody measured --------------------------------------------------------------------
 
-POOLED_ROWS = 6_000
+POOLED_ROWS = 3_000
 """Rows of each board that the pooled model learns an operator from, drawn by chance."""
-POOLED_TREES = 160
+POOLED_TREES = 120
 
 BOARD_FEATURES = ("tensor_flops_per_second", "bandwidth", "sm_count", "l2_bytes", "tdp_watts")
 """Six boards do not tell what these do beyond the ratios that other features are made of."""
 
 
+@dataclass(frozen=True)
+class _Boards:
+    """Rows of boards that trees for any board are fitted to, and the times they learn (the rising
+    ones of all rows)."""
+
+    tables: Sequence[Table]
+    rising: Sequence[Floats]
+    quantity: Quantity
+
+    @classmethod
+    def drawn(cls, tables: Sequence[Table], quantity: Quantity) -> _Boards:
+        """``POOLED_ROWS`` of each board that has 200, by chance."""
+        chance, found, times = np.random.default_rng(SEED), list[Table](), list[Floats]()
+        for table in tables:
+            able = np.flatnonzero(np.isfinite(table.measured(quantity)))
+            if len(able) >= 200:
+                at = np.sort(chance.choice(able, min(POOLED_ROWS, len(able)), replace=False))
+                found.append(table_of(table.rows.taken(at)))
+                times.append(_rising(table.rows)[at] if quantity == "time" else np.empty(0))
+        return cls(found, times, quantity)
+
+    def thinned(self) -> _Boards:
+        """About ``CHOICE_ROWS`` of each."""
+        steps = [max(len(table.rows) // CHOICE_ROWS, 1) for table in self.tables]
+        tables = [table_of(table.rows.taken(np.arange(0, len(table.rows), step)))
+                  for table, step in zip(self.tables, steps, strict=True)]  # fmt: skip
+        times = [one[::step] for one, step in zip(self.rising, steps, strict=True)]
+        return _Boards(tables, times, self.quantity)
+
+    def trees(
+        self, of: Sequence[int], share: float, count: int = POOLED_TREES
+    ) -> tuple[Any, list[int]]:
+        """A booster of some of the boards, and the columns it takes. Times by the size of relative
+        errors as well: what another board's framework does is off by factors."""
+        x = np.concatenate([self.tables[n].vectors for n in of])
+        y = np.concatenate([
+            _idling_alike(self.tables[n]) if self.quantity == "power"
+            else np.log(self.rising[n]) - self.tables[n].offset(share) for n in of
+        ])  # fmt: skip
+        used = [at for at in inputs_of(x) if FEATURE_NAMES[at] not in BOARD_FEATURES]
+        return fit(x[:, used], y, "power", count), used
+
+    def left_out(
+        self, number: int, of: Sequence[int], share: float, count: int = POOLED_TREES
+    ) -> Floats:
+        """Seconds or watts of the rows of one board by trees of others."""
+        table = self.tables[number]
+        booster, used = self.trees(of, share, count)
+        return table.told(self.quantity, predicted(booster, table.vectors[:, used]), share)
+
+    def share(self, of: Sequence[int]) -> float:
+        """Which of ``CACHED_SHARES`` errs least on each of some boards left out of them."""
+        if self.quantity == "power":
+            return 0.0
+
+        def error(share: float) -> float:
+            found = []
+            for number in of:
+                told = self.left_out(number, [n for n in of if n != number], share, CHOICE_TREES)
+                found.append(percent(told, self.tables[number].rows.seconds).mean())
+            return float(np.mean(found))
+
+        return min(CACHED_SHARES, key=error)
+
+
+CACHED_SHARES = (0.0, 0.5, 1.0)
+CHOICE_ROWS, CHOICE_TREES = 600, 40
+"""Rows of a board and trees by which the share is chosen."""
+
+
 def pooled_fit(tables: Sequence[Table], kept: Kept | None = None) -> Fit:
-    """Trees of one operator for any board, scored on each board left out in turn."""
-    chance = np.random.default_rng(SEED)
-    drop = [FEATURE_NAMES.index(name) for name in BOARD_FEATURES]
+    """Trees of one operator for any board, scored on each board left out in turn; what times are
+    set against is chosen without the board, too."""
     boosters: dict[str, tuple[Any, int]] = {}
     operator = tables[0].rows.operator
 
     def part(quantity: Quantity) -> Fitted | None:
         if kept is not None and (stays := kept.part(operator, quantity)) is not None:
             return stays
-        vectors, targets, board, picked = [], [], [], []
-        for number, table in enumerate(tables):
-            able = np.flatnonzero(np.isfinite(table.measured(quantity)))
-            if len(able) < 200:
-                continue
-            at = np.sort(chance.choice(able, min(POOLED_ROWS, len(able)), replace=False))
-            vectors.append(table.vectors[at])
-            targets.append(_idling_alike(table, at) if quantity == "power"
-                           else table.target_of(quantity, at))  # fmt: skip
-            board.append(np.full(len(at), number))
-            picked.append(at)
-        if len(vectors) < 2:
+        boards = _Boards.drawn(tables, quantity)
+        choice = boards.thinned()
+        every = range(len(boards.tables))
+        if len(every) < 2:
             return None
-        x, y, of = np.concatenate(vectors), np.concatenate(targets), np.concatenate(board)
-        used = [at for at in inputs_of(x) if at not in drop]
         scores, residuals = [], []
-        for number, at in zip(dict.fromkeys(of.tolist()), picked, strict=True):
-            out, table = of == number, tables[number]
-            booster = fit(x[~out][:, used], y[~out], quantity, POOLED_TREES)
-            full = np.zeros(len(table.rows))
-            full[at] = predicted(booster, x[out][:, used])
-            told = table.told(quantity, full)[at]
-            score = scores_of(table, quantity, "shape_group", at, told)
+        for number, table in enumerate(boards.tables):
+            of = [n for n in every if n != number]
+            told = boards.left_out(number, of, choice.share(of))
+            score = scores_of(table, quantity, "shape_group", np.arange(len(told)), told)
             scores.append(score.model_copy(update={"protocol": "board", "folds": 1}))
-            residuals.append(np.log(table.measured(quantity)[at] / told))
-        booster = slim(fit(x[:, used], y, quantity, POOLED_TREES))
+            residuals.append(np.log(table.measured(quantity) / told))
+        share = choice.share(every)
+        booster, used = boards.trees(every, share)
+        booster = slim(booster)
         name = f"{operator}_{quantity}"
         boosters[name] = booster, len(used)
         low, high, held = _board_widths(residuals)
@@ -779,11 +836,12 @@ def pooled_fit(tables: Sequence[Table], kept: Kept | None = None) -> Fit:
             file=name,
             inputs=tuple(FEATURE_NAMES[at] for at in used),
             trees=booster.num_boosted_rounds(),
-            rows=len(y),
+            rows=sum(len(table.rows) for table in boards.tables),
             groups=len(scores),
             low=round(low, 4),
             high=round(high, 4),
             coverage=round(held, 3),
+            cached_share=share,
             scores=tuple(scores),
         )
 
@@ -806,12 +864,12 @@ def pooled_fit(tables: Sequence[Table], kept: Kept | None = None) -> Fit:
     return Fit(facts, boosters)
 
 
-def _idling_alike(table: Table, at: NDArray[np.intp]) -> Floats:
+def _idling_alike(table: Table) -> Floats:
     """Logarithms of the share of the limit that a board would draw whose idle watts are
     ``POOLED_IDLE`` of it and whose share above idle is the same."""
     rows = table.rows
     idle = float(np.nanpercentile(rows.watts, 0.5)) / rows.limit_watts
-    share = np.clip((rows.watts[at] / rows.limit_watts - idle) / (1.0 - idle), 0.0, 1.0)
+    share = np.clip((rows.watts / rows.limit_watts - idle) / (1.0 - idle), 0.0, 1.0)
     return np.asarray(np.log(POOLED_IDLE + (1.0 - POOLED_IDLE) * share))
 
 

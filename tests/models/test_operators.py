@@ -15,6 +15,7 @@ from wattcast.features.operators import (
     FEATURE_NAMES,
     attended,
     board_of,
+    cached_seconds,
     expert_load,
     features,
     operator_schema,
@@ -69,6 +70,15 @@ def test_experts_get_every_token_but_no_more(
 def test_an_a100_computes_fp8_at_its_16_bit_rate() -> None:
     board = board_of(load_gpu("a100-sxm4-80gb"))
     assert board.tensor == {16: 312e12, 8: 312e12, 4: 312e12}
+
+
+def test_operands_in_l2_cost_no_bandwidth_of_memory() -> None:
+    board = board_of(load_gpu("l40s"))
+    moved = np.array([1.0, 2.0]) * board.l2_bytes / 2
+    told = cached_seconds(moved, np.zeros(2), board)
+    assert told[0] == pytest.approx(moved[0] / board.l2_bandwidth)
+    assert told[1] == pytest.approx(2 * told[0] + moved[0] / board.bandwidth)
+    assert told[1] < moved[1] / board.bandwidth
 
 
 def test_vectors_are_finite_where_an_operator_has_a_value() -> None:
@@ -132,7 +142,9 @@ def test_nothing_is_above_a_peak_or_falls_with_tokens_and_neighbours_are_near(
 def test_a_board_nobody_measured_is_answered_by_one_of_its_compute_capability() -> None:
     gb200, pooled, b200 = load_gpu("gb200"), OPERATORS.of("pooled"), OPERATORS.of("b200")
     lent = OPERATORS.near(gb200, "gemm", "power")
-    assert lent is not None and pooled is not None and b200 is not None  # noqa: PT018
+    assert lent is not None
+    assert pooled is not None
+    assert b200 is not None
     assert (lent.card.gpu, lent.pooled, lent.basis(True)) == ("b200", True, "uncalibrated")
     assert lent.width("gemm", "time", True) == pooled.width("gemm", "time", True)
     call = columns(rows=8192, columns=8192, depth=8192, batch=1, **BF16)

@@ -43,7 +43,7 @@ class LanguageModelWork(shared.Message):
     kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
     """Of the cache."""
     train: bool = False
-    """One training step in the place of an inference."""
+    """One training step in the place of an inference, whatever `generate` and `kv_dtype` say."""
     overhead_share: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
     """Added to times and energies for what is not in them, as a share."""
 

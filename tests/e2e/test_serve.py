@@ -206,7 +206,7 @@ BUSY: dict[str, tuple[Callable[[], Way], str | None, dict[str, str]]] = {
     ),
     "a retraining": (lambda: retraining, "wattcast.app.jobs", {}),
     "an event stream": (lambda: listening, None, {}),
-    "a compilation": (lambda: compiling, "nvrtc_child.py", {}),
+    "a compilation": (lambda: compiling, "--ready", {}),  # jail.py, which forks for each
 }  # fmt: skip
 """What keeps the service busy: the way to begin it, what the child's command line holds that works
 on it, and settings."""

@@ -112,12 +112,17 @@ class Run(NamedTuple):
     along_x: float = 0.0
     along_y: float = 0.0
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether neighbours along an axis go on where a block ends, give or take a sector."""
+        return any(0.0 < step <= self.length + 1.0 for step in self[1:])
+
     def of(self, blocks: float, grid: Dim3) -> float:
         """Sectors side by side that so many neighbouring blocks touch."""
         length = self.length
         across = min(blocks, grid[0])
         for step, count in ((self.along_x, across), (self.along_y, blocks / across)):
-            if 0.0 < step <= length:
+            if 0.0 < step <= length + 1.0:
                 length += step * (count - 1.0)
         return length
 

@@ -138,7 +138,9 @@ def measure_sharing(
     for listed in partly:
         at = np.minimum(np.searchsorted(listed.sectors, units), listed.sectors.size - 1)
         weights[listed.sectors[at] == units] = listed.factor
-    dense, span = _stretch(everything, count, float(weights.mean()))
+    # Neighbours that go on where a block ends leave no gaps as parts of records do.
+    records = not measure_run(everything, pairs, each_sectors).goes_on
+    dense, span = _stretch(everything, count, float(weights.mean()), records)
     span = max(span, beyond)
     line = units >> SECTORS_PER_LINE_SHIFT
     starts = np.flatnonzero(changes(line))
@@ -152,7 +154,7 @@ def measure_sharing(
     )  # fmt: skip
 
 
-def _stretch(keys: Integers, count: int, factor: float) -> tuple[float, float]:
+def _stretch(keys: Integers, count: int, factor: float, records: bool) -> tuple[float, float]:
     """Sectors between the first and the last that anyone touches: as far as blocks fill theirs, and
     all.
 
@@ -167,7 +169,7 @@ def _stretch(keys: Integers, count: int, factor: float) -> tuple[float, float]:
     reach = sectors[high] - sectors[low] + 1
     dense = min(1.0, factor * float((high - low + 1).sum() / reach.sum()))
     span = float(sectors[high].max() - sectors[low].min() + 1)
-    return dense * span, span * _of_records(keys[: ends[-1]], count)
+    return dense * span, span * (_of_records(keys[: ends[-1]], count) if records else 1.0)
 
 
 def _of_records(keys: Integers, slots: int) -> float:
@@ -268,12 +270,16 @@ def measure_run(keys: Integers, pairs: Pairs, each: float) -> Run:
 
     both = (found.units > 0) & (found.units > 0)[:, None]
     steps = [0.0, 0.0]
-    for axis, related in enumerate((pairs.beside | pairs.row, pairs.below | pairs.column)):
-        left, right = np.nonzero(related & both)
-        apart = pairs.places[right] - pairs.places[left]
-        along = apart[:, axis] if apart[:, axis].all() else apart[:, 2]
-        moved = np.abs(first[right] - first[left]) / np.maximum(np.abs(along), 1)
-        steps[axis] = float(np.median(moved)) if moved.size else 0.0
+    for axis, *related in ((0, pairs.beside, pairs.row), (1, pairs.below, pairs.column)):
+        for pair in related:  # far ones tell of parts of a sector
+            left, right = np.nonzero(pair & both)
+            apart = pairs.places[right] - pairs.places[left]
+            along = apart[:, axis] if apart[:, axis].all() else apart[:, 2]
+            moved = np.abs(first[right] - first[left]) / np.maximum(np.abs(along), 1)
+            if moved.size:
+                steps[axis] = float(np.median(moved))
+            if steps[axis] >= 1.0:
+                break
     return Run(float(length * max(1.0, more)), *steps)
 
 

@@ -89,6 +89,14 @@ def test_a_cold_l2_holds_half_its_size_of_what_is_stored_when_the_launch_ends() 
     assert found.dram_write_sectors == pytest.approx(8e6 - 3 * 2**20 / 32)
 
 
+def test_what_was_stored_long_before_a_cold_launch_ends_is_written() -> None:
+    """One sector of a hundred: of two and a half sizes of L2 that pass last, those stored."""
+    streams = [stream_without_reuse(name, *each, 0.0, BLOCKS)
+               for name, each in (("in", (9.9e6, 0.0)), ("out", (0.0, 1e5)))]  # fmt: skip
+    found = levels(*streams, l2="cold")
+    assert found.dram_write_sectors == pytest.approx(1e5 - 0.01 * 2.5 * 6 * 2**20 / 32)
+
+
 def test_atomics_go_to_l2_and_back_once() -> None:
     found = levels(stream_without_reuse("all", 0.0, 0.0, 8e6, BLOCKS))
     assert found == MemoryLevels(8e6, 8e6, 8e6, 8e6 * 32)

@@ -177,3 +177,19 @@ def test_a_transposition_writes_pieces_of_a_tile(mode: Any, entry: str, partial:
     found = analyse(module, entry, launch, GPU, analysis=mode)
     assert found.extras.pieces == pytest.approx(0.5 / 4, rel=0.1)
     assert found.extras.partial_stores == partial * found.activity.global_store_sectors
+
+
+def test_blocks_that_go_on_where_others_end_write_all_of_a_buffer() -> None:
+    """Rows of 100,000 numbers, each by 512 blocks of 64 that take three or four turns: whoever
+    meets few of them must not take their runs for parts of records with gaps in between."""
+    body = """
+    mov.u32 %r6, %ctaid.y; mul.lo.u32 %r6, %r6, 100000;
+    LOOP: setp.ge.u32 %p1, %r5, 100000; @%p1 bra DONE;
+    add.u32 %r7, %r6, %r5; mul.wide.u32 %rd4, %r7, 4; add.u64 %rd5, %rd1, %rd4;
+    st.global.u32 [%rd5], %r5; add.u32 %r5, %r5, 32768; bra LOOP;
+    DONE: ret;
+    """
+    hints = {"0": PointerHint(10_000_000), "1": 0}
+    launch = Launch.of((512, 100), 64, 0, dict(hints))
+    found = analyse(read_module(kernel(body)), "k", launch, GPU, analysis="executed").activity
+    assert found.footprint_bytes == pytest.approx(4e7, rel=0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 
 import wattcast
 from tests.app.conftest import Run, settings_at
+from tests.app.test_agents import EVIL, Agent
 from tests.app.test_problems import problem
+from tests.fixtures import hostile_ptx
 from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features import assembled
@@ -51,6 +54,11 @@ def heavier(vector_add: str) -> str:
     """The demonstration's kernel with a second store, beside its first."""
     assert STORE in vector_add
     return vector_add.replace(STORE, f"{STORE}\n\tst.global.f32 \t[%rd10+16777216], %f3;")
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Agent:
+    return Agent(tmp_path_factory.mktemp("home"))
 
 
 def judged(services: Services, reference: str, candidate: str, /, **more: Any) -> JudgeAnswer:
@@ -222,6 +230,47 @@ def test_over_http(client: httpx.Client, vector_add: str, heavier: str) -> None:
     sides["candidate"] = {"ptx": endless(LOOPS["without a way out"])}
     spin = {**sides, "launch": {"grid": [64], "block": [64]}, "gpu": "v100"}
     assert "candidate" in problem(client.post("/judge", json=spin), 422, "analysis")["detail"]
+
+
+HOSTILE = {
+    **{f"a loop {name}": endless(loop) for name, loop in LOOPS.items()},
+    "nested loops": hostile_ptx.SHAPES["nested_loops"](40),
+    "giant": "." * (1 << 21),
+    "escape codes in a name": endless("\tmov.u32 %r1, 1;").replace("spin", EVIL),
+    "escape codes in an opcode": endless(f"\t{EVIL}.u32 %r1, 1;"),
+    "escape codes where text ends": endless("\tmov.u32 %r1, 1;") + EVIL,
+}
+SPIN = {"gpu": "v100", "launch": {"grid": [1 << 20], "block": [1024]}, "analysis_seconds": 2}
+
+
+@pytest.mark.parametrize("face", ["http", "mcp", "command"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_candidate_gets_an_error_in_bounds(
+    face: str, name: str, client: httpx.Client, agent: Agent, run: Run, tmp_path: Path,
+    vector_add: str,
+) -> None:  # fmt: skip
+    """By each way in: one line that names the side, no escape code of its text, never a verdict."""
+    began, ptx = time.process_time(), HOSTILE[name]
+    if face == "http":
+        sides = {"reference": {"ptx": vector_add}, "candidate": {"ptx": ptx}}
+        answer = client.post("/judge", json={**sides, **SPIN})
+        assert answer.status_code in (413, 422, 503), answer.text
+        told = answer.json()["detail"]
+    elif face == "mcp":
+        answered = agent("judge", reference={"ptx": vector_add}, candidate={"ptx": ptx}, **SPIN)
+        assert answered.failed
+        told = str(answered)
+    else:
+        for file, text in (("a.ptx", vector_add), ("b.ptx", ptx)):
+            (tmp_path / file).write_text(text)
+        files = str(tmp_path / "a.ptx"), str(tmp_path / "b.ptx")
+        words = ("--gpu", "v100", "--grid", str(1 << 20), "--block", "1024")
+        out, told = run("judge", *files, *words, "--analysis-seconds", "2", status=None)
+        assert not out
+    assert "candidate" in told or "limit" in told
+    assert len(told) < 2000
+    assert not {"\x1b", "\x07", "\u202e"} & set(told)
+    assert time.process_time() - began < 20
 
 
 def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str, heavier: str) -> None:

@@ -24,9 +24,8 @@ from wattcast.features.loops import natural_loops
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Function
 from wattcast.models.clocks import ClockPair
-from wattcast.models.intervals import Z90
 from wattcast.models.speed import NAMES, unit_cycles, unit_seconds
-from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
 from wattcast.models.time.beside import beside
 from wattcast.models.time.calibration import least_seconds
 from wattcast.predictor import Predictor, parts, reports
@@ -276,10 +275,18 @@ def markdown(
 # Is a candidate better than a reference? Ratios of time and energy, how sure they are, and why.
 #
 # Both sides are predicted by the same models. What those are wrong about two variants of one kernel
-# largely cancels in the ratio: its spread (``judge.toml``) is calibrated on pairs of public tuning
-# spaces (``python -m studies judge``), and is far narrower than the interval of either side.
+# largely cancels in the ratio, the more the less they differ in what takes their time: its spread
+# (``judge.toml``) grows with that, and is calibrated on pairs of public tuning spaces (``python -m
+# studies judge``). ln(measured ratio) follows Student's distribution with two degrees of freedom
+# around ln(predicted ratio): how far pairs spread differs from kernel to kernel, and a mixture of
+# many widths has tails as heavy.
 
 LEVEL = 0.9
+HALF = LEVEL * math.sqrt(2 / (1 - LEVEL**2))
+"""Half of its interval at that level, in scales."""
+
+NOISE = 0.003
+"""Scale of two measurements of the same code, in logarithms (``python -m studies judge``)."""
 
 LEAST_CHANGE = 0.02
 """Share of the reference's time, or of what it writes, below which a change is none: rounding to
@@ -287,14 +294,16 @@ sectors and blocks. A judgement."""
 
 
 class Spread(NamedTuple):
-    """Of ln(measured / predicted) ratios: scale of a logistic distribution (``judge.toml``)."""
+    """Scale of ln(measured / predicted) ratios: over how far apart two sides lie in what takes
+    their time, and over the predicted logarithm (``judge.toml``)."""
 
-    floor: float
+    mix: float
     slope: float
 
-    def scale(self, log_ratio: float, beyond: float = 0.0) -> float:
-        """At a predicted ratio, with ``beyond`` more on one side, a standard deviation."""
-        return math.hypot(self.floor, self.slope * log_ratio, beyond * math.sqrt(3) / math.pi)
+    def scale(self, log_ratio: float, apart: float, beyond: float = 0.0) -> float:
+        """At a predicted ratio of sides so far ``apart``; ``beyond``: half an interval, in
+        logarithms, that one side has more."""
+        return math.hypot(NOISE, self.mix * apart, self.slope * log_ratio, beyond / HALF)
 
 
 @cache
@@ -315,8 +324,11 @@ def judge(predictor: Predictor, request: messages.JudgeRequest) -> messages.Judg
         before = _side(predictor, request, request.reference, "reference", gpu)
         after = _side(predictor, request, request.candidate, "candidate", gpu)
     was, now = before.side.measured, after.side.measured
-    time = _ratio("time", was.time.seconds, now.time.seconds, was.time, now.time)
-    energy = _ratio("energy", was.energy.joules, now.energy.joules, was.energy, now.energy)
+    mixes = [_shares(each, gpu) for each in (before, after)]
+    apart = math.dist(*([mix.get(name, 0.0) for name in {**mixes[0], **mixes[1]}] for mix in mixes))
+    time = _ratio("time", was.time.seconds, now.time.seconds, was.time, now.time, apart)
+    joules = was.energy.joules, now.energy.joules
+    energy = _ratio("energy", *joules, was.energy, now.energy, apart)
     reference, candidate = _judged(before), _judged(after)
     flags = list(_flags(before, reference, candidate, gpu))
     kept = request.min_speedup is None or 1 / time.ratio >= request.min_speedup
@@ -367,19 +379,29 @@ def _ends(analysis: KernelAnalysis) -> None:
             )
 
 
-def _ratio(name: str, was: float, now: float, old: Interval, new: Interval) -> messages.Ratio:
+def _shares(code: CodeSide, gpu: GpuProfile) -> dict[str, float]:
+    """Seconds that each resource would need alone over the predicted time, by the default model."""
+    found = code.duration
+    if found.family != DEFAULT:
+        found = get_time_model(DEFAULT).predict(code.analysis, gpu, found.clocks)
+    return {name: part / found.estimate.value for name, part in found.parts.items()}
+
+
+def _ratio(
+    name: str, was: float, now: float, old: Interval, new: Interval, apart: float
+) -> messages.Ratio:
     """What both sides are unsure of alike cancels; what one is unsure of beyond the other stays."""
-    spread, middle = spreads()[name], math.log(now / was)
-    widths = [math.log(each.high / each.low) / (2 * Z90) for each in (old, new)]
-    beyond = math.sqrt(abs(widths[0] ** 2 - widths[1] ** 2))
-    scale = spread.scale(middle, beyond)
-    half = scale * math.log((1 + LEVEL) / (1 - LEVEL))
+    middle = math.log(now / was)
+    halves = [math.log(each.high / each.low) / 2 for each in (old, new)]
+    beyond = math.sqrt(abs(halves[0] ** 2 - halves[1] ** 2))
+    scale = spreads()[name].scale(middle, apart, beyond)
+    below = -middle / scale
     return messages.Ratio(
         ratio=now / was,
-        low=math.exp(middle - half),
-        high=math.exp(middle + half),
+        low=math.exp(middle - HALF * scale),
+        high=math.exp(middle + HALF * scale),
         level=LEVEL,
-        less=1 / (1 + math.exp(min(700.0, middle / scale))),
+        less=0.5 + below / (2 * math.hypot(math.sqrt(2), below)),
     )
 
 

@@ -259,14 +259,16 @@ def revision() -> str:
     return whole.hexdigest()[:16]
 
 
-def ask(predictor: Predictor, space: Space, rows: Sequence[Row], most: int) -> Iterator[Asked]:
-    """The sample of a space; what was answered before by the same revision is taken from the file
-    of answers. Configurations without PTX are left out. Raises DataError."""
+def ask(
+    predictor: Predictor, space: Space, rows: Sequence[Row], most: int, *, kept: bool = False
+) -> Iterator[Asked]:
+    """The sample of a space; what was answered before by the same revision, or by any if ``kept``,
+    is taken from the file of answers. Configurations without PTX are left out. Raises DataError."""
     where = folder()
     seeded, fastest = sample(rows, most)
-    kept = where / f"{space.name}.answers.jsonl"
-    known = dict(_kept(kept))
-    with kept.open("a", encoding="utf-8") as file:
+    answers = where / f"{space.name}.answers.jsonl"
+    known = dict(_kept(answers, kept))
+    with answers.open("a", encoding="utf-8") as file:
         for place in dict.fromkeys((*seeded, *fastest)):
             row = rows[place]
             path = where / space.ptx(row)
@@ -286,10 +288,10 @@ def ask(predictor: Predictor, space: Space, rows: Sequence[Row], most: int) -> I
                 )  # fmt: skip
 
 
-def _kept(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _kept(file: Path, of_any: bool) -> Iterator[tuple[int, dict[str, Any]]]:
     for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         line = json.loads(text)
-        if line["revision"] == revision():
+        if of_any or line["revision"] == revision():
             yield line["place"], line
 
 

@@ -167,7 +167,7 @@ def outcomes(predictor: Predictor, gpu: str, chosen: Iterable[Program]) -> list[
 class Point(NamedTuple):
     """One point of a sweep, the mean of the boards measured: ``limited`` where the clock of most
     fell below the highest of the sweep, because they were at their power limit; ``told_limited``
-    where the answer says so."""
+    where the answer says so; ``shares`` are what each resource would need alone, over all."""
 
     multiply_adds: int
     measured_seconds: float
@@ -176,6 +176,7 @@ class Point(NamedTuple):
     seconds: float
     watts: float
     told_limited: bool
+    shares: Mapping[str, float]
 
 
 def leave_out(predictor: Predictor, gpu: str) -> None:
@@ -236,9 +237,15 @@ def sweep(predictor: Predictor, gpu: str) -> list[Point]:
                 answer["time"]["seconds"],
                 answer["power"]["watts"],
                 any(warning["code"] == "power_limited" for warning in answer["warnings"]),
+                shares_of(answer["time_model"]["parts"], answer["time"]["seconds"]),
             )
         )
     return found
+
+
+def shares_of(parts: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Parts of a predicted time over all of it."""
+    return {name: part / seconds for name, part in parts.items()}
 
 
 def sweep_table(gpu: str, found: Sequence[Point]) -> str:

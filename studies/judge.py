@@ -8,9 +8,12 @@ and where their PTX lies), predicted as users ask. Pairs are all of a space, at 
 each that the whole is ``MOST_PAIRS``; which side is the candidate is drawn. Every figure of a space
 comes from a spread fitted to the other kernels: the three convolutions are one kernel.
 
-ln(measured ratio) is taken to follow a logistic distribution around ln(predicted ratio), whose
-scale is hypot(floor, slope * |ln(predicted ratio)|); both are chosen by likelihood, each kernel
-weighing the same. Energy has no public pairs of variants with code: the sweeps of multiply-adds on
+ln(measured ratio) is taken to follow Student's distribution with two degrees of freedom around
+ln(predicted ratio). Its scale is hypot(noise, mix * d, slope * ln(predicted ratio)): d is how far
+both sides lie apart in the shares of their time that each resource would need alone (Euclidean),
+noise that of configurations whose code is the same. Mix and slope are chosen by likelihood, each
+kernel weighing the same; that it is d, and these tails, was chosen with all spaces in sight.
+Energy has no public pairs of variants with code: the sweeps of multiply-adds on
 A100 and A40 (``studies end-to-end``) stand in, one kernel with more and more work.
 """
 
@@ -18,20 +21,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.stats import t as student
 
 from studies import parser_of
 from studies.card_tables import table
-from studies.counters import SEED, folder, sample, spaces
-from studies.end_to_end import sweep
-from studies.tuning import Forecasts
+from studies.counters import SEED, ask, sample, spaces
+from studies.end_to_end import shares_of, sweep
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError
+from wattcast.features.launch import WARP_SIZE
 from wattcast.predictor import Predictor
 from wattcast.predictor import compare as use_case
 
@@ -44,61 +49,85 @@ BINS = 10
 DIFFERENT = 0.2
 """Pairs that differ by so much have to get the right sign."""
 BOARDS = ("a100-sxm4-40gb", "a40")
-FLOORS = np.geomspace(0.005, 0.4, 45)
-SLOPES = np.arange(0.0, 0.81, 0.02)
+START, BOUNDS = (0.3, 0.05), ((-7.0, 0.0), (-7.0, 0.0))
+"""Mix and slope where a fit starts, and logarithms between which it looks."""
+STUDENT = student(2)
+UNUSED = {
+    "convolution_2080ti": ("PADDING", None),
+    "convolution_titan_rtx": ("use_padding", "block_size_x"),
+}
+"""Parameters that code does not use, where the other is a multiple of 32 (the kernels' sources)."""
 FILE = Path(use_case.__file__).with_name("judge.toml")
 
 
 class Pairs(NamedTuple):
-    """Logarithms of ratios, candidate over reference: ``[n]`` each."""
+    """Logarithms of ratios, candidate over reference, and how far the sides lie ``apart``: ``[n]``
+    each."""
 
     predicted: Floats
     measured: Floats
+    apart: Floats
 
     def together(self, other: Pairs) -> Pairs:
         """Both."""
         return Pairs(*(np.concatenate(each) for each in zip(self, other, strict=True)))
 
 
-class Spread(NamedTuple):
-    """Scale of the logistic distribution around a predicted logarithm."""
+NOWHERE = Pairs(np.zeros(0), np.zeros(0), np.zeros(0))
 
-    floor: float
+
+class Spread(NamedTuple):
+    """As the product's, for many pairs."""
+
+    mix: float
     slope: float
 
-    def scale(self, predicted: Floats) -> Floats:
-        """At predicted logarithms ``[n]``."""
-        return np.asarray(np.hypot(self.floor, self.slope * predicted))
+    def scale(self, pairs: Pairs) -> Floats:
+        """Scales ``[n]``."""
+        told = use_case.NOISE**2 + (self.mix * pairs.apart) ** 2
+        return np.asarray(np.sqrt(told + (self.slope * pairs.predicted) ** 2))
 
-    def less(self, predicted: Floats) -> Floats:
+    def less(self, pairs: Pairs) -> Floats:
         """Probability that the candidate takes less ``[n]``."""
-        return np.asarray(1 / (1 + np.exp(predicted / self.scale(predicted))))
+        return np.asarray(STUDENT.cdf(-pairs.predicted / self.scale(pairs)))
 
 
-def pairs_of(predicted: Floats, measured: Floats, most: int) -> Pairs:
+class Variant(NamedTuple):
+    """Of one configuration: what was predicted and measured, and the shares of its time."""
+
+    predicted: float
+    measured: float
+    shares: Mapping[str, float]
+
+
+def pairs_of(variants: Sequence[Variant], most: int) -> Pairs:
     """Pairs of variants, at most so many, each a candidate or a reference by lot."""
     rng = np.random.default_rng(SEED)
-    one, other = np.triu_indices(predicted.size, 1)
+    one, other = np.triu_indices(len(variants), 1)
     kept = rng.permutation(one.size)[:most]
     turned = rng.random(kept.size) < 0.5
     old = np.where(turned, one[kept], other[kept])
     new = np.where(turned, other[kept], one[kept])
-    return Pairs(np.log(predicted[new] / predicted[old]), np.log(measured[new] / measured[old]))
+    names = sorted({name for each in variants for name in each.shares})
+    shares = np.array([[each.shares.get(name, 0.0) for name in names] for each in variants])
+    logs = np.log([each[:2] for each in variants])
+    predicted, measured = (logs[new] - logs[old]).T
+    return Pairs(predicted, measured, np.linalg.norm(shares[new] - shares[old], axis=1))
 
 
 def fitted(groups: Sequence[Pairs]) -> Spread:
     """The likeliest spread, each group of pairs weighing the same."""
 
-    def likelihood(spread: Spread) -> float:
-        told = 0.0
+    def unlikely(logarithms: Floats) -> float:
+        spread, told = Spread(*np.exp(logarithms).tolist()), 0.0
         for each in groups:
-            scale = spread.scale(each.predicted)
-            off = np.abs(each.measured - each.predicted) / scale
-            told += float(np.mean(-off - np.log(scale) - 2 * np.log1p(np.exp(-off))))
+            scale = spread.scale(each)
+            off = (each.measured - each.predicted) / scale
+            told += float(np.mean(np.log(scale) - STUDENT.logpdf(off)))
         return told
 
-    tried = product(FLOORS.tolist(), SLOPES.tolist())
-    return max((Spread(*each) for each in tried), key=likelihood)
+    found = minimize(unlikely, np.log(START), method="Nelder-Mead", bounds=BOUNDS)
+    return Spread(*np.exp(found.x).tolist())
 
 
 def calibration(probability: Floats, less: NDArray[np.bool_]) -> list[tuple[int, float, float]]:
@@ -127,9 +156,8 @@ def figures(pairs: Pairs, spread: Spread) -> list[str]:
     apart = np.abs(pairs.measured) >= np.log1p(DIFFERENT)
     told = np.abs(pairs.predicted) >= np.log1p(DIFFERENT)
     less = pairs.measured < 0
-    probability = spread.less(pairs.predicted)
-    half = spread.scale(pairs.predicted) * np.log((1 + use_case.LEVEL) / (1 - use_case.LEVEL))
-    held = np.abs(pairs.measured - pairs.predicted) <= half
+    probability = spread.less(pairs)
+    held = np.abs(pairs.measured - pairs.predicted) <= use_case.HALF * spread.scale(pairs)
     off = [(abs(mean - share), number) for number, mean, share in calibration(probability, less)]
     unsure = (probability > SURE[0]) & (probability < SURE[1])
     wrong = ~unsure & ((probability > 0.5) != less)
@@ -165,7 +193,7 @@ def left_out(groups: Mapping[str, Pairs], kernels: Mapping[str, str]) -> str:
         kernel = kernels[name]
         spread = fitted([pair for other, pair in groups.items() if kernels[other] != kernel])
         rows.append([name, *figures(pairs, spread)])
-        bins.append((spread.less(pairs.predicted), pairs.measured < 0))
+        bins.append((spread.less(pairs), pairs.measured < 0))
     probability, less = (np.concatenate(each) for each in zip(*bins, strict=True))
     told = [
         [f"{number:,}", f"{mean:.3f}", f"{share:.3f}", f"{abs(mean - share):.3f}"]
@@ -177,25 +205,37 @@ def left_out(groups: Mapping[str, Pairs], kernels: Mapping[str, str]) -> str:
 
 def times(variants: int) -> tuple[dict[str, Pairs], dict[str, str]]:
     """Pairs of every space with PTX, and the kernel of each. Raises DataError without PTX."""
-    found: dict[str, tuple[Floats, Floats]] = {}
-    kernels = {}
+    found: dict[str, list[Variant]] = {}
+    predictor = Predictor(Settings())
     for name, space in spaces().items():
         rows = space.rows()
-        made = Forecasts(space, rows, None, kept=True)
-        places = [
-            place
-            for place in sample(rows, len(rows))[0]
-            if (folder() / space.ptx(rows[place])).is_file()
-        ][:variants]
-        told = [(made.seconds(place), float(rows[place]["time_seconds"])) for place in places]
-        both = [(one, other) for one, other in told if one is not None]
-        if len(both) > 1:
-            predicted, measured = np.array(both).T
-            found[name], kernels[name] = (predicted, measured), space.kernel
+        seeded = set(sample(rows, variants)[0])
+        told = [
+            Variant(one.seconds, one.measured_seconds, shares_of(one.parts, one.seconds))
+            for one in ask(predictor, space, rows, variants, kept=True)
+            if one.place in seeded
+        ]
+        if len(told) > 1:
+            found[name] = told
     if not found:
         raise DataError("no PTX of any space")
     most = MOST_PAIRS // len(found)
-    return {name: pairs_of(*each, most) for name, each in found.items()}, kernels
+    pairs = {name: pairs_of(each, most) for name, each in found.items()}
+    return pairs, {name: spaces()[name].kernel for name in found}
+
+
+def noise() -> float:
+    """Scale of ln(ratio) of configurations whose code is the same: where a parameter is not used.
+    It is told by the interval that holds as many as a verdict's. Raises DataError without data."""
+    apart: list[float] = []
+    for name, (unused, where) in UNUSED.items():
+        same: dict[tuple[str, ...], list[float]] = {}
+        for row in spaces()[name].rows():
+            if where is None or int(row[where]) % WARP_SIZE == 0:
+                key = tuple(row[each] for each in spaces()[name].tunables if each != unused)
+                same.setdefault(key, []).append(float(np.log(float(row["time_seconds"]))))
+        apart += [abs(each[0] - each[1]) for each in same.values() if len(each) == 2]
+    return float(np.quantile(apart, use_case.LEVEL)) / use_case.HALF
 
 
 def energies() -> tuple[dict[str, Pairs], dict[str, Pairs]]:
@@ -204,12 +244,15 @@ def energies() -> tuple[dict[str, Pairs], dict[str, Pairs]]:
     joules, watts = {}, {}
     for gpu in BOARDS:
         points = sweep(predictor, gpu)
-        told = np.array(
-            [(p.seconds, p.watts, p.measured_seconds, p.measured_watts) for p in points]
+        power = [Variant(p.watts, p.measured_watts, p.shares) for p in points]
+        joules[gpu] = pairs_of(
+            [
+                Variant(p.seconds * p.watts, p.measured_seconds * p.measured_watts, p.shares)
+                for p in points
+            ],
+            MOST_PAIRS,
         )
-        seconds, power, true_seconds, true_power = told.T
-        joules[gpu] = pairs_of(seconds * power, true_seconds * true_power, MOST_PAIRS)
-        watts[gpu] = pairs_of(power, true_power, MOST_PAIRS)
+        watts[gpu] = pairs_of(power, MOST_PAIRS)
     return joules, watts
 
 
@@ -226,9 +269,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = 
         print(f"judge: {error}", file=sys.stderr)
         return 2
     say(f"## Time, kernels left out\n\n{left_out(groups, kernels)}")
-    whole = Pairs(np.zeros(0), np.zeros(0))
-    for each in groups.values():
-        whole = whole.together(each)
+    whole = _joined([NOWHERE, *groups.values()])
     say(f"\n## By predicted difference\n\n{by_ratio(whole)}")
     kinds = {kernel: [p for n, p in groups.items() if kernels[n] == kernel] for kernel in
              dict.fromkeys(kernels.values())}  # fmt: skip
@@ -239,7 +280,8 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = 
     # Errors of time and of power are taken to be independent: no data tell otherwise.
     energy = Spread(*(float(np.hypot(*each)) for each in zip(time, power, strict=True)))
     for name, one in (("time", time), ("power", power), ("energy", energy)):
-        say(f"{name}: floor {one.floor:.4f}, slope {one.slope:.2f}")
+        say(f"{name}: mix {one.mix:.3f}, slope {one.slope:.3f}")
+    say(f"noise: {noise():.4f}")
     if given.write:
         _write({"time": time, "energy": energy}, whole.predicted.size, sorted(groups))
     return 0
@@ -258,5 +300,5 @@ def _write(spreads: Mapping[str, Spread], pairs: int, names: Sequence[str]) -> N
     told = f"# source: python -m studies judge --write, {pairs:,} pairs of {', '.join(names)};\n"
     told += "# power by the sweeps of multiply-adds on A100 and A40\n"
     for name, one in spreads.items():
-        told += f"\n[{name}]\nfloor = {one.floor:.4f}\nslope = {one.slope:.2f}\n"
+        told += f"\n[{name}]\nmix = {one.mix:.4f}\nslope = {one.slope:.4f}\n"
     FILE.write_text(comment + told, encoding="utf-8")

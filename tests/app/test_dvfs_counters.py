@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from contextlib import suppress
 from math import exp, log
@@ -23,6 +24,7 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import PHYSICAL, scaling_store, served
 from wattcast.models.papers.scaling.use import DCGM, NSIGHT, UNITS, WARP_METRICS, needed, use_of
 from wattcast.predictor.counted import Profile, read_profile
+from wattcast.training.data.datasets import find_data
 
 CAMPAIGNS = [card for card in scaling_store().list() if card.family == PHYSICAL]
 SECONDS = 0.004
@@ -35,6 +37,9 @@ NVPROF = {
 SHARES = {"sp": 0.31, "int": 0.2, "dp": 0.01, "sfu": 0.02, "cf": 0.1, "l2": 0.3, "shared": 0.1,
           "dram": 0.4}  # fmt: skip
 FIELDS = dict(zip(DCGM, (0.31, 0.0, 0.95, 0.62), strict=True))
+
+
+COLUMNS = dict(zip(DCGM, ("u_sp", "u_dp", "u_smact", "u_dram"), strict=True))
 
 
 def values_of(card: ScalingCard) -> dict[str, float]:
@@ -149,6 +154,44 @@ def test_known_points_draw_the_curve_to_them(client: httpx.Client) -> None:
     assert "known_points_applied" in {warning["code"] for warning in answer["warnings"]}
     bare = {"gpu": "v100", "counters": {"values": FIELDS}, "known": known}
     assert "counters.time_seconds" in client.post("/dvfs", json=bare).json()["detail"]
+
+
+@pytest.mark.skipif(find_data() is None, reason="no data folder")
+def test_two_measured_pairs_halve_the_error(client: httpx.Client) -> None:
+    """Real programs on a V100, as users ask: the lowest and the middle core clock are known."""
+    data, known = find_data(), (405.0, 945.0)
+    assert data is not None
+    programs: dict[str, dict[float, dict[str, str]]] = {}
+    with (data / "dvfs" / "wang_dcgm_tesla_v100.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["kind"] == "real":
+                name = f"{row['benchmark']} {row['args']}"
+                programs.setdefault(name, {})[float(row["core_mhz"])] = row
+    errors: dict[tuple[str, bool], list[float]] = {}
+    for rows in programs.values():
+        counted = rows[1380.0]
+        counters = {
+            "values": {name: float(counted[column]) for name, column in COLUMNS.items()},
+            "time_seconds": float(counted["time_ms"]) / 1e3,
+            "power_watts": float(counted["power_w"]),
+        }
+        points = [
+            {"clocks": {"core_mhz": core}, "time_seconds": float(rows[core]["time_ms"]) / 1e3,
+             "power_watts": float(rows[core]["power_w"])}
+            for core in known
+        ]  # fmt: skip
+        for used in ([], points):
+            told = ask(client, "v100", counters["values"], counters=counters, known=used)
+            for point in told["points"]:
+                core, scale = point["core_mhz"], point["scale"]
+                if core in rows and core not in (*known, 1380.0):
+                    for unit, column in (("time", "time_ms"), ("power", "power_w")):
+                        measured = float(rows[core][column]) / float(counted[column])
+                        off = abs(scale[unit] / measured - 1)
+                        errors.setdefault((unit, bool(used)), []).append(off)
+    for unit in ("time", "power"):
+        before, after = (float(np.mean(errors[unit, each])) for each in (False, True))
+        assert after < 0.6 * before, (unit, before, after)
 
 
 def test_the_interval_of_a_time_holds_what_repeats_err_beyond_the_clocks(

@@ -12,6 +12,7 @@ from threading import Barrier
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 import wattcast
@@ -319,10 +320,40 @@ def test_brief_is_one_short_line(run: Run, tmp_path: Path, vector_add: str, comm
     assert not any(isinstance(each, str) and len(each) > 90 for each in told.values())
 
 
-def test_the_spread_is_symmetric_and_wider_for_larger_ratios() -> None:
+def test_the_spread_is_symmetric_and_wider_for_larger_ratios_and_other_mixes() -> None:
     for spread in spreads().values():
-        assert spread.scale(0.7) == spread.scale(-0.7) >= spread.scale(0.1) >= spread.floor
-        assert spread.scale(0.1, 0.5) > spread.scale(0.1)
+        assert spread.scale(0.7, 0.2) == spread.scale(-0.7, 0.2) >= spread.scale(0.1, 0.2)
+        assert spread.scale(0.1, 0.2) > spread.scale(0.1, 0.0) > spread.scale(0.0, 0.0) > 0
+        assert spread.scale(0.1, 0.2, 0.5) > spread.scale(0.1, 0.2)
+
+
+def test_a_variant_that_spends_its_time_alike_is_judged_more_surely(
+    services: Services, vector_add: str, heavier: str
+) -> None:
+    """Twice the work of the same kind is told better than what moves the bottleneck; code that is
+    the same, but for what repeating a measurement changes."""
+    large = {"grid": [1 << 16], "block": [256], "arguments": {"3": 1 << 24}}
+    more = {**large, "grid": [1 << 17], "arguments": {"3": 1 << 25}}
+
+    def width(candidate: dict[str, Any]) -> float:
+        found = judged(services, vector_add, "", candidate=candidate, launch=large).time
+        return math.log(found.high / found.low)
+
+    same, twice = width({"ptx": vector_add}), width({"ptx": vector_add, "launch": more})
+    chain = STORE + "".join(f"\n\tfma.rn.f32 %f3, %f3, %f3, %f{1 + n % 2};" for n in range(400))
+    other = width({"ptx": vector_add.replace(STORE, f"{chain}\n\t{STORE}")})
+    assert 0 < same < 0.05
+    assert 2 * same < twice < 0.5 * other
+
+
+def test_another_time_model_is_judged_by_the_shares_of_the_default_one(
+    services: Services, vector_add: str, heavier: str
+) -> None:
+    sides = [{"ptx": ptx, "time_model": "queueing"} for ptx in (vector_add, heavier)]
+    found = judged(services, "", "", reference=sides[0], candidate=sides[1]).time
+    usual = judged(services, vector_add, heavier).time
+    ratio = math.log(found.high / found.low) / math.log(usual.high / usual.low)
+    assert 0.5 < ratio < 2
 
 
 def test_the_study_writes_what_the_product_reads(
@@ -337,3 +368,19 @@ def test_the_study_writes_what_the_product_reads(
     study._write(told, 3, ["one"])
     written = tomllib.loads(copied.read_text(encoding="utf-8"))
     assert written == {name: each._asdict() for name, each in spreads().items()}
+
+
+def test_the_study_finds_the_spread_that_pairs_were_made_with() -> None:
+    from studies import judge as study
+
+    rng = np.random.default_rng(1)
+    made = study.Spread(0.25, 0.1)
+    pairs = study.Pairs(rng.normal(0, 0.5, 80_000), np.zeros(80_000), rng.uniform(0, 1, 80_000))
+    off = made.scale(pairs) * rng.standard_t(2, 80_000)
+    pairs = pairs._replace(measured=pairs.predicted + off)
+    assert study.fitted([pairs]) == pytest.approx(made, rel=0.1)
+    bins = study.calibration(made.less(pairs), pairs.measured < 0)
+    assert all(abs(told - took) < 0.05 for _, told, took in bins)
+    alike = [study.Variant(1.0, 1.0, {"fma": 1.0}), study.Variant(2.0, 3.0, {"dram": 1.0})]
+    (one,) = np.transpose(study.pairs_of(alike, 9))
+    assert np.abs(one) == pytest.approx([math.log(2), math.log(3), math.sqrt(2)])

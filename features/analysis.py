@@ -441,7 +441,10 @@ def analyse(
     asks = ptxas and registers_per_thread is None
     counted = assembled(module, function, gpu) if asks else None
     spills = spill_warning(function, counted) if counted is not None else None
-    registers = _registers(static, launch, gpu, registers_per_thread, counted)
+    if (known := counted.registers_per_thread if counted else registers_per_thread) is not None:
+        registers = RegisterEstimate(known, known, known, "ptxas" if counted else "given")
+    else:
+        registers = _launchable(gpu, launch, static.registers(gpu))
     warnings = [spills] if spills is not None else []
     if registers.how not in ("given", "ptxas"):
         warnings.append(_estimated(registers, function.line))
@@ -471,19 +474,6 @@ def analyse(
         runs=runs,
         spilled=counted if spills is not None else None,
     )
-
-
-def _registers(
-    static: KernelStatics, launch: Launch, gpu: GpuProfile, given: int | None,
-    counted: PtxasReport | None,
-) -> RegisterEstimate:  # fmt: skip
-    """Registers per thread: given, as ptxas counted them, or estimated."""
-    if given is not None:
-        return RegisterEstimate(given, given, given, "given")
-    if counted is not None:
-        number = counted.registers_per_thread
-        return RegisterEstimate(number, number, number, "ptxas")
-    return _launchable(gpu, launch, static.registers(gpu))
 
 
 def _estimated(registers: RegisterEstimate, line: int) -> Diagnostic:

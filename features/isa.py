@@ -175,7 +175,9 @@ def classify(opcode: str) -> OpcodeFacts:
     entry = table.entries[name]
     modifiers = parts[name.count(".") + 1 :]
     types = tuple(part for part in modifiers if part in table.type_bits)
-    named = _spaces(modifiers)
+    # In their order; ``shared::cluster`` is shared, ``param::func`` param.
+    heads = (_SPACE_NAMES.get(part.partition("::")[0].partition("[")[0]) for part in modifiers)
+    named = [space for space in heads if space is not None]
     spaces: list[Space | None] = [*named, entry.space] if entry.space else [None]
     space = spaces[0]
     facts = OpcodeFacts(
@@ -201,12 +203,6 @@ def classify(opcode: str) -> OpcodeFacts:
 _SPACE_NAMES: Mapping[str, Space] = {
     "global": "global", "shared": "shared", "local": "local", "param": "param", "const": "const",
 }  # fmt: skip
-
-
-def _spaces(modifiers: list[str]) -> list[Space]:
-    """State spaces named, in order; ``shared::cluster`` is shared, ``param::func`` param."""
-    found = (_SPACE_NAMES.get(part.partition("::")[0].partition("[")[0]) for part in modifiers)
-    return [space for space in found if space is not None]
 
 
 def kind_of(type_name: str | None) -> Kind:

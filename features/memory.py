@@ -35,20 +35,15 @@ KEY_BITS = 43
 """A footprint key is ``block slot << KEY_BITS | sector``: 48-bit addresses of 32-byte sectors."""
 
 
-def _filled(units: Integers, active: Lanes | None) -> tuple[Integers, npt.NDArray[np.bool_] | None]:
-    """Inactive lanes repeat their warp's highest active unit, so they add nothing."""
-    if active is None:
-        return units, None
-    top = np.where(active, units, -1).max(axis=1)
-    return np.where(active, units, top[:, None]), top < 0
-
-
 def distinct_per_row(units: Integers, active: Lanes | None = None) -> tuple[Integers, Integers]:
     """Distinct units of each row of ``(rows, lanes)``, over the active lanes.
 
     Returns the count per row and, flattened in row order, the distinct units themselves.
     """
-    ordered, empty = _filled(units, active)
+    ordered, empty = units, None
+    if active is not None:  # other lanes repeat their warp's highest unit, so they add nothing
+        top = np.where(active, units, -1).max(axis=1)
+        ordered, empty = np.where(active, units, top[:, None]), top < 0
     if (ordered[:, 1:] < ordered[:, :-1]).any():  # lanes mostly touch what lies further on
         ordered = np.sort(ordered, axis=1)
     first = np.empty(ordered.shape, dtype=np.bool_)

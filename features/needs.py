@@ -40,6 +40,7 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
     open_loops = [trip for trip in trips if trip.how in ("assumed", "executed")]
     found: list[tuple[tuple[int, int], Need]] = []
     told = launch.by_name([parameter.name for parameter in function.parameters])
+    places = _places.set(function, {})
     for position, parameter in enumerate(function.parameters):
         name = parameter.name
         given = told.get(name)
@@ -60,7 +61,9 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
                         on_data[0].source_count or on_data[0].count, "trips", True)  # fmt: skip
             found.append(((1, 0), need))
         elif given is None and not parameter.is_pointer and parameter.type[:1] in "sub":
-            place = _place_of(function, known, name)
+            if name not in places:
+                places[name] = _place(function, known, name)
+            place = places[name]
             if place is None:
                 continue
             from wattcast.features.execution import assumed_integer
@@ -107,13 +110,6 @@ _Place = tuple[int, str, str] | None
 
 
 _places: Attached[Function, dict[str, _Place]] = Attached("places")
-
-
-def _place_of(function: Function, known: Deciding, name: str) -> _Place:
-    places = _places.set(function, {})
-    if name not in places:
-        places[name] = _place(function, known, name)
-    return places[name]
 
 
 def _place(function: Function, known: Deciding, name: str) -> _Place:

@@ -53,7 +53,10 @@ def occupancy(
     }
     if registers_per_thread:
         limits["registers"] = _blocks_by_registers(gpu, launch, registers_per_thread)
-    allocated = _shared_allocation(gpu, static_shared_bytes + launch.dynamic_shared_bytes)
+    # What a block uses and the system's reserve, in allocation units.
+    used = static_shared_bytes + launch.dynamic_shared_bytes
+    reserved = gpu.capability.reserved_shared_bytes_per_block
+    allocated = _round_up(used + reserved, gpu.capability.shared_allocation_unit)
     if allocated:
         limits["shared_memory"] = gpu.shared_bytes_per_sm // allocated
     limiter = min(limits, key=lambda name: limits[name])
@@ -131,12 +134,6 @@ def _blocks_by_registers(gpu: GpuProfile, launch: Launch, registers_per_thread: 
     per_partition = gpu.registers_per_sm // partitions
     warps = per_partition // _registers_per_warp(gpu, registers_per_thread) * partitions
     return warps // launch.warps_per_block
-
-
-def _shared_allocation(gpu: GpuProfile, used_bytes: int) -> int:
-    """Bytes a block takes: what it uses and the system's reserve, in allocation units."""
-    total = used_bytes + gpu.capability.reserved_shared_bytes_per_block
-    return _round_up(total, gpu.capability.shared_allocation_unit)
 
 
 # --- what a kernel's own directives ask of a launch (PTX ISA 9.0, 11.4 and 11.7) -----------------

@@ -67,7 +67,8 @@ def _spans(body: Body, space: str) -> Iterator[dict[str, dict[int, tuple[int, in
         span: dict[str, dict[int, tuple[int, int]]] = {}
         for one in body.instructions[block.start : block.end]:
             facts = classify(one.opcode)
-            if _parts(one, facts):
+            stores = facts.category == "store" and facts.space in ("shared", "generic")
+            if stores or facts.entry in _FENCES:
                 yield span
                 span = {}
             where = _narrow_load(one, facts, space)
@@ -79,11 +80,6 @@ def _spans(body: Body, space: str) -> Iterator[dict[str, dict[int, tuple[int, in
                 if name in span:
                     yield {name: span.pop(name)}
         yield span
-
-
-def _parts(one: Instruction, facts: OpcodeFacts) -> bool:
-    stores = facts.category == "store" and facts.space in ("shared", "generic")
-    return stores or facts.entry in _FENCES
 
 
 def _narrow_load(one: Instruction, facts: OpcodeFacts, space: str) -> tuple[str, int] | None:

@@ -76,4 +76,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from wattcast.app import python
 
-    return getattr(python, name)
+    return globals().setdefault(name, getattr(python, name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -67,14 +67,6 @@ class Product(NamedTuple):
 
     factors: tuple[Operand, ...]
     addend: Operand
-
-
-def measure_register_reads(module: Module, functions: Mapping[str, Counts]) -> float:
-    """Registers of a warp that FP32 multiply-adds read from the register file; launch total."""
-    return sum(
-        float(counts.warp_executions @ _reads(body_of(module, name)))
-        for name, counts in functions.items()
-    )
 
 
 @attached
@@ -247,7 +239,13 @@ def measure_extras(
     many ``pieces`` a sector."""
     tensor: dict[tuple[TensorKind, bool], float] = {}
     from_registers: dict[tuple[TensorKind, bool], float] = {}
-    for name, one, lanes in _executed(module, functions):
+    executed = (
+        (name, one, float(counts.active_lanes[one.position]))
+        for name, counts in functions.items()
+        for one in _products_of(body_of(module, name))
+        if counts.warp_executions[one.position]
+    )
+    for name, one, lanes in executed:
         facts, work = classify(one.opcode), tensor_work(one.opcode)
         if facts.entry.startswith("tcgen05"):  # each thread that asks for one gets one
             work, lanes = _fifth(body_of(module, name), one), lanes * WARP_SIZE
@@ -261,7 +259,7 @@ def measure_extras(
         atomics,
         measure_waiting(module, functions, launch.warps_per_block),
         _l1_cycles_per_sector(module, functions, launch),
-        measure_register_reads(module, functions),
+        sum(float(c.warp_executions @ _reads(body_of(module, f))) for f, c in functions.items()),
         _sorted_work(from_registers),
         _feed_passes(module, functions) if tensor != from_registers else 0.0,
         measure_copies(module, functions, launch.blocks, launch.warps_per_block, shared_bytes),
@@ -398,16 +396,6 @@ def _kind(facts: OpcodeFacts, words: list[str]) -> TensorKind | None:
         return None
     kind = _KINDS.get(facts.types[1])
     return "f8" if kind == "f4" and "kind::f8f6f4" in words else kind
-
-
-def _executed(
-    module: Module, functions: Mapping[str, Counts]
-) -> Iterable[tuple[str, Instruction, float]]:
-    """Matrix instructions that ran, with their function and active lanes."""
-    for name, counts in functions.items():
-        for one in _products_of(body_of(module, name)):
-            if counts.warp_executions[one.position]:
-                yield name, one, float(counts.active_lanes[one.position])
 
 
 @attached

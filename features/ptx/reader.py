@@ -68,7 +68,10 @@ def read_module(text: str | bytes, limits: SizeLimits = DEFAULT_LIMITS) -> Modul
 
 class _Scanner:
     def __init__(self, text: str, limits: SizeLimits) -> None:
-        self._refuse_other_formats(text)
+        if not text.strip("\ufeff\0 \t\r\n\f\v"):
+            raise PtxError("the text is empty", line=1)
+        if text.startswith(("\x7fELF", "P\xedU\xba", "\x50\xed\x55\xba")):
+            raise PtxError("this is a compiled binary (cubin or fatbin), not PTX text", line=1)
         self._source = Source(text, limits)
         self._limits = limits
         self._clean = self._source.clean
@@ -82,12 +85,6 @@ class _Scanner:
         self._variables: dict[str, Variable] = {}
         self._files: dict[int, str] = {}
         self._modules = 0
-
-    def _refuse_other_formats(self, text: str) -> None:
-        if not text.strip("\ufeff\0 \t\r\n\f\v"):
-            raise PtxError("the text is empty", line=1)
-        if text.startswith(("\x7fELF", "P\xedU\xba", "\x50\xed\x55\xba")):
-            raise PtxError("this is a compiled binary (cubin or fatbin), not PTX text", line=1)
 
     @cached_property
     def _last_version(self) -> int:

@@ -107,15 +107,13 @@ def counted_blocks(body: Body, kinds: Sequence[Kind]) -> Iterator[CountedBlock]:
             yield CountedBlock(start, position, label, False)
             start, label = position, label_at[position]
         if kind in ("branch", "return"):
-            loops = label is not None and label.name in _targets(body.instructions[position])
+            operands = body.instructions[position].operands
+            targets = [operand.name for operand in operands if isinstance(operand, Symbol)]
+            loops = label is not None and label.name in targets
             yield CountedBlock(start, position + 1, label, loops)
             start, label = position + 1, label_at.get(position + 1)
     if start < len(kinds):
         yield CountedBlock(start, len(kinds), label, False)
-
-
-def _targets(branch: Instruction) -> tuple[str, ...]:
-    return tuple(operand.name for operand in branch.operands if isinstance(operand, Symbol))
 
 
 class SelfLoop(NamedTuple):

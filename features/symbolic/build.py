@@ -54,7 +54,11 @@ class _Builder:
         self.phis: dict[Node, Phi] = {}
         self.loop_phis: dict[int, list[Phi]] = {}
         self.exits: dict[int, dict[Node, None]] = {}
-        self.nested = self._nested()
+        # For each loop the bit set of itself and the loops in it.
+        self.nested = [1 << loop.index for loop in self.forest.loops]
+        for loop in sorted(self.forest.loops, key=lambda one: -one.depth):
+            if loop.parent >= 0:
+                self.nested[loop.parent] |= self.nested[loop.index]
         self.windows = any(o.opcode.startswith(_INTO_WINDOWS) for o in body.instructions)
         self.block = 0
         self.line = 0
@@ -75,15 +79,6 @@ class _Builder:
                     often.add(name)
                 once.add(name)
         return often
-
-    def _nested(self) -> list[int]:
-        """For each loop the bit set of itself and the loops in it."""
-        loops = self.forest.loops
-        found = [1 << loop.index for loop in loops]
-        for loop in sorted(loops, key=lambda one: -one.depth):
-            if loop.parent >= 0:
-                found[loop.parent] |= found[loop.index]
-        return found
 
     # --- Source ---
 

@@ -45,7 +45,9 @@ class Counting:
         kept = self._counted.get(key)
         if kept is not None and kept[0] is mask and kept[1] is context:
             return kept[2], kept[3]
-        lanes = np.bitwise_count(self.lanes_of(mask))
+        if self._packed is None or self._packed[0] is not mask:
+            self._packed = mask, packed(mask)
+        lanes = np.bitwise_count(self._packed[1])
         weight = weights_of(mask, context)
         warps = self.weighed(weight, lanes > 0)
         total = self.weighed(weight, lanes)
@@ -69,12 +71,6 @@ class Counting:
         parts = zip(rows, layout.warps, strict=True)
         found = [row @ (np.ascontiguousarray(counts[:, at]) @ warps[at]) for row, at in parts]
         return each_of(layout, [float(one) for one in found])
-
-    def lanes_of(self, mask: Mask) -> npt.NDArray[np.uint32]:
-        """Each row's warps, a bit for each of their lanes; kept for the mask asked for last."""
-        if self._packed is None or self._packed[0] is not mask:
-            self._packed = mask, packed(mask)
-        return self._packed[1]
 
 
 def each_of(layout: Layout, values: list[float]) -> Amount:

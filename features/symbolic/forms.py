@@ -404,7 +404,11 @@ class Box:
             else:
                 pieces *= count
                 grain = gcd(grain, stride)
-        return pieces * _touched(self.start, extent, unit, gcd(grain, unit))
+        # On average over starts so many bytes apart.
+        first, last = self.start % unit, ceil(extent) - 1
+        starts = range(first, first + unit, gcd(grain, unit) or unit)
+        touched = sum((at + last) // unit - at // unit + 1 for at in starts)
+        return pieces * (touched / len(starts))
 
     def common(self, shift: float, unit: int) -> float:
         """The share of its units that it touches too when moved by some bytes, again and again."""
@@ -428,9 +432,3 @@ class Box:
                 0.0, min(last, (low + self.extent - 1) // unit) - max(first, low // unit) + 1
             )
         return share * both / ours
-
-
-def _touched(start: int, extent: float, unit: int, grain: int) -> float:
-    """Units that ``extent`` bytes touch, on average over starts ``grain`` bytes apart."""
-    starts = range(start % unit, start % unit + unit, grain or unit)
-    return sum((at + ceil(extent) - 1) // unit - at // unit + 1 for at in starts) / len(starts)

@@ -64,17 +64,13 @@ def order_of(scheme: Scheme) -> Order:
         for block in cfg.blocks
         for following in block.successors
     )
-    tidy = tidy and all(len(loop.back_edges) == 1 for loop in forest.loops)
-    return Order(waits, tidy and _in_one_piece(scheme), frozenset(ends))
-
-
-def _in_one_piece(scheme: Scheme) -> bool:
-    """Walking the text, loops open and close like brackets."""
-    reachable = scheme.cfg.reachable
-    return all(
-        loop.blocks == reachable.intersection(range(loop.header, loop.back_edges[0][0] + 1))
-        for loop in scheme.forest.loops
+    # Walking the text, loops open and close like brackets.
+    tidy = tidy and all(
+        len(loop.back_edges) == 1
+        and loop.blocks == cfg.reachable.intersection(range(loop.header, loop.back_edges[0][0] + 1))
+        for loop in forest.loops
     )
+    return Order(waits, tidy, frozenset(ends))
 
 
 def _waits_for(one: Instruction) -> int:

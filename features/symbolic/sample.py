@@ -209,19 +209,14 @@ def _compared(forms: Forms, node: Node) -> list[Sum]:
     """What a comparison turns at, where it is zero. Raises IrregularError."""
     for arg in node.args:
         _must_not_wrap(forms, arg)
-    parts = [_difference(forms, node.args[0], node.args[1])]
-    if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
-        parts += [forms.form(node.args[0]), forms.form(node.args[1])]
-    return parts
-
-
-def _difference(forms: Forms, left: Node, right: Node) -> Sum:
-    first, terms, steps = forms.form(left)
-    second, others, more = forms.form(right)
+    (first, terms, steps), (second, others, more) = map(forms.form, node.args)
     total = dict(terms)
     for leaf, factor in others.items():
         total[leaf] = total.get(leaf, 0) - factor
-    return first - second, {n: f for n, f in total.items() if f}, [*steps, *more]
+    parts: list[Sum] = [(first - second, {n: f for n, f in total.items() if f}, [*steps, *more])]
+    if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
+        parts += [forms.form(node.args[0]), forms.form(node.args[1])]
+    return parts
 
 
 def _must_not_wrap(forms: Forms, node: Node) -> None:

@@ -177,10 +177,22 @@ def resource_seconds(
         # A pipe the SM lacks (FP16 on Maxwell) does nothing: its work is counted elsewhere.
         return warp_instructions * WARP_SIZE / (lanes * busiest) if lanes else 0.0
 
+    uniform = float(gpu.compute_capability) >= UNIFORM_CONSTANTS_FROM
+    constant_passes = max(0.0, more.constant_passes - uniform * more.constant_requests)
+    # Least seconds between the starts of two blocks.
+    between = max(constants.block_cycles / hz, constants.block_cycles_of_sm / busiest)
+    if gpu.block_start is not None:
+        between = gpu.block_start.at(ceil(activity.threads_per_block / WARP_SIZE)) / hz
+    # What memory streams at its clock, or L2 takes from it at the core clock if that is less.
+    both = activity.dram_read_sectors + activity.dram_write_sectors
+    written = activity.dram_write_sectors / both if both else 0.0
+    streamed = streaming_bytes_per_second(gpu, clocks.memory_mhz, written)
+    filled = FILL_BYTES_PER_CLOCK.get(major(gpu), inf) * gpu.memory.bus_bits.value
+
     parts = {
         "dram": dram_bytes(activity, constants)
         * (1.0 + more.pieces * PIECE_BYTES.get(gpu.memory_kind or "", 0.0) / SECTOR_BYTES)
-        / _dram_bytes_per_second(activity, gpu, clocks),
+        / min(streamed, filled * hz),
         "l2": (activity.l2_sectors + (PARTIAL_PASSES - 1.0) * more.partial_stores)
         * SECTOR_BYTES
         / (l2_bytes_per_clock(gpu) * hz),
@@ -205,9 +217,9 @@ def resource_seconds(
         * pipe(activity.fp64_instructions, sm.fp64_lanes),
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
-        "constant": CONSTANT_CYCLES * _constant_passes(gpu, more) / busiest,
+        "constant": CONSTANT_CYCLES * constant_passes / busiest,
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
-        "blocks": activity.blocks * _block_seconds(activity, gpu, hz, busiest, constants),
+        "blocks": activity.blocks * between,
         "latency": waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
     }
     # Without code the chain is too coarse to say what is left open beside it.
@@ -328,15 +340,6 @@ def dram_bytes(activity: Activity, constants: Constants = CONSTANTS) -> float:
     return (sectors - (1 - constants.reread_locality) * again) * SECTOR_BYTES
 
 
-def _block_seconds(
-    activity: Activity, gpu: GpuProfile, hz: float, busiest: float, constants: Constants
-) -> float:
-    """Least seconds between the starts of two blocks."""
-    if gpu.block_start is not None:
-        return gpu.block_start.at(ceil(activity.threads_per_block / WARP_SIZE)) / hz
-    return max(constants.block_cycles / hz, constants.block_cycles_of_sm / busiest)
-
-
 def l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> float:
     """Cycles of L1 over all SMs. How long a request takes by its banks and lines is known of L1s
     that are one memory with shared memory (7.0 on); no less than its lanes take to be handed over.
@@ -375,23 +378,9 @@ def _other_requests(activity: Activity) -> float:
     return max(0.0, activity.lsu_requests - in_global - activity.shared_requests)
 
 
-def _constant_passes(gpu: GpuProfile, more: Beside) -> float:
-    uniform = float(gpu.compute_capability) >= UNIFORM_CONSTANTS_FROM
-    return max(0.0, more.constant_passes - uniform * more.constant_requests)
-
-
 def _unified(gpu: GpuProfile) -> bool:
     """Whether L1 and shared memory are one memory behind one pipe (Volta tuning guide)."""
     return major(gpu) not in DEPENDENT_CYCLES
-
-
-def _dram_bytes_per_second(activity: Activity, gpu: GpuProfile, clocks: ClockPair) -> float:
-    """What memory streams at its clock, or L2 takes from it at the core clock if that is less."""
-    both = activity.dram_read_sectors + activity.dram_write_sectors
-    written = activity.dram_write_sectors / both if both else 0.0
-    streamed = streaming_bytes_per_second(gpu, clocks.memory_mhz, written)
-    filled = FILL_BYTES_PER_CLOCK.get(major(gpu), inf) * gpu.memory.bus_bits.value
-    return min(streamed, filled * clocks.core_hz)
 
 
 def l2_bytes_per_clock(gpu: GpuProfile) -> float:

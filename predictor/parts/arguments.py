@@ -197,7 +197,8 @@ def by_position(
     found: dict[int, Argument] = {}
     variables: dict[str, Argument] = {}
     for key, value in given.items():
-        variable = None if module is None else _variable(module, key)
+        hosted = () if module is None else (one.name for one in filled_by_host(module))
+        variable = next((name for name in hosted if name == key or _is_mangled(name, key)), None)
         if variable is not None and isinstance(value, PointerHint):
             variables[variable] = value
             continue
@@ -208,12 +209,6 @@ def by_position(
             raise _error(f"argument {key!r} {why}", function, names)
         found[position] = value
     return {**{str(position): found[position] for position in sorted(found)}, **variables}
-
-
-def _variable(module: Module, key: str) -> str | None:
-    """The variable of constant memory, or texture reference, that is called ``key`` in C."""
-    names = [variable.name for variable in filled_by_host(module)]
-    return next((name for name in names if name == key or _is_mangled(name, key)), None)
 
 
 def described(function: Function, names: Sequence[str | None]) -> list[KernelParameter]:

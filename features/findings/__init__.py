@@ -5,7 +5,7 @@ tiles       data that the threads of a block read again and again
 rules       accesses that do not coalesce, bank conflicts, local memory, spills, split warps
 arithmetic  double precision between floats, divisions, what loops repeat
 reductions  trees in shared memory: spread threads, steps that shuffles do
-vectors     words that a thread could move four at once
+vectors     words that a thread could move four at once, or as halves
 rewriting   the PTX with a change made
 tensor      products by lanes, pipelines too shallow, tiles too small, sums wider than needed
 """
@@ -41,7 +41,7 @@ from wattcast.features.findings.tensor import (
     wide_sums,
 )
 from wattcast.features.findings.tiles import reread_tiles
-from wattcast.features.findings.vectors import narrow_accesses
+from wattcast.features.findings.vectors import half_storage, narrow_accesses
 
 __all__ = ["Code", "Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
@@ -70,6 +70,8 @@ def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:
     events = measure_instructions(analysis.module, functions, analysis.activity)
     evidence = Evidence(analysis, events)
     found = [finding for detect in _DETECTORS for finding in _told(detect, evidence)]
+    if all(each.code == "narrow_accesses" for each in found):  # less exact: nothing else is left
+        found += _told(half_storage, evidence)
     # What is told of a reduction mends the branches in it too.
     trees = {
         at

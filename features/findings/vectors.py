@@ -1,6 +1,8 @@
-"""Elementwise kernels that move one word a thread: four at once take a quarter of the instructions
-that load, store and compute indices (CUDA C++ Best Practices Guide; J. Luitjens, Increase
-Performance with Vectorized Memory Access, NVIDIA 2013).
+"""Kernels that move words and do little else.
+
+One word a thread: four at once take a quarter of the instructions that load, store and compute
+indices (CUDA C++ Best Practices Guide; J. Luitjens, Increase Performance with Vectorized Memory
+Access, NVIDIA 2013). Words that pass device memory once: halves are half as many bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.findings.finding import (
+    Difference,
     Evidence,
     Finding,
     NotRewritableError,
@@ -19,6 +22,8 @@ from wattcast.features.findings.finding import (
 )
 from wattcast.features.findings.tiles import summed_accesses
 from wattcast.features.isa import classify
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Body, Instruction, Register, Special
 
 WORDS = 4
@@ -67,6 +72,51 @@ def narrow_accesses(evidence: Evidence) -> Iterator[Finding]:
         "the blocks",
         ptx=ptx,
         grid=launch.blocks // WORDS,
+    )
+
+
+MOST_ARITHMETIC = 16.0
+"""FP32 instructions of a lane for each float that passes device memory, above which a launch is no
+stream: a V100 does 31 (7.8e12 a second, 9.0e11 bytes), later boards more."""
+
+
+def half_storage(evidence: Evidence) -> Iterator[Finding]:
+    """Floats that a launch loads and stores and does little else with.
+
+    Mended, they lie in memory in halves and are converted by an instruction each. What else there
+    is to mend comes first (``find``).
+    """
+    activity, difference, places = evidence.activity, Difference(), []
+    moved = 0.0
+    for function, events in evidence.functions():
+        for one in function.body.instructions:
+            facts, at = classify(one.opcode), one.position
+            beyond = float(events.dram_sectors[at])
+            moves = facts.category in ("load", "store") and facts.space == "global"
+            if not moves or facts.type != "f32" or not beyond:
+                continue
+            kind, way = ("load", "read") if facts.category == "load" else ("store", "write")
+            difference.add(f"global_{kind}_sectors", -0.5 * float(events.global_sectors[at]))
+            difference.add("l2_sectors", -0.5 * float(events.l2_sectors[at]))
+            difference.add(f"dram_{way}_sectors", -0.5 * beyond)
+            converted = float(events.warp_executions[at]) * max(
+                1, facts.bytes_per_lane // WORD_BYTES
+            )
+            difference.more("cvt.f32.f16" if kind == "load" else "cvt.rn.f16.f32", converted)
+            places.append(place(function, one))
+            moved += beyond
+    every = activity.dram_read_sectors + activity.dram_write_sectors
+    done = activity.fp32_instructions * WARP_SIZE * WORD_BYTES / SECTOR_BYTES
+    if 2 * moved < every or done > MOST_ARITHMETIC * moved:
+        return
+    yield Finding(
+        "half_storage",
+        tuple(places),
+        f"{moved / every:.0%} of the {every * SECTOR_BYTES:.3g} bytes that pass device memory are "
+        "single-precision numbers",
+        "keep these arrays as __half or __nv_bfloat16 and compute in float, where 11 or 8 bits of "
+        "each number suffice",
+        difference.applied(activity),
     )
 
 

@@ -256,6 +256,16 @@ extern "C" __global__ void grid_stride(const float* in, float* out, int n)
         out[i] = 2.0f * in[i] + 1.0f;
 }
 
+// --- floats that pass once; then halves in memory -------------------------------------------------
+
+#include <cuda_fp16.h>
+
+extern "C" __global__ void grid_stride_halves(const __half* in, __half* out, int n)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        out[i] = __float2half(2.0f * __half2float(in[i]) + 1.0f);
+}
+
 // --- a thread per row of a sparse matrix: neighbours read far apart; a warp per row side by side ---
 
 extern "C" __global__ void spmv_scalar(const int* start, const int* column, const float* value,

@@ -130,6 +130,10 @@ PAIRS = (
         _launch([16384], [256], _2=4194304), {"grid": [4096]}, asked=False,
     ),
     Pair(
+        "floats that pass once", "grid_stride", "half_storage", "grid_stride_halves",
+        _launch([4096], [256], _2=1 << 25), asked=False, lacking=("gtx-1080-ti",),
+    ),
+    Pair(
         "a thread per row", "spmv_scalar", "thread_per_row", "spmv_warp",
         {"grid": [4096], "block": [256], "arguments": _SPARSE}, {"grid": [131072]}, asked=False,
     ),

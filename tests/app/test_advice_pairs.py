@@ -67,6 +67,7 @@ def test_the_textbook_advice_comes_first_and_keeps_its_promise(
         "FP32 product without register tiles",
         "histogram in global memory",
         "FP16 product by lanes",
+        "floats that pass once",
     ],
 )
 def test_what_an_expert_would_change_comes_first_and_saves_no_more_than_is_told(
@@ -76,7 +77,7 @@ def test_what_an_expert_would_change_comes_first_and_saves_no_more_than_is_told(
     assert found.first == found.pair.code
     assert found.promise == "at_most"
     assert found.off is not None
-    assert max(found.off) <= 0.0
+    assert max(found.off) <= 1e-4
     assert found.after[1] < found.before[1]
 
 
@@ -182,6 +183,9 @@ def test_the_other_changed_kernels_compute_the_same() -> None:
     assert (rows == columns).all()
     few, many = (outputs("grid_stride", (each,), (32,), [500, 500], 500) for each in (1, 5))
     assert (few == many).all()
+    halves = {"p0": numbers(500).astype(np.float16), "p1": np.zeros(500, np.float16)}
+    stored = run(TEXT, "grid_stride_halves", (2,), (64,), {**halves, "p2": np.int32(500)})
+    assert (stored.memory["p1"] == few).all()
     wide = outputs("matmul_registers", (1, 1), (256,), [16384, 16384, 16384], 128)
     assert (outputs("matmul_tiled_32", (4, 4), (32, 32), [16384, 16384, 16384], 128) == wide).all()
     divided = outputs("flip_divided", (4,), (250,), [1000, 1000], 1000)
@@ -289,6 +293,9 @@ def test_outcomes_keep_to_the_power_limit(services: Services) -> None:
         ("reduce_sequential", pair("divergent reduction").launch, "divergent_branch"),
         ("reduce_shuffles", pair("divergent reduction").launch, "shared_reduction"),
         ("polynomial_float", pair("FP64 constant").launch, "fp64_between_fp32"),
+        # Too much arithmetic for a stream; floats to be put side by side first.
+        ("polynomial_float", pair("FP64 constant").launch, "half_storage"),
+        ("copy_by_rows", pair("uncoalesced copy").launch, "half_storage"),
         ("ring_mask", pair("modulo indexing").launch, "constant_division"),
         ("grid_stride", {**pair("tiny grid").launch, "grid": [1280]}, "small_grid"),
         (

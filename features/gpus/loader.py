@@ -422,10 +422,16 @@ def _owners(wanted: str, key: str, names: Mapping[str, frozenset[str]]) -> list[
 def _may_hold(path: Path, key: str) -> bool:
     """Whether a profile's names can have ``key``: many times faster than to read its TOML."""
     try:
-        head = path.read_text(encoding="utf-8").partition("\n[sources]")[0]
+        head = _squeezed_head(path, path.stat().st_mtime_ns)
     except (OSError, ValueError):
         return key in _key(path.stem)
-    return key.removeprefix("10de:") in squeezed(path.stem + head)
+    return key.removeprefix("10de:") in head
+
+
+@lru_cache(maxsize=1024)
+def _squeezed_head(path: Path, _changed: int) -> str:
+    head = path.read_text(encoding="utf-8").partition("\n[sources]")[0]
+    return squeezed(path.stem + head)
 
 
 def squeezed(name: str) -> str:

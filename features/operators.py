@@ -319,10 +319,10 @@ def roofline_seconds(found: Quantities, math_bits: Floats, board: Board) -> tupl
 
 
 def cached_seconds(moved_bytes: Floats, compute: Floats, board: Board) -> Floats:
-    """Seconds ``[n]`` of arithmetic, then all bytes through L2, then from memory what half of L2
-    does not hold: calls repeat, and what one reads another wrote."""
+    """Seconds ``[n]`` of arithmetic, then of all bytes through L2 or of those that half of L2 does
+    not hold from memory: calls repeat, and what one reads another wrote."""
     beyond = np.maximum(moved_bytes - board.l2_bytes / 2, 0.0)
-    return compute + moved_bytes / board.l2_bandwidth + beyond / board.bandwidth
+    return compute + np.maximum(moved_bytes / board.l2_bandwidth, beyond / board.bandwidth)
 
 
 def features(operator: str, call: Columns, board: Board) -> tuple[NDArray[np.float32], Quantities]:

@@ -492,7 +492,7 @@ class Operators:
         pooled = self.of(POOLED)
         if key not in self._near and pooled is not None:
             asked, able = self.board(gpu), list[tuple[int, float, str]]()
-            for card in self._store.list():
+            for card in self.cards:
                 facts = card.operators.get(operator)
                 if card.gpu in (POOLED, gpu.id) or facts is None or not getattr(facts, quantity):
                     continue

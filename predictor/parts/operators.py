@@ -31,9 +31,8 @@ def model_of(predictor: Predictor, kind: str, gpu: GpuProfile) -> OperatorModel:
     """The GPU's own model where it has the operator, else that of a measured board of the same
     compute capability, else the pooled one. Raises ModelError."""
     known = predictor.operators
-    found = known.of(gpu.id), known.near(gpu, kind), known.of(POOLED)
-    for model in found:
-        if model is not None and kind in model.card.operators:
+    for find in (known.of, lambda _: known.near(gpu, kind), lambda _: known.of(POOLED)):
+        if (model := find(gpu.id)) is not None and kind in model.card.operators:
             return model
     raise ModelError(f"no model tells {kind} on {gpu.id}", gpu=gpu.id)
 
@@ -43,8 +42,10 @@ def power_model(
 ) -> OperatorModel:
     """The model that tells the watts beside one that tells the time: itself, else that of a board
     of the same compute capability, else the pooled one; itself where none knows any."""
+    if model.has_power(kind):
+        return model
     known = predictor.operators
-    able = (model, known.near(gpu, kind, "power"), known.of(POOLED))
+    able = (known.near(gpu, kind, "power"), known.of(POOLED))
     return next((one for one in able if one is not None and one.has_power(kind)), model)
 
 

@@ -86,7 +86,7 @@ def test_a_prediction_shows_figures_intervals_trust_bound_and_the_hottest_line(a
     assert "global.f32" in text
     for warning in answer.warnings[: html.CARD_WARNINGS]:
         assert warning.detail in text
-    assert repr(answer) == "<Prediction of vector_add on tesla-v100: 126 W, 18.3 µs, 2.31 mJ>"
+    assert repr(answer) == "<Prediction of vector_add on tesla-v100: 126 W, 18.3 µs, 2.3 mJ>"
 
 
 NASTY = "<script>alert(1)</script>"

@@ -459,6 +459,12 @@ class OperatorModel:
         return "unseen_kernel" if inside else "extrapolated"
 
 
+ALIKE_LIMITS = 1.5
+"""By how much arithmetic for a watt of the power limit may differ where one board's rows answer for
+another: they hold how far its limit let it come (an L40S stays at .56 of its peak in products, and
+a GeForce board with its chip has less than half of its peak for a higher limit). A choice."""
+
+
 class Operators:
     """Models of the artifacts below some roots, opened when first asked. Safe from any thread."""
 
@@ -486,8 +492,9 @@ class Operators:
         self, gpu: GpuProfile, operator: str, quantity: Quantity = "time"
     ) -> OperatorModel | None:
         """For a board without measurements the model of one that runs the same kernels: of the same
-        compute capability, with most formats, then with the most alike ratio of bandwidth to
-        arithmetic. ``None`` where none was measured."""
+        compute capability and about as much arithmetic for a watt of its limit (``ALIKE_LIMITS``),
+        with most formats, then with the most alike ratio of bandwidth to arithmetic. ``None`` where
+        none was measured."""
         key = gpu.id, operator, quantity
         pooled = self.of(POOLED)
         if key not in self._near and pooled is not None:
@@ -497,8 +504,10 @@ class Operators:
                 if card.gpu in (POOLED, gpu.id) or facts is None or not getattr(facts, quantity):
                     continue
                 other = load_gpu(card.gpu)
-                if other.compute_capability == gpu.compute_capability:
-                    board = self.board(other)
+                board = self.board(other)
+                a_watt = board.tensor[16] / other.tdp_watts * gpu.tdp_watts / asked.tensor[16]
+                alike = 1.0 / ALIKE_LIMITS <= a_watt <= ALIKE_LIMITS
+                if alike and other.compute_capability == gpu.compute_capability:
                     balance = board.bandwidth / board.tensor[16]
                     apart = abs(np.log(balance * asked.tensor[16] / asked.bandwidth))
                     able.append((-len(facts.formats), apart, card.gpu))

@@ -262,7 +262,13 @@ class _Totals:
         self.barriers = _added(self.barriers, executed[facts.barriers])
         if executed.size:
             sums = np.add.accumulate(pipes)[-1]
-            self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
+            found = Pipes(*(np.array(self.pipes) + sums).tolist())
+            # Halves and floats are converted as fast as special functions go, not half arithmetic
+            # (CUDA C++ Programming Guide 12, throughput: 32 on 5.x and 6.1, 16 on 6.0).
+            if before_7:
+                halves = float(pipes[facts.conversions, Pipes._fields.index("fp16")].sum())
+                found = found._replace(fp16=found.fp16 - halves, sfu=found.sfu + halves)
+            self.pipes = found
         self.stack_bytes += facts.stack_bytes
         self.indexed |= facts.indexed
         if facts.memory:
@@ -366,6 +372,7 @@ class _BodyFacts(NamedTuple):
     textures: Floats
     branches: Integers
     barriers: Integers
+    conversions: Integers
     memory: tuple[OpcodeFacts, ...]
     memory_positions: Integers
     stack_bytes: int
@@ -395,6 +402,7 @@ def _facts_of(body: Body) -> _BodyFacts:
         textures,
         where("control", ("bra", "brx", "brx.idx")),
         where("barrier", ("bar", "barrier")),
+        where("convert", ("cvt",)),
         tuple(facts[number] for number in memory),
         np.array(memory, dtype=np.intp),
         sum(variable.bytes for variable in body.variables if variable.space == "local"),

@@ -79,6 +79,7 @@ _SEED = 1.0
 _INTEGER_CONVERSIONS = 3.0
 _INTEGER_PRODUCTS = 0.42  # of the rest: IMAD is 9 of 21 in div.s32, 8 of 19 in rem.s32, 6 of 15
 _DOUBLE_STEPS = {"div": 8.0, "sqrt": 8.0, "rcp": 5.0, "rsqrt": 5.0}
+# What of a sequence is no product, as ptxas 12.9 makes them for sm_80 (nvdisasm):
 _TESTS = {"div": 1.0, "sqrt": 2.0, "rcp": 3.0}  # for the rare path of a rounded one in FP32
 _SCALING_TESTS = {"rcp": 5.0, "sin": 0.0, "cos": 0.0}  # of an approximation; others 1
 _AROUND = 3.0  # BSSY, BRA, BSYNC: over the rare path

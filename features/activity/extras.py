@@ -212,7 +212,7 @@ class Extras:
     ask for, each of a warp's distinct ones alone, and ``constant_requests`` those loads, by
     warps: only where the address changes from one time to the next; else it is an operand or is
     loaded once. ``pieces``: pieces of device memory, each side by side, that the blocks that run
-    together touch, for each sector.
+    together touch, for each sector. ``partial_stores``: sectors that stores write only in part.
     """
 
     tensor: tuple[TensorWork, ...]

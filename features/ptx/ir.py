@@ -347,14 +347,21 @@ def _some(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + rest
 
 
-_CAST = re.compile(r"\((?:bool|(?:unsigned)?(?:char|short|int|long|longlong))\)(?=-?\d)")
-_BOOL = re.compile(r"\(bool\)([01])(?!\d)")
+_ARGUMENT = re.compile(
+    r"(?<=[<,])(?:\((?:bool|(?:unsigned)?(?:char|short|int|long|longlong))\))?"
+    r"(?:(true)|(false)|(n|-)?(\d+)[uUlL]*)(?=[,>])"
+)
 
 
 def _squeeze(name: str) -> str:
-    """Without blanks, and template arguments as the source writes them: ``32`` for ``(int)32``."""
-    bare = _BOOL.sub(lambda found: "true" if found[1] == "1" else "false", "".join(name.split()))
-    return _CAST.sub("", bare)
+    """Without blanks, and template arguments as bare numbers: ``32`` for ``(int)32`` and ``32u``,
+    ``1`` for ``true``; sources, profilers and demanglers write them differently."""
+    return _ARGUMENT.sub(_bare_number, "".join(name.split()))
+
+
+def _bare_number(argument: re.Match[str]) -> str:
+    yes, no, minus, digits = argument.groups()
+    return "1" if yes else "0" if no else ("-" if minus else "") + digits
 
 
 def _head(demangled: str) -> str:

@@ -187,6 +187,14 @@ def test_kernels_by_name(sample: Module, name: str, found: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["f<true, 32>", "f<1, 32u>", "f<(bool)1, (unsigned int)32>", "void f<(bool)1, 32U>()"]
+)
+def test_template_arguments_as_sources_profilers_and_demanglers_write_them(name: str) -> None:
+    module = read_module("".join(f".entry _Z1fILb{flag}ELj32EEvv() {{ ret; }}" for flag in (0, 1)))
+    assert module.kernel(name).name == "_Z1fILb1ELj32EEvv"
+
+
+@pytest.mark.parametrize(
     ("name", "says"),
     [
         (None, "holds 6 kernels"),

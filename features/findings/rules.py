@@ -198,8 +198,22 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
                     alike.difference.add(name, amount)
             mended = alike.difference.applied(evidence.activity)
             detail = _several(list(dict.fromkeys(told)))
-            extras = replace(evidence.analysis.extras, pieces=0.0, partial_stores=0.0)
+            extras = replace(
+                evidence.analysis.extras,
+                pieces=0.0,
+                partial_stores=0.0,
+                waiting=_loaded_at_once(evidence),
+            )
             yield Finding(code, tuple(alike.places), detail, _CURES[code], mended, extras)
+
+
+def _loaded_at_once(evidence: Evidence) -> Waiting | None:
+    """What a warp waits for through shared memory: where no loop is, all loads at once, as none
+    comes after a store that may be to the same place."""
+    waiting, asked = evidence.analysis.extras.waiting, evidence.activity.load_requests_per_warp
+    if waiting is None or evidence.analysis.loops.loops:
+        return waiting
+    return waiting._replace(loads=min(waiting.loads, 1.0 / max(asked, 1.0)))
 
 
 def _cure(evidence: Evidence, function: Function, one: Instruction) -> Code | None:

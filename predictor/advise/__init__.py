@@ -29,6 +29,7 @@ from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gai
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of, request_of
+from wattcast.predictor.sweep import RESOLUTION
 
 LEAST_GAIN_PERCENT = 0.5
 """Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
@@ -64,7 +65,7 @@ def advise(
     unpriced = [each for each in found if not isinstance(each, Advice)]
     priced = [each for each in found if isinstance(each, Advice)]
     kept = [each for each in (*priced, *others(adviser)) if _worth_it(each.gain)]
-    kept.sort(key=lambda each: (-each.gain.joules, -each.gain.seconds))
+    kept.sort(key=lambda each: (not _free(each.gain), -each.gain.joules, -each.gain.seconds))
     analysis = adviser.analysis
     return AdviceAnswer(
         gpu=gpu.id,
@@ -161,6 +162,13 @@ def _added(passes: Sequence[Activity]) -> Activity:
     values = [each.values() for each in passes]
     names = QUANTITIES[QUANTITIES.index("warp_instructions_ptx") :]
     return replace(passes[0], **{name: sum(each[name] for each in values) for name in names})
+
+
+def _free(saved: Gain) -> bool:
+    """It saves more than two predictions are apart, and not by taking longer: such advice comes
+    first, as clocks can be lowered whatever else is changed, best of all at the end."""
+    apart = 100 * RESOLUTION
+    return saved.energy_percent >= apart and saved.time_percent > -apart
 
 
 def _worth_it(saved: Gain) -> bool:

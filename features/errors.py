@@ -30,9 +30,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-NO_TEXT = "not UTF-8 text: give PTX or source; `cuobjdump --dump-ptx` takes PTX out of a program"
-"""Of a file that cannot be PTX or CUDA source."""
-
 
 class WattcastError(Exception):
     """Base of every error whose message is meant for the user.

@@ -119,19 +119,9 @@ def _bytes(file: Path, most: int = -1) -> bytes:
 
 
 def _read(file: Path) -> str:
-    from wattcast.features.cuda import CompileError
-    from wattcast.features.errors import NO_TEXT, PtxError
+    from wattcast.features.ptx.lexing import text_of_file
 
-    data = _bytes(file)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line = before.count(b"\n") + 1
-        if file.suffix in CUDA_SUFFIXES:
-            raise CompileError(f"line {line}: {NO_TEXT}", line=line) from error
-        column = error.start - before.rfind(b"\n")
-        raise PtxError(NO_TEXT, line=line, column=column) from error
+    return text_of_file(_bytes(file))
 
 
 @contextmanager
@@ -480,7 +470,7 @@ class CodeOptions(Options):
     def of_code(self, file: Path, grid: str = "1", block: str = "1") -> dict[str, Any]:
         """The part of a request's body that tells code and launch.
 
-        Raises CompileError or PtxError for a file that is not UTF-8 text.
+        Raises PtxError for a file that is no text.
         """
         launch = {**_shape(grid, block), "arguments": _arguments(self.arg or ())}
         told = {"launch": launch, "loops": _loops(self.loops or ())}

@@ -24,7 +24,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from wattcast.features.errors import NO_TEXT, DataError, LaunchError
+from wattcast.features.errors import DataError, LaunchError, PtxError
+from wattcast.features.ptx.lexing import text_of_file
 from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.triton import Grid, TritonKernel, compiled
 
@@ -189,7 +190,7 @@ def source(code: Code) -> Source:
 
 def _from_text(given: str | bytes | os.PathLike[str]) -> Source:
     if isinstance(given, bytes):  # as nvrtcGetPTX and Triton's own files hold it
-        return _of_kind(_decoded(given.rstrip(b"\0"), "the text"))
+        return _of_kind(_decoded(given, "the text"))
     if not isinstance(given, str):
         return _from_file(Path(given))
     if "\n" in given or re.search(r"[;{]|^\s*(?:\.version|//)", given):
@@ -230,7 +231,7 @@ def _from_file(path: Path) -> Source:
             text, headers = with_headers(path)
         except ValueError as error:
             raise DataError(str(error), file=str(path)) from error
-        return Source("cuda", text.removeprefix("\ufeff"), headers=headers)
+        return Source("cuda", text, headers=headers)
     return Source("ptx", text) if suffix == ".ptx" else _of_kind(text)
 
 
@@ -238,10 +239,9 @@ def _decoded(data: bytes, name: str) -> str:
     if not data.strip():
         raise DataError(f"{name} is empty: give PTX or CUDA source")
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}: line {line} is {NO_TEXT}") from error
+        return text_of_file(data)
+    except PtxError as error:
+        raise DataError(f"{name}: line {error.line} is {error.detail}") from error
 
 
 def _of_kind(text: str) -> Source:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wattcast.features.cuda.compile import OPTIONS
 from wattcast.features.cuda.source import includes_of
+from wattcast.features.ptx.lexing import text_of_file
 
 MOST_HEADERS = 64
 """Own headers of one source; more are a project of its own, which nvcc compiles."""
@@ -26,13 +27,14 @@ def with_headers(file: Path, folders: Sequence[Path] = ()) -> tuple[str, dict[st
 
     A name that leaves its folder (``../common/x.h``) is written anew, in text and name alike
     (``up/common/x.h``). Headers found nowhere are the compiler's. Raises OSError where the file
-    cannot be read, ValueError for more than ``MOST_HEADERS`` or ``MOST_HEADER_BYTES``.
+    cannot be read, PtxError where one is no text, ValueError for more than ``MOST_HEADERS`` or
+    ``MOST_HEADER_BYTES``.
     """
     found, texts = dict[Path, str](), dict[str, str]()
     waiting, size = [(file, "")], 0
     while waiting:
         path, key = waiting.pop()
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = text_of_file(path.read_bytes())
         for name in dict.fromkeys(includes_of(text)):
             quoted = re.search(rf'#\s*include\s*"{re.escape(name)}"', text) is not None
             places = [*([path.parent] if quoted else []), *folders]

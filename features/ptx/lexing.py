@@ -47,6 +47,21 @@ def decode(text: str | bytes) -> str:
         return bytes(text).decode("latin-1")
 
 
+def text_of_file(data: bytes) -> str:
+    """PTX or CUDA source as it lies on a disk, in whatever encoding its comments are.
+
+    Raises PtxError, with the line, for a zero byte: a program or an object file."""
+    text = decode(data).removeprefix("\ufeff")
+    end = len(text.rstrip("\0 \t\r\n\f\v"))
+    if (at := text.find("\0", 0, end)) >= 0:
+        raise PtxError(
+            "no text but binary data: give PTX or source; `cuobjdump --dump-ptx` takes PTX out "
+            "of a program",
+            line=text.count("\n", 0, at) + 1,
+        )
+    return text
+
+
 class Source:
     """The text and its ``clean`` twin of equal length, without comments and strings."""
 

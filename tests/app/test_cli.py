@@ -172,9 +172,13 @@ def test_cuda_files(run: Run, tmp_path: Path) -> None:
     _, err = run("predict", str(path), *LAUNCH, status=2)
     assert "line 1" in err
     assert "nothing" in err
-    path.write_bytes(b"// fine\n// \xff\n")
+    path.write_bytes(b"// fine\n\x7fELF\0x\n")
     _, err = run("predict", str(path), *LAUNCH, status=2)
-    assert "line 2: not UTF-8" in err
+    assert "line 2: no text but binary data" in err
+    path.write_bytes(f"// \xa9 Jos\xe9\n{EXAMPLE_CUDA}".encode("latin-1"))
+    again, _ = run("predict", str(path), *LAUNCH, "--arg", "n=5", "--json")
+    assert json.loads(again)["power"] == answer["power"]
+    assert wattcast.predict(path, gpu="v100", grid=4096, block=256).power is not None
 
 
 def test_wrong_use_is_status_two(run: Run) -> None:

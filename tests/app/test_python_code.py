@@ -91,7 +91,7 @@ def test_cuda_source_is_known_by_its_file_or_its_text(tmp_path: Path) -> None:
         ("", "empty string"),
         ("x" * 5000, "neither an existing file"),
         (7, "int is no kernel: give PTX"),
-        (b"\xff\n.version", "the text: line 1 is not UTF-8"),
+        (b"\x7fELF\0\n.version", "the text: line 1 is no text but binary"),
         (SimpleNamespace(asm={"hsaco": b"", "amdgcn": ""}), "holds no PTX .it holds amdgcn, hsaco"),
         (SimpleNamespace(params=[], arg_names=[]), "put @wattcast.estimate"),
     ],

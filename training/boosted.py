@@ -1,17 +1,16 @@
 """The boosted way to retrain: trees fitted anew, or more trees added to the champion's.
 
-    Uploads + base rows + champion
-      -> fit on grouped and random folds of the uploads (what else there is always trains)
+    Uploads + champion
+      -> fit on grouped and random folds of the uploads
       -> factor of the board, fitted inside each fold
       -> scores beside the baseline, interval widths
       -> final fit on everything, artifacts with cards
       -> verdict of ``wattcast.training.gate``
 
-The folds ask what changes between champion and candidate: the uploads. So all base rows stay in
-the training part of every fold, as they were in the champion's training, and a fold leaves out
-kernel groups of the uploads. A kernel that the champion learned from is left out of neither, so it
-counts as known: scores and widths for unseen kernels are those of the other groups
-(``folds.py``), and both sides are compared where they know equally much (``uploads.py``).
+The folds ask what changes between champion and candidate: the uploads. A kernel that the champion
+learned from is left out of neither, so it counts as known: scores and widths for unseen kernels are
+those of the other groups (``folds.py``), and both sides are compared where they know equally much
+(``uploads.py``).
 
 A fit task holds everything it needs, so that it can be sent to another machine: no files, no
 pickled models. The model to continue from travels as the bytes of its native file.
@@ -37,7 +36,7 @@ from wattcast.training.evaluation.scores import Floats, Rows
 from wattcast.training.families import SEED, Family, get_family, library_versions
 from wattcast.training.folds import Folds, PowerScores, UploadFold, folds_over, power_scores
 from wattcast.training.gate import CHAMPION, OldRows, Opponent
-from wattcast.training.uploads import Base, Candidate, Champion, Order, Uploads
+from wattcast.training.uploads import Candidate, Champion, Order, Uploads, knows_base
 
 MORE_TREES: Mapping[str, int] = MappingProxyType({"xgboost": 100, "catboost": 60})
 """Trees added to a model that is continued: a fifth of what its family starts with (thesis
@@ -102,7 +101,6 @@ def fit_predict_all(engine: Engine, tasks: Sequence[FitTask]) -> Iterator[tuple[
 def retrain(
     order: Order,
     uploads: Uploads,
-    base: Base | None,
     champion: Champion | None,
     out_dir: Path,
     *,
@@ -118,9 +116,7 @@ def retrain(
     input gives equal models. Raises DataError where the rows do not allow it, ModelError for
     families or a champion that do not fit.
     """
-    boosting = _Boosting(
-        order, uploads, None if order.continued else base, champion, engine or InProcess()
-    )
+    boosting = _Boosting(order, uploads, champion, engine or InProcess())
     boosting.check()
     progress("folds", 0.0)
     folds, rows = boosting.folds, uploads.rows
@@ -156,11 +152,10 @@ def retrain(
 
 @dataclass(frozen=True)
 class _Boosting:
-    """One retraining; ``base`` rows train where trees are fitted anew."""
+    """One retraining."""
 
     order: Order
     uploads: Uploads
-    base: Base | None
     champion: Champion | None
     engine: Engine
 
@@ -182,10 +177,9 @@ class _Boosting:
             return
         if champion.card.feature_names != order.features:
             raise ModelError("the champion has other features than the measurements")
-        if not order.continued and self.base is None and champion.knows_base:
+        if not order.continued and knows_base(champion.card):
             raise DataError(
-                "the rows that the champion was trained on are not at hand: set WATTCAST_DATA, or "
-                "ask for mode continue"
+                "the rows that the champion was trained on are not at hand: ask for mode continue"
             )
         _ = self.starts
 
@@ -210,13 +204,10 @@ class _Boosting:
     @cached_property
     def known_range(self) -> tuple[Floats, Floats] | None:
         """Least and largest value of each feature that the model knows without the uploads."""
-        if self.continued is not None:
-            features = self.continued.features
-            return np.array([f.minimum for f in features]), np.array([f.maximum for f in features])
-        if self.base is None:
+        if self.continued is None:
             return None
-        vectors = self.base.rows.vectors
-        return np.fmin.reduce(vectors, axis=0), np.fmax.reduce(vectors, axis=0)
+        features = self.continued.features
+        return np.array([f.minimum for f in features]), np.array([f.maximum for f in features])
 
     @cached_property
     def folds(self) -> Folds:
@@ -225,12 +216,8 @@ class _Boosting:
         return folds_over(rows, reference, self.known_range)
 
     def task(self, family: str, train: Rows, factor: float, test: Floats) -> FitTask:
-        """A fit on base rows and uploads, these in the watts of the champion's board."""
-        vectors, watts = train.vectors, train.watts / factor
-        if self.base is not None:
-            vectors = np.concatenate([self.base.rows.vectors, vectors])
-            watts = np.concatenate([self.base.rows.watts, watts])
-        return FitTask(family, vectors, watts, test, self.starts[family])
+        """A fit on uploads, in the watts of the champion's board."""
+        return FitTask(family, train.vectors, train.watts / factor, test, self.starts[family])
 
     def out_of_fold(self, checkpoints: Checkpoints, progress: Progress) -> dict[str, Floats]:
         """Out-of-fold watts ``[protocols, n]`` of every family, in the order of ``PROTOCOLS``."""
@@ -257,30 +244,14 @@ class _Boosting:
         return predicted
 
     def old_rows(self, models: Mapping[str, Any]) -> OldRows | None:
-        """Rows that candidate and champion were trained on: earlier uploads of the board, base
-        rows. Base rows are of another board: they are compared in its watts, by the trees alone."""
-        if self.champion is None:
-            return None
+        """Rows that candidate and champion were trained on: earlier uploads of the board."""
         rows, old = self.uploads.rows, ~self.uploads.new
-
-        def trees(vectors: Floats) -> Floats:
-            each = [get_family(name).predict(model, vectors) for name, model in models.items()]
-            return np.asarray(np.mean(each, axis=0))
-
-        parts = []
-        if old.any():
-            vectors = rows.vectors[old]
-            theirs = self.champion.model.predict_watts(vectors)
-            watts = self.folds.factor * trees(rows.vectors)[old]
-            parts.append((rows.watts[old], rows.groups[old], watts, theirs))
-        if self.base is not None and self.champion.knows_base:
-            base = self.base.rows
-            groups = base.groups + rows.groups.max() + 1
-            theirs = self.champion.trees_watts(base.vectors)
-            parts.append((base.watts, groups, trees(base.vectors), theirs))
-        if not parts:
+        if self.champion is None or not old.any():
             return None
-        return OldRows(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        each = [get_family(name).predict(model, rows.vectors) for name, model in models.items()]
+        watts = self.folds.factor * np.mean(each, axis=0)[old]
+        theirs = self.champion.model.predict_watts(rows.vectors[old])
+        return OldRows(rows.watts[old], rows.groups[old], watts, theirs)
 
     def write(self, out_dir: Path, family: str, scores: PowerScores, model: Any) -> ModelCard:
         """Artifact of one family."""
@@ -288,7 +259,7 @@ class _Boosting:
         if self.continued is not None:
             parameters["continued_from"] = self.continued.folder.as_posix()
             parameters["trees_added"] = MORE_TREES[family]
-        vectors = self._fitted.vectors
+        vectors = self.uploads.rows.vectors
 
         def files(folder: Path) -> None:
             get_family(family).save(model, folder, vectors.shape[1])
@@ -321,8 +292,6 @@ class _Boosting:
     def _card(self, scores: PowerScores, **fields: Any) -> ModelCard:
         order, uploads, before = self.order, self.uploads, self.continued
         earlier = () if before is None or before.board is None else before.board.batches
-        base_sources = () if self.base is None else self.base.sources
-        continued_base = self.champion is not None and self.champion.knows_base
         # Of uploads and champion: even where nothing is continued, its trees gave the factor. Where
         # what the champion learned from is not known, it is not known of the candidate either.
         learned = "" if self.ancestor is None else stored(self.ancestor | uploads.learned)
@@ -331,39 +300,24 @@ class _Boosting:
             **fields,
             target="power",
             features=provenance.feature_facts(
-                order.features, self._fitted.vectors, known=self.known_range
+                order.features, uploads.rows.vectors, known=self.known_range
             ),
             training=self._training_facts(before),
-            sources=tuple(
-                dict.fromkeys((*(before.sources if before else base_sources), *uploads.sources))
-            ),
+            sources=tuple(dict.fromkeys((*(before.sources if before else ()), *uploads.sources))),
             scores=scores.scores,
             intervals=scores.intervals,
             board=BoardFacts(
                 label=order.board,
                 watts_factor=self.folds.factor,
                 batches=tuple(dict.fromkeys((*earlier, *uploads.batches))),
-                base_data=self.base is not None if before is None else continued_base,
+                base_data=before is not None and knows_base(before),
                 **scores.board_fields,
             ),
             learned=learned,
         )
 
-    @cached_property
-    def _fitted(self) -> Rows:
-        """Rows of the final fit: those whose statistics go with the model."""
-        rows = self.uploads.rows
-        if self.base is None:
-            return rows
-        base = self.base.rows
-        return Rows(
-            np.concatenate([base.vectors, rows.vectors]),
-            np.concatenate([base.watts, rows.watts]),
-            np.concatenate([base.groups, rows.groups + base.groups.max() + 1]),
-        )
-
     def _training_facts(self, before: ModelCard | None) -> TrainingFacts:
-        fitted = self._fitted
+        fitted = self.uploads.rows
         facts = provenance.training_facts(fitted.vectors, fitted.watts, fitted.groups)
         if before is None:
             return facts

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from wattcast.features.schemas.tables import read_definition
-from wattcast.models.cards import Source
-from wattcast.training.data.cleaning import MODEL_INPUTS, CleanTable, clean
-from wattcast.training.data.datasets import data_root, sources
-from wattcast.training.data.recompute import recompute
+from wattcast.training.data.cleaning import MODEL_INPUTS, clean
 from wattcast.training.evaluation.scores import Rows
 
 POWER_FILES = ("K20", "M60", "V100", "K80", "PQ_V100", "PQ_Ampere84", "PQ_Ada24")
@@ -48,29 +44,4 @@ def power_rows(
     return rows_of(
         pd.DataFrame({name: np.concatenate([frame[name] for frame in frames]) for name in wanted}),
         columns,
-    )
-
-
-SCHEMA = "alavani2023"
-THESIS_FILES: Mapping[str, str] = {"tesla-k20": "K20", "tesla-m60": "M60", "tesla-v100": "V100"}
-"""GPU id -> the thesis' data file of it."""
-
-
-def served_rows(gpu: str) -> tuple[CleanTable, Rows]:
-    """The thesis' table of one GPU, and its training rows as the serving rules compute them: what
-    the packaged boosted models are trained on. Raises DataError for missing or defective data."""
-    cleaned = clean(THESIS_FILES[gpu], data_root())
-    definition = read_definition(SCHEMA)
-    names = tuple(one.name for one in definition.fields if one.model_input)
-    return cleaned, rows_of(recompute(cleaned.training_rows, definition, gpu), names)
-
-
-def source_of(cleaned: CleanTable) -> Source:
-    """The card entry of a published file."""
-    return Source(
-        repository=sources().repository,
-        path=cleaned.source.path,
-        sha256=cleaned.source.sha256,
-        used_sha256=cleaned.sha256,
-        licence=sources().licence,
     )

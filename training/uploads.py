@@ -1,7 +1,7 @@
 """What a retraining is given, and what it makes.
 
 Order, Uploads          what is asked, and the measurements of one board
-Base, Champion          what boosted models start from
+Champion                what boosted models start from
 Candidate               artifacts with cards, and the verdict on them
 """
 
@@ -150,12 +150,9 @@ class Uploads:
         return Candidate(cards, judge(compared, old), compared)
 
 
-@dataclass(frozen=True)
-class Base:
-    """Rows that the packaged models were trained on, and where they come from."""
-
-    rows: Rows
-    sources: tuple[Source, ...]
+def knows_base(card: ModelCard) -> bool:
+    """Whether a model was trained on the rows of the packaged models."""
+    return card.board is None or card.board.base_data
 
 
 @dataclass(frozen=True)
@@ -173,11 +170,6 @@ class Champion:
     def card(self) -> ModelCard:
         """Its card."""
         return self.artifact.card
-
-    @property
-    def knows_base(self) -> bool:
-        """Whether it was trained on the rows of the packaged models."""
-        return self.card.board is None or self.card.board.base_data
 
     def native(self, family: str) -> bytes:
         """Bytes of its native model of a family. Raises ModelError if it has none."""

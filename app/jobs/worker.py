@@ -11,7 +11,6 @@ service stays responsive, and so that whatever happens to the child happens to t
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -214,8 +213,6 @@ def _child(settings: Settings, claim: Claim) -> Limited:
     environment = {
         **foreign_environment(),
         **settings.environment(),
-        # The training data's place, which is no setting of the service.
-        **{name: os.environ[name] for name in ("WATTCAST_DATA",) if name in os.environ},
         TOKEN_VARIABLE: claim.token,
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

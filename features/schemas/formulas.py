@@ -37,9 +37,6 @@ MISC_WEIGHTS = (3, 1, 3, 2)
 ISSUE_DISPATCH_UNITS = 2
 """nDU of Eq. 5.1 (PowerQuant rows)."""
 
-K20_LATE_ROWS_AFTER = 1000
-"""Rows of the K20 larger data set with a greater "Sr No." follow ``late_waves``."""
-
 
 def _float(value: ArrayLike) -> Floats:
     """As float64; a single number becomes a NumPy scalar, whose arithmetic is the fastest."""
@@ -68,15 +65,6 @@ def simulated_waves(
     """
     per_sm = np.floor(_float(blocks) / _float(sm_count)) * _float(threads_per_block)
     return np.asarray(np.maximum(1.0, np.ceil(per_sm / threads_per_sm)))
-
-
-def late_waves(threads: ArrayLike, sm_count: int = 13, cores_per_sm: int = 192) -> Floats:
-    """The other w of K20: ceil(T / (13 * 192)), in its rows after "Sr No." 1000.
-
-    Never served; training rescales those rows to ``simulated_waves`` (accuracy.md rule 5b).
-    Share: 99.6 % of 799 rows. Nothing of it is printed.
-    """
-    return np.asarray(np.ceil(_float(threads) / (sm_count * cores_per_sm)))
 
 
 def waves_column(blocks: ArrayLike, sm_count: ArrayLike) -> Floats:
@@ -158,18 +146,6 @@ def average_latency(total_cycles: ArrayLike, instructions: ArrayLike, empty: flo
     result = np.full(count.shape, empty, dtype=np.float64)
     np.divide(cycles, count, out=result, where=count != 0)
     return result
-
-
-def mixed_global_latency(
-    loads: ArrayLike, stores: ArrayLike, load_cycles: ArrayLike, store_cycles: ArrayLike
-) -> Floats:
-    """avg_glob_lat of M60, V100 and powerquant2026: (ld * L_ld + st * L_st) / (ld + st); else 0.
-
-    alavani2023 on K20 charges ``load_latency`` for loads and stores alike instead (82-92 % of
-    its rows). Printed: one latency for both. Share: 1.000 (V100, K80), .962 (M60).
-    """
-    ld, st = _float(loads), _float(stores)
-    return average_latency(ld * _float(load_cycles) + st * _float(store_cycles), ld + st)
 
 
 # --- instruction counts ---------------------------------------------------------

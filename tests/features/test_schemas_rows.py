@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from studies.data import recompute as recomputing
 from wattcast.features.schemas import formulas, get_schema
 from wattcast.features.schemas.schema import derive, launch_columns
 
@@ -112,7 +113,7 @@ def recompute(gpu_id: str, rows: Columns) -> dict[str, NDArray[np.float64]]:
         "total_inst": derive(table, schema.rules, counted)["total_inst"],
         "total_threads": launch["total_threads"],
         "avg_comp_lat": formulas.average_latency(rows["comp_lat_sm"], rows["comp_inst_sm"]),
-        "avg_glob_lat": formulas.mixed_global_latency(
+        "avg_glob_lat": recomputing.mixed_global_latency(
             loads, stores, table.load_cycles(threads), table.store_cycles(threads)
         ),
         "glob_inst_sm": loads + stores,
@@ -133,8 +134,8 @@ def wave_shares(gpu_id: str, rows: Columns) -> dict[str, tuple[int, float]]:
     late = np.zeros(len(waves), dtype=bool)
     shares = {}
     if gpu_id == "tesla-k20":
-        late = rows["Sr No."] > formulas.K20_LATE_ROWS_AFTER
-        hit = formulas.late_waves(launch["total_threads"])[whole & late] == waves[whole & late]
+        late = rows["Sr No."] > recomputing.K20_LATE_ROWS_AFTER
+        hit = recomputing.late_waves(launch["total_threads"])[whole & late] == waves[whole & late]
         shares["late waves"] = (len(hit), float(hit.mean()))
     hit = launch["simulated_waves"][whole & ~late] == waves[whole & ~late]
     return shares | {"simulated waves": (len(hit), float(hit.mean()))}
@@ -178,7 +179,7 @@ def test_the_powerquant_rows_follow_from_launch_and_counts(gpu_id: str, show: Sh
     load_cycles, store_cycles = table.load_cycles(threads), table.store_cycles(threads)
     shares = {"simulated waves": (len(waves), float(own_device.mean()))}
 
-    average = formulas.mixed_global_latency(loads, stores, load_cycles, store_cycles)
+    average = recomputing.mixed_global_latency(loads, stores, load_cycles, store_cycles)
     hit = agree(average, rows["avg_glob_lat"])[own_device]
     shares["avg_glob_lat"] = (len(hit), float(hit.mean()))
 

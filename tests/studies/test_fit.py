@@ -11,14 +11,13 @@ import pytest
 from studies.card_tables import feature_table, interval_table, score_table
 from studies.fitting.trees.boosted import Plan, train
 from studies.fitting.trees.compact import compact, save_compact
-from studies.fitting.trees.tables import training_table
+from studies.fitting.trees.tables import THESIS_FILES, training_table
 from studies.fitting.trees.train import main
 from wattcast.features.errors import DataError, ModelError
 from wattcast.models.cards import ModelCard, sha256_of
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.training.data.datasets import find_data
 from wattcast.training.families import FAMILIES, Xgboost, get_family, library_versions
-from wattcast.training.power_rows import THESIS_FILES
 from wattcast.training.provenance import summarise
 
 needs_data = pytest.mark.skipif(

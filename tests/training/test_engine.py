@@ -124,7 +124,7 @@ def test_a_retraining_on_many_rows_is_spread_and_judged_alike(
     asked = order(champion, families=("xgboost",), continued=False)
     errors = []
     for name, where in (("alone", InProcess(1)), ("spread", replace(engine, spread_rows=1))):
-        made = retrain(asked, given, None, None, tmp_path / name, engine=where)
+        made = retrain(asked, given, None, tmp_path / name, engine=where)
         errors.append(made.card.score("measured", "grouped").model["mae_watts"].mean)
     assert errors[0] != errors[1]
     assert errors[1] == pytest.approx(errors[0], rel=0.25)

@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from studies.fitting.trees.tables import changed_rows, reproduced_shares
+from studies.data.recompute import occupancies, recompute
+from studies.fitting.trees.tables import THESIS_FILES, changed_rows, reproduced_shares
 from wattcast.features.schemas.tables import read_definition
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
 from wattcast.training.data.datasets import find_data
-from wattcast.training.data.recompute import occupancies, recompute
-from wattcast.training.power_rows import THESIS_FILES
 
 DEFINITION = read_definition("alavani2023")
 

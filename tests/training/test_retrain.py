@@ -17,9 +17,9 @@ from wattcast.training import boosted
 from wattcast.training.boosted import FitTask, fit_predict, retrain
 from wattcast.training.engine import Checkpoints, InProcess
 from wattcast.training.evaluation.scores import Rows
-from wattcast.training.families import FAMILIES, Xgboost
+from wattcast.training.families import FAMILIES
 from wattcast.training.folds import board_factor
-from wattcast.training.uploads import Base, Candidate, Champion, Order
+from wattcast.training.uploads import Candidate, Champion, Order
 
 GPU = "tesla-k20"
 
@@ -43,7 +43,7 @@ def shuffled(rows: Rows) -> Rows:
 
 
 def run(asked: Order, rows: Rows, champion: Champion | None, out: Path, **given: object):
-    return retrain(asked, uploads(rows), None, champion, out, **given)  # type: ignore[arg-type]
+    return retrain(asked, uploads(rows), champion, out, **given)  # type: ignore[arg-type]
 
 
 def test_a_planted_shift_is_promoted_and_the_artifact_loads(
@@ -124,33 +124,9 @@ def test_a_spoiled_checkpoint_is_fitted_anew(tmp_path: Path) -> None:
     assert Checkpoints().get("a") is None
 
 
-def test_base_rows_train_with_the_uploads(
-    champion: Champion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = {**FAMILIES["xgboost"].hyperparameters, "n_estimators": 60, "learning_rate": 0.2}
-    monkeypatch.setattr(Xgboost, "hyperparameters", few)
-    base = Base(measured(champion, shift=1.0, seed=9), champion.card.sources)
-    rows = measured(champion)
-    asked = order(champion, continued=False, families=("xgboost",))
-    made = retrain(asked, uploads(rows), base, champion, tmp_path)
-    assert made.card.training.rows == 2 * len(rows)
-    assert made.card.board is not None
-    assert made.card.board.base_data
-    # Old rows are compared in the watts of their own board: the shift itself is no harm.
-    assert made.verdict.old is not None
-    assert made.verdict.old.rows == len(base.rows)
-    assert not made.verdict.old.worse
-    # The base rows' own vectors with other watts: the two cannot both be learned.
-    spoiled = Rows(base.rows.vectors, shuffled(rows).watts, rows.groups)
-    garbage = retrain(asked, uploads(spoiled), base, champion, tmp_path / "garbage")
-    assert garbage.verdict.old is not None
-    assert garbage.verdict.old.worse
-    assert not garbage.verdict.promoted
-
-
 def test_what_cannot_be_trained_is_refused(champion: Champion, tmp_path: Path) -> None:
     rows = measured(champion)
-    with pytest.raises(DataError, match="WATTCAST_DATA"):
+    with pytest.raises(DataError, match="mode continue"):
         run(order(champion, continued=False), rows, champion, tmp_path)
     with pytest.raises(ModelError, match="no model to continue from"):
         run(order(champion), rows, None, tmp_path)

@@ -21,7 +21,7 @@ from wattcast.training.boosted import retrain
 from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.scores import Rows
 from wattcast.training.gate import CHAMPION
-from wattcast.training.uploads import Base, Candidate, Champion, Uploads
+from wattcast.training.uploads import Candidate, Champion, Uploads
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -111,7 +111,7 @@ def test_groups_are_known_as_a_whole(champion: Champion) -> None:
 
 
 def test_enough_unseen_kernels_are_measured_alone(champion: Champion, tmp_path: Path) -> None:
-    made = retrain(order(champion), uploads(champion, 10), None, champion, tmp_path)
+    made = retrain(order(champion), uploads(champion, 10), champion, tmp_path)
     board = made.card.board
     assert board is not None
     assert (board.unseen_groups, board.unseen_kernel, board.widths_from) == (14, "measured", "")
@@ -128,7 +128,7 @@ def test_enough_unseen_kernels_are_measured_alone(champion: Champion, tmp_path: 
 def test_too_few_unseen_kernels_leave_the_width_of_the_model_before(
     champion: Champion, tmp_path: Path, known: int
 ) -> None:
-    made = retrain(order(champion), uploads(champion, known), None, champion, tmp_path)
+    made = retrain(order(champion), uploads(champion, known), champion, tmp_path)
     card, before = made.card, champion.card
     assert card.board is not None
     assert card.board.unseen_kernel == "not measured"
@@ -150,7 +150,7 @@ def test_a_champion_that_does_not_tell_what_it_learned_from_knows_everything(
     champion: Champion, tmp_path: Path
 ) -> None:
     silent = replace(champion.artifact, card=champion.card.model_copy(update={"learned": ""}))
-    made = retrain(order(champion), uploads(champion, 0), None, Champion(silent), tmp_path)
+    made = retrain(order(champion), uploads(champion, 0), Champion(silent), tmp_path)
     assert made.card.board is not None
     assert made.card.board.unseen_kernel == "not measured"
     assert made.card.marks is None
@@ -160,7 +160,7 @@ def test_few_kernels_support_a_lower_level(champion: Champion, tmp_path: Path) -
     assert [supported_level(groups) for groups in (1, 4, 8, 9, 40)] == [0.5, 0.8, 0.88, 0.9, 0.9]
     few = uploads(champion, 0, kernels=4)
     asked = order(champion, gpu="gtx-980", continued=False)
-    made = retrain(asked, few, None, None, tmp_path)
+    made = retrain(asked, few, None, tmp_path)
     assert made.card.intervals.level == 0.8
 
 
@@ -189,9 +189,8 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingTable, Rows
 
 @pytest.mark.slow
 @needs_data
-@pytest.mark.parametrize("continued", [True, False])
 def test_known_kernels_measured_again_promise_nothing_of_others(
-    continued: bool, split: tuple[TrainingTable, Rows, Champion], tmp_path: Path
+    split: tuple[TrainingTable, Rows, Champion], tmp_path: Path
 ) -> None:
     """Known kernels on a board that draws 15 % more. The folds of the uploads cannot leave them out
     of what the champion learned from, and once promised x0.97 to x1.03 for kernels never seen."""
@@ -205,9 +204,7 @@ def test_known_kernels_measured_again_promise_nothing_of_others(
     marks = tuple(frozenset({mark} - {None}) for mark in code)
     assert frame["kernel_group"].nunique() > 70
     given = given_rows(again, marks=marks)
-    base = None if continued else Base(rows, champion.card.sources)
-    asked = order(champion, continued=continued)
-    made: Candidate = retrain(asked, given, base, champion, tmp_path)
+    made: Candidate = retrain(order(champion), given, champion, tmp_path)
     card = made.card
     assert card.board is not None
     assert card.board.unseen_kernel == "not measured"

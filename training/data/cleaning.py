@@ -17,7 +17,7 @@ The rules are numbered as in the project's accuracy specification and repeated w
 10. flags ``idle_power``, ``iic_zero``, ``short_run``, ``time_not_kernel``;
 11. M60: an occupancy of 0 is missing.
 
-Rule 5b (recomputing what the serving rules give otherwise) is ``training.data.recompute``'s; rule 7
+Rule 5b (recomputing what the serving rules give otherwise) is ``studies.data.recompute``'s; rule 7
 states a formula and cleans nothing.
 
 Canonical names for spellings that ``kernel_names.csv`` does not hold.

@@ -40,7 +40,7 @@ from wattcast.training.engine import Checkpoints, open_engine
 from wattcast.training.evaluation.scores import FOLDS, Floats, fold_assignment
 from wattcast.training.folds import SEED
 from wattcast.training.gate import CHAMPION, LEAST_GROUPS, Opponent
-from wattcast.training.uploads import Base, Candidate, Champion, Order
+from wattcast.training.uploads import Candidate, Champion, Order
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
@@ -172,37 +172,8 @@ def decide(asked: Retraining, batches: Mapping[UUID, Batch], target: messages.Ta
     now += f", and {lacks}" if family == PHYSICAL else ", and no trees can be added to it"
     if champion is None:
         return Decision("full", f"{now}: trees are fitted to these rows alone")
-    if has_base(gpu.id, champion):
-        why = f"{now}: trees are fitted to these rows and those of the packaged models"
-        return Decision("full", why)
-    return Decision(
-        "continue",
-        f"{now}: trees are added to the packaged {champion.card.family} model, whose own rows are "
-        "not at hand (WATTCAST_DATA)",
-    )
-
-
-def has_base(gpu_id: str, champion: Champion | None) -> bool:
-    """Whether rows that the packaged model of a GPU was trained on are at hand and count."""
-    from wattcast.training.data.datasets import find_data
-    from wattcast.training.power_rows import SCHEMA, THESIS_FILES
-
-    if champion is None or not champion.knows_base or gpu_id not in THESIS_FILES:
-        return False
-    folder, inputs = find_data(), get_schema(SCHEMA).model_fields
-    # ``wattcast data fetch`` brings the measurements, not the names of their kernels.
-    named = folder is not None and (folder / "power" / "kernel_names.csv").is_file()
-    return named and champion.card.feature_names == inputs
-
-
-def _base(gpu_id: str, champion: Champion | None) -> Base | None:
-    """Those rows, where they are."""
-    from wattcast.training.power_rows import served_rows, source_of
-
-    if not has_base(gpu_id, champion):
-        return None
-    cleaned, rows = served_rows(gpu_id)
-    return Base(rows, (source_of(cleaned),))
+    packaged = f"{now}: trees are added to the packaged {champion.card.family} model"
+    return Decision("continue", packaged)
 
 
 @dataclass(frozen=True)
@@ -534,7 +505,6 @@ def _boosted(prepared: Prepared) -> Candidate:
         return retrain(
             order,
             rows.uploads(prepared.vectors()),
-            None if continued else _base(asked.gpu.id, champion),
             champion,
             asked.work / "made",
             opponents=opponents,

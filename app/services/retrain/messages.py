@@ -33,8 +33,8 @@ class RetrainRequest(Described):
     mode: Mode = "auto"
     """`auto` starts from the model that answers for the board now: it calibrates a physical model,
     adds trees to an XGBoost or CatBoost model, and fits anew where neither can be done; `dry_run`
-    tells which. `full` fits anew on the rows of the packaged model (where WATTCAST_DATA has them)
-    and the uploads; `continue` adds trees to the champion, fitted on the uploads; `new_gpu` shrinks
+    tells which. `full` fits anew on the uploads alone, where no packaged model is to
+    be beaten; `continue` adds trees to the champion, fitted on the uploads; `new_gpu` shrinks
     the physical model (of other GPUs, where this one has none) toward the uploads, and takes no
     families."""
     schema_id: str | None = Field(None, alias="schema", max_length=64)

@@ -32,7 +32,7 @@ from studies.fitting.out_of_fold import (
 )
 from studies.fitting.out_of_fold import evaluate as evaluate_protocol
 from studies.fitting.trees.compact import save_compact
-from studies.fitting.trees.tables import SOURCE, TrainingTable, training_table
+from studies.fitting.trees.tables import SOURCE, THESIS_FILES, TrainingTable, training_table
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas.tables import read_definition
 from wattcast.models.cards import (
@@ -41,15 +41,17 @@ from wattcast.models.cards import (
     ModelCard,
     ProtocolScores,
     SchemaReference,
+    Source,
     Table,
     stored,
 )
 from wattcast.models.intervals import IntervalCalibration
 from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.training.data.cleaning import CleanTable
+from wattcast.training.data.datasets import sources
 from wattcast.training.engine import Checkpoints, Engine, InProcess, family_on
 from wattcast.training.evaluation.scores import FOLDS, Protocol, Rows
 from wattcast.training.families import FAMILIES, Family, library_versions
-from wattcast.training.power_rows import THESIS_FILES, source_of
 from wattcast.training.provenance import (
     average_of,
     code_revision,
@@ -255,7 +257,7 @@ def power_card(
         ),
         features=features or table.features,
         training=table.facts,
-        sources=tuple(source_of(one.clean) for one in (table, *beside)),
+        sources=tuple(_source_of(one.clean) for one in (table, *beside)),
         hyperparameters=dict(hyperparameters),
         libraries=library_versions(libraries),
         scores=evaluation.scores(),
@@ -266,4 +268,15 @@ def power_card(
         created=today(),
         code_revision=code_revision(),
         learned=stored(mark for one in (table, *beside) for mark in one.marks),
+    )
+
+
+def _source_of(cleaned: CleanTable) -> Source:
+    """The card entry of a published file."""
+    return Source(
+        repository=sources().repository,
+        path=cleaned.source.path,
+        sha256=cleaned.source.sha256,
+        used_sha256=cleaned.sha256,
+        licence=sources().licence,
     )

@@ -13,13 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from wattcast.features.errors import DataError
-from wattcast.features.schemas import formulas
-from wattcast.features.schemas.tables import Definition, read_definition
-from wattcast.models.cards import FeatureFacts, Marks, Table, TrainingFacts, code_marks, group_mark
-from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, CleanTable, clean
-from wattcast.training.data.datasets import data_root
-from wattcast.training.data.recompute import (
+from studies.data.recompute import (
     Bools,
     Floats,
     close,
@@ -33,10 +27,19 @@ from wattcast.training.data.recompute import (
     recompute,
     whole,
 )
+from wattcast.features.errors import DataError
+from wattcast.features.schemas import formulas
+from wattcast.features.schemas.tables import Definition, read_definition
+from wattcast.models.cards import FeatureFacts, Marks, Table, TrainingFacts, code_marks, group_mark
+from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, CleanTable, clean
+from wattcast.training.data.datasets import data_root
 from wattcast.training.evaluation.scores import Rows
-from wattcast.training.power_rows import SCHEMA, THESIS_FILES, rows_of
+from wattcast.training.power_rows import rows_of
 from wattcast.training.provenance import training_facts
 
+SCHEMA = "alavani2023"
+THESIS_FILES: Mapping[str, str] = {"tesla-k20": "K20", "tesla-m60": "M60", "tesla-v100": "V100"}
+"""GPU id -> the thesis' data file of it."""
 SOURCE = "thesis"
 POWERQUANT_SCHEMA = "powerquant2026r"
 POWERQUANT_SOURCE = "powerquant"

@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from studies.evaluation import BesideBaselines, cross_validate
 from studies.fitting.out_of_fold import FitPredict
+from studies.fitting.trees.tables import THESIS_FILES
 from wattcast.features.errors import DataError
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.training.data.cleaning import MODEL_INPUTS, clean
 from wattcast.training.evaluation.scores import Floats, Protocol, Rows
-from wattcast.training.power_rows import THESIS_FILES
 
 # --- A model judged by both protocols on the same folds as its baseline, an --------------------
 

@@ -27,6 +27,9 @@ Bools = NDArray[np.bool_]
 RELATIVE_TOLERANCE = 1e-3
 """A value counts as reproduced within 0.1 %, the tolerance of the specification's shares."""
 
+K20_LATE_ROWS_AFTER = 1000
+"""Rows of the K20 larger data set with a greater "Sr No." follow ``late_waves``."""
+
 WAVE_COLUMNS = tuple(
     [f"{part}_{kind}_sm" for part in ("comp", "glob", "shar", "misc") for kind in ("inst", "lat")]
     + ["glob_load_sm", "glob_store_sm"]
@@ -93,9 +96,9 @@ def _rescaled(
 ) -> dict[str, Floats]:
     """Late K20 rows from ``late_waves`` to the serving w; a column that no multiple of the
     late waves is was not made by that rule and stays."""
-    late = formulas.late_waves(columns["total_threads"], table.sm_count)
+    late = late_waves(columns["total_threads"], table.sm_count)
     w = launched(columns, definition, table)["simulated_waves"]
-    rows = columns["serial"] > formulas.K20_LATE_ROWS_AFTER
+    rows = columns["serial"] > K20_LATE_ROWS_AFTER
     out = {}
     for name in WAVE_COLUMNS:
         # Latencies are rarely whole; they scale with the count they belong to.
@@ -120,7 +123,7 @@ def latencies(
     threads = columns["total_threads"]
     cycles = np.vectorize(lambda count: float(table.load_cycles(count)), otypes=[float])(threads)
     store = np.vectorize(lambda count: float(table.store_cycles(count)), otypes=[float])(threads)
-    average = formulas.mixed_global_latency(loads, stores, cycles, store)
+    average = mixed_global_latency(loads, stores, cycles, store)
     # Neither loads nor stores told, but global instructions counted: nothing to compute from.
     blind = (loads + stores == 0) & (columns["glob_inst_sm"] > 0)
     average = np.where(blind, columns["avg_glob_lat"], average)
@@ -198,3 +201,24 @@ def _misc_estimate(columns: Mapping[str, Floats], waves: Floats) -> Floats:
     usable = whole(rest, np.ones_like(rest)) & (rest >= 0)
     usable &= estimate <= columns["comp_inst_kernel"]
     return np.where(~misc_possible(columns, waves) & usable, estimate, columns["misc_inst_kernel"])
+
+
+def late_waves(threads: Floats, sm_count: int = 13, cores_per_sm: int = 192) -> Floats:
+    """The other w of K20: ceil(T / (13 * 192)), in its rows after "Sr No." 1000.
+
+    Never served; training rescales those rows to ``simulated_waves`` (accuracy.md rule 5b).
+    Share: 99.6 % of 799 rows. Nothing of it is printed.
+    """
+    return np.asarray(np.ceil(threads / (sm_count * cores_per_sm)))
+
+
+def mixed_global_latency(
+    loads: Floats, stores: Floats, load_cycles: Floats, store_cycles: Floats
+) -> Floats:
+    """avg_glob_lat of M60, V100 and powerquant2026: (ld * L_ld + st * L_st) / (ld + st); else 0.
+
+    alavani2023 on K20 charges ``load_latency`` for loads and stores alike instead (82-92 % of
+    its rows). Printed: one latency for both. Share: 1.000 (V100, K80), .962 (M60).
+    """
+    cycles = loads * load_cycles + stores * store_cycles
+    return formulas.average_latency(cycles, loads + stores)

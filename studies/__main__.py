@@ -16,6 +16,7 @@ STUDIES = {
         "pages.reference",
         "docs/reference, from the code: commands, calls, settings",
     ),
+    "examples": ("pages.examples", "the examples of the page, solved again, into app/demo"),
     "measuring-kernels": ("measuring_kernels", "PTX of the kernels that are measured, out of CUDA"),
     "machine-code": ("machine_code", "instructions as counted beside what ptxas makes of them"),
     "tables": ("data.tables", "every published table read and counted, those of studies too"),

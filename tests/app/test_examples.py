@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from studies.pages.examples import solve
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_application import TRAINING
-from wattcast.app.demo import SOLVED, examples, request_of, solve
+from wattcast.app.demo import SOLVED, examples, request_of
 
 NAMES = tuple(name for name, example in examples().items() if "file" in example)
 
@@ -56,7 +57,7 @@ def test_every_example_is_shipped_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", examples())
 def test_the_shipped_answer_is_the_fresh_one(service: httpx.Client, name: str) -> None:
-    """Else: ``python -m wattcast.app.demo``."""
+    """Else: ``python -m studies examples``."""
     fresh = json.loads(json.dumps(solve(service, examples()[name])))
     found = list(differences(shipped(name), fresh))
     assert not found, found[:5]

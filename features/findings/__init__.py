@@ -41,7 +41,11 @@ from wattcast.features.findings.tensor import (
     wide_sums,
 )
 from wattcast.features.findings.tiles import reread_tiles
-from wattcast.features.findings.vectors import half_storage, narrow_accesses
+from wattcast.features.findings.vectors import (
+    half_storage,
+    narrow_accesses,
+    persistent_blocks,
+)
 
 __all__ = ["Code", "Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
@@ -49,7 +53,7 @@ _DETECTORS = (
     register_tiling, tensor_cores, global_atomics, reread_tiles, uncoalesced, bank_conflicts,
     local_memory, register_spills, fp64_between_fp32,
     constant_division, expensive_in_loops, invariant_loads, reductions, divergent_branches,
-    narrow_accesses, shallow_pipeline, small_tile, wide_sums,
+    narrow_accesses, persistent_blocks, shallow_pipeline, small_tile, wide_sums,
 )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 One word a thread: four at once take a quarter of the instructions that load, store and compute
 indices (CUDA C++ Best Practices Guide; J. Luitjens, Increase Performance with Vectorized Memory
-Access, NVIDIA 2013). Words that pass device memory once: halves are half as many bytes.
+Access, NVIDIA 2013). Words that pass device memory once: halves are half as many bytes. Blocks too
+short for what starting each takes: as many as fit, each doing the work of several.
 """
 
 from __future__ import annotations
@@ -75,6 +76,70 @@ def narrow_accesses(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+LEAST_WAVES = 4.0
+"""Waves of blocks from which those that fit once may do the work of all: with fewer, some would do
+a good part more than others."""
+
+
+def persistent_blocks(evidence: Evidence) -> Iterator[Finding]:
+    """Many blocks without loops, of which the board starts one after another.
+
+    Rewritten, as many as fit at once go round over the numbers of all (persistent threads: Gupta,
+    Stuart and Owens, A Study of Persistent Threads Style GPU Programming, InPar 2012), with a
+    barrier between rounds where they share memory. It computes the same.
+    """
+    analysis = evidence.analysis
+    launch, body = analysis.launch, analysis.function.body
+    room = analysis.gpu.sm_count * analysis.occupancy.resident_blocks_per_sm
+    if analysis.loops.loops or launch.grid[0] != launch.blocks:
+        return
+    if launch.blocks < LEAST_WAVES * room or not _knows_index_alone(body):
+        return
+    try:
+        ptx = in_rounds(analysis, room)
+    except NotRewritableError:
+        return
+    last = body.instructions[-1]
+    yield Finding(
+        "persistent_blocks",
+        (place(analysis.function, last),),
+        f"{launch.blocks} blocks without a loop are started one after another, where {room} fit on "
+        "the board at once",
+        f"launch {room} blocks, and let each step through the work by gridDim.x "
+        "(cudaOccupancyMaxActiveBlocksPerMultiprocessor)",
+        ptx=ptx,
+        grid=room,
+    )
+
+
+def in_rounds(analysis: KernelAnalysis, room: int) -> str:
+    """The kernel with its body in a loop over numbers of blocks."""
+    instructions = analysis.function.body.instructions
+    change = Rewriting(analysis.module, analysis.function)
+    number, more = change.new("b32"), change.new("pred")
+    change.before(instructions[0], [f"mov.u32 {number}, %ctaid.x;", "$wattcast_blocks:"])
+    for one in instructions:
+        if Special("%ctaid.x") in one.operands:
+            result = operands_of(change.text_of(one))[0]
+            change.replace(one, [f"mov.u32 {result}, {number};"])
+        elif one.base == "ret":
+            change.replace(one, ["bra $wattcast_next;"])
+    last = instructions[-1]
+    if last.base != "ret" or last.predicate is not None:
+        raise NotRewritableError("it does not end with a return")
+    shares = any(classify(one.opcode).space == "shared" for one in instructions)
+    lines = (
+        "$wattcast_next:",
+        *(["bar.sync 0;"] if shares else []),
+        f"add.u32 {number}, {number}, {room};",
+        f"setp.lt.u32 {more}, {number}, {analysis.launch.blocks};",
+        f"@{more} bra $wattcast_blocks;",
+        "ret;",
+    )
+    change.swap(last, lines)
+    return change.text()
+
+
 MOST_ARITHMETIC = 16.0
 """FP32 instructions of a lane for each float that passes device memory, above which a launch is no
 stream: a V100 does 31 (7.8e12 a second, 9.0e11 bytes), later boards more."""
@@ -128,8 +193,17 @@ def _plain(body: Body) -> bool:
             return False
         if facts.space in _FORBIDDEN or facts.pipe == "tensor" or one.base in ("call", "shfl"):
             return False
+    return _knows_index_alone(body)
+
+
+def _knows_index_alone(body: Body) -> bool:
+    """Whether a body ends by returns, calls nothing, copies nothing that goes on beside it, and
+    knows nothing of its launch but its index along x."""
+    for one in body.instructions:
         special = {each.name for each in one.operands if isinstance(each, Special)}
         if special - _INDEX or (special and one.base != "mov"):
+            return False
+        if one.base in ("call", "exit") or classify(one.opcode).category == "copy":
             return False
     return True
 

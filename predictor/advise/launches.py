@@ -209,6 +209,10 @@ _TREE = re.compile(
     r"\s*\{\s*if\s*\(\s*(?P<thread>threadIdx\.x|\w+)\s*<\s*(?P=step)\s*\)\s*\{?\s*(?P<array>\w+)\[(?P=thread)\]"
     r"\s*\+=\s*(?P=array)\[(?P=thread)\s*\+\s*(?P=step)\]\s*;\s*\}?\s*__syncthreads\(\)\s*;\s*\}"
 )
+_SPREAD = re.compile(
+    r"if\s*\(\s*(?P<thread>threadIdx\.x|\w+)\s*%\s*\(\s*2\s*\*\s*(?P<step>\w+)\s*\)\s*==\s*0\s*\)\s*"
+    r"(?P<array>\w+)\[(?P=thread)\]\s*\+=\s*(?P=array)\[(?P=thread)\s*\+\s*(?P=step)\]\s*;"
+)
 _Change = tuple[Any, str, str]
 """Code and remedy, as advice has them, and the whole source with the change made."""
 
@@ -250,7 +254,7 @@ def _changes(adviser: Adviser, source: str) -> Iterator[_Change]:
                 end = array.end(3)
                 padded = f"{source[:end]} + 1{source[end:]}"
                 yield "bank_conflicts", f"pad the rows of {name}", padded
-    for change in (_restricted, _turned, _shuffled):
+    for change in (_restricted, _turned, _shuffled, _side_by_side):
         yield from change(adviser, source)
     if adviser.request.loops:
         return  # they may be named by their lines
@@ -324,6 +328,26 @@ def _shuffled(adviser: Adviser, source: str) -> Iterator[_Change]:
     changed = longer + "".join(f"\n{indent}{line}" for line in lines)
     remedy = "let one warp do the last six steps by shuffles, with one barrier"
     yield "shared_reduction", remedy, source[: found.start()] + changed + source[found.end() :]
+
+
+def _side_by_side(adviser: Adviser, source: str) -> Iterator[_Change]:
+    """The adding threads of a reduction's step side by side: the same words are added in the same
+    order, by other threads."""
+    at, end = _body(adviser, source)
+    found = _SPREAD.search(source, at, end)
+    if found is None or adviser.analysis.launch.block[1:] != (1, 1):
+        return
+    thread, step, array = found["thread"], found["step"], found["array"]
+    named = rf"\b{thread}\s*=\s*threadIdx\.x\s*[;,]"
+    halved = rf"for\s*\([^;]*\b{step}\s*=\s*1\s*;\s*{step}\s*<\s*blockDim\.x\s*;[^;]*\)\s*{{\s*$"
+    if not re.search(halved, source[at : found.start()]) or not (
+        thread == "threadIdx.x" or re.search(named, source[at : found.start()])
+    ):
+        return
+    place = f"2 * {step} * {thread}"
+    line = f"if ({place} < blockDim.x) {array}[{place}] += {array}[{place} + {step}];"
+    remedy = "let the first threads of the block add, side by side"
+    yield "divergent_branch", remedy, source[: found.start()] + line + source[found.end() :]
 
 
 def _restricted(adviser: Adviser, source: str) -> Iterator[_Change]:

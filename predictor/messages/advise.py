@@ -123,7 +123,10 @@ class Advice(Advised):
 class Patch(Answer):
     """One change to the user's own lines, and what its prediction saves."""
 
-    code: Literal["bank_conflicts", "restrict", "unroll", "uncoalesced_access", "shared_reduction"]
+    code: Literal[
+        "bank_conflicts", "restrict", "unroll", "uncoalesced_access", "shared_reduction",
+        "divergent_branch",
+    ]  # fmt: skip
     remedy: str
     diff: str
     """A unified diff, as `patch -p1` takes it."""

@@ -17,6 +17,7 @@ from tests.reference.machine import run
 from wattcast.app.services import Services
 from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.findings import Finding, find
+from wattcast.features.findings.vectors import in_rounds
 from wattcast.predictor import parts
 from wattcast.predictor.advise import advise
 from wattcast.predictor.advise.adviser import snippets
@@ -368,3 +369,38 @@ def test_through_shared_memory_a_warp_waits_for_all_its_loads_at_once(services: 
     """The bound was 7.7 us on an H100, and the change by hand took 7.0: each load was waited for
     behind the store before it."""
     assert judge(services, pair("transpose without a tile"), "h100-sxm5").holds
+
+
+@pytest.mark.parametrize(
+    ("kernel", "launch"),
+    [
+        ("axpy_words", ((5,), (64,), [300, 320], 300)),
+        ("reduce_shuffles", ((5,), (256,), [1280, 5])),
+    ],
+)
+def test_a_few_blocks_in_rounds_compute_what_all_do(
+    services: Services, kernel: str, launch: tuple[Any, ...]
+) -> None:
+    grid, block, _, *more = launch
+    arguments = {str(place): number for place, number in enumerate(more, 2)}
+    request = asked(kernel, grid=list(grid), block=list(block), arguments=arguments)
+    assert request.gpu is not None
+    gpu = services.gpus.load(request.gpu)
+    analysis = parts.analysed(services, request, services.sources.read(request, gpu), gpu)
+    rounds = outputs(kernel, (2,), *launch[1:], ptx=in_rounds(analysis, 2))
+    assert rounds.any()
+    np.testing.assert_array_equal(rounds, outputs(kernel, *launch))
+
+
+def test_short_blocks_that_wait_for_their_start_are_told_to_stay(services: Services) -> None:
+    request = asked("axpy_words", "h100-sxm5", grid=[262144], block=[64], arguments={"2": 1 << 24})
+    first = advise(services, request)["advice"][0]
+    assert (first["code"], first["promise"]) == ("persistent_blocks", "estimate")
+    changed = request.model_copy(
+        update={
+            "ptx": first["changed_ptx"],
+            "launch": request.launch.model_copy(update=first["request"]["launch"]),
+        }
+    )
+    again = predict(services, changed)
+    assert again["time"]["seconds"] == pytest.approx(first["after"]["seconds"], rel=1e-9)

@@ -69,6 +69,20 @@ extern "C" __global__ void total(const float* in, float* out, int n)
     if (t == 0) out[blockIdx.x] = part[0];
 }
 """
+TREE = """\
+extern "C" __global__ void tree(const float* in, float* out, int n)
+{
+    __shared__ float part[256];
+    unsigned t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+    part[t] = i < n ? in[i] : 0.0f;
+    __syncthreads();
+    for (unsigned s = 1; s < blockDim.x; s *= 2) {
+        if (t % (2 * s) == 0) part[t] += part[t + s];
+        __syncthreads();
+    }
+    if (t == 0) out[blockIdx.x] = part[0];
+}
+"""
 MULTIPLYING = ("--gpu", "v100", "--grid", "64x64", "--block", "16x16", "--arg", "n=1024")
 ADDING = ("--gpu", "v100", "--grid", "65536", "--block", "256", "--arg", "n=16777216")
 TURNING = ("--gpu", "v100", "--grid", "64x64", "--block", "32x8", "--arg", "n=2048")
@@ -95,6 +109,7 @@ SMALL: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         {"a": numbers(1024), "b": numbers(1025)[1:], "out": np.zeros(1024, np.float32),
          "n": np.int32(32)},
     ),
+    "tree": ((3,), (96,), {"in": numbers(288), "out": numbers(3), "n": np.int32(270)}),
     "total": ((3,), (128,), {"in": numbers(384), "out": numbers(3), "n": np.int32(370)}),
 }  # fmt: skip
 
@@ -113,6 +128,7 @@ def computed(text: str, kernel: str) -> np.ndarray[Any, Any]:
         (BLUR, "blur", BLURRING, {"restrict", "unroll"}),
         (PRODUCT, "product", MULTIPLYING, {"uncoalesced_access"}),
         (TOTAL, "total", ADDING, {"shared_reduction"}),
+        (TREE, "tree", ADDING, {"divergent_branch"}),
     ],
 )
 def test_a_patch_applies_compiles_computes_the_same_and_costs_what_it_says(

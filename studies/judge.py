@@ -14,7 +14,10 @@ both sides lie apart in the shares of their time that each resource would need a
 noise that of configurations whose code is the same. Mix and slope are chosen by likelihood, each
 kernel weighing the same; that it is d, and these tails, was chosen with all spaces in sight.
 Energy has no public pairs of variants with code: the sweeps of multiply-adds on
-A100 and A40 (``studies end-to-end``) stand in, one kernel with more and more work.
+A100 and A40 (``studies end-to-end``) stand in, one kernel with more and more work. Of programs that
+were measured at many clocks, pairs of one program at two of them are judged too; the power model
+was fitted to boards and programs of these (``studies physical`` has the errors with them left out),
+their times were fitted to nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +36,13 @@ from scipy.stats import t as student
 from studies import parser_of
 from studies.card_tables import table
 from studies.counters import SEED, ask, sample, spaces
+from studies.data.activity_tables import TABLE_CONSTANTS, read_activity_table
 from studies.end_to_end import shares_of, sweep
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError
 from wattcast.features.launch import WARP_SIZE
+from wattcast.models.power.physical import WorkAtTime
+from wattcast.models.time.bottleneck import predicted_seconds, resource_seconds
 from wattcast.predictor import Predictor
 from wattcast.predictor import compare as use_case
 
@@ -49,6 +55,8 @@ BINS = 10
 DIFFERENT = 0.2
 """Pairs that differ by so much have to get the right sign."""
 BOARDS = ("a100-sxm4-40gb", "a40")
+CLOCKED = ("gtx-1080-ti", "quadro-rtx-8000", "tesla-p100", "tesla-v100")
+"""Boards whose programs have counts and measurements at many clocks (``activity`` of the data)."""
 START, BOUNDS = (0.3, 0.05), ((-7.0, 0.0), (-7.0, 0.0))
 """Mix and slope where a fit starts, and logarithms between which it looks."""
 STUDENT = student(2)
@@ -256,6 +264,27 @@ def energies() -> tuple[dict[str, Pairs], dict[str, Pairs]]:
     return joules, watts
 
 
+def clocked() -> dict[str, Pairs]:
+    """Pairs of one program and input at two clocks by board, joules. Raises DataError without
+    data."""
+    predictor, found = Predictor(Settings()), {}
+    for name in CLOCKED:
+        gpu = predictor.gpus.load(name)
+        model = predictor.power.physical(gpu, "")
+        programs: dict[tuple[str, str], list[Variant]] = {}
+        for row in read_activity_table(name):
+            seconds = predicted_seconds(row.activity, gpu, row.clocks, TABLE_CONSTANTS)
+            parts = resource_seconds(row.activity, gpu, row.clocks, TABLE_CONSTANTS)
+            power = model.predict(WorkAtTime(row.activity, seconds), row.clocks)
+            joules = seconds * power.estimate.value, row.time_seconds * row.power_watts
+            one = Variant(*joules, shares_of(parts, seconds))
+            programs.setdefault(row.label, []).append(one)
+        several = [each for each in programs.values() if len(each) > 1]
+        most = MOST_PAIRS // len(CLOCKED) // len(several)
+        found[name] = _joined([pairs_of(each, most) for each in several])
+    return found
+
+
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = print) -> int:
     """Print the tables; 2 without data or PTX."""
     parser = parser_of("judge", __doc__)
@@ -265,6 +294,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = 
     try:
         groups, kernels = times(given.variants)
         joules, watts = energies()
+        scaled = clocked()
     except DataError as error:
         print(f"judge: {error}", file=sys.stderr)
         return 2
@@ -276,6 +306,9 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = 
     time = fitted([_joined(each) for each in kinds.values()])
     boards = {gpu: gpu for gpu in joules}
     say(f"\n## Energy of sweeps, the board left out\n\n{left_out(joules, boards)}")
+    say("\n## Energy at two clocks, the board left out\n")
+    say(left_out(scaled, {gpu: gpu for gpu in scaled}))
+    say(f"\n{by_ratio(_joined(list(scaled.values())))}")
     power = fitted(list(watts.values()))
     # Errors of time and of power are taken to be independent: no data tell otherwise.
     energy = Spread(*(float(np.hypot(*each)) for each in zip(time, power, strict=True)))

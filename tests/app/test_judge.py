@@ -384,3 +384,19 @@ def test_the_study_finds_the_spread_that_pairs_were_made_with() -> None:
     alike = [study.Variant(1.0, 1.0, {"fma": 1.0}), study.Variant(2.0, 3.0, {"dram": 1.0})]
     (one,) = np.transpose(study.pairs_of(alike, 9))
     assert np.abs(one) == pytest.approx([math.log(2), math.log(3), math.sqrt(2)])
+
+
+def test_energy_at_two_clocks_has_the_right_sign_where_it_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from studies import judge as study
+    from wattcast.training.data.datasets import find_data
+
+    if find_data() is None:
+        pytest.skip("no data folder: set WATTCAST_DATA")
+    monkeypatch.setattr(study, "CLOCKED", ("tesla-p100",))
+    (pairs,) = study.clocked().values()
+    apart = np.abs(pairs.measured) >= np.log1p(study.DIFFERENT)
+    assert apart.sum() > 20
+    right = np.sign(pairs.predicted[apart]) == np.sign(pairs.measured[apart])
+    assert right.mean() >= 0.95

@@ -168,18 +168,10 @@ _LONG_DIVISION_PIPES = Pipes(alu=16.0, sfu=1.0)
 LAUNCH_SHAPE = 0.3
 """Instructions left of a read of ``%ntid`` or ``%nctaid`` (machine code as above)."""
 
-NEAR = 8
-"""Instructions before the one that joins a rotation where its halves are looked for: compilers
-write the three side by side."""
-
 _LOGIC = ("and", "or", "xor", "not")
 _ROUNDED = (".rn", ".rz", ".rm", ".rp", ".rna")
 _MOST_INPUTS = 3  # of LOP3 and IADD3 (CUDA Binary Utilities, instruction sets from Maxwell on)
 
-
-SCALES = (4, 8, 16)
-"""What an access of shared memory multiplies its index by itself (LDS [R0.X4+0x100], machine code
-of ptxas 12.9 for sm_75 and sm_80)."""
 
 _NARROWED = frozenset({"add", "sub", "mul", "mad", "shl", "cvt", "cvta", "mov", "and", "or"})
 
@@ -250,7 +242,6 @@ class _Fusion:
         self._full = np.zeros(len(body.instructions), dtype=np.bool_)  # took another one in
         self._weights: dict[int, float] = {}
         self._dissolved: dict[str, frozenset[str]] = {}  # logic by its result: its inputs
-        self._rotations: set[int] = set()  # what joined two shifts
         self._product: set[int] = set()  # integer additions that became multiply-adds
         uses: dict[str, list[int]] = {}
         writers: dict[str, int] = {}
@@ -399,15 +390,6 @@ class _Fusion:
     def _is_symbol(self, operand: Operand) -> bool:
         return type(operand) is Register and operand.name in self._symbols
 
-    def _scales(self, one: Instruction, factor: float) -> bool:
-        """Whether a product or shift of an index is part of the addresses that it goes into."""
-        users = self._users(one) if factor in SCALES else []
-        return bool(users) and all(
-            self._in_address(self._body.instructions[at])
-            and any(map(self._is_symbol, self._body.instructions[at].operands))
-            for at in users
-        )
-
     # --- rules ---
 
     def _multiply(self, one: Instruction, facts: OpcodeFacts) -> None:
@@ -446,51 +428,13 @@ class _Fusion:
     def _shift(self, one: Instruction, facts: OpcodeFacts) -> None:
         if len(one.operands) < 3 or type(one.operands[2]) is not Immediate:
             return
-        if self._rotated(one, facts):
-            return
         if facts.entry == "shl":
-            if self._scales(one, 2.0 ** one.operands[2].value if one.operands[2].value < 8 else 0):
-                self._gone[one.position] = True
-                return
             bits = self._bits(one.position)
             self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), bits)))
 
-    def _rotated(self, one: Instruction, facts: OpcodeFacts) -> bool:
-        """A shift that is half of a rotation goes into the instruction that joins the halves."""
-        users = self._users(one)
-        if facts.bits != 32 or len(users) != 1:
-            return False
-        join = self._body.instructions[users[0]]
-        if self._facts[users[0]].entry not in ("or", "add", "xor"):
-            return False
-        halves = [
-            other
-            for other in self._body.instructions[max(0, users[0] - NEAR) : users[0]]
-            if self._facts[other.position].entry in ("shl", "shr") and self._users(other) == users
-        ]
-        if len(halves) != 2 or len(join.operands) < 3:
-            return False
-        (a, b) = halves
-        if min(len(a.operands), len(b.operands)) < 3:
-            return False
-        if self._facts[a.position].entry == self._facts[b.position].entry:
-            return False
-        if a.operands[1] != b.operands[1]:
-            return False
-        if not (type(a.operands[2]) is Immediate and type(b.operands[2]) is Immediate):
-            return False
-        if a.operands[2].value + b.operands[2].value != facts.bits:
-            return False
-        self._gone[one.position] = True
-        self._full[users[0]] = True
-        self._rotations.add(users[0])
-        return True
-
     def _rotation(self, one: Instruction, facts: OpcodeFacts) -> None:
         """A funnel shift by a constant and the addition of its result are one LEA.HI."""
-        if one.base == "shf" and type(one.operands[-1]) is not Immediate:
-            return
-        if len(self._users(one)) == 1:
+        if type(one.operands[-1]) is Immediate and len(self._users(one)) == 1:
             self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), 32)))
 
     def _add(self, one: Instruction, facts: OpcodeFacts) -> None:
@@ -521,9 +465,6 @@ class _Fusion:
     def _logic(self, one: Instruction, facts: OpcodeFacts) -> None:
         """LOP3 computes any function of three inputs: logic of logic is one instruction."""
         if facts.bits < 32:
-            return
-        if one.position in self._rotations:
-            self._rotation(one, facts)
             return
         if facts.bits == 64:
             self._weights[one.position] = 2.0

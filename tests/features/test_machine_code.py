@@ -63,14 +63,9 @@ CASES = {
     "mul.lo.s64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "4 1",
     "mul.hi.u64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "7 1",
     "min.s64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "4 1",
-    # both shifts of a rotation
-    "shl.b32 %r6, %r2, 7; shr.u32 %r7, %r2, 25; or.b32 %r8, %r6, %r7;"
-    "st.global.u32 [%rd1], %r8;": "0 0 1 1",
     # a rotation and what it is added to
     "shf.l.wrap.b32 %r6, %r2, %r2, 7; add.s32 %r7, %r6, %r3; st.global.u32 [%rd1], %r7;": "0 1 1",
     "shf.r.wrap.b32 %r6, %r2, %r3, 7; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
-    "shl.b32 %r6, %r2, 7; shr.u32 %r7, %r2, 25; or.b32 %r8, %r6, %r7; add.s32 %r9, %r8, %r3;"
-    "st.global.u32 [%rd1], %r9;": "0 0 0 1 1",
     "shf.l.wrap.b32 %r6, %r2, %r2, 7; sub.s32 %r7, %r3, %r6; st.global.u32 [%rd1], %r7;": "1 1 1",
     "shf.l.wrap.b32 %r6, %r2, %r2, 7; add.s32 %r7, %r6, %r3; add.s32 %r8, %r7, %r4;"
     "st.global.u32 [%rd1], %r8;": "0 1 1 1",

@@ -326,8 +326,9 @@ class Machine:
         self._marks[edge.loop] = len(self.path)
         if edge.entering or start is None:
             self.steady.entered(edge)
-            return key
-        return self.steady.round(edge, group, self._frame, key, self.path[start:])
+        else:
+            self.steady.round(edge, group, self._frame, key, self.path[start:])
+        return key
 
     def extend_path(self, loop: int, steps: list[Step], times: int) -> None:
         """Whole iterations of a loop were skipped, all threads alike: as if they had been run."""

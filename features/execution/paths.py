@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.dataflow import writes
-from wattcast.features.execution.context import Frame, Handler, Linked, LoopEdge, Run
+from wattcast.features.execution.context import Frame, Handler, Linked, Run
 from wattcast.features.execution.spaces import Offsets
 from wattcast.features.execution.values import BOOL, S64, Array, Counts, Group, constant
 from wattcast.features.execution.walks import Walk, gather_slice, plan_walk
@@ -32,19 +32,11 @@ class Compare(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A conditional branch on the path. ``row`` is that of the machine's guard counters.
-
-    ``target`` and ``after`` are global numbers: where it jumps, and what stands behind it.
-    """
+    """A conditional branch on the path."""
 
     place: int
     slot: int
     negated: bool
-    row: int
-    target: int
-    after: int
-    target_edge: LoopEdge | None
-    after_edge: LoopEdge | None
     compare: Compare | None
 
 
@@ -76,7 +68,6 @@ class Path(NamedTuple):
     sites: tuple[int, ...]
     written: tuple[tuple[int, int, bool], ...]
     instructions: int
-    simple: bool  # no barriers, no collectives, no run twice
     walk: Walk | None
 
 
@@ -85,19 +76,16 @@ def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
     linked = program.functions[runs[0].function]
     if any(run.function != runs[0].function for run in runs):
         return None
-    again = len({run.index for run in runs}) != len(runs)
     body, slots = linked.body.instructions, linked.slots
     chains = [body[run.start - linked.base : run.end - linked.base] for run in runs]
     branching: list[tuple[int, ir.Instruction]] = []
     guards: list[Guard] = []
     definitions: dict[str, list[ir.Instruction]] = {}
     wanted: set[str] = set()
-    barriers = False
     seen: set[int] = set()
     for place, (run, chain) in enumerate(zip(runs, chains, strict=True)):
         for one in chain:
             base = one.base
-            barriers |= base in ("bar", "barrier")
             if base == "mbarrier" or "mbarrier" in one.opcode:
                 return None  # phases count the rounds
             if base in ("call", "brx") or (base in ("ret", "exit", "trap") and not one.predicate):
@@ -137,12 +125,15 @@ def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
                 chosen.append(handler)
                 carried.update(slots.register(name) for name in names)
         steps.append(tuple(chosen))
-    branches = []
-    for place, one in branching:
-        branch = _branch(program, linked, place, one, definitions)
-        if branch is None:
-            return None
-        branches.append(branch)
+    branches = tuple(
+        Branch(
+            place,
+            slots.register(one.predicate or "", BOOL),
+            one.negated,
+            comparison(linked, one.predicate or "", definitions),
+        )
+        for place, one in branching
+    )
     inside = frozenset(one.position for chain in chains for one in chain)
     outside = program.critical(linked, inside)
     positions = {p for run in runs for p in range(run.start, run.end)}
@@ -150,34 +141,12 @@ def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
         runs,
         tuple(steps),
         tuple(sorted(carried)),
-        tuple(branches),
+        branches,
         tuple(guards),
         tuple(site.number for site in program.sites if site.position in positions),
         tuple((s, p, s in outside) for s, p in last_write.items() if s not in carried),
         instructions,
-        not again and not barriers and all(run.gather is None for run in runs),
         plan_walk(program, linked, runs, chains, definitions),
-    )
-
-
-def _branch(
-    program: Program, linked: Linked, place: int, one: ir.Instruction,
-    definitions: dict[str, list[ir.Instruction]],
-) -> Branch | None:  # fmt: skip
-    target = program.label(linked, one)
-    if target is None or one.predicate is None:
-        return None
-    after = one.position + 1
-    return Branch(
-        place,
-        linked.slots.register(one.predicate, BOOL),
-        one.negated,
-        program.guarded[linked.base + one.position],
-        linked.base + target,
-        linked.base + after,
-        program.edge(linked, one.position, target),
-        program.edge(linked, one.position, after),
-        comparison(linked, one.predicate, definitions),
     )
 
 

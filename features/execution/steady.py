@@ -7,8 +7,7 @@ only the slice is run on, iteration after iteration, until a branch decides othe
 the slice advances by constant steps and the branch compares integers, it jumps. Counts of the
 skipped iterations are those of the window, so they equal full execution; sectors are the
 window's mean. Registers that advance by constant steps are advanced; data that do not keep
-their last value (a Diagnostic says so). Where threads leave a loop one after another, the
-simulation goes on to the end of the loop and sectors are taken at sampled iterations.
+their last value (a Diagnostic says so). A loop that threads leave one after another is run.
 """
 
 from __future__ import annotations
@@ -47,8 +46,10 @@ class Steady:
         """A loop is entered anew: what was seen of it before does not count."""
         self._watched.pop(edge.loop, None)
 
-    def round(self, edge: LoopEdge, group: Group, frame: Frame, key: int, steps: list[Step]) -> int:
-        """A group comes round; the key where it goes on (the header, or behind the loop)."""
+    def round(
+        self, edge: LoopEdge, group: Group, frame: Frame, key: int, steps: list[Step]
+    ) -> None:
+        """A group comes round to the header, where it goes on."""
         watch = self._watched.get(edge.loop)
         if watch is None or not watch.matches(group, steps):
             self._watched[edge.loop] = Watch(group, steps)
@@ -56,7 +57,7 @@ class Steady:
                 inside = self._machine.inside(key)
                 self._watched = {n: w for n, w in self._watched.items() if n in inside}
                 self._most = max(self._least, 2 * len(self._watched))
-            return key
+            return
         watch.group = group
         watch.steps = steps
         watch.rounds += 1
@@ -64,22 +65,14 @@ class Steady:
             watch.path = self._path(steps)
         path = watch.path
         if path is None:
-            return key
+            return
         self._record(watch, path, frame, edge)
         if watch.rounds * path.instructions < LEAST_WORK or not self._settled(watch, path):
-            return key
-        skip = Skip(self._machine, edge, group, frame, key, watch, path)
-        following = skip.run()
-        if following is None:
-            # Not worth it or not possible now: look again after another window.
-            self._watched.pop(edge.loop)
-            return key
-        self._watched.pop(edge.loop, None)
-        if following == key:  # everybody goes on together: outer loops may repeat this too
+            return
+        skip = Skip(self._machine, edge, group, frame, watch, path)
+        if skip.run():  # everybody goes on together: outer loops may repeat this too
             self._machine.extend_path(edge.loop, steps, skip.skipped)
-        else:
-            self._machine.forget_path()
-        return following
+        self._watched.pop(edge.loop, None)  # look again after another window
 
     def _path(self, steps: list[Step]) -> Path | None:
         overrides = self._machine.overrides

@@ -255,14 +255,6 @@ class Tally:
             return (slots << memory.KEY_BITS) | (int(self._last[1][0]) >> memory.SECTOR_SHIFT)
         return None
 
-    def measure(self, addresses: Offsets, group: Group) -> Counts:
-        """Sectors by slot that addresses would need; their footprint is noted."""
-        rows, lanes, owner = group.layout
-        table = addresses.reshape(-1, WARP_SIZE)
-        per_row, values = memory.sectors(table if rows is None else table[rows], lanes)
-        self.log.add((np.repeat(owner, per_row) << memory.KEY_BITS) | values)
-        return group.machine.per_slot(per_row, owner)
-
     def count_global(self, addresses: Offsets, group: Group, width: int = 0) -> None:
         """Sectors and footprint of one global access (local memory too, once mapped).
 

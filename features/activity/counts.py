@@ -15,7 +15,7 @@ from wattcast.features.attached import attached
 from wattcast.features.counts import Counts, Traffic
 from wattcast.features.dataflow import closure, flow, writers_of, writes
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.isa import OpcodeFacts, classify, kind_of, tile_lines
+from wattcast.features.isa import TILES, OpcodeFacts, classify, kind_of, tile_lines
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.machine_code import MachineCode, Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES, tile_passes
@@ -163,9 +163,7 @@ def measure_activity(
     """Sum what the analysis counted; ``functions`` maps names to counts by position."""
     total = _Totals()
     for name, counts in functions.items():
-        total.add(
-            body_of(module, name), counts, before_7=int(gpu.compute_capability.split(".")[0]) < 7
-        )
+        total.add(body_of(module, name), counts, int(gpu.compute_capability.split(".")[0]))
     warps = launch.blocks * launch.warps_per_block
     read_only = total.read_only / max(traffic.load_sectors + total.texture_sectors, 1.0)
     levels = memory_levels(traffic, gpu, launch, resident, shared_bytes_per_block, read_only)
@@ -241,12 +239,15 @@ class _Totals:
         self.stack_bytes, self.indexed = 0, False
         self.pipes = Pipes()
 
-    def add(self, body: Body, counts: Counts, *, before_7: bool) -> None:
+    def add(self, body: Body, counts: Counts, generation: int) -> None:
+        """``generation``: the compute capability before its point."""
         facts, executed = _facts_of(body), counts.warp_executions
+        before_7 = generation < 7
         self.ptx += float(executed.sum())
         self.lanes += float(counts.active_lanes.sum())
         requests = counts.requests
         shared, transactions = shared_use(body, counts)
+        shared *= facts.tile_parts[int(generation >= LDMATRIX_OF_FOUR)]
         self.shared_requests += float(shared.sum())
         self.shared_transactions += float(transactions.sum())
         constants = counts.constant_transactions
@@ -370,6 +371,7 @@ class _BodyFacts(NamedTuple):
     longer_before_7: Floats
     read_only: Floats
     textures: Floats
+    tile_parts: Floats
     branches: Integers
     barriers: Integers
     conversions: Integers
@@ -400,6 +402,7 @@ def _facts_of(body: Body) -> _BodyFacts:
         code.instructions * np.array([_longer_before_7(one) for one in facts]),
         np.array([1.0 if ".nc" in one.opcode else textures[n] for n, one in enumerate(facts)]),
         textures,
+        np.array([_tile_parts(one) for one in facts]).reshape(-1, 2).T,
         where("control", ("bra", "brx", "brx.idx")),
         where("barrier", ("bar", "barrier")),
         where("convert", ("cvt",)),
@@ -430,6 +433,22 @@ def indexed_arrays(body: Body) -> bool:
         for name in found
         for at in writers.get(name, ())
     )
+
+
+LDMATRIX_OF_FOUR = 8
+"""From which generation on a factor of ``wmma`` is one ldmatrix.x4: two of x2 on 7.5 and, by the
+counters of cudaTensorCoreGemm_k1 (``python -m studies volta``), two loads of 16 bytes on 7.0."""
+
+
+def _tile_parts(facts: OpcodeFacts) -> tuple[float, float]:
+    """Accesses that ptxas makes of one, before ``LDMATRIX_OF_FOUR`` and from then on: of 32-bit
+    accumulators two elements of a row at a time, one of a column (ptxas 12.9, sm_75 to sm_90)."""
+    if facts.entry not in TILES:
+        return 1.0, 1.0
+    if ".load.a." in facts.opcode or ".load.b." in facts.opcode:
+        return 2.0, 1.0
+    parts = max(1.0, facts.bytes_per_lane / (8 if ".row." in facts.opcode else WORD_BYTES))
+    return parts, parts
 
 
 def _longer_before_7(facts: OpcodeFacts) -> float:

@@ -15,7 +15,7 @@ from wattcast.features.execution.program import Program
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.execution.sharing import Listed, measure_run, measure_sharing, relations
 from wattcast.features.execution.spaces import GLOBAL_SPACES
-from wattcast.features.execution.trace import MOST_TOUCHES, Trace
+from wattcast.features.execution.trace import MOST_TOUCHES, Touches, Trace
 from wattcast.features.launch import Launch
 from wattcast.features.memory import (
     KEY_BITS,
@@ -331,13 +331,29 @@ class _Footprints:
             grid=self.launch.grid,
         )
 
-    def by_buffer(self, per_site: Floats, numbers: list[int]) -> Floats:
-        """Launch totals of some sites, shared out among the buffers that each touches."""
+    def by_buffer(
+        self, per_site: Floats, numbers: list[int], touches: Touches | None = None
+    ) -> Floats:
+        """Launch totals of some sites, shared out among the buffers that each touches: by sectors
+        that are distinct or, with ``touches``, by how often these are touched too."""
         totals = np.zeros(len(self.places.names))
         for number in numbers:
             if per_site[number]:
-                totals += per_site[number] * self.shares(number)
+                shares = self.shares(number)
+                if touches is not None and np.count_nonzero(shares) > 1:
+                    shares *= self.again(touches, number)
+                    shares /= shares.sum()
+                totals += per_site[number] * shares
         return totals
+
+    def again(self, touches: Touches, number: int) -> Floats:
+        """By buffer: how often a traced block touches a sector of a site; 1 where none does."""
+        keys, count = touches.keys[touches.sites == number], len(self.places.names)
+        every, once = (
+            np.bincount(self.places.of(found & _SECTOR_MASK), minlength=count)
+            for found in (keys, np.unique(keys))
+        )
+        return np.where(once > 0, every / np.maximum(once, 1), 1.0)
 
     def shares(self, number: int) -> Floats:
         """The share of a site's footprint that lies in each buffer."""
@@ -388,7 +404,11 @@ class _Footprints:
         """What is known of each buffer touched."""
         kinds, plan, launch = self.kinds, self.plan, self.launch
         sectors = plan.estimate(self.sites["sectors"])
-        kept, direct, atomics, stored = (self.by_buffer(sectors, numbers) for numbers in kinds)
+        trace = self.machine.trace or Trace(self.blocks, ())
+        touches = trace.touches()
+        kept, direct, atomics, stored = (
+            self.by_buffer(sectors, numbers, touches) for numbers in kinds
+        )
         unique_loads = self.uniques(loads, kinds.loads)
         unique_stores = self.uniques(stores, kinds.writes)
         keys_kept, unique_kept = loads, unique_loads
@@ -399,7 +419,7 @@ class _Footprints:
         unique = self.uniques(both, [*kinds.loads, *kinds.stores])
         lines = self.lines(both, unique)
         table = reuse_table(
-            self.machine.trace or Trace(self.blocks, ()), plan.weights(),
+            trace, plan.weights(),
             self.program.sites, self.places.of, self.lines(keys_kept, unique_kept), lines,
         )  # fmt: skip
         pairs, partly = relations(plan, launch), self.partly()

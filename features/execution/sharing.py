@@ -116,7 +116,7 @@ def measure_sharing(
     the budget ended, there is room for ``beyond`` sectors, whatever was listed.
     """
     count = pairs.row.shape[0]
-    drifts = _drifts(keys, pairs.places, launch)
+    drifts = _drifts(keys, pairs, launch)
     of_sectors = [drift.sectors if drift else _Drifted() for drift in drifts]
     of_lines = [
         drift.lines if drift else _Drifted(_lines_of_neighbours(keys, related))
@@ -283,7 +283,7 @@ def measure_run(keys: Integers, pairs: Pairs, each: float) -> Run:
     return Run(float(length * max(1.0, more)), *steps)
 
 
-def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | None]:
+def _drifts(keys: Integers, pairs: Pairs, launch: Launch) -> list[_Drift | None]:
     """What neighbours share along x, and along y (z, if y is 1), that move on by parts of a sector.
 
     A matrix walked by columns: eight blocks touch the same sectors and the ninth does not, which
@@ -294,6 +294,7 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
     their runs.
     """
     unknown: list[_Drift | None] = [None, None]
+    places, stands_for = pairs.places, np.sqrt(np.diagonal(pairs.weights))
     slots = places.shape[0]
     begin, end = np.searchsorted(keys, [0, slots << KEY_BITS])  # huge addresses wrap
     keys = keys[begin:end]
@@ -318,7 +319,9 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
         return unknown
     steps = [round(abs(step) * PARTS) / PARTS for step in found.tolist()]
     least = jump if jumps else 0.0  # of a run, beyond which neighbours share nothing
-    long = max(sectors.units[alike].sum() / (usual * alike.size), least)
+    # Blocks at the edges, of which more are sampled than there are, touch parts of their runs.
+    of_blocks = stands_for[alike]
+    long = max(sectors.units[alike] @ of_blocks / (usual * of_blocks.sum()), least)
     axes = (0, launch.grid[0]), (1 if launch.grid[1] > 1 else 2, launch.grid[1] * launch.grid[2])
     drifting = [(jumps or steps[axis] % 1 != 0) and steps[axis] < long for axis, _ in axes]
     if not any(drifting):
@@ -326,7 +329,8 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
     lines = _runs(
         distinct(keys >> SECTORS_PER_LINE_SHIFT), KEY_BITS - SECTORS_PER_LINE_SHIFT, slots
     )
-    wide = max(lines.units[alike].sum() / lines.runs[alike].sum(), least / SECTORS_PER_LINE)
+    wide = lines.units[alike] @ of_blocks / (lines.runs[alike] @ of_blocks)
+    wide = max(wide, least / SECTORS_PER_LINE)
 
     def drift(axis: int, blocks: int) -> _Drift:
         step, far = steps[axis], steps[axis] * max(2, min(FAR, blocks // 2))
@@ -397,7 +401,7 @@ def _sharing(
             everyone = of_all
 
     def of_rest(found: float | None) -> float:
-        rest = 1.0 - everyone
+        rest = 1.0 - everyone - by_chance  # what chance may bring together is not theirs alone
         return max(0.0, ((found or 0.0) - everyone - by_chance) / rest) if rest > 0 else 0.0
 
     found = Sharing(

@@ -157,19 +157,20 @@ def test_what_blocks_of_a_wave_share_in_step_is_fetched_once_for_all() -> None:
     assert found.dram_read_sectors == pytest.approx(lines * 4 * BLOCKS / 640)
 
 
-def test_a_table_read_at_random_hits_by_how_much_of_it_l2_holds() -> None:
-    # 1,000 sectors for every block from a table of 4 Mi sectors (128 MiB), one in a line.
-    table, each = float(1 << 22), 1000.0
-    curve = ReuseCurve((0.0, each), (0.0, each), (1.0, 0.0), (0.0, 0.0))
-    random = Sharing(population=table)
+@pytest.mark.parametrize("together", [1, 4])
+def test_a_table_read_at_random_hits_by_how_much_of_it_l2_holds(together: int) -> None:
+    # 1,000 sectors for every block from a table of 4 Mi lines, one or all four of a line each time.
+    each = 1000.0
+    lines, table = float(1 << 22), float(together << 22)
+    curve = ReuseCurve((0.0, each), (0.0, each / together), (1.0, 0.0), (0.0, 0.0))
     touched = each * BLOCKS
     stream = Stream(
-        "table", touched, 0.0, 0.0, 0.0, touched, touched, touched, 0.0, table, table,
-        random, random, curve, curve,
+        "table", touched, 0.0, 0.0, 0.0, touched, touched, touched, 0.0, table, lines,
+        Sharing(population=table), Sharing(population=lines), curve, curve,
     )  # fmt: skip
     found = levels(stream, requests=each)
     held = L2_SHARE * V100.l2_bytes / 128
-    assert found.dram_read_sectors == pytest.approx(touched * (1 - held / table), rel=0.01)
+    assert found.dram_read_sectors == pytest.approx(touched * (1 - held / lines), rel=0.01)
 
 
 def test_a_matrix_product_reads_its_factors_from_memory_once_if_a_wave_fits() -> None:

@@ -18,7 +18,7 @@ from tests.reference.cache_cases import CASES, SCALES, Scale
 from tests.reference.caches import Gpu, distinct_sectors, record, simulate
 from wattcast.features.activity import memory
 from wattcast.features.activity.memory import L2_SHARE, MemoryLevels, memory_levels
-from wattcast.features.counts import Traffic
+from wattcast.features.counts import Stream, Traffic
 from wattcast.features.execution import execute
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import Argument, Launch, PointerHint
@@ -189,3 +189,57 @@ def test_tiles_whose_row_and_column_are_quotient_and_rest(depth: int) -> None:
         assert each.distinct_sectors == pytest.approx(size * depth * 2 / 32, rel=0.03)
     row = operands[f"{kernel.entry}_param_1"].sharing
     assert row.beside == pytest.approx(15 / 16, abs=0.01)
+
+
+INDEX = """
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, %ctaid.x;
+	mov.u32 %r3, %tid.y;
+	mov.u32 %r4, %ctaid.y;
+"""
+
+
+def streams(body: str, grid: tuple[int, ...], block: tuple[int, ...], **sizes: int) -> list[Stream]:
+    """What a kernel of pointers ``a`` and ``b`` does to those that it touches."""
+    module = read_module(
+        ".version 7.0\n.target sm_70\n.address_size 64\n"
+        ".visible .entry k(.param .u64 a, .param .u64 b)\n{\n"
+        ".reg .pred %p<9>; .reg .b32 %r<20>; .reg .b64 %rd<9>; .reg .f32 %f<9>;\n"
+        "ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];\n" + INDEX + body + "\nret;\n}\n"
+    )
+    given = {name: PointerHint(count) for name, count in sizes.items()}
+    found = execute(module.kernel("k"), module, Launch.of(grid, block, arguments=given))
+    return [stream for stream in found.memory.streams if stream.unique_load_sectors]
+
+
+def test_tiles_that_overlap_share_what_whole_ones_do() -> None:
+    """Tiles of 16 columns, 12 apart: sampled at the grid's edge, where the last are a column wide,
+    they were taken to share less: of 2.5 sectors in a line each has 1.5 of its own."""
+    (stream,) = streams(
+        """
+        mad.lo.u32 %r5, %r2, 12, %r1; mad.lo.u32 %r6, %r4, 12, %r3;
+        setp.lt.u32 %p1, %r5, 1021; @!%p1 ret;
+        mad.lo.u32 %r7, %r6, 1024, %r5; mul.wide.u32 %rd3, %r7, 4; add.s64 %rd4, %rd1, %rd3;
+        ld.global.f32 %f1, [%rd4];
+        """,
+        (86, 84), (16, 16), a=1 << 20,
+    )  # fmt: skip
+    assert stream.sharing.beside == pytest.approx(0.4, abs=0.02)
+
+
+def test_what_one_load_asks_of_two_buffers_is_shared_out_by_how_often() -> None:
+    """Half the warps go through ``a``, half read the same of ``b`` eight times, by one load: each
+    asks for as many sectors, although those of ``b`` are an eighth of the distinct ones."""
+    found = streams(
+        """
+        setp.lt.u32 %p1, %r1, 128; and.b32 %r5, %r1, 127; mov.u32 %r6, 0;
+        selp.b64 %rd5, %rd1, %rd2, %p1; selp.b32 %r7, 2048, 0, %p1;
+        mad.lo.u32 %r8, %r2, 16384, 0; mad.lo.u32 %r8, %r5, 16, %r8;
+        cvt.u64.u32 %rd6, %r8; add.s64 %rd5, %rd5, %rd6; cvt.u64.u32 %rd7, %r7;
+        L: ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd5];
+        add.s64 %rd5, %rd5, %rd7; add.u32 %r6, %r6, 1;
+        setp.lt.u32 %p2, %r6, 8; @%p2 bra L;
+        """,
+        (800,), (256,), a=1 << 23, b=1 << 23,
+    )  # fmt: skip
+    assert [stream.kept_load_sectors for stream in found] == pytest.approx([800 * 64 * 8] * 2)

@@ -94,6 +94,29 @@ def test_a_number_that_is_none_tells_no_stride_of_a_tile(bits: str) -> None:
     assert found.activity.warp_instructions_ptx > 0
 
 
+@pytest.mark.parametrize(("gpu", "factor"), [("tesla-v100", 2), ("t4", 2), ("a100-sxm4-80gb", 1)])
+@pytest.mark.parametrize(("layout", "sums"), [("row", 4), ("col", 8)])
+def test_tiles_in_shared_memory_are_moved_by_as_many_accesses_as_ptxas_makes(
+    gpu: str, factor: int, layout: str, sums: int
+) -> None:
+    """One load of each factor, one load and one store of 32-bit sums, by one warp."""
+    halves, floats = (", ".join(f"%{kind}{n}" for n in range(1, 9)) for kind in "rf")
+    shape = "sync.aligned.m16n16k16"
+    text = kernel(
+        f"""
+        mov.u32 %r20, tile;
+        wmma.load.a.{shape}.row.shared.f16 {{{halves}}}, [%r20], 24;
+        wmma.load.b.{shape}.col.shared.f16 {{{halves}}}, [%r20], 24;
+        wmma.load.c.{shape}.{layout}.shared.f32 {{{floats}}}, [%r20], 24;
+        wmma.store.d.{shape}.{layout}.shared.f32 [%r20], {{{floats}}}, 24;
+        ret;
+        """,
+        declarations=".shared .align 16 .b8 tile[4096];",
+    )
+    found = analyse(read_module(text), "k", Launch.of(1, 32), load_gpu(gpu), analysis="executed")
+    assert found.activity.shared_requests == 2 * factor + 2 * sums
+
+
 @pytest.mark.parametrize(("n", "passes"), [(256, 32), (264, 4), (272, 8)])
 def test_lines_of_a_matrix_tile_meet_in_banks_of_l1(n: int, passes: int) -> None:
     """Four loads a tile, each of eight lines: of 512, 528 and 544 bytes."""

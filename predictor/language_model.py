@@ -34,6 +34,7 @@ from wattcast.predictor.messages.predict import Trust
 from wattcast.predictor.parts.operators import (
     OPERATOR,
     Asked,
+    checked_format,
     columns,
     kind_of,
     model_of,
@@ -44,7 +45,7 @@ NODES = 9
 """Lengths of the cache at which decoding is answered. Attention's time is close to a line in the
 length: nine are within 0.5 % of the sum over all steps (tests/app/test_language_model.py)."""
 
-BYTES_EACH = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.03, "nvfp4": 0.5625}
+BYTES_EACH = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.03, "nvfp4": 0.5625}
 """Of a weight with its scales: one of 4 bytes for 128 x 128 or 1 x 128, one of 1 byte for 16
 (``features/operators.py``, FORMATS)."""
 
@@ -153,6 +154,7 @@ def _fitting(
 ) -> tuple[GpuProfile, Decoder]:
     """The GPU and the model, where one fits the other. Raises as ``language_model`` does."""
     gpu = predictor.gpus.load(request.gpu)
+    checked_format(request.dtype, gpu)
     decoder = decoder_of(request.config)
     if decoder.heads % request.tensor_parallel:
         raise LaunchError(

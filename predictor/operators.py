@@ -44,6 +44,7 @@ from wattcast.predictor.messages.sweep import (
 from wattcast.predictor.parts.operators import (
     OPERATOR,
     Asked,
+    checked_format,
     columns,
     framework_of,
     kind_of,
@@ -221,7 +222,7 @@ def predicted(
                 found[number] = error
             continue
         for number in at:
-            found[number] = _too_large(asked[number])
+            found[number] = _unable(asked[number])
         able = [number for number in at if found[number] is None]
         if not able:
             continue
@@ -237,8 +238,13 @@ def predicted(
         yield _answer(one, *each) if isinstance(each, tuple) else each
 
 
-def _too_large(one: Asked) -> LaunchError | None:
-    """Why a call cannot be run: its operands take more than the memory of the board."""
+def _unable(one: Asked) -> LaunchError | None:
+    """Why a call cannot be run: the board does not multiply its format, or its operands take more
+    than the board's memory."""
+    try:
+        checked_format(getattr(one.operator, "dtype", None), one.gpu)
+    except LaunchError as error:
+        return error
     size = least_bytes(one.operator)
     have = one.gpu.memory_bytes
     if have is None or size <= have:

@@ -10,7 +10,7 @@ from wattcast.models.intervals import quantity
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
 from wattcast.predictor.messages import Energy, Power, Time, dvfs
-from wattcast.predictor.messages.operators import with_formats
+from wattcast.predictor.messages.operators import Format, with_formats
 from wattcast.predictor.messages.predict import Trust
 
 MOST_TOKENS = 1 << 20
@@ -38,7 +38,7 @@ class LanguageModelWork(shared.Message):
     """Tokens of each prompt; with `train` the length of a sequence."""
     generate: Tokens = 256
     """Tokens generated for each sequence."""
-    dtype: Literal["bfloat16", "fp8", "fp8_block", "nvfp4"] = "bfloat16"
+    dtype: Format = "bfloat16"
     """Of weights and products; `fp8` and the like stay in the weights."""
     kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
     """Of the cache."""

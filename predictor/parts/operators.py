@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import TypeAdapter
 
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import LaunchError, ModelError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.gpus.sections import PeakName
 from wattcast.features.operators import DISTRIBUTIONS, FORMATS, Floats
 from wattcast.models.operators import POOLED, OperatorModel
 from wattcast.predictor import Predictor
@@ -47,6 +48,23 @@ def power_model(
     known = predictor.operators
     able = (known.near(gpu, kind, "power"), known.of(POOLED))
     return next((one for one in able if one is not None and one.has_power(kind)), model)
+
+
+UNITS: dict[str, PeakName] = {
+    "bfloat16": "tensor_bf16", "fp8": "tensor_fp8", "fp8_block": "tensor_fp8",
+    "w4a8_mxfp4_mxfp8": "tensor_fp4", "nvfp4": "tensor_fp4",
+}  # fmt: skip
+"""The units that multiply a format, by what a GPU's profile calls their peak; those of FP4 take
+the mx formats too (PTX ISA, mma kind mxf8f6f4). float16, and 4-bit weights widened to it, are
+multiplied on every GPU, as FP32 where matrix units are missing."""
+
+
+def checked_format(dtype: str | None, gpu: GpuProfile) -> None:
+    """Raises LaunchError for a format that the GPU cannot multiply."""
+    if dtype in UNITS and not gpu.peak(UNITS[dtype]):
+        able = ["float16", *(name for name in UNITS if gpu.peak(UNITS[name]))]
+        told = f"{gpu.id} has no units that multiply {dtype}; it has {', '.join(able)}"
+        raise LaunchError(told, field="dtype")
 
 
 def kind_of(operator: messages.Operator) -> str:

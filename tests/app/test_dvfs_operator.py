@@ -19,9 +19,9 @@ from tests.generated.traces import Gpu, Launch, kineto
 from wattcast.models.choice import outweighs
 from wattcast.predictor.messages.dvfs import DvfsAnswer
 
-GEMM = {"name": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "bf16"}
+GEMM = {"name": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "float16"}
 DECODE = {"name": "attention", "phase": "decode", "batch": 8, "cached_tokens": 4095, "heads": 32,
-          "kv_heads": 8}  # fmt: skip
+          "kv_heads": 8, "dtype": "float16"}  # fmt: skip
 BOARDS = ("h200", "b200", "h100-sxm5", "a100", "v100", "l4", "a40")
 
 

@@ -87,6 +87,37 @@ def test_bad_shapes_are_refused_by_field(client: httpx.Client, operator: Any, to
     assert told in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "has"),
+    [("a100", "fp8", "float16, bfloat16"), ("h200", "nvfp4", "float16, bfloat16, fp8, fp8_block"),
+     ("v100", "bf16", "float16")],
+)  # fmt: skip
+def test_a_format_that_the_board_does_not_multiply_is_refused_by_every_way(
+    client: httpx.Client, gpu: str, dtype: str, has: str
+) -> None:
+    asked = {**GEMM, "dtype": dtype}
+    sweep = {"operator": GEMM, "gpu": gpu, "vary": {"dtype": [dtype]}}
+    sides = {"new": {"operator": asked}, "old": {"operator": asked}, "gpu": gpu}
+    config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
+              "num_attention_heads": 1, "num_hidden_layers": 1, "vocab_size": 64}  # fmt: skip
+    batch = client.post("/predict/batch", json={"operators": [asked], "gpu": gpu}).json()
+    problems = [batch["predictions"][0]["problem"]]
+    for path, body in (
+        ("/predict", {"operator": asked, "gpu": gpu}),
+        ("/sweep", sweep),
+        ("/compare", sides),
+        ("/language-models", {"config": config, "gpu": gpu, "dtype": dtype}),
+    ):
+        answer = client.post(path, json=body)
+        assert answer.status_code == 422, path
+        problems.append(answer.json())
+    for problem in problems:
+        assert "has no units that multiply" in problem["detail"]
+        assert problem["detail"].endswith(f"it has {has}")
+    plain = {**GEMM, "dtype": "float16"}
+    assert client.post("/predict", json={"operator": plain, "gpu": gpu}).status_code == 200
+
+
 def test_a_call_that_fits_no_memory_is_refused(client: httpx.Client) -> None:
     answer = ask(client, {**GEMM, "m": 2**20, "n": 2**20, "k": 2**20})
     assert answer.status_code == 422

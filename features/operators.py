@@ -64,6 +64,11 @@ class Board(NamedTuple):
     l2_bandwidth: float
     """Bytes a second: a sector a clock and SM, at the clock predictions use."""
 
+    @property
+    def sm_gigahertz(self) -> float:
+        """SMs times that clock."""
+        return self.l2_bandwidth / SECTOR_BYTES / 1e9
+
 
 _PEAKS: dict[int, tuple[PeakName, ...]] = {
     16: ("tensor_bf16", "tensor_fp16"),

@@ -91,6 +91,10 @@ VOLTAGE = VoltageCurve(floor=0.75, slope=1.0)
 """Core voltage over the relative clock where nothing was measured: the pooled physical model's
 (``models/artifacts/pooled``)."""
 
+IDLE_SHARE = 0.2
+"""Idle watts between calls over the limit, of boards that nobody measured: 129 of 700 W on H200,
+241 of 1,000 W on B200."""
+
 Quantity = Literal["time", "power"]
 
 
@@ -125,6 +129,9 @@ class Fitted(CardPart):
     cached_share: float = Field(default=0.0, ge=0, le=1)
     """Of times: how far what trees are set against lies, in logarithms, from the roofline to what
     operands in L2 take (``log_base``)."""
+    held_back: tuple[float, float] | None = None
+    """Of times: watts of an SM at 1 GHz and joules of 10^12 FLOPs of 16 bits, both at full clock,
+    by which boards' limits hold products back (``held_clock``)."""
     scores: tuple[OperatorScores, ...]
 
 
@@ -288,13 +295,33 @@ def corners(
     return Corners(found, weights[step, of], of, np.asarray(within.all(axis=0)))
 
 
+def held_clock(board: Board, held_back: tuple[float, float]) -> float:
+    """The clock, of the full one, that the limit leaves to products at peak rate. Formats of fewer
+    bits draw as much: twice the FLOPs for half the energy each."""
+    sm_watts, joules = held_back
+    drawn = sm_watts * board.sm_gigahertz + joules * board.tensor[16] / 1e12
+    idle = IDLE_SHARE * board.tdp_watts
+    return limited(1.0, idle + drawn, idle, 1.0, board.tdp_watts).relative_clock
+
+
+class Against(NamedTuple):
+    """What times are set against, as ``Fitted`` tells."""
+
+    cached_share: float = 0.0
+    held_back: tuple[float, float] | None = None
+
+
 def log_base(
-    roofline: Floats, moved_bytes: Floats, compute: Floats, board: Board, cached_share: float
+    compute: Floats, memory: Floats, moved_bytes: Floats, board: Board, against: Against
 ) -> Floats:
     """Logarithm of what times are set against, ``[n]``: launch and roofline or, for boards nobody
-    measured, nearer to what a call takes whose operands lie in L2. How much of the bandwidth of
-    memory L2 brings differs sixfold between boards, more than trees carry over."""
-    base = np.log(roofline + LAUNCH_SECONDS)
+    measured, nearer to what a call takes whose operands lie in L2, at the clock that the limit
+    leaves. How much of the bandwidth of memory L2 brings differs sixfold between boards, and how
+    far limits hold products back by a third: more than trees carry over."""
+    cached_share, held = against
+    if held is not None:
+        compute = compute / held_clock(board, held)
+    base = np.log(np.maximum(compute, memory) + LAUNCH_SECONDS)
     if cached_share:
         cached = np.log(cached_seconds(moved_bytes, compute, board) + LAUNCH_SECONDS)
         base += cached_share * (cached - base)
@@ -385,8 +412,8 @@ class OperatorModel:
         exact = Quantities(*(part[..., :size] for part in whole))
         computes, memories = roofline_seconds(whole, every["math_bits"], board)
         rooflines = np.maximum(computes, memories)
-        share = trees.fitted.cached_share
-        base = log_base(rooflines, whole.bytes, computes, board, share)
+        against = Against(trees.fitted.cached_share, trees.fitted.held_back)
+        base = log_base(computes, memories, whole.bytes, board, against)
         compute, memory, roofline = (one[:size] for one in (computes, memories, rooflines))
 
         def mean(scores: Floats, near: Corners) -> Floats:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 from sklearn.isotonic import isotonic_regression
 
 from wattcast.features.gpus import load_gpu
@@ -42,7 +43,10 @@ from wattcast.models.cards import SchemaReference, Source, sha256_of
 from wattcast.models.operators import (
     AXES,
     GROWS,
+    IDLE_SHARE,
     POOLED,
+    VOLTAGE,
+    Against,
     Fitted,
     OperatorCard,
     OperatorFacts,
@@ -219,6 +223,8 @@ _READERS: Mapping[str, Callable[[str, pd.DataFrame], Read]] = {
 
 # --- targets and fits --------------------------------------------------------------------------
 
+PLAIN = Against()
+
 
 @dataclass(frozen=True)
 class Table:
@@ -236,28 +242,28 @@ class Table:
         """Seconds at peak rates."""
         return np.maximum(*self.roofs)
 
-    def offset(self, cached_share: float = 0.0) -> Floats:
+    def offset(self, against: Against = PLAIN) -> Floats:
         """Logarithm of what times are set against."""
-        return log_base(self.roofline, self.bytes, self.roofs[0], self.board, cached_share)
+        return log_base(*self.roofs, self.bytes, self.board, against)
 
     def measured(self, quantity: Quantity) -> Floats:
         """Seconds or watts as measured."""
         return self.rows.seconds if quantity == "time" else self.rows.watts
 
-    def target(self, quantity: Quantity, cached_share: float = 0.0) -> Floats:
+    def target(self, quantity: Quantity) -> Floats:
         """What trees are fitted to: logarithms."""
         if quantity == "time":
-            return np.log(_rising(self.rows)) - self.offset(cached_share)
+            return np.log(_rising(self.rows)) - self.offset()
         return np.log(self.rows.watts / self.rows.limit_watts)
 
     def target_of(self, quantity: Quantity, at: NDArray[np.intp]) -> Floats:
         """Targets of some rows."""
         return self.target(quantity)[at]
 
-    def told(self, quantity: Quantity, scores: Floats, cached_share: float = 0.0) -> Floats:
+    def told(self, quantity: Quantity, scores: Floats, against: Against = PLAIN) -> Floats:
         """Seconds or watts of what trees tell."""
         if quantity == "time":
-            return np.exp(scores + self.offset(cached_share))
+            return np.exp(scores + self.offset(against))
         return np.minimum(np.exp(scores), 1.0) * self.rows.limit_watts
 
 
@@ -601,8 +607,6 @@ def sustained_of(table: Table) -> Sustained | None:
 def _envelope(design: Floats, drawn: Floats) -> Floats:
     """Non-negative weights of the upper quantile of what is drawn, by iteratively reweighted least
     squares; rows at the limit count only where less is told (they are censored)."""
-    from scipy.optimize import nnls
-
     weight = np.ones(len(drawn))
     found = np.zeros(design.shape[1])
     for _ in range(30):
@@ -765,40 +769,69 @@ class _Boards:
         return _Boards(tables, times, self.quantity)
 
     def trees(
-        self, of: Sequence[int], share: float, count: int = POOLED_TREES
+        self, of: Sequence[int], against: Against, count: int = POOLED_TREES
     ) -> tuple[Any, list[int]]:
         """A booster of some of the boards, and the columns it takes. Times by the size of relative
         errors as well: what another board's framework does is off by factors."""
         x = np.concatenate([self.tables[n].vectors for n in of])
         y = np.concatenate([
             _idling_alike(self.tables[n]) if self.quantity == "power"
-            else np.log(self.rising[n]) - self.tables[n].offset(share) for n in of
+            else np.log(self.rising[n]) - self.tables[n].offset(against) for n in of
         ])  # fmt: skip
         used = [at for at in inputs_of(x) if FEATURE_NAMES[at] not in BOARD_FEATURES]
         return fit(x[:, used], y, "power", count), used
 
     def left_out(
-        self, number: int, of: Sequence[int], share: float, count: int = POOLED_TREES
+        self, number: int, of: Sequence[int], against: Against, count: int = POOLED_TREES
     ) -> Floats:
         """Seconds or watts of the rows of one board by trees of others."""
         table = self.tables[number]
-        booster, used = self.trees(of, share, count)
-        return table.told(self.quantity, predicted(booster, table.vectors[:, used]), share)
+        booster, used = self.trees(of, against, count)
+        return table.told(self.quantity, predicted(booster, table.vectors[:, used]), against)
 
-    def share(self, of: Sequence[int]) -> float:
-        """Which of ``CACHED_SHARES`` errs least on each of some boards left out of them."""
+    def against(self, of: Sequence[int]) -> Against:
+        """What times are set against: the one of ``CACHED_SHARES`` that errs least on each of some
+        boards left out of them, and what limits leave to products on them."""
         if self.quantity == "power":
-            return 0.0
+            return PLAIN
 
         def error(share: float) -> float:
             found = []
             for number in of:
-                told = self.left_out(number, [n for n in of if n != number], share, CHOICE_TREES)
+                rest = [n for n in of if n != number]
+                told = self.left_out(
+                    number, rest, Against(share, self.held_back(rest)), CHOICE_TREES
+                )
                 found.append(percent(told, self.tables[number].rows.seconds).mean())
             return float(np.mean(found))
 
-        return min(CACHED_SHARES, key=error)
+        return Against(min(CACHED_SHARES, key=error), self.held_back(of))
 
+    def held_back(self, of: Sequence[int]) -> tuple[float, float] | None:
+        """Watts of an SM at 1 GHz and joules of 10^12 FLOPs that leave large products of 16 bits on
+        some boards as much of their peak as they reach, of what the best one reaches; ``None`` for
+        other operators, which were no better by it on boards left out. Measured watts would tell
+        them of two boards alone, at a clock that nobody recorded."""
+        if self.tables[0].rows.operator != "gemm":
+            return None
+        reached = list[float]()
+        for table in [self.tables[n] for n in of]:
+            (compute, memory), seconds = table.roofs, table.rows.seconds
+            large = (compute > 3 * memory) & (seconds >= LONG_SECONDS)
+            large &= table.rows.call["math_bits"] == 16
+            reached.append(float(np.quantile((compute / seconds)[large], REACHED)))
+        clocks = np.array(reached) / max(reached)
+        drawn = np.array([(1.0 - IDLE_SHARE) * self.tables[n].board.tdp_watts for n in of])
+        drawn /= [clock * VOLTAGE.at(clock) ** 2 for clock in clocks]
+        boards = [self.tables[n].board for n in of]
+        design = np.array([(board.sm_gigahertz, board.tensor[16] / 1e12) for board in boards])
+        sm_watts, joules = nnls(design / drawn[:, None], np.ones(len(of)))[0]
+        return round(float(sm_watts), 4), round(float(joules), 4)
+
+
+REACHED = 0.9
+"""Quantile of the share of its peak that a board reaches in products, which stands for it: others
+are too small to fill it."""
 
 CACHED_SHARES = (0.0, 0.5, 1.0)
 CHOICE_ROWS, CHOICE_TREES = 600, 40
@@ -822,12 +855,12 @@ def pooled_fit(tables: Sequence[Table], kept: Kept | None = None) -> Fit:
         scores, residuals = [], []
         for number, table in enumerate(boards.tables):
             of = [n for n in every if n != number]
-            told = boards.left_out(number, of, choice.share(of))
+            told = boards.left_out(number, of, choice.against(of))
             score = scores_of(table, quantity, "shape_group", np.arange(len(told)), told)
             scores.append(score.model_copy(update={"protocol": "board", "folds": 1}))
             residuals.append(np.log(table.measured(quantity) / told))
-        share = choice.share(every)
-        booster, used = boards.trees(every, share)
+        against = choice.against(every)
+        booster, used = boards.trees(every, against)
         booster = slim(booster)
         name = f"{operator}_{quantity}"
         boosters[name] = booster, len(used)
@@ -841,7 +874,8 @@ def pooled_fit(tables: Sequence[Table], kept: Kept | None = None) -> Fit:
             low=round(low, 4),
             high=round(high, 4),
             coverage=round(held, 3),
-            cached_share=share,
+            cached_share=against.cached_share,
+            held_back=against.held_back,
             scores=tuple(scores),
         )
 
@@ -866,11 +900,11 @@ def pooled_fit(tables: Sequence[Table], kept: Kept | None = None) -> Fit:
 
 def _idling_alike(table: Table) -> Floats:
     """Logarithms of the share of the limit that a board would draw whose idle watts are
-    ``POOLED_IDLE`` of it and whose share above idle is the same."""
+    ``IDLE_SHARE`` of it and whose share above idle is the same."""
     rows = table.rows
     idle = float(np.nanpercentile(rows.watts, 0.5)) / rows.limit_watts
     share = np.clip((rows.watts / rows.limit_watts - idle) / (1.0 - idle), 0.0, 1.0)
-    return np.asarray(np.log(POOLED_IDLE + (1.0 - POOLED_IDLE) * share))
+    return np.asarray(np.log(IDLE_SHARE + (1.0 - IDLE_SHARE) * share))
 
 
 def _mean_sustained(found: Sequence[Sustained]) -> Sustained | None:
@@ -879,12 +913,10 @@ def _mean_sustained(found: Sequence[Sustained]) -> Sustained | None:
         return None
     names = ("busy", "compute", "memory")
     means = {name: round(float(np.mean([getattr(s, name) for s in found])), 4) for name in names}
-    return Sustained(idle_watts=POOLED_IDLE * POOLED_LIMIT_WATTS, **means)
+    return Sustained(idle_watts=IDLE_SHARE * POOLED_LIMIT_WATTS, **means)
 
 
 POOLED_LIMIT_WATTS = 700.0
-POOLED_IDLE = 0.2
-"""Idle watts between calls over the limit: 129 of 700 W on H200, 241 of 1,000 W on B200."""
 
 
 def _board_widths(residuals: Sequence[Floats]) -> tuple[float, float, float]:

@@ -21,7 +21,7 @@ from wattcast.features.operators import (
     operator_schema,
     quantities,
 )
-from wattcast.models.operators import Operators, Trees, corners, limited
+from wattcast.models.operators import Operators, Trees, corners, held_clock, limited
 
 OPERATORS = Operators()
 
@@ -79,6 +79,21 @@ def test_operands_in_l2_cost_no_bandwidth_of_memory() -> None:
     assert told[0] == pytest.approx(moved[0] / board.l2_bandwidth)
     assert told[1] == pytest.approx(moved[0] / board.bandwidth)
     assert told[1] > 2 * told[0]
+
+
+def test_limits_hold_products_back_on_boards_nobody_measured() -> None:
+    pooled = OPERATORS.of("pooled")
+    assert pooled is not None
+    held_back = pooled.card.operators["gemm"].time.held_back
+    assert held_back is not None
+    boards = [board_of(load_gpu(gpu)) for gpu in ("a100-sxm4-80gb", "h100-sxm5", "h100-pcie")]
+    a100, sxm, pcie = (held_clock(board, held_back) for board in boards)
+    assert a100 > 0.98 > sxm > pcie  # 400 W for 312 TFLOP/s, 700 W for 989, 350 W for 819
+    call = columns(rows=8192, columns=8192, depth=8192, batch=1, **BF16)
+    seconds = [pooled.predict("gemm", call, board).seconds[0] for board in boards]
+    shares = [2 * 8192**3 / s / b.tensor[16] for s, b in zip(seconds, boards, strict=True)]
+    assert shares[0] > shares[1] > shares[2]
+    assert shares[2] / shares[0] == pytest.approx(pcie / a100, rel=0.15)
 
 
 def test_vectors_are_finite_where_an_operator_has_a_value() -> None:

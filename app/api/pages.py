@@ -2,6 +2,7 @@
 
 template -> page            names every file under the hash of all of them
 static/* -> Asset by name   so that a browser may keep what it has for good
+modules  -> main.js         one script of all of ours: a request in place of thirty
 plotly   -> Asset           4.8 MB, read only when a figure asks for it
 swagger  -> Asset by name   1.7 MB, read only when somebody opens /docs
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as version_of
@@ -83,7 +86,39 @@ def assets() -> dict[str, Asset]:
     for example in examples().values():
         found += [FOLDER.joinpath(name) for name in example.get("files", {}).values()]
     found.append(web.joinpath("codemirror", "codemirror.js"))
-    return {file.name: _read(file) for file in sorted(found, key=lambda file: file.name)}
+    read = {file.name: _read(file) for file in sorted(found, key=lambda file: file.name)}
+    ours = [file for file in found if file.name.endswith(".js") and file.name != "codemirror.js"]
+    modules = {file.name.removesuffix(".js"): file.read_text(encoding="utf-8") for file in ours}
+    return read | {"main.js": Asset.of(bundle("main", modules).encode(), "main.js")}
+
+
+_IMPORTED = re.compile(r'^import (?:\* as (\w+)|(\{[^}]*\})) from "\./(\w+)\.js";$', re.M)
+_EXPORTED = re.compile(r"^export (?=(?:async )?(?:const|class|function) (\w+))", re.M)
+
+
+def bundle(entry: str, modules: Mapping[str, str]) -> str:
+    """A module and all that it imports as one script, each a function that answers what it exports;
+    none may import itself by way of others. What is not among ``modules`` stays an import."""
+    made: dict[str, str] = {}
+
+    def bound(found: re.Match[str]) -> str:
+        whole, names, module = found.groups()
+        add(module)
+        return f"const {whole or names.replace(' as ', ': ')} = ${module};"
+
+    def add(module: str) -> None:
+        if module in made:
+            return
+        if module not in modules:
+            made[module] = f'import * as ${module} from "./{module}.js";'
+            return
+        body = _IMPORTED.sub(bound, modules[module])
+        exported = ", ".join(_EXPORTED.findall(body))
+        body = _EXPORTED.sub("", body)
+        made[module] = f"const ${module} = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();"
+
+    add(entry)
+    return "\n".join(made.values())
 
 
 @cache
@@ -96,8 +131,9 @@ def current_version() -> str:
 
 
 @cache
-def page() -> Asset:
-    """The page under ``/``. It holds nothing of what is stored, so anyone may load it."""
+def page(*, first: bool = True) -> Asset:
+    """The page under ``/``; the ``first`` example comes along where no other is asked for. It holds
+    nothing of what is stored, so anyone may load it."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -107,10 +143,9 @@ def page() -> Asset:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    modules = [name for name in assets() if name.endswith(".js")]
     rendered = environment.get_template("page.html.j2").render(
         static=f"/static/{current_version()}",
-        modules=modules,
+        first=first,
         version=installed_version(),
         power_models=POWER_MODEL_NAMES,
         time_models=TIME_MODEL_NAMES,
@@ -145,7 +180,7 @@ _FOR_GOOD = "public, max-age=31536000, immutable"
 @router.get("/")
 async def get_page(request: Request) -> Response:
     """The page."""
-    return sent(request, page(), REVALIDATE)
+    return sent(request, page(first=not request.query_params), REVALIDATE)
 
 
 @router.get("/static/{version}/{name}")

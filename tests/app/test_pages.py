@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from wattcast.app.api.pages import assets, bundle
+
 
 @pytest.fixture(scope="module")
 def html(client: httpx.Client) -> str:
@@ -43,7 +45,7 @@ def test_its_policy_lets_nothing_inline_and_nothing_from_elsewhere(
 
 def test_every_file_it_names_is_there_and_kept_for_good(client: httpx.Client, html: str) -> None:
     paths = loaded(html)
-    assert len(paths) > 10
+    assert {path.rpartition("/")[2] for path in paths} >= {"main.js", "codemirror.js", "page.css"}
     for path in [*paths, paths[0].rpartition("/")[0] + "/plotly.js"]:
         answer = client.get(path)
         assert answer.status_code == 200, path
@@ -51,6 +53,13 @@ def test_every_file_it_names_is_there_and_kept_for_good(client: httpx.Client, ht
         assert (
             client.get(path, headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
         )
+
+
+def test_the_example_comes_along_where_nothing_else_is_asked_for(
+    client: httpx.Client, html: str
+) -> None:
+    assert "transpose.json" in html
+    assert "transpose.json" not in client.get("/", params={"prediction": "x"}).text
 
 
 def test_what_changes_is_asked_for_again(client: httpx.Client) -> None:
@@ -74,7 +83,7 @@ def test_not_modified_leaves_the_policy_of_the_page(client: httpx.Client, path: 
 
 
 def test_files_are_compressed_for_those_who_can_read_it(client: httpx.Client, html: str) -> None:
-    path = next(path for path in loaded(html) if path.endswith("predict.js"))
+    path = next(path for path in loaded(html) if path.endswith("main.js"))
     plain = client.get(path, headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
     with client.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as zipped:
@@ -87,6 +96,24 @@ def test_nothing_else_is_served(client: httpx.Client, name: str) -> None:
     answer = client.get(f"/static/x/{name}")
     assert answer.status_code == 404
     assert answer.json()["type"] == "/problems/not-found"
+
+
+def test_the_page_loads_one_script_of_all_its_modules() -> None:
+    made = bundle("a", {
+        "a": 'import {\n  one as two, three,\n} from "./b.js";\nimport * as c from "./c.js";\n'
+             "export const four = two;\n",
+        "b": "export function one() {}\nexport class three {}\nexport async function five() {}\n",
+    })  # fmt: skip
+    assert made == (
+        "const $b = (() => {\nfunction one() {}\nclass three {}\nasync function five() {}\n\n"
+        'return { one, three, five };\n})();\nimport * as $c from "./c.js";\nconst $a = (() => {\n'
+        "const {\n  one: two, three,\n} = $b;\nconst c = $c;\nconst four = two;\n\n"
+        "return { four };\n})();"
+    )
+    script = assets()["main.js"].content.decode()
+    assert re.findall(r"^(?:import|export) .*", script, re.MULTILINE) == [
+        'import * as $codemirror from "./codemirror.js";'
+    ]
 
 
 def test_no_module_writes_markup() -> None:

@@ -58,6 +58,8 @@ def solved(page: Watched) -> None:
     """The example that the page opens on; its link is fixed."""
     page.open()
     page.settled()
+    page.page.locator("#roofline").scroll_into_view_if_needed()
+    page.page.wait_for_selector("#roofline .scatterlayer .trace", state="attached")
     page.page.evaluate("document.getElementById('share').value = 'https://wattcast.example/'")
 
 

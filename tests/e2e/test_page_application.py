@@ -103,7 +103,8 @@ def test_both_kinds_of_trace(
             assert f"{1000 * value:.3g} mJ" in numbers
         assert f"{told['price']['amount']:.4g}".split("e")[0] in numbers
         assert "CO2" in numbers
-        assert told["trust"]["mark"] in tab.inner_text("#application-trust")
+        mark = told["trust"]["mark"].replace("guess", "rough estimate")
+        assert mark in tab.inner_text("#application-trust")
         assert "AB/vector_add.ptx" in tab.inner_text("#application-kernels")
         rows = tab.locator("#application-kernels tbody tr")
         assert rows.count() == len(told["kernels"])
@@ -289,6 +290,4 @@ def test_it_is_compared_and_saved(page: Watched, tmp_path: Path) -> None:
     assert "Coverage of the time of 22 launches" in report
     assert "data:image/png;base64," in report
     assert "<script" not in report
-    assert b"data:image/png;base64," in saved(tab, "#view-application > .saves.whole", "SVG")
-    assert saved(tab, "#view-application > .saves.whole", "PNG").startswith(b"\x89PNG")
     page.check_quiet()

@@ -40,7 +40,9 @@ def words(content: bytes) -> str:
     return " ".join(each.text or "" for each in ElementTree.fromstring(content).iter(f"{SVG}text"))
 
 
-def test_bars_are_saved_as_numbers_and_as_pictures(page: Watched, service: httpx.Client) -> None:
+def test_bars_are_saved_as_numbers_and_the_roofline_as_a_picture(
+    page: Watched, service: httpx.Client
+) -> None:
     page.open()
     page.predict_example()
     tab = page.page
@@ -51,22 +53,23 @@ def test_bars_are_saved_as_numbers_and_as_pictures(page: Watched, service: httpx
     assert amounts["Prediction"] == pytest.approx(told["prediction_watts"], rel=5e-3)
     for one in told["contributions"][:5]:
         assert amounts[one["feature"]] == pytest.approx(one["watts"], rel=5e-3)
-    drawn = saved(tab, "#waterfall .saves", "SVG")
-    assert all(name in words(drawn) for name in amounts)
-    # The style sheet alone knows these colours: --bar, --bar-up.
-    colours = {(61, 132, 198), (194, 87, 26)}
-    bars = [each.get("fill") for each in ElementTree.fromstring(drawn).iter(f"{SVG}rect")]
-    assert sum(fill == "rgb(61, 132, 198)" for fill in bars) == 2  # base and prediction
-    with Image.open(io.BytesIO(saved(tab, "#waterfall .saves", "PNG"))) as picture:
-        box = tab.locator("#waterfall table").bounding_box()
-        assert box is not None
-        assert picture.width == pytest.approx(2 * box["width"], abs=60)
-        assert colours <= {shade for _, shade in picture.convert("RGB").getcolors(2**24) or []}
     lines = rows(saved(tab, "#hot-list .saves", "CSV"))
     assert lines[0]["Line"].split()[0].isdigit()
-    roofs = rows(saved(tab, "#speed .saves[aria-label='Save Roofline']", "CSV"))
-    assert roofs[0]["Arithmetic"] == "FP32"
-    assert float(roofs[0]["Peak, 1/s"]) > float(roofs[0]["Achieved, 1/s"]) > 0
+    tab.locator("#roofline").scroll_into_view_if_needed()
+    row = "#speed .saves[aria-label='Save Roofline']"
+    tab.wait_for_selector(row)
+    roof, point = rows(saved(tab, row, "CSV"))[2:4]
+    assert (roof["Series"][:9], point["Series"]) == ("FP32 roof", "FP32")
+    assert float(roof["FLOP/s"]) > float(point["FLOP/s"]) > 0
+    assert "FLOP/s" in words(saved(tab, row, "SVG"))
+    # On the page's ground, --panel.
+    with Image.open(io.BytesIO(saved(tab, row, "PNG"))) as picture:
+        box = tab.locator("#roofline").bounding_box()
+        assert box is not None
+        assert picture.width == pytest.approx(2 * box["width"], abs=2)
+        assert (255, 255, 255) in {
+            shade for _, shade in picture.convert("RGB").getcolors(2**24) or []
+        }
     page.check_quiet()
 
 
@@ -191,9 +194,8 @@ def test_a_name_that_a_spreadsheet_would_compute_is_text(page: Watched) -> None:
     page.open()
     module = page.page.evaluate(
         """async () => {
-          const found = [...document.querySelectorAll("link[rel=modulepreload]")]
-            .find(one => one.href.endsWith("/save.js"));
-          const { csv } = await import(found.href);
+          const script = document.querySelector("script[type=module]").src;
+          const { csv } = await import(script.replace("main.js", "save.js"));
           return csv([["Kernel", "Change"], ["=HYPERLINK(1)", "-3.5"],
             ['say "a, b"', "@x"], ["-x", ""]]);
         }"""

@@ -2,8 +2,8 @@
 // (accuracy.json, written by `python -m studies accuracy`).
 
 import { packaged } from "./api.js";
-import { barTable, logarithmic, share } from "./cards.js";
-import { amount, byId, cells, colour, el, names, numbers, plain, show, svg, table } from "./dom.js";
+import { barTable, logarithmic, share, table } from "./cards.js";
+import { amount, byId, cells, colour, el, names, numbers, plain, show, svg } from "./dom.js";
 import { telling } from "./forms.js";
 import { diagonal, draw } from "./plot.js";
 import { whenOpened } from "./tabs.js";

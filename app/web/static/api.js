@@ -1,4 +1,4 @@
-// Calls to the service: JSON in and out, problems as errors, the key, events of a job.
+// Calls to the service: JSON in and out, problems as errors, the key, jobs.
 
 const KEY = "wattcast.key";
 
@@ -75,47 +75,14 @@ export const packaged = async (name) => (await cameWithThePage(`${name}.json`)).
 export const packagedFile = async (name) => new File([await (await cameWithThePage(name)).blob()], name);
 
 const ENDED = new Set(["done", "failed", "cancelled"]);
-const POLL_MILLISECONDS = 1000;
+const POLL_MILLISECONDS = 500;
 
-/**
- * Follow a job to its end: `tell({state, stage, progress, detail})` each time something happens.
- * Events come as a stream; where that is blocked or breaks off, the job is asked for instead.
- * The answer is the job as it ended.
- */
+/** Follow a job to its end: `tell(job)` each time it is looked at. The answer is the job as it ended. */
 export async function follow(id, tell) {
-  const path = `/jobs/${encodeURIComponent(id)}`;
-  try {
-    await stream(`${path}/events`, tell);
-  } catch {
-    // Whatever is wrong with the stream, asking tells whether the job can be seen at all.
-  }
   for (;;) {
-    const job = await get(path);
-    tell({ state: job.state, stage: job.stage, progress: job.progress, detail: "" });
+    const job = await get(`/jobs/${encodeURIComponent(id)}`);
+    tell(job);
     if (ENDED.has(job.state)) return job;
     await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
-  }
-}
-
-// EventSource cannot send a key, so the stream is read here.
-async function stream(path, tell) {
-  const answer = await call("GET", path, { more: { Accept: "text/event-stream" } });
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const line = part.split("\n").find((one) => one.startsWith("data: "));
-      if (!line) continue;
-      const event = JSON.parse(line.slice(6));
-      tell(event);
-      if (ENDED.has(event.state)) {
-        reader.cancel().catch(() => {});
-        return;
-      }
-    }
   }
 }

@@ -1,9 +1,9 @@
 // A whole application from its trace: what its kernels draw, power over time, what to do about it.
 
 import { packaged, packagedFile, postForm } from "./api.js";
-import { bar, card, estimate, rates, trustLine, warningsBox } from "./cards.js";
+import { bar, card, estimate, rates, table, trustLine, warningsBox } from "./cards.js";
 import {
-  amount, announce, between, byId, cells, el, heads, joules, names, numbers, percent, plain, quantity, seconds, show, signed, table,
+  amount, announce, between, byId, cells, el, heads, joules, names, numbers, percent, plain, quantity, seconds, show, signed,
   watts,
 } from "./dom.js";
 import { members, submits, takesFiles, telling } from "./forms.js";

@@ -57,7 +57,8 @@ export const facts = (told) => el("dl", { class: "facts" },
 
 /** What the answer is worth, by one rule. */
 export function trustLine(trust) {
-  return trust ? el("p", { class: "hint trust" }, el("b", {}, trust.mark), `: ${trust.why}`) : null;
+  return trust ? el("p", { class: "hint trust" },
+    el("b", {}, trust.mark === "guess" ? "rough estimate" : trust.mark), `: ${trust.why}`) : null;
 }
 
 /** Arguments to give first, open and above the numbers that rest on their absence. */
@@ -77,6 +78,26 @@ export function warningsBox(warnings) {
       `${warnings.length} ${warnings.length === 1 ? "thing was" : "things were"} assumed or unknown`),
     el("ul", {}, warnings.map((one) => el("li", { class: "wrap" }, one.detail,
       one.line ? el("span", { class: "hint" }, ` (line ${one.line})`) : null))));
+}
+
+/**
+ * A table that scrolls by itself where it is too wide, and can be saved.
+ * `columns`: [{title, of: (row) => node or text, num, head, hidden, value: (row) => what a file holds
+ * instead, unit: of that}]; `chosen(row)` marks rows.
+ */
+export function table(caption, columns, rows, { chosen, kind } = {}) {
+  const head = el("tr", {}, columns.map((c) =>
+    el("th", { scope: "col", class: c.num ? "num" : null, "data-value": c.unit ? `${c.title}, ${c.unit}` : null },
+      c.hidden ? el("span", { class: "visually-hidden" }, c.title) : c.title)));
+  const body = rows.map((row) => el("tr", { class: chosen && chosen(row) ? "chosen" : null },
+    columns.map((c) => el(c.head ? "th" : "td",
+      { class: c.num ? "num" : c.class || null, scope: c.head ? "row" : null, "data-value": c.value?.(row) },
+      c.of(row)))));
+  const made = el("table", { class: kind || null }, el("caption", {}, caption), el("thead", {}, head),
+    el("tbody", {}, body));
+  return el("div", {},
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, made),
+    rows.length ? savesOfTable(made, caption) : null);
 }
 
 // Small figures inside table cells: a bar says at a glance what the number beside it says exactly.

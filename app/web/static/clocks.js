@@ -1,10 +1,11 @@
 // A kernel at every pair of clocks: energy map, Pareto curve, best pairs.
 
 import { post } from "./api.js";
-import { COSTS, announce, byId, cells, colour, heads, joules, numbers, plain, seconds, show, table, unitFor, watts } from "./dom.js";
+import { table } from "./cards.js";
+import { COSTS, announce, byId, cells, colour, heads, joules, numbers, plain, seconds, show, unitFor, watts } from "./dom.js";
 import { members, pick, submits } from "./forms.js";
 import * as kernel from "./kernel.js";
-import { draw, energyAgainstTime, heatmap, load, named, stars } from "./plot.js";
+import { draw, front, heatmap, load, named, stars } from "./plot.js";
 import { OBJECTIVES, saved } from "./sweep.js";
 
 let found = null;
@@ -68,26 +69,14 @@ function map() {
   };
 }
 
-function curve() {
-  const chosen = found.points.filter((point) => point.pareto).sort((a, b) => a.time.seconds - b.time.seconds);
-  const { at, axes } = energyAgainstTime(found.points);
-  const line = (points) => ({ ...at(points), ...named(points.map(told)) });
-  const isFeasible = (point) => point.feasible;
-  const others = found.points.filter((point) => !isFeasible(point));
-  return {
-    title: "Energy against time of every pair of clocks, with the Pareto set",
-    data: [
-      { ...line(found.points.filter(isFeasible)), mode: "markers", name: "Pairs of clocks",
-        marker: { color: colour("bar"), size: 7 } },
-      ...(others.length ? [{ ...line(others), mode: "markers", name: "Against the constraints",
-        marker: { color: colour("control"), size: 7, symbol: "x-thin-open" } }] : []),
-      { ...line(chosen), mode: "lines+markers", name: "Pareto set",
-        line: { color: colour("bar-up"), width: 2 },
-        marker: { color: colour("bar-up"), size: 9, symbol: "star" } },
-    ],
-    layout: axes({ type: "log", nticks: 8 }),
-  };
-}
+const curve = () => ({
+  title: "Energy against time of every pair of clocks, with the Pareto set",
+  ...front(found.points, told, [
+    ["Pairs of clocks", found.points.filter((point) => point.feasible), { color: colour("bar"), size: 7 }],
+    ["Against the constraints", found.points.filter((point) => !point.feasible),
+      { color: colour("control"), size: 7, symbol: "x-thin-open" }],
+  ], { type: "log", nticks: 8 }),
+});
 
 const PAIR = numbers({ Core: (one) => `${plain(one.core_mhz, 4)} MHz`, Memory: (one) => `${plain(one.memory_mhz, 4)} MHz` });
 

@@ -28,7 +28,6 @@ export function clear() {
 export function showHotspots(found, { ptx, isCuda, isNew = false }) {
   const onEditor = isCuda || kernel.isWhole();
   byId("main").classList.toggle("one-pane", !isCuda && onEditor);
-  if (isCuda || !onEditor) ptxPane.show(ptx, "ptx");
   byId("ptx-note").textContent = isCuda ? "compiled from the source" : "";
   const { rows, rest } = found.lines;
   const sources = isCuda ? ofSource(found.source_lines.rows) : [];
@@ -45,7 +44,7 @@ export function showHotspots(found, { ptx, isCuda, isNew = false }) {
   const ofEditor = isCuda
     ? groups.flatMap(({ row, source, link }) => source.map((line) => ({ line, share: row.energy_share, link }))) : heat;
   kernel.editor().heat(onEditor ? ofEditor : []);
-  ptxPane.heat(heat);
+  if (isCuda || !onEditor) ptxPane.show(ptx, "ptx", { heat });
   const lines = (isLinked ? kernel.sourceText() : ptx).split(/\r?\n/);
   show(byId("hot-list"), groups.length ? listing(lines) : null);
   byId("code-note").textContent = !groups.length ? "No line is known to cost anything."

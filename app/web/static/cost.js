@@ -2,9 +2,9 @@
 
 import { post } from "./api.js";
 import { kernelsIn } from "./box.js";
-import { bar, estimate, rates, warningsBox } from "./cards.js";
+import { bar, estimate, rates, table, warningsBox } from "./cards.js";
 import {
-  action, announce, button, byId, cells, dimensions, el, joules, names, numbers, percent, plain, seconds, show, table,
+  action, announce, button, byId, cells, dimensions, el, joules, names, numbers, percent, plain, seconds, show,
 } from "./dom.js";
 import { members, pick, submits, telling } from "./forms.js";
 import * as kernel from "./kernel.js";

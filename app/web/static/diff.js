@@ -2,9 +2,10 @@
 
 import { packaged, post } from "./api.js";
 import { SourceBox } from "./box.js";
-import { differences, estimated, logarithmic, warningsBox } from "./cards.js";
+import { differences, estimated, logarithmic, table, warningsBox } from "./cards.js";
 import {
-  QUANTITIES, action, announce, button, byId, cells, colour, copyField, el, heads, numbers, parseDimensions, plain, show, signed, table, words,
+  QUANTITIES, action, announce, button, byId, cells, colour, copyField, el, heads, numbers, parseDimensions, plain, show, signed,
+  words,
 } from "./dom.js";
 import { members, submits, telling } from "./forms.js";
 import { chosenGpus } from "./gpus.js";

@@ -1,7 +1,5 @@
 // Elements and numbers. Text from users and kernels enters the page as text nodes, here alone.
 
-import { savesOfTable } from "./save.js";
-
 export const byId = (id) => document.getElementById(id);
 
 /** An element with properties (`class`, `on...` handlers, attributes) and children: nodes or text. */
@@ -50,26 +48,6 @@ export function say(element, text) {
 /** Tell those who cannot see it what has happened. */
 export function announce(text) {
   byId("status").textContent = text;
-}
-
-/**
- * A table that scrolls by itself where it is too wide, and can be saved.
- * `columns`: [{title, of: (row) => node or text, num, head, hidden, value: (row) => what a file holds
- * instead, unit: of that}]; `chosen(row)` marks rows.
- */
-export function table(caption, columns, rows, { chosen, kind } = {}) {
-  const head = el("tr", {}, columns.map((c) =>
-    el("th", { scope: "col", class: c.num ? "num" : null, "data-value": c.unit ? `${c.title}, ${c.unit}` : null },
-      c.hidden ? el("span", { class: "visually-hidden" }, c.title) : c.title)));
-  const body = rows.map((row) => el("tr", { class: chosen && chosen(row) ? "chosen" : null },
-    columns.map((c) => el(c.head ? "th" : "td",
-      { class: c.num ? "num" : c.class || null, scope: c.head ? "row" : null, "data-value": c.value?.(row) },
-      c.of(row)))));
-  const made = el("table", { class: kind || null }, el("caption", {}, caption), el("thead", {}, head),
-    el("tbody", {}, body));
-  return el("div", {},
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, made),
-    rows.length ? savesOfTable(made, caption) : null);
 }
 
 /** A small button; `about`: what it is about, for those who cannot see where it stands. */

@@ -145,7 +145,10 @@ export class Pane {
   #view;
   #language = new cm.Compartment();
   #fixed = new cm.Compartment();
-  #isFixed = false;
+  /** What is shown as: language and whether it is fixed; what is marked, and whether any line has a problem. */
+  #shown = "";
+  #isMarked = false;
+  #hasProblems = false;
 
   constructor(host, { label, typed = null, entered = () => {}, pointed = () => {}, picked = () => {} }) {
     const root = host.attachShadow({ mode: "open" });
@@ -200,17 +203,19 @@ export class Pane {
     this.#view.focus();
   }
 
-  /** Show another text, `cuda` or `ptx`; one that is `fixed` cannot be edited. */
-  show(text, language, { fixed = false } = {}) {
+  /** Show another text, `cuda` or `ptx`, with the heat of its lines; one that is `fixed` cannot be edited.
+   *  All in one step: each has the browser lay out what has changed on the page. */
+  show(text, language, { fixed = false, heat = null } = {}) {
     const { state } = this.#view;
     const isSame = text === this.text;
-    const effects = [this.#language.reconfigure(language === "ptx" ? ptx : cm.cppLanguage)];
-    if (fixed !== this.#isFixed) effects.push(this.#fixed.reconfigure(fixed ? cm.EditorState.readOnly.of(true) : []));
-    this.#isFixed = fixed;
-    this.#view.dispatch({
-      ...(isSame ? {} : { changes: { from: 0, to: state.doc.length, insert: text } }),
-      effects: isSame ? effects : [...effects, setLines.of([]), setMarked.of([])],
-      annotations: byProgram.of(true),
+    const effects = isSame ? [] : [setMarked.of([])];
+    if (heat || !isSame) effects.push(setLines.of(heat ?? []));
+    if (this.#shown !== `${language} ${fixed}`) effects.push(
+      this.#language.reconfigure(language === "ptx" ? ptx : cm.cppLanguage),
+      this.#fixed.reconfigure(fixed ? cm.EditorState.readOnly.of(true) : []));
+    this.#shown = `${language} ${fixed}`;
+    if (effects.length) this.#view.dispatch({
+      ...(isSame ? {} : { changes: { from: 0, to: state.doc.length, insert: text } }), effects, annotations: byProgram.of(true),
     });
   }
 
@@ -221,7 +226,8 @@ export class Pane {
 
   /** Mark these lines, and no others; scroll to the first if that is asked for. */
   mark(lines, { scroll = false } = {}) {
-    this.#view.dispatch({ effects: setMarked.of(lines) });
+    if (this.#isMarked || lines.length) this.#view.dispatch({ effects: setMarked.of(lines) });
+    this.#isMarked = lines.length > 0;
     if (scroll && lines.length) this.scrollTo(Math.min(...lines));
   }
 
@@ -244,6 +250,8 @@ export class Pane {
       const line = state.doc.line(one.line);
       return { from: line.from, to: line.to, severity: one.severity ?? "error", message: one.message };
     });
-    this.#view.dispatch(cm.setDiagnostics(state, found.sort((a, b) => a.from - b.from)));
+    if (this.#hasProblems || found.length)
+      this.#view.dispatch(cm.setDiagnostics(state, found.sort((a, b) => a.from - b.from)));
+    this.#hasProblems = found.length > 0;
   }
 }

@@ -1,9 +1,9 @@
 // Predictions answered before, a page at a time; two of them side by side.
 
 import { get } from "./api.js";
-import { differences, estimated, linear } from "./cards.js";
+import { differences, estimated, linear, table } from "./cards.js";
 import {
-  QUANTITIES, amount, announce, byId, cells, dimensions, el, heads, joules, numbers, plain, seconds, show, signed, table, watts, when,
+  QUANTITIES, amount, announce, byId, cells, dimensions, el, heads, joules, numbers, plain, seconds, show, signed, watts, when,
   words,
 } from "./dom.js";
 import { telling } from "./forms.js";

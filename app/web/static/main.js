@@ -51,7 +51,7 @@ function askForKeys(again) {
 
 async function fill() {
   const id = new URLSearchParams(location.search).get("prediction");
-  const example = id ? null : predict.openFirst().catch(kernel.complain);
+  const example = id ? null : await predict.openFirst().catch(kernel.complain);  // what is looked at comes first
   let found;
   try {
     found = await gpus();
@@ -59,7 +59,7 @@ async function fill() {
     kernel.complain(error);
     return;
   }
-  fillGpus(byId("gpu"), found, (await example) ?? FIRST_GPU);
+  fillGpus(byId("gpu"), found, example ?? FIRST_GPU);
   searchable(byId("gpu-search"), byId("gpu"), found);
   fillChips(byId("compare-gpus"), found, COMPARED);
   for (const name of ["sweep", "diff"]) fillChips(byId(`${name}-gpus`), found);

@@ -1,8 +1,9 @@
 // Uploads of measurements, checked before they are stored, and retraining on them.
 
 import { follow, get, post, postForm, remove } from "./api.js";
+import { table } from "./cards.js";
 import {
-  action, announce, button, byId, cells, colour, el, heads, names, numbers, percent, plain, show, table, when, words,
+  action, announce, button, byId, cells, colour, el, heads, names, numbers, percent, plain, show, when, words,
 } from "./dom.js";
 import { members, submits, takesFiles, telling } from "./forms.js";
 import { diagonal, draw } from "./plot.js";
@@ -191,9 +192,9 @@ async function watch(job) {
   const box = byId("job");
   box.hidden = false;
   show(box, bar, stage, cancel);
-  const ended = await follow(job.id, ({ state, stage: name, progress, detail }) => {
+  const ended = await follow(job.id, ({ state, stage: name, progress }) => {
     bar.value = progress;
-    stage.textContent = [state, name, percent(progress, 2), detail].filter(Boolean).join(" · ");
+    stage.textContent = [state, name, percent(progress, 2)].filter(Boolean).join(" · ");
   });
   show(box, outcome(ended, "job-done"));
   announce(`The retraining is ${ended.state}`);

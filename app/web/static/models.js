@@ -1,7 +1,8 @@
 // Which model serves, how good each version is, and changing it.
 
 import { get, post } from "./api.js";
-import { action, announce, button, byId, cells, el, heads, numbers, plain, show, table, when, words } from "./dom.js";
+import { table } from "./cards.js";
+import { action, announce, button, byId, cells, el, heads, numbers, plain, show, when, words } from "./dom.js";
 import { pick, telling } from "./forms.js";
 import { fillGpus } from "./gpus.js";
 import { errorsOf, scores } from "./measurements.js";

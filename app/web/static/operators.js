@@ -1,8 +1,8 @@
 // Library operators by their shape, and language models as sums of them. Their fields come from the API's schema.
 
 import { packaged, post } from "./api.js";
-import { bar, estimates, facts, trustLine, warningsBox } from "./cards.js";
-import { amount, announce, byId, colour, el, joules, percent, plain, quantity, seconds, show, table, unitFor, watts } from "./dom.js";
+import { bar, estimates, facts, table, trustLine, warningsBox } from "./cards.js";
+import { amount, announce, byId, colour, el, joules, percent, plain, quantity, seconds, show, unitFor, watts } from "./dom.js";
 import { members, submits, takesFiles, telling } from "./forms.js";
 import { draw } from "./plot.js";
 import { whenOpened } from "./tabs.js";

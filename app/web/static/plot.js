@@ -64,6 +64,21 @@ export async function draw(box, figure) {
   }
 }
 
+const waiting = new Map();
+const near = new IntersectionObserver((seen) => {
+  for (const { isIntersecting, target } of seen) {
+    if (!isIntersecting) continue;
+    near.unobserve(target);
+    draw(target, waiting.get(target));
+  }
+}, { rootMargin: "200px" });
+
+/** The same once the box comes near the window: nobody waits for what is further down. */
+export function drawSeen(box, figure) {
+  waiting.set(box, figure);
+  near.observe(box);
+}
+
 function themed(layout) {
   const [text, line] = [colour("text"), colour("line")];
   const axis = (given = {}) => ({
@@ -116,6 +131,21 @@ export function energyAgainstTime(all) {
       type: "scatter", x: points.map((point) => point.time.seconds / second), y: points.map((point) => point.energy.joules / joule),
     }),
     axes: (x, y) => ({ xaxis: { title: { text: `Time, ${time}` }, ...x }, yaxis: { title: { text: `Energy, ${energy}` }, ...y } }),
+  };
+}
+
+/** The same drawn: `groups` of points, [name, points, marker], each `told` of when pointed at, and the Pareto set as a line. */
+export function front(all, told, groups, ...axes) {
+  const { at, axes: titled } = energyAgainstTime(all);
+  const pareto = all.filter((point) => point.pareto).sort((a, b) => a.time.seconds - b.time.seconds);
+  const trace = (name, points, marker) => ({ mode: "markers", name, ...at(points), ...named(points.map(told)), marker });
+  return {
+    data: [
+      ...groups.filter(([, points]) => points.length).map((group) => trace(...group)),
+      { ...trace("Pareto set", pareto, { symbol: "star", size: 11, color: colour("bar-up") }), mode: "lines+markers",
+        line: { color: colour("bar-up"), shape: "hv", width: 2 } },
+    ],
+    layout: titled(...axes),
   };
 }
 

@@ -12,8 +12,8 @@ import { asked as askedWhy, showComponents, showSpeed, showWhy } from "./why.js"
 /** The example that the page opens with. */
 const FIRST = "transpose";
 const HOT_ROWS = 5000;
-/** How long typing must rest before the change is asked about. */
-const REST_MILLISECONDS = 80;
+/** How long typing must rest before the change is asked about: longer than a key held down repeats (33 ms). */
+const REST_MILLISECONDS = 40;
 /** A difference of energy below this is rounding. */
 const SAME = 5e-5;
 
@@ -149,13 +149,13 @@ async function present(answer, { isCuda, signal, ptx, solved = null, link = null
   showNumbers(answer, link ?? `/?prediction=${answer.id}`);
   const found = await asked;
   if (current !== answer) return;
-  if (found.hotspots) code.showHotspots(found.hotspots, { isCuda, ptx: found.ptx, isNew: last === null });
-  else code.clear();
-  if (found.problem) byId("code-note").textContent = found.problem.message;
   showWhy(found.explanation);
   showComponents(answer, found.hotspots);
   showAdvice(found.advice, mend);
   byId("details").hidden = false;
+  if (found.hotspots) code.showHotspots(found.hotspots, { isCuda, ptx: found.ptx, isNew: last === null });
+  else code.clear();
+  if (found.problem) byId("code-note").textContent = found.problem.message;
   stale(false);
 }
 

@@ -1,15 +1,11 @@
-// What is shown, to take along: tables as CSV and HTML, figures as PNG, SVG, CSV and HTML.
+// What is shown, to take along: tables as CSV and HTML, figures as PNG, SVG, CSV and HTML, views as HTML.
 
-import { SVG, announce, colour, el, svg } from "./dom.js";
+import { announce, colour, el } from "./dom.js";
 
 /** Pixels of a PNG for each of the page's. */
 const SHARPER = 2;
-/** What a picture leaves out: things to press, and what only screen readers say. */
-const LEFT_OUT = "button, .saves, .visually-hidden, select, .file-label, input, [role=status]";
-/** A button that stands for a number, as lines of code do, says something all the same. */
-const isNumber = (node) => node.matches(":is(td, th) button")
-  && /^\d+$/.test([...node.childNodes].map((child) => child.data ?? "").join("").trim());
-const isPressed = (node) => node.matches(LEFT_OUT) && !isNumber(node);
+/** What a copy leaves out: things to press, and what only screen readers say. */
+const LEFT_OUT = "button, .saves, .visually-hidden, select, .file-label, input, [role=status], script, [hidden]";
 const SI = { G: 1e9, M: 1e6, k: 1e3, "": 1, m: 1e-3, "µ": 1e-6, n: 1e-9 };
 const UNITS = /^([−+-]?[\d.]+(?:e[+-]?\d+)?) ?([GMkmµn]?)(W|s|J|Js|%)$/;
 
@@ -46,48 +42,36 @@ function keep(file, content) {
 const slug = (name) => `wattcast-${name.toLowerCase().normalize("NFKD").replace(/[^a-z0-9]+/g, "-")
   .slice(0, 60).replace(/^-|-$/g, "")}`;
 
-/** The buttons of a table; one whose cells hold figures is a picture as well. */
-export function savesOfTable(made, caption) {
-  const drawn = made.querySelector("svg");
-  return saves(() => caption, {
-    CSV: () => csv(rowsOf(made)),
-    HTML: () => page(caption, [copy(made)]),
-    ...(drawn && { SVG: () => text(picture(made)), PNG: () => png(picture(made)) }),
+/** The buttons of a table. */
+export const savesOfTable = (made, caption) =>
+  saves(() => caption, { CSV: () => csv(rowsOf(made)), HTML: () => page(caption, [text(copy(made))]) });
+
+/** The buttons of a figure: `drawn()` is it as the text of an SVG, `rows()` its numbers under their titles. */
+function savesOfFigure(name, drawn, rows) {
+  const grounded = async () => (await drawn()).replace(">", `><rect width="100%" height="100%" fill="${colour("panel")}"/>`);
+  return saves(name, {
+    PNG: async () => png(await grounded()), SVG: grounded, CSV: () => csv(rows()),
+    HTML: async () => page(name(), [await grounded(), text(tableOf(rows()))]),
   });
 }
 
-const pictured = (drawn) => ({ PNG: () => png(drawn()), SVG: () => text(drawn()) });
-
-/** The buttons of a figure in `box`; `rows()` are its numbers under their titles. */
-const savesOfFigure = (box, name, rows) => saves(name, {
-  ...pictured(() => picture(box)),
-  CSV: () => csv(rows()),
-  HTML: () => page(name(), [picture(box), tableOf(rows())]),
-});
-
-/** The same of a plotly figure; `figure()` is what it was drawn from. */
-export const savesOfPlot = (box, figure) =>
-  savesOfFigure(box, () => figure().title.split(";")[0], () => rowsOfPlot(figure()));
+/** The same of a plotly figure in `box`; `figure()` is what it was drawn from. */
+export const savesOfPlot = (box, figure) => savesOfFigure(() => figure().title.split(";")[0],
+  () => globalThis.Plotly.toImage(box, { format: "svg", imageDataOnly: true, width: box.clientWidth, height: box.clientHeight }),
+  () => rowsOfPlot(figure()));
 
 /** The same of an SVG. */
-export const savesOfSvg = (node, title, rows) => savesOfFigure(node, () => title, rows);
+export const savesOfSvg = (node, title, rows) => savesOfFigure(() => title, () => text(styled(node)), rows);
 
 /** The buttons of a whole view: what stands in it, without its forms. */
 export function savesOfView(view, title) {
   const belongs = `[data-with=${view.id}], #${view.id} .panel:not(form, .empty)`;
   const parts = () => [...document.querySelectorAll(belongs)].filter((one) => one.offsetParent);
   const made = saves(() => title, {
-    ...pictured(() => picture(view, parts())),
-    HTML: () => page(title, parts().map(copy)),
+    HTML: () => page(title, parts().map((part) => text(copy(part)))),
   });
   made.classList.add("whole");
   made.firstChild.textContent = "Save all of this";
-  const look = () => {
-    const isEmpty = !parts().length;
-    if (made.hidden !== isEmpty) made.hidden = isEmpty;  // to set it is a change, which would be seen again
-  };
-  new MutationObserver(look).observe(view, { attributeFilter: ["hidden"], subtree: true });
-  look();
   return made;
 }
 
@@ -111,10 +95,14 @@ function partsOf(cell) {
   const range = cell.querySelector(".range-text");
   const kept = cell.cloneNode(true);
   for (const field of kept.querySelectorAll("input")) field.replaceWith(field.type === "checkbox" ? "" : field.value);
-  for (const gone of kept.querySelectorAll("button, svg, .visually-hidden, .range-text, .meaning"))
-    if (isNumber(gone)) gone.replaceWith(`${gone.lastChild.data} `);
-    else gone.remove();
+  numbered(kept);
+  for (const gone of kept.querySelectorAll("button, svg, .visually-hidden, .range-text, .meaning")) gone.remove();
   return [told(kept), ...(range ? [told(range), range.dataset.title ?? "interval"] : [])];
+}
+
+/** A button that stands for a number, as lines of code do, says it all the same. */
+function numbered(copied) {
+  for (const one of copied.querySelectorAll(".line-number")) one.replaceWith(`${one.lastChild.data} `);
 }
 
 /** Text on one line; a dash stands for nothing. */
@@ -170,9 +158,9 @@ const LOOKS = "body{font:16px/1.5 system-ui,sans-serif;margin:2rem;max-width:75r
   + ".code li{white-space:pre;font:13px/1.45 monospace;list-style:none}svg,img{max-width:100%}";
 
 /** A file that stands by itself: nothing is loaded, nothing runs. Its style is text: the page's
- *  policy holds for documents that it makes, too. */
-function page(title, nodes) {
-  const body = [el("h1", {}, title), ...nodes].map(text).join("\n");
+ *  policy holds for documents that it makes, too. `parts` are markup. */
+function page(title, parts) {
+  const body = [text(el("h1", {}, title)), ...parts].join("\n");
   return `<!doctype html>\n<html lang="en"><head><meta charset="utf-8">${text(el("title", {}, title))}`
     + `<style>${LOOKS}</style></head>\n<body>\n${body}\n</body></html>\n`;
 }
@@ -189,10 +177,8 @@ function copy(given) {
   made.querySelectorAll(".pane").forEach((one, at) => {
     if (panes[at].wholeText) one.replaceWith(el("pre", {}, panes[at].wholeText()));
   });
-  for (const gone of made.querySelectorAll(`${LEFT_OUT}, script, [hidden]`)) {
-    if (gone.hidden || isPressed(gone)) gone.remove();
-    else gone.replaceWith(`${gone.lastChild.data} `);
-  }
+  numbered(made);
+  for (const gone of made.querySelectorAll(LEFT_OUT)) gone.remove();
   for (const link of made.querySelectorAll("[href]")) link.removeAttribute("href");
   for (const one of [made, ...made.querySelectorAll("*")])
     for (const name of ["id", "tabindex", "aria-live"]) one.removeAttribute(name);
@@ -225,104 +211,13 @@ function styled(given) {
   return made;
 }
 
-/** What is seen of `root` (or of `parts` of it) as one SVG: text, rules, grounds, small figures. */
-export function picture(root, parts = [root]) {
-  const boxes = parts.map((part) => part.getBoundingClientRect());
-  const left = Math.min(...boxes.map((box) => box.left)) - 12;
-  const top = Math.min(...boxes.map((box) => box.top)) - 12;
-  const width = Math.ceil(Math.max(...boxes.map((box) => box.right)) - left + 12);
-  const bottom = Math.max(...boxes.map((box) => box.bottom)) + 12;
-  // Parts that are not shown leave no gap.
-  const height = Math.ceil(bottom - top);
-  const made = svg("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` },
-    svg("rect", { width, height, fill: colour("panel") }));
-  const into = svg("g", { transform: `translate(${-left} ${-top})` });
-  made.append(into);
-  for (const part of parts) paint(part, into);
-  return made;
-}
-
-const CLEAR = "rgba(0, 0, 0, 0)";
-
-function paint(node, into) {
-  if (node.nodeType === Node.TEXT_NODE) return write(node, into);
-  if (node.nodeType !== Node.ELEMENT_NODE || isPressed(node)) return undefined;
-  const looks = getComputedStyle(node);
-  const box = node.getBoundingClientRect();
-  const place = { x: box.left, y: box.top, width: box.width, height: box.height };
-  if (looks.display === "none" || looks.visibility === "hidden") return undefined;
-  if (node.namespaceURI === SVG) {
-    const one = styled(node);
-    one.setAttribute("x", box.left);
-    one.setAttribute("y", box.top);
-    return into.append(one);
-  }
-  if (node.matches("canvas")) return into.append(svg("image", { ...place, href: node.toDataURL() }));
-  if (looks.backgroundColor !== CLEAR)
-    into.append(svg("rect", { ...place, rx: parseFloat(looks.borderTopLeftRadius) || 0, fill: looks.backgroundColor }));
-  const under = parseFloat(looks.borderBottomWidth);
-  if (under && looks.borderBottomStyle !== "none") into.append(svg("line", {
-    x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom, stroke: looks.borderBottomColor, "stroke-width": under,
-  }));
-  let inner = into;
-  if (looks.overflowY !== "visible" && node.scrollHeight > node.clientHeight + 1) {
-    inner = svg("svg", { ...place, viewBox: Object.values(place).join(" ") });
-    into.append(inner);
-  }
-  for (const child of (node.shadowRoot ?? node).childNodes) {
-    const at = inner !== into && child.getBoundingClientRect?.();
-    if (!at || (at.bottom >= box.top && at.top <= box.bottom)) paint(child, inner);
-  }
-  return undefined;
-}
-
-const pens = new Map();
-
-/** How far a font's line rises above its baseline, as a share of its height. */
-function rise(font) {
-  if (!pens.has(font)) {
-    const pen = document.createElement("canvas").getContext("2d");
-    pen.font = font;
-    const { fontBoundingBoxAscent: up, fontBoundingBoxDescent: down } = pen.measureText("x");
-    pens.set(font, up / (up + down));
-  }
-  return pens.get(font);
-}
-
-/** A text, line by line as the page breaks it. */
-function write(node, into) {
-  const looks = getComputedStyle(node.parentElement);
-  const font = `${looks.fontWeight} ${looks.fontSize} ${looks.fontFamily}`;
-  const lines = [];
-  const range = document.createRange();
-  for (const word of node.data.matchAll(/\S+/g)) {
-    range.setStart(node, word.index);
-    range.setEnd(node, word.index + word[0].length);
-    for (const box of range.getClientRects()) {
-      const last = lines.at(-1);
-      if (last && Math.abs(last.top - box.top) < 2) {
-        last.words += ` ${word[0]}`;
-        last.right = box.right;
-      } else lines.push({ words: word[0], left: box.left, right: box.right, top: box.top, height: box.height });
-    }
-  }
-  for (const line of lines) into.append(svg("text", {
-    x: line.left, y: line.top + line.height * rise(font), fill: looks.color, "font-family": looks.fontFamily,
-    "font-size": looks.fontSize, "font-weight": looks.fontWeight,
-    textLength: Math.max(1, line.right - line.left), lengthAdjust: "spacingAndGlyphs",
-  }, line.words));
-}
-
-/** A picture as PNG. */
-export async function png(made) {
-  const [width, height] = ["width", "height"].map((name) => Number.parseFloat(made.getAttribute(name)));
+/** A picture, the text of an SVG, as PNG. */
+async function png(drawn) {
   const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text(made))}`;
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(drawn)}`;
   await image.decode();
-  const canvas = el("canvas", { width: SHARPER * width, height: SHARPER * height });
-  const pen = canvas.getContext("2d");
-  pen.scale(SHARPER, SHARPER);
-  pen.drawImage(image, 0, 0, width, height);
+  const canvas = el("canvas", { width: SHARPER * image.width, height: SHARPER * image.height });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   return new Promise((resolve, reject) => canvas.toBlob(
     (blob) => (blob ? resolve(blob) : reject(new Error("This picture is too large for a PNG."))), "image/png"));
 }

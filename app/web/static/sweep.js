@@ -1,14 +1,15 @@
 // A kernel at many launch shapes: heat map, time against energy, best shapes, all of them.
 
 import { post } from "./api.js";
+import { table } from "./cards.js";
 import {
   COSTS, action, announce, button, byId, cells, colour, dimensions, heads, joules, numbers, parseDimensions, percent, plain, say,
-  seconds, show, table, unitFor, watts, words,
+  seconds, show, unitFor, watts, words,
 } from "./dom.js";
 import { members, submits } from "./forms.js";
 import { chosenGpus } from "./gpus.js";
 import * as kernel from "./kernel.js";
-import { draw, energyAgainstTime, heatmap, load, named, stars } from "./plot.js";
+import { draw, energyAgainstTime, front, heatmap, load, named, stars } from "./plot.js";
 
 const MEASURES = {
   energy: ["Energy", "J", (point) => point.energy.joules],
@@ -16,7 +17,7 @@ const MEASURES = {
   power: ["Power", "W", (point) => point.power.watts],
   edp: ["Energy x delay", "Js", (point) => point.edp_joule_seconds],
 };
-const OBJECTIVES = {
+export const OBJECTIVES = {
   min_energy: "Least energy", min_edp: "Least energy x delay", min_ed2p: "Least energy x delay²",
   max_performance: "Fastest", min_power: "Least power",
 };
@@ -118,7 +119,7 @@ function scale(values) {
 
 const told = (point) => `${macrosOf(point) && `${macrosOf(point)}<br>`}${dimensions(point.grid)} blocks of ${dimensions(point.block)}<br>`
   + `${joules(point.energy.joules)}, ${seconds(point.time.seconds)}, ${watts(point.power.watts)}<br>`
-  + `occupancy ${percent(point.occupancy)}${point.spills ? "<br>would spill" : ""}`
+  + `${point.occupancy === undefined ? "as launched" : `occupancy ${percent(point.occupancy)}`}${point.spills ? "<br>would spill" : ""}`
   + `${point.unproven ? "<br>not shown to compute the same" : ""}`;
 
 function showMap() {
@@ -156,33 +157,25 @@ function showMap() {
 /** Every shape by time and energy, and the Pareto set as a line. */
 function showFront() {
   const { points, reference } = found;
-  const { at, axes: titled } = energyAgainstTime(points);
-  const front = points.filter((point) => point.pareto).sort((a, b) => a.time.seconds - b.time.seconds);
-  const range = (values) => {
+  const { at } = energyAgainstTime(points);
+  const all = at([...points, reference]);
+  const [x, y] = [all.x, all.y].map((values) => {
     const [low, high] = scale(values);
-    return [low - (high - low) / 12, high + (high - low) / 12];
-  };
-  draw(byId("sweep-front"), () => {
-    const all = at([...points, reference]);
-    return {
-      title: "Time and energy of every shape; the table of all shapes says the same",
-      data: [
-        { mode: "markers", name: "shapes", ...at(points), ...named(points.map(told)), marker: { size: 8, color: colour("muted") } },
-        { mode: "lines+markers", name: "Pareto set", ...at(front), hoverinfo: "skip",
-          line: { color: colour("accent"), shape: "hv", width: 1.5 },
-          marker: { symbol: "star", size: 13, color: colour("accent") } },
-        { mode: "markers", name: "as launched", ...at([reference]), hoverinfo: "skip",
-          marker: { symbol: "circle-open", size: 17, color: colour("text"), line: { width: 2 } } },
-      ],
-      layout: titled({ range: range(all.x) }, { range: range(all.y) }),
-    };
+    return { range: [low - (high - low) / 12, high + (high - low) / 12] };
   });
+  draw(byId("sweep-front"), () => ({
+    title: "Time and energy of every shape; the table of all shapes says the same",
+    ...front(points, told, [
+      ["shapes", points, { size: 8, color: colour("muted") }],
+      ["as launched", [reference], { symbol: "circle-open", size: 17, color: colour("text"), line: { width: 2 } }],
+    ], x, y),
+  }));
 }
 
 const macrosOf = (one) => Object.entries(one.defines ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
 const shapeOf = (one) => [macrosOf(one), one.grid.length && `${dimensions(one.grid)} x ${dimensions(one.block)}`]
   .filter(Boolean).join(": ");
-const saved = (value) => (value >= 0 ? `${plain(value)} % less` : `${plain(-value)} % more`);
+export const saved = (value) => (value >= 0 ? `${plain(value)} % less` : `${plain(-value)} % more`);
 const gain = (one, value) => (one.no_difference ? "no difference" : saved(value));
 const registersOf = (one) => one.registers_per_thread ?? "own";
 
@@ -225,5 +218,3 @@ export function start() {
   submits("sweep", sweep);
   byId("sweep-measure").addEventListener("change", () => found && showMap());
 }
-
-export { OBJECTIVES, saved };

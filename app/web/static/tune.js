@@ -2,9 +2,9 @@
 // The service keeps nothing of it. All of it lies here, and in the tab's session storage.
 
 import { post } from "./api.js";
-import { card } from "./cards.js";
+import { card, table } from "./cards.js";
 import {
-  action, amount, announce, between, button, byId, cells, colour, el, names, numbers, parseDimensions, percent, quantity, show, table,
+  action, amount, announce, between, button, byId, cells, colour, el, names, numbers, parseDimensions, percent, quantity, show,
   unitFor, words,
 } from "./dom.js";
 import { members, submits, takesFiles, telling } from "./forms.js";
@@ -442,8 +442,8 @@ export function start() {
     field(name).addEventListener("change", () => found && !running && taking(() => refresh()));
   takesFiles("tune-space", async (file) => (field("space").value = await file.text()));
   takesFiles("tune-results", (file) => taking(async () => refresh({ results: await file.text() })));
-  restore();
   whenOpened("tune", () => {
+    if (!state) restore();
     telling("tune", async () => suggest(), null);
     if (found) showParallel();
     else if (state?.rows.length && !running) taking(() => refresh({ predictions: 0 }));

@@ -355,6 +355,12 @@ class KernelAnalysis:
         """What the published schemas need of this launch."""
         return self._facts(self.registers.registers_per_thread, self.occupancy, None)
 
+    @cached_property
+    def _activity_vector(self) -> schemas.FeatureVector:
+        return schemas.activity_schema().vector(
+            self.activity, self.gpu.id, self.activity_diagnostics
+        )
+
     def vector(
         self,
         schema_id: str,
@@ -371,9 +377,8 @@ class KernelAnalysis:
         LaunchError for registers that the GPU cannot launch.
         """
         if schema_id == schemas.activity_schema().id:
-            return schemas.activity_schema().vector(
-                self.activity, gpu_id or self.gpu.id, self.activity_diagnostics
-            )
+            own = self._activity_vector
+            return own if gpu_id is None else replace(own, gpu_id=gpu_id)
         facts = self.facts
         if registers_per_thread is not None or assumed_trips is not None:
             registers = registers_per_thread or self.registers.registers_per_thread

@@ -139,16 +139,14 @@ def is_supported(pair: ClockPair, gpu: GpuProfile) -> bool:
 def admitted(pairs: Iterable[ClockPair], gpu: GpuProfile) -> tuple[ClockPair, ...]:
     """The distinct pairs, sorted. Raises ClockError for a clock that is not above 0, or beyond
     0.5 to 1.2 times what the GPU supports."""
-    known = (*supported_pairs(gpu), default_clocks(gpu))
+    known = zip(*(*supported_pairs(gpu), default_clocks(gpu)), strict=True)
+    ends = [(BELOW * min(values), ABOVE * max(values)) for values in known]
     for pair in (found := sorted(set(pairs))):
         checked(pair)
-        for name in ClockPair._fields:
-            values = [getattr(each, name) for each in known]
-            low, high = BELOW * min(values), ABOVE * max(values)
-            if not low <= getattr(pair, name) <= high:
+        for name, value, (low, high) in zip(ClockPair._fields, pair, ends, strict=True):
+            if not low <= value <= high:
                 raise ClockError(
-                    f"{name} is {getattr(pair, name):g}; {gpu.id} is predicted from {low:g} to "
-                    f"{high:g} MHz",
+                    f"{name} is {value:g}; {gpu.id} is predicted from {low:g} to {high:g} MHz",
                     field=name,
                 )
     return tuple(found)

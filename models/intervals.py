@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import exp, hypot, log, sqrt
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,6 +82,8 @@ def weaker(*bases: Basis) -> Basis:
 
 def between(estimate: Estimate, least: float, most: float) -> Estimate:
     """An estimate of which value and ends lie between what can be at all."""
+    if least <= estimate.low and estimate.high <= most:
+        return estimate
     value, low, high = (
         min(max(each, least), most) for each in (estimate.value, estimate.low, estimate.high)
     )
@@ -105,6 +107,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 Floats = NDArray[np.float64]
+Numbers = TypeVar("Numbers", float, Floats)
 
 EXTRAPOLATED_WIDENING = 1.5
 """Least ratio of the extrapolated to the unseen-kernel width, both in logarithms.
@@ -152,8 +155,8 @@ class IntervalWidth(Frozen):
     high_factor: float = Field(ge=1)
     coverage: Coverage | None = None
 
-    def around(self, values: Floats) -> tuple[Floats, Floats]:
-        """Bounds around predictions ``[n]``."""
+    def around(self, values: Numbers) -> tuple[Numbers, Numbers]:
+        """Bounds around predictions, one or ``[n]``."""
         return values * self.low_factor, values * self.high_factor
 
     def widened(self, ratio: float) -> IntervalWidth:
@@ -186,8 +189,8 @@ class ScaledWidth(Frozen):
     half_width: float = Field(ge=0)
     coverage: Coverage | None = None
 
-    def around(self, values: Floats) -> tuple[Floats, Floats]:
-        """Bounds around predictions ``[n]``, not below 0."""
+    def around(self, values: Numbers) -> tuple[Numbers, Numbers]:
+        """Bounds around predictions, one or ``[n]``, not below 0."""
         scaled = values**self.exponent
         low = np.maximum(scaled - self.half_width, 0.0)
         return low ** (1 / self.exponent), (scaled + self.half_width) ** (1 / self.exponent)
@@ -376,15 +379,15 @@ def _upper_quantile(values: Floats, weights: Floats, level: float) -> float:
 def at_other_clocks(estimate: Estimate, distance: float) -> Estimate:
     """An estimate of power carried to clocks that lie ``distance`` (>= 0) from those it is known
     at: the sum of both clocks' absolute log ratios."""
-    return less_sure(estimate, CLOCK_SPREAD * float(np.sqrt(distance)))
+    return less_sure(estimate, CLOCK_SPREAD * sqrt(distance))
 
 
 def less_sure(estimate: Estimate, spread: float) -> Estimate:
     """The estimate with an independent error more, a standard deviation in logarithms."""
     more, value = Z90 * spread, estimate.value
-    low = np.hypot(np.log(value / estimate.low), more)
-    high = np.hypot(np.log(estimate.high / value), more)
-    return replace(estimate, low=float(value * np.exp(-low)), high=float(value * np.exp(high)))
+    low = hypot(log(value / estimate.low), more)
+    high = hypot(log(estimate.high / value), more)
+    return replace(estimate, low=value * exp(-low), high=value * exp(high))
 
 
 ALARM_CHANCE = 0.01

@@ -197,7 +197,7 @@ class TensorWork:
     multiply_adds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Extras:
     """Facts beside ``activity1``.
 

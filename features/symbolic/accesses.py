@@ -32,6 +32,7 @@ from wattcast.features.symbolic.each import (
     agreed,
     each,
     listed,
+    spread,
 )
 from wattcast.features.symbolic.evaluate import Context, Mask, State
 from wattcast.features.symbolic.scheme import Access
@@ -130,25 +131,26 @@ class Patterns(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """Warps of ``[rows, warps]`` by ``which`` kind they are: where in a line they begin, and which
-    lanes take part (a bit each). Lane n lies ``layout[n]`` (int64) bytes behind the beginning.
-    ``lowest``: the lowest address of all."""
+    """Kinds of warps: where in a line each ``begins``, and which lanes take part (a bit each).
+    ``shares``: for each phase, how many warps of the launch each kind stands for. Lane n lies
+    ``layout[n]`` (int64) bytes behind the beginning. ``lowest``: the lowest address of all."""
 
-    which: npt.NDArray[np.intp]
+    shares: list[list[float]]
     begins: tuple[tuple[int, int], ...]
     layout: bytes
     lowest: int
 
 
-def _kinds(base: Array | int, mask: Mask) -> Kinds | None:
-    """The kinds of an address's warps, if the lanes of all lie to each other in one way."""
-    shape = np.broadcast_shapes(np.shape(base), mask.shape)
-    table = np.broadcast_to(base, shape).reshape(-1, WARP_SIZE)
+def _kinds(base: Any, mask: Mask, layout: Layout, weights: Floats, phases: list[Phases]) -> Any:
+    """The kinds of an address's warps for each launch, or ``None`` for all of them if not the lanes
+    of all lie to each other in one way."""
+    shape = np.broadcast_shapes(np.shape(base), mask.shape, (1, layout.total))
+    rows, table = shape[0], np.broadcast_to(base, shape).reshape(-1, WARP_SIZE)
     active = np.broadcast_to(mask, shape).reshape(-1, WARP_SIZE)
     lanes = packed(active)[:, 0]
     fullest = table[np.bitwise_count(lanes).argmax()]
-    layout = fullest - fullest[0]
-    moved = table - layout
+    steps = fullest - fullest[0]
+    moved = table - steps
     begins = moved[np.arange(len(moved)), active.argmax(axis=1)]
     if ((moved != begins[:, None]) & active).any():
         return None
@@ -157,8 +159,19 @@ def _kinds(base: Array | int, mask: Mask) -> Kinds | None:
     if codes.size > MOST_KINDS:
         return None
     kinds = tuple((code % LINE_BYTES, code // LINE_BYTES) for code in codes.tolist())
-    lowest = int(table.min(where=active, initial=FAR))
-    return Kinds(which.reshape(shape[0], -1), kinds, layout.astype(np.int64).tobytes(), lowest)
+    first = layout.starts // WARP_SIZE
+    launches = np.arange(layout.count).repeat(np.diff(first, append=len(weights)))
+    cells = (np.arange(rows)[:, None] * layout.count + launches).ravel() * len(kinds) + which
+    size = rows, layout.count, len(kinds)
+    warps = np.bincount(cells, np.tile(weights, rows), np.prod(size)).reshape(size)
+    low = table.min(axis=1, where=active, initial=FAR).reshape(rows, -1).min(axis=0)
+    lowest = np.minimum.reduceat(low, first).tolist()
+    found = []
+    for number, own in enumerate(phases):
+        times = (w if w.size == rows else w.sum(keepdims=True) for _, w in own)
+        shares = [(each_row @ warps[:, number]).tolist() for each_row in times]
+        found.append(Kinds(shares, kinds, steps.astype(np.int64).tobytes(), lowest[number]))
+    return found
 
 
 def _ground(walker: Counting, access: Access, context: Context, state: State, unit: int) -> Grounds:
@@ -207,14 +220,23 @@ def _grounded(
     masks = layout.parts(state.mask)
     every: list[Ground] = []
     leads = listed(lead, layout.count)
+    kinds: Any = None
+    if unit == SECTOR_BYTES and not tiles:
+        kinds = _kinds(spread(address.base), state.mask, layout, walker.warp_weights, phases)
+        if kinds is None and layout.count > 1:  # as each launch alone
+            parts = zip(bases, masks, layout.sizes, layout.warps, phases, strict=True)
+            kinds = [
+                (_kinds(base, mask, Layout([size]), walker.warp_weights[warps], [own]) or [None])[0]
+                for base, mask, size, warps, own in parts
+            ]
     for number, base in enumerate(bases):
         part = State(masks[number])
         weights = walker.warp_weights[layout.warps[number]]
         if tiles:
             ground = Ground(part, weights, base, phases[number], lead=leads[number])
         else:
-            kinds = None if unit != SECTOR_BYTES else _kinds(base, part.mask)
-            ground = Ground(part, weights, base, phases[number], *_stride(base, part), kinds)
+            own = kinds and kinds[number]
+            ground = Ground(part, weights, base, phases[number], *_stride(base, part), own)
         every.append(ground)
     strides = each(layout, [ground.stride for ground in every])
     return Grounds(context, state.mask, every, strides, None)
@@ -232,21 +254,21 @@ def _pattern(access: Access, ground: Ground) -> Pattern:
     unit = _unit(access)
     total = cycles = 0.0
     loads = unit == SECTOR_BYTES and access.facts.category in ("load", "copy")
-    for shift, weight in phases:
+    for number, (shift, weight) in enumerate(phases):
         offset = access.offset + shift
+        if kinds is not None and kinds.lowest + offset >= 0:
+            for (begin, lanes), share in zip(kinds.begins, kinds.shares[number], strict=True):
+                at = (begin + offset) % LINE_BYTES
+                counted, millicycles = _of_kind(at, lanes, kinds.layout, access.width)
+                total += share * counted
+                cycles += share * millicycles
+            continue
         shared = access.space == "shared"
         if shared and starts is not None and not ((starts - starts[0, 0]) % unit).any():
             # Moved by whole units a warp meets the same conflicts in other banks.
             one = State(state.mask[:, :WARP_SIZE])
             every = weights.sum(keepdims=True)
             per_row = _per_row(every, access, base[:WARP_SIZE], offset, one)  # type: ignore[index]
-        elif kinds is not None and kinds.lowest + offset >= 0:
-            told = [
-                _of_kind((begin + offset) % LINE_BYTES, lanes, kinds.layout, access.width)
-                for begin, lanes in kinds.begins
-            ]
-            counts = np.array(told, dtype=np.int64).T[:, kinds.which]
-            per_row = np.stack([part @ weights for part in counts])
         else:
             per_row = _per_row(weights, access, base, offset, state, loads)
         if per_row.shape[1] != weight.shape[0]:

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from wattcast.features.activity import Activity
@@ -127,8 +126,12 @@ class PhysicalParameters(Frozen):
 
     def weight(self, term: str) -> float:
         """The weight of a term of ``regressors``: its own, or the one it shares."""
-        own = self.own_weights.get(term)
-        return self.weights[SHARED_WEIGHTS.get(term, term)] if own is None else own
+        return self.all_weights()[term]
+
+    def all_weights(self) -> dict[str, float]:
+        """Those of all terms."""
+        lent = {name: self.weights[of] for name, of in SHARED_WEIGHTS.items()}
+        return {**self.weights, **lent, **self.own_weights}
 
     @property
     def reference(self) -> ClockPair:
@@ -153,10 +156,10 @@ def l1_apart(found: PowerBreakdown, activity: Activity) -> PowerBreakdown:
     passes = load_store_passes(activity)
     whole = found.components["shared"]
     l1 = whole * (passes.l1 / passes.both) if passes.both else 0.0
-    parts = {**found.components, "shared": whole - l1}
-    order = list(parts)
-    order.insert(order.index("shared") + 1, "l1")
-    return PowerBreakdown(found.watts, {name: {**parts, "l1": l1}[name] for name in order})
+    parts: dict[str, float] = {}
+    for name, watts in found.components.items():
+        parts |= {"shared": whole - l1, "l1": l1} if name == "shared" else {name: watts}
+    return PowerBreakdown(found.watts, parts)
 
 
 def regressors(
@@ -186,9 +189,10 @@ def predicted_power(
     """Watts at ``clocks``, split into components."""
     scale = parameters.limit_watts - parameters.idle_watts
     terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
-    watts = {name: scale * parameters.weight(name) * value for name, value in terms.items()}
+    weights = parameters.all_weights()
+    watts = {name: scale * weights[name] * value for name, value in terms.items()}
     components = {
-        component: sum(watts[name] for name in names) for component, names in COMPONENTS.items()
+        component: sum(map(watts.__getitem__, names)) for component, names in COMPONENTS.items()
     }
     components["idle"] += parameters.idle_watts
     return PowerBreakdown(sum(components.values()), components)
@@ -496,5 +500,6 @@ class PhysicalPowerModel:
         # A pooled model is calibrated on GPUs left out: its unseen width is that of a new GPU.
         width = intervals.extrapolated if outside else intervals.unseen_kernel
         idle = self.parameters.idle_watts
-        low, high = width.around(np.array([min(watts), max(watts)]))
-        return max(float(low[0]), min(idle, min(watts))), float(high[1])
+        least, most = min(watts), max(watts)
+        low, high = width.around(least)[0], width.around(most)[1]
+        return max(float(low), min(idle, least)), float(high)

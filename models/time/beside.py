@@ -12,6 +12,7 @@ from wattcast.features.activity.counts import LATENCY_PER_WAVE
 from wattcast.features.activity.extras import TensorKind, TensorWork
 from wattcast.features.activity.instructions import Least
 from wattcast.features.activity.waiting import NO_COPIES, Copies, Waiting
+from wattcast.features.attached import attached
 from wattcast.features.counts import AtomicUse
 from wattcast.features.gpus import CapabilityFacts, GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -91,6 +92,7 @@ class Beside:
 NOTHING_BESIDE = Beside()
 
 
+@attached
 def beside(extras: Extras) -> Beside:
     """The extras of an analysis; what it does not know counts as no conflict."""
     tensor = sum(TENSOR_COST[work.kind] * _dense(work) for work in extras.tensor)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import ceil, inf
 
 import numpy as np
@@ -43,7 +42,7 @@ from wattcast.models.time.beside import (
     tensor_cycles,
     waiting_seconds,
 )
-from wattcast.models.time.calibration import interval_of, level_of
+from wattcast.models.time.calibration import LEVEL, interval_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,9 @@ def resource_seconds(
     if more.waiting is None:
         return {**parts, GAPS: 0.0}
     # Asynchronous copies go on while their block works: they leave no gap.
-    waited = waiting_seconds(activity, gpu, clocks, more.waiting, NO_COPIES)
+    waited = parts[LATENCY]
+    if more.copies != NO_COPIES:
+        waited = waiting_seconds(activity, gpu, clocks, more.waiting, NO_COPIES)
     slowest = 0.0
     if uneven := more.waiting.uneven:
         kinds = more.waiting._replace(loads=0.0), Waiting(0.0, 0.0, 0.0, 0.0)
@@ -291,18 +292,15 @@ def _sm_seconds(resources: Mapping[str, float], constants: Constants) -> float:
     queue = [resources.get(name, 0.0) for name in QUEUED]
     inside = [part for name, part in resources.items() if name not in _NOT_IN_TURNS]
     queued = _norm(queue, constants.queue_norm)
-    return _norm((issued, queued, *inside), _sm_norm(resources, constants))
-
-
-def _sm_norm(resources: Mapping[str, float], constants: Constants) -> float:
-    return constants.unified_norm if SHARED in resources else constants.sm_norm
+    exponent = constants.unified_norm if SHARED in resources else constants.sm_norm
+    return _norm((issued, queued, *inside), exponent)
 
 
 def _norm(parts: Sequence[float], exponent: float) -> float:
     largest = max(parts)
     if not largest:
         return 0.0
-    return largest * float(sum((part / largest) ** exponent for part in parts) ** (1 / exponent))
+    return largest * float(sum([(p / largest) ** exponent for p in parts if p]) ** (1 / exponent))
 
 
 def launch_seconds(activity: Activity, gpu: GpuProfile, constants: Constants = CONSTANTS) -> float:
@@ -445,7 +443,7 @@ class BottleneckTimeModel:
             seconds,
             seconds * joined(least, 1.0 / error, width.low_factor),
             seconds * joined(most, error, width.high_factor),
-            level_of(gpu),
+            LEVEL if gpu.time_interval is None else gpu.time_interval.level,
             basis,
         )
         return TimePrediction(
@@ -454,10 +452,10 @@ class BottleneckTimeModel:
             clocks=pair,
             parts={**resources, "launch": start},
             regime=regime(resources, start),
-            binds=cache(lambda: bound_by(
+            binds=lambda: bound_by(
                 resources, start, activity, more, lambda: analysis.least,
                 lambda did, beside: resource_seconds(did, gpu, pair, more=beside),
-            )),
+            ),
             diagnostics=analysis.activity_diagnostics,
         )  # fmt: skip
 
@@ -499,7 +497,7 @@ def resource_shares(
     sm = combined_seconds(inside, constants)
     of_sm = _shared(sm, total, constants.overlap_norm) if sm else 0.0
     queued = sum(inside.get(name, 0.0) for name in QUEUED)
-    norm = _sm_norm(resources, constants)
+    norm = constants.unified_norm if SHARED in resources else constants.sm_norm
 
     def of(name: str, part: float) -> float:
         if name in QUEUED:

@@ -143,11 +143,6 @@ def interval_of(gpu: GpuProfile) -> tuple[IntervalWidth, Basis]:
     return width, "unseen_kernel"
 
 
-def level_of(gpu: GpuProfile) -> float:
-    """Probability that ``interval_of`` holds."""
-    return LEVEL if gpu.time_interval is None else gpu.time_interval.level
-
-
 @lru_cache(maxsize=256)
 def interval_width(gpu_id: str) -> tuple[IntervalWidth, Basis]:
     """Interval factors at 90 % and what they rest on.

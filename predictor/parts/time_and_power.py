@@ -246,7 +246,8 @@ class BoardModels:
             idle = min(idle, watts.low)
         held = between(watts, idle, limit * (1.0 + OVER_LIMIT))
         high = max(held.high, min(watts.high, limit * (1.0 + ABOVE_LIMIT)))
-        return replace(found, power=replace(found.power, estimate=replace(held, high=high)))
+        held = held if high == held.high else replace(held, high=high)
+        return found if held is watts else replace(found, power=replace(found.power, estimate=held))
 
     def _lowered(
         self, at: Callable[[ClockPair], TimeAndPower], free: TimeAndPower, limit: float
@@ -282,7 +283,9 @@ def long_enough(
         cases = [analysis.activity, *analysis.activity_cases]
     estimate = found.estimate
     least = min(least_seconds(cases, gpu, found.clocks), estimate.value)
-    return replace(found, estimate=replace(estimate, low=max(estimate.low, least)))
+    if least <= estimate.low:
+        return found
+    return replace(found, estimate=replace(estimate, low=least))
 
 
 def narrowed(needs: list[Need], duration: TimePrediction | None, gpu: GpuProfile) -> list[Need]:
@@ -312,18 +315,15 @@ def _capped(
     time = duration.estimate
     high = min(most.high, limit * (1.0 + ABOVE_LIMIT))
     low = min(watts.value, most.low, limit * (1.0 - OVER_LIMIT))
-    return replace(
-        found,
-        limit_watts=limit,
-        power=replace(
-            found.power,
-            estimate=replace(watts, low=low, high=max(watts.value, high)),
-            diagnostics=(*found.power.diagnostics, *notes),
-        ),
-        duration=replace(
-            duration, estimate=replace(time, low=min(time.low, unlimited.estimate.low))
-        ),
+    power = replace(
+        found.power,
+        estimate=replace(watts, low=low, high=max(watts.value, high)),
+        diagnostics=(*found.power.diagnostics, *notes),
     )
+    if found is not free:
+        earliest = min(time.low, unlimited.estimate.low)
+        duration = replace(duration, estimate=replace(time, low=earliest))
+    return TimeAndPower(found.clocks, duration, power, found.notes, limit)
 
 
 def _note(usual: TimeAndPower, found: TimeAndPower, where: str) -> Diagnostic:

@@ -17,6 +17,7 @@ from tests.app.test_problems import problem
 from wattcast.app.services import Services
 from wattcast.features.gpus import load_gpu
 from wattcast.predictor.dvfs import dvfs
+from wattcast.predictor.messages import Clocks
 from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
@@ -266,6 +267,13 @@ def test_invariants_hold_for_any_kernel(
         )
         if lower:
             assert 1 - 1e-9 <= scale["time"] <= bound * (1 + 1e-9)
+    # A pair is answered as it is alone.
+    core, memory = wanted[-1]
+    one = request.model_copy(update={"clocks": Clocks(core_mhz=core, memory_mhz=memory)})
+    (alone,) = dvfs(services, one)["points"]
+    beside = answer["points"][sorted(set(wanted)).index(wanted[-1])]
+    for name in ("time", "power", "energy", "scale", "regime", "extrapolated"):
+        assert alone[name] == beside[name]
 
 
 # --- command line ------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def test_cuda_files(run: Run, tmp_path: Path) -> None:
     assert "nothing" in err
     path.write_bytes(b"// fine\n\x7fELF\0x\n")
     _, err = run("predict", str(path), *LAUNCH, status=2)
-    assert "line 2: no text but binary data" in err
+    assert "line 2, column 1: no text but binary data" in err
     path.write_bytes(f"// \xa9 Jos\xe9\n{EXAMPLE_CUDA}".encode("latin-1"))
     again, _ = run("predict", str(path), *LAUNCH, "--arg", "n=5", "--json")
     assert json.loads(again)["power"] == answer["power"]

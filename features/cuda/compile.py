@@ -15,6 +15,8 @@ from pathlib import Path
 from wattcast.features.cuda import isolation
 from wattcast.features.cuda.isolation import Finished, Limits, NotIsolatedError, run_limited
 from wattcast.features.cuda.source import (
+    AS_NVCC,
+    AS_NVCC_HEADER,
     MOST_SHOWN,
     TEXTURE,
     TEXTURE_HEADER,
@@ -101,7 +103,7 @@ def compile_cuda(
             if nvrtc is None:
                 raise
     assert nvrtc is not None  # one of the two is there
-    if not host and not headers:
+    if not host and not headers and not AS_NVCC.search(source):
         asked = [*options, *(f"--instance={each}" for each in instances)]
         return _with_nvrtc({SOURCE_NAME: source}, compute_capability, nvrtc, limits, asked)
     return _device_side(source, compute_capability, nvrtc, limits, headers, options, instances)
@@ -147,9 +149,10 @@ def _device_side(
             n: standard[n] for text in [*stubs.values()] for n in includes_of(text) if n in standard
         }
         asked = [*options, *(f"--instance={each}" for each in (*instances, *launched))]
-        if any(TEXTURE.search(text) for text in texts.values()):
-            stubs |= TEXTURE_HEADER
-            asked += [f"--pre-include={name}" for name in TEXTURE_HEADER]
+        for pattern, header in ((TEXTURE, TEXTURE_HEADER), (AS_NVCC, AS_NVCC_HEADER)):
+            if any(pattern.search(text) for text in texts.values()):
+                stubs |= header
+                asked += [f"--pre-include={name}" for name in header]
         try:
             made = _with_nvrtc(texts | stubs, capability, library, limits, asked)
         except CompileError as error:
@@ -196,7 +199,10 @@ def compile_all(
     plain = [
         at
         for at, source in enumerate(sources)
-        if "\0" not in source and forbidden_include(source) is None and host_code(source) is None
+        if "\0" not in source
+        and forbidden_include(source) is None
+        and host_code(source) is None
+        and AS_NVCC.search(source) is None
     ]
     found: dict[int, CompiledCuda | CompileError] = {}
     if nvrtc is not None and len(plain) > 1:

@@ -50,7 +50,7 @@ twice: the time grows with the text alone.
 
 _SPLICE = re.compile(r"\\[ \t\v\f]*\n")
 _DIRECTIVE = re.compile(r"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*(include\w*|import|embed)\b(.*)$", re.M)
-_HEADER = re.compile(r"""\s*(?:<([\w.+/-]+)>|"([\w.+/-]+)")\s*""")
+_HEADER = re.compile(r"""\s*(?:<([\w.+/-]+)>|"([\w.+/-]+)")\s*(?:/[/*].*)?""")
 _NAME = re.compile(r"[\w.+-]{1,128}")
 _PROBE = re.compile(r"__has_(?:include|embed)\w*")
 _HOST = (
@@ -174,6 +174,14 @@ def standard_headers() -> dict[str, str]:
 
 TEXTURE = re.compile(r"\btexture\s*<[^;(){}]{1,200}>\s*\w[^;(){}<>&]{0,200};")
 """A texture reference at namespace scope (CUDA before 12)."""
+
+AS_NVCC = re.compile(
+    r"\b(?:register|ushort|uint|ulong|M_[A-Z]\w*|HUGE_VALF?|RAND_MAX|SIZE_MAX|(?:FLT|DBL)_[A-Z]\w*)\b"
+)
+"""What sources have under nvcc, and NVRTC does not know."""
+
+AS_NVCC_HEADER: dict[str, str] = _HEADERS["nvcc"]
+"""The header, by its name, that tells NVRTC so."""
 
 TEXTURE_HEADER: dict[str, str] = _HEADERS["texture_references"]
 """The header, by its name, that makes a texture reference of a texture object."""

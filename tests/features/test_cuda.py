@@ -175,6 +175,18 @@ def test_an_instance_of_a_template_is_compiled_by_name():
     )
 
 
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+@pytest.mark.parametrize("before", ["", "typedef unsigned int uint;\n", "#define M_PI 3.14\n"])
+def test_what_nvcc_knows_without_an_include_is_known(before: str):
+    text = "#include <math.h> // for fmaf\n#include <float.h>  /* FLT_MAX */\n" + before
+    text += "__global__ void f(uint *p, ushort s, ulong l) {\n"
+    text += "  register float x = FLT_MAX * M_PI; p[threadIdx.x] = x * s + l; }\n"
+    compiled = compile_cuda(text, (8, 0))
+    assert re.search(rf"\.loc\s+\d+ {text.count(chr(10))} ", compiled.ptx)
+    assert compile_all([text, SAXPY], (8, 0))[0] == compiled
+
+
 OLD_TEXTURES = """
 static texture<uchar4, 1, cudaReadModeNormalizedFloat> colours;
 texture<float, 2> image;

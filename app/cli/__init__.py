@@ -7,14 +7,13 @@ examples of their help. Errors are one line on stderr, with the exit statuses of
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from wattcast.app.cli.exits import Exit, status_of
+from wattcast.app.cli.exits import Exit, fail, status_of
 from wattcast.app.cli.group import Root
 from wattcast.features.errors import MissingExtraError, WattcastError
 
@@ -48,31 +47,25 @@ def main() -> NoReturn:
         sys.exit(status if isinstance(status, int) else Exit.DONE)
     except typer.BadParameter as error:
         about = getattr(error.param, "help", None) or ""
-        _fail(f"{error.format_message()} {about}", Exit.BAD_INPUT)
+        fail(f"{error.format_message()} {about}", Exit.BAD_INPUT)
     except _CLICKS as error:
-        error.show()
-        sys.exit(error.exit_code)
+        if len(sys.argv) < 2:
+            error.show()  # the help
+            sys.exit(error.exit_code)
+        fail(error.format_message(), error.exit_code)
     except typer.Abort:
         sys.exit(Exit.NO_ANSWER)
     except WattcastError as error:
-        _fail(str(error), status_of(getattr(error, "kind", error.slug)))
+        fail(str(error), status_of(getattr(error, "kind", error.slug)))
     except ModuleNotFoundError as error:
         if (missing := MissingExtraError.of(error)) is None:
             raise
-        _fail(str(missing), Exit.NO_ANSWER)
+        fail(str(missing), Exit.NO_ANSWER)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; say nothing more
         sys.exit(Exit.NO_ANSWER)
     except ValueError as error:
-        _fail(_one_line(error), Exit.BAD_INPUT)
-
-
-def _fail(message: str, status: Exit) -> NoReturn:
-    told = " ".join(message.split())
-    if "--json" in sys.argv:
-        told = json.dumps({"detail": told, "status": status.value})
-    print(told if told.startswith("{") else f"wattcast: {told}", file=sys.stderr)
-    sys.exit(status)
+        fail(_one_line(error), Exit.BAD_INPUT)
 
 
 def _one_line(error: ValueError) -> str:

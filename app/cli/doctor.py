@@ -170,7 +170,7 @@ def _compilers() -> Iterator[Check]:
     for name, path, purpose, needed in (
         ("NVRTC", toolchain.find_nvrtc(), "CUDA source as input", True),
         ("ptxas", toolchain.find_ptxas(), "true register counts", True),
-        ("nvcc", toolchain.find_nvcc(), "source with host code", False),
+        ("nvcc", toolchain.find_nvcc(), "host code whole (without it, it is left out)", False),
     ):
         if path is not None:
             yield Check(name, "ok", str(path))

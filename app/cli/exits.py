@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from enum import IntEnum
+from typing import NoReturn
+
+from wattcast.app.progress import clear
 
 
 class Exit(IntEnum):
@@ -41,3 +46,12 @@ def status_of(slug: str) -> Exit:
     if slug == "time-limit":
         return Exit.GIVEN_UP
     return Exit.BAD_INPUT if slug in BAD_INPUT else Exit.NO_ANSWER
+
+
+def fail(message: str, status: int = Exit.BAD_INPUT) -> NoReturn:
+    """One line on stderr, with ``--json`` as JSON, and the end of the program."""
+    clear()
+    told = " ".join(message.split())
+    as_json = json.dumps({"detail": told, "status": int(status)})
+    print(as_json if "--json" in sys.argv else f"wattcast: {told}", file=sys.stderr)
+    sys.exit(status)

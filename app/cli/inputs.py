@@ -27,7 +27,6 @@ from typing import (
     ClassVar,
     Literal,
     NamedTuple,
-    NoReturn,
     Self,
     TypeVar,
     Union,
@@ -41,7 +40,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.models import OptionInfo, ParameterInfo
 
-from wattcast.app.cli.exits import Exit
+from wattcast.app.cli.exits import fail as fail
 from wattcast.app.cli.output import forms_of, predictor, show
 from wattcast.app.progress import clear
 from wattcast.predictor.answering import answer
@@ -74,13 +73,6 @@ def _gpu_names(incomplete: str) -> list[str]:
 
 
 _GPU = typer.Option("--gpu", autocompletion=_gpu_names)
-
-
-def fail(message: str, status: int = Exit.BAD_INPUT) -> NoReturn:
-    """One line on stderr, and the end of the program."""
-    clear()
-    print(f"wattcast: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(status)
 
 
 def progress(line: str) -> None:
@@ -490,7 +482,9 @@ class CodeOptions(Options):
         try:
             of_project, folders = project_options(self.project, file) if self.project else ([], [])
             text, headers = with_headers(file, [*(self.include or ()), *folders])
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            fail(f"{error.filename}: {error.strerror}")
+        except ValueError as error:
             fail(str(error))
         found = {"headers": headers, "compiler_options": [*of_project, *options]}
         return {"cuda": text, **{name: value for name, value in found.items() if value}}

@@ -185,7 +185,8 @@ def _with_missing(error: CompileError, missing: Sequence[str]) -> CompileError:
         return error
     absent = ", ".join(missing[:8])
     brings = " (pip install nvidia-curand-cu12 brings curand)" if "curand" in absent else ""
-    detail = f"{error.detail}. Not given and taken as empty: {absent}{brings}"
+    how = "-I FOLDER gives those of a folder, headers of a request gives them by name"
+    detail = f"{error.detail}. Not given and taken as empty: {absent}{brings}; {how}"
     return CompileError(detail, **error.context)
 
 
@@ -372,6 +373,8 @@ def _result(done: Finished, folder: Path, limits: Limits, ran_in: Path) -> str:
     if errors:
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        if first.get("file") == NAME_MAP:
+            raise CompileError(f"the source has no such kernel: {first['message']}", errors=errors)
         where = f"{first['file']}, line" if "file" in first else "line"
         raise CompileError(
             f"{where} {first['line']}: {first['message']}{more}", line=first["line"], errors=errors
@@ -389,6 +392,9 @@ _MESSAGE = re.compile(
     r"(?:catastrophic |fatal )?(error|warning)[^:]*:\s*(.*)$",
     re.M,
 )
+NAME_MAP = "__nv_name_map"
+"""Where NVRTC says that an instance asked for is none (its user guide, section 4)."""
+
 _ABSENT = re.compile(r"(?:could not|cannot) open source file \"([^\"]+)\"")
 
 

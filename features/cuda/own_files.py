@@ -82,13 +82,18 @@ def project_options(build: Path, file: Path) -> tuple[list[str], list[Path]]:
     ``compile_commands.json`` (JSON Compilation Database, clang.llvm.org). Options that change no
     code are left out. Raises OSError, and ValueError where the file is not in it."""
     place = build / COMMANDS if build.is_dir() else build
-    rows = json.loads(place.read_text(encoding="utf-8"))
+    try:
+        rows = json.loads(place.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: not JSON: {error}") from error
     for row in rows if isinstance(rows, list) else ():
         if not isinstance(row, dict) or not {"directory", "file"} <= row.keys():
             continue
         folder = place.parent / str(row["directory"])
         if (folder / str(row["file"])).resolve() == file.resolve():
-            given = row.get("arguments") or shlex.split(str(row.get("command", "")))
+            given = row.get("arguments")
+            if not isinstance(given, list):
+                given = shlex.split(str(row.get("command", "")))
             return _taken([str(each) for each in given], folder)
     raise ValueError(f"{place}: {file} is none of the files that it compiles")
 

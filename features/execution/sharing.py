@@ -169,7 +169,7 @@ def _stretch(keys: Integers, count: int, factor: float, records: bool) -> tuple[
     reach = sectors[high] - sectors[low] + 1
     dense = min(1.0, factor * float((high - low + 1).sum() / reach.sum()))
     span = float(sectors[high].max() - sectors[low].min() + 1)
-    return dense * span, span * (_of_records(keys[: ends[-1]], count) if records else 1.0)
+    return dense * span, span * (_of_records(keys[ends[0] : ends[-1]], count) if records else 1.0)
 
 
 def _of_records(keys: Integers, slots: int) -> float:

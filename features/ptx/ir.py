@@ -301,7 +301,7 @@ class Module:
             if len(kernels) > 1:
                 known = _readable(kernels)
                 raise KernelError(
-                    f"the PTX holds {len(kernels)} kernels; name one of: {_some(known)}",
+                    f"the PTX holds {len(kernels)} kernels; name one (--kernel): {_some(known)}",
                     known=known,
                 )
             return kernels[0]
@@ -343,6 +343,9 @@ def _readable(kernels: tuple[Function, ...]) -> list[str]:
 
 
 def _some(names: list[str], most: int = 8) -> str:
+    """They in a line, without their parameters where that is enough to name them."""
+    heads = Counter(map(_head, names))
+    names = [head if heads[head := _head(name)] == 1 else name for name in names]
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -676,12 +677,25 @@ _FIXES = {
 """What to do, by type and place of an error, where pydantic's words do not say it."""
 
 
+_MEMBER = re.compile(r"constrained-\w+|float|(?:list|function-\w+)\[.*\]")
+"""What pydantic calls a member of a union, in the place of an error."""
+
+_WRONG_KIND = re.compile(r".*_(?:type|parsing)|int_from_float")
+
+
 def field_problems(errors: Sequence[Any]) -> list[dict[str, str]]:
-    """Pydantic's errors as paths and messages; the input itself is not echoed."""
-    return [
-        {
-            "path": ".".join(str(part) for part in error["loc"] if part not in ("body", "query")),
-            "message": _FIXES.get((error["type"], str(error["loc"][-1:])), str(error["msg"])),
-        }
-        for error in errors[:100]
-    ]
+    """Pydantic's errors as paths and messages; the input itself is not echoed. Of the members of a
+    union that of the value's own kind speaks, if there is one."""
+    found: dict[str, tuple[bool, dict[str, str]]] = {}
+    for number, error in enumerate(errors[:100]):
+        places = [str(part) for part in error["loc"] if part not in ("body", "query")]
+        own = [part for part in places if not _MEMBER.fullmatch(part)]
+        union = next((at for at, part in enumerate(places) if _MEMBER.fullmatch(part)), None)
+        key = str(number) if union is None else ".".join(places[:union])
+        other_kind = places[-1:] != own[-1:] and bool(_WRONG_KIND.fullmatch(error["type"]))
+        message = _FIXES.get((error["type"], str(error["loc"][-1:])), str(error["msg"]))
+        if key not in found or (found[key][0] and not other_kind):
+            found[key] = (other_kind, {"path": ".".join(own), "message": message})
+        elif found[key][0] and message not in found[key][1]["message"]:
+            found[key][1]["message"] += message.replace("Input should be", " or", 1)
+    return [problem for _, problem in found.values()]

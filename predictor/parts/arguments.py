@@ -61,6 +61,45 @@ def kernel_names(source: str) -> tuple[KernelNames, ...]:
     return tuple(kernel for kernel in found if kernel is not None)
 
 
+def example_instance(source: str, kernel: str) -> str:
+    """An instance of a template kernel that its parameters allow: ``a::f<256, float>``."""
+    before = _before(source, kernel)
+    declared = re.split(r"[{};]", before[-_MOST_PART:])[-1]
+    inside = _TEMPLATE.search(declared)
+    parameters = inside and _split(inside[1], angles=True)
+    kinds = [_EXAMPLE.match(each) for each in parameters or ("int", "class")]
+    size = "256" if kinds.count(None) < 2 else "16"  # a block, or a tile's sides
+    names = (size if each is None else "true" if each[1] else "float" for each in kinds)
+    return f"{_inside(before)}{kernel}<{', '.join(names)}>"
+
+
+def qualified(source: str, instance: str) -> str:
+    """An instance of a template kernel with the namespaces that the kernel is declared in."""
+    kernel = instance.partition("<")[0].strip()
+    return f"{_inside(_before(source, kernel)) if kernel.isidentifier() else ''}{instance}"
+
+
+def _before(source: str, kernel: str) -> str:
+    """The source up to the declaration of a kernel."""
+    return re.split(rf"\b{kernel}\s*\(", code_alone(source), maxsplit=1)[0]
+
+
+def _inside(before: str) -> str:
+    """The namespaces open at the end of a text: ``a::b::``."""
+    opened: list[str] = []
+    for found in _BRACE.finditer(before):
+        if found[0] != "}":
+            opened.append(found[1] or "")
+        elif opened:
+            opened.pop()
+    return "".join(f"{name}::" for name in opened if name)
+
+
+_BRACE = re.compile(r"(?:\bnamespace\s+([\w:]+)\s*)?\{|\}")
+_TEMPLATE = re.compile(r"\btemplate\s*<(.*?)>\s*(?:__\w+__|static|inline|void)\b", re.DOTALL)
+_EXAMPLE = re.compile(r"\s*(?:const\s+)?(?:(bool)|typename|class)\b")
+
+
 def _read(text: str, start: int) -> KernelNames | None:
     """The kernel whose declaration goes on at ``start``."""
     end = start + _MOST_TEXT

@@ -15,7 +15,13 @@ from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
 from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
-from wattcast.predictor.parts.arguments import MOST_KERNELS, KernelNames, kernel_names
+from wattcast.predictor.parts.arguments import (
+    MOST_KERNELS,
+    KernelNames,
+    example_instance,
+    kernel_names,
+    qualified,
+)
 from wattcast.predictor.parts.memory import ENTRY_BYTES, Kept, KnownModule, Memory, ModuleCache
 
 if TYPE_CHECKING:
@@ -31,6 +37,11 @@ class CudaSource:
     sha256: str
     compiled: CompiledCuda
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def whole(self) -> str:
+        """Its text and that of its headers."""
+        return "\n".join((self.text, *self.headers.values()))
 
     @cached_property
     def kernels(self) -> tuple[KernelNames, ...]:
@@ -98,13 +109,15 @@ class Sources:
         known = self._modules.read(cuda.compiled.ptx)
         named = request.kernel
         if named is not None and "<" in named and not _holds(known, named):
-            cuda = self._compile(*code, *rest, instances=(named,))
+            asked = qualified(cuda.whole, named)
+            cuda = self._compile(*code, *rest, instances=(asked,))
             known = self._modules.read(cuda.compiled.ptx)
         if not known.module.kernels and cuda.kernels:
             names = ", ".join(dict.fromkeys(kernel.kernel for kernel in cuda.kernels))
+            example = example_instance(cuda.whole, cuda.kernels[0].kernel)
             raise KernelError(
                 f"nothing instantiates the kernel templates of the source: {names}. Name an "
-                f"instance as the kernel, such as {cuda.kernels[0].kernel}<256, float>",
+                f"instance (--kernel), such as '{example}'",
                 known=[kernel.kernel for kernel in cuda.kernels],
             )
         return Source(known, cuda)

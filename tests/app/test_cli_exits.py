@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -182,3 +183,41 @@ def test_a_report_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", Pipe())
     render([reports.Line(str(number)) for number in range(50)])
     assert [len(text.splitlines()) for text in written] == [50]
+
+
+UNREADABLE = {
+    ("--gird", "4"): "No such option: --gird (Possible options:",
+    ("--arg", "n"): "--arg 'n': expected NAME=number or NAME:elements=N",
+    ("--arg", "3=inf"): "launch.arguments.3: Input should be a finite number",
+    ("--arg", "0:elements=-5"): "launch.arguments.0.elements: Input should be greater than or",
+    ("--arg", "0:values=odd"): "launch.arguments.0.values: Input should be 'uniform', 'zeros'",
+    ("--arg", "0:elements=5,foo=1"): "launch.arguments.0.foo: Extra inputs are not permitted",
+    ("--grid", "1,2,3,4"): "launch.grid: List should have at most 3 items after validation",
+    ("--grid", "4.5"): "--grid '4.5': expected 1 to 3 whole numbers, as in 64,64",
+    ("--project", "none"): "none: No such file or directory",
+    ("--project", "{"): "compile_commands.json: not JSON: ",
+    ("--project", "[" * 10_000): "compile_commands.json: not JSON: ",
+    ("--project", "[\xff"): "compile_commands.json: not JSON: ",
+    ("--project", "[null, {}, 7]"): "k.cu is none of the files that it compiles",
+    ("--project", '[{"directory": "", "file": "k.cu", "command": "a \'"}]'): "No closing quotation",
+    ("-I", "\0"): "embedded null byte",
+    ("-X", "-O3"): "the compiler option '-O3' is not taken; -D NAME=VALUE",
+}
+"""What is given beside a right launch, and the line that says what is wrong with it."""
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+@pytest.mark.parametrize("words", UNREADABLE, ids=lambda words: "".join(words)[:30])
+def test_a_word_that_cannot_be_read_is_told_in_a_line(
+    run: Run, tmp_path: Path, words: tuple[str, str], as_json: tuple[str, ...]
+) -> None:
+    file = tmp_path / "k.cu"
+    file.write_text("__global__ void k(float *p, int n) { p[n] = n; }")
+    option, value = words
+    if option == "--project" and value != "none":
+        (tmp_path / "compile_commands.json").write_bytes(value.encode("latin-1"))
+        value = str(tmp_path)
+    given = ("predict", str(file), *ON, *SHAPE, option, value, *as_json)
+    (line,) = run(*given, status=Exit.BAD_INPUT)[1].splitlines()
+    told = json.loads(line)["detail"] if as_json else line.removeprefix("wattcast: ")
+    assert UNREADABLE[words] in told

@@ -136,12 +136,31 @@ def test_a_file_with_a_main_is_answered_without_nvcc(
     assert answer["kernel"]["demangled"].startswith("void scale<(int)64, double>(")
 
 
-def test_templates_without_an_instance_say_what_to_name(client: httpx.Client) -> None:
-    text = "template <int N> __global__ void f(float *p) { p[threadIdx.x] = N; }"
+@pytest.mark.parametrize(
+    ("template", "instance"),
+    [
+        ("template <int N> __global__ void", "f<256>"),
+        ("template <int N, bool B>\n__launch_bounds__(N, max(N / 64, 1))\n__global__ void",
+         "f<256, true>"),
+        ("template <class T, int N = sizeof(T) * 8> __global__ void", "f<float, 256>"),
+        ("struct S { int x; };\nnamespace a { namespace b {\n"
+         "template <int M, int N>\nstatic __global__ void", "a::b::f<16, 16>"),
+    ],
+)  # fmt: skip
+def test_templates_without_an_instance_say_what_to_name(
+    client: httpx.Client, template: str, instance: str
+) -> None:
+    text = f"#define max(a, b) (a > b ? a : b)\n{template} f(float *p) {{ p[threadIdx.x] = N; }}"
+    text += "}" * template.count("namespace")
     members = problem(client.post("/predict", json=body(text)), 422, "kernel")
-    assert "f<256, float>" in members["detail"]
-    answer = client.post("/predict", json={**body(text), "kernel": "f<7>"}).json()
-    assert answer["power"]["watts"] > 0
+    assert members["detail"].endswith(f"'{instance}'")
+    for name in (instance, instance.rpartition("::")[2]):
+        answer = client.post("/predict", json={**body(text), "kernel": name}).json()
+        assert answer["power"]["watts"] > 0
+    members = problem(
+        client.post("/predict", json={**body(text), "kernel": "g<1>"}), 422, "cuda-compile"
+    )
+    assert members["detail"].startswith('the source has no such kernel: identifier "g" is undef')
 
 
 def test_no_compiler_says_how_to_get_one(

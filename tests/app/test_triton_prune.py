@@ -242,7 +242,7 @@ def test_helion_measures_the_best_where_more_are_kept(
 @pytest.mark.filterwarnings("ignore:TRITON_")
 def test_the_script_of_the_page_measures_two_of_six(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton (the extra triton) is not installed")
-    page = Path(__file__).parents[2] / "docs" / "howto" / "triton.md"
+    page = Path(__file__).parents[2] / "docs" / "howto" / "autotuners.md"
     (text,) = (text for _, title, text in fences(page) if title == "pruned.py")
     (tmp_path / "pruned.py").write_text(text, encoding="utf-8")
     tuned = runpy.run_path(str(tmp_path / "pruned.py"))["add"]
@@ -322,7 +322,7 @@ def test_inductors_own_requests_are_predicted() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_the_script_of_the_page_asks_helion(tmp_path: Path) -> None:
     pytest.importorskip("helion", reason="Helion is not installed")
-    page = Path(__file__).parents[2] / "docs" / "howto" / "triton.md"
+    page = Path(__file__).parents[2] / "docs" / "howto" / "autotuners.md"
     (text,) = (text for _, title, text in fences(page) if title == "helion_add.py")
     (tmp_path / "helion_add.py").write_text(text.replace("tried=20", "tried=3"), encoding="utf-8")
     chosen = runpy.run_path(str(tmp_path / "helion_add.py"))["chosen"]

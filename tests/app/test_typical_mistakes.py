@@ -1,10 +1,9 @@
-"""Typical mistakes: one line that says what to do, on the command line, over HTTP and in Python."""
+"""Typical mistakes: one line that says what to do, on the command line (in
+words and as JSON), over HTTP, in Python and by the tools for agents."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import httpx
 import pytest
 
 import wattcast
+from tests.app.conftest import Run
+from tests.app.test_agents import Agent
 from wattcast.features.errors import WattcastError
 
 DEMO = files("wattcast.app.demo")
@@ -76,30 +77,40 @@ def command(body: dict[str, Any], folder: Path) -> list[str]:
     return given + (["--kernel", body["kernel"]] if "kernel" in body else [])
 
 
-def ran(given: list[str]) -> subprocess.CompletedProcess[str]:
-    whole = [sys.executable, "-m", "wattcast.app.cli", *given]
-    return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=120)
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Agent:
+    return Agent(tmp_path_factory.mktemp("home"))
 
 
 @pytest.mark.parametrize("mistake", REFUSED)
-def test_it_is_refused_with_the_way_out(client: httpx.Client, mistake: str, tmp_path: Path) -> None:
+def test_it_is_refused_with_the_way_out(
+    client: httpx.Client, agent: Agent, run: Run, mistake: str, tmp_path: Path
+) -> None:
     change, way_out = REFUSED[mistake]
     body = request(change)
     answer = client.post("/predict", json=body)
     assert answer.status_code == 422
     told = answer.json()
     assert way_out in told["detail"] + json.dumps(told.get("errors", []))
-    done = ran(command(body, tmp_path))
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    given = command(body, tmp_path)
+    (line,) = run(*given, status=2)[1].splitlines()
     assert way_out in json.loads(line)["detail"]
-    code = next(tmp_path.iterdir())
+    given.remove("--json")
+    (line,) = run(*given, status=2)[1].splitlines()
+    assert line.startswith("wattcast: ")
+    assert way_out in line
+    refused = agent("predict", **body)
+    assert refused.failed
+    assert way_out in refused
+    code = next(tmp_path.glob("kernel.*"))
     with pytest.raises((WattcastError, ValueError, TypeError), match=way_out.split(":")[0]):
         wattcast.predict(code, gpu=body["gpu"], kernel=body.get("kernel"), **body["launch"])
 
 
 @pytest.mark.parametrize("mistake", WARNED)
-def test_it_is_answered_with_a_warning(client: httpx.Client, mistake: str, tmp_path: Path) -> None:
+def test_it_is_answered_with_a_warning(
+    client: httpx.Client, agent: Agent, run: Run, mistake: str, tmp_path: Path
+) -> None:
     change, warning = WARNED[mistake]
     body = request(change)
     code, _, detail = warning.partition(": ")
@@ -108,9 +119,11 @@ def test_it_is_answered_with_a_warning(client: httpx.Client, mistake: str, tmp_p
         return any(each["code"] == code and each["detail"].startswith(detail) for each in warnings)
 
     assert told(client.post("/predict", json=body).json()["warnings"])
-    done = ran(command(body, tmp_path))
-    assert done.returncode == 0
-    assert told(json.loads(done.stdout)["warnings"])
+    given = command(body, tmp_path)
+    assert told(json.loads(run(*given)[0])["warnings"])
+    given.remove("--json")
+    assert f"warning {warning}" in " ".join(run(*given)[0].split())
+    assert told(agent("predict", **body).data["warnings"])
     made = wattcast.predict(body.get("ptx", body.get("cuda")), gpu=body["gpu"], **body["launch"])
     assert told([each.model_dump() for each in made.warnings])
 

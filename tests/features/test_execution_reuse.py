@@ -13,6 +13,7 @@ from tests.fixtures.kernels.data import ptx_path
 from wattcast.features.analysis import analyse
 from wattcast.features.counts import ReuseCurve, Stream, Traffic
 from wattcast.features.execution import trace
+from wattcast.features.execution.sharing import _stretch
 from wattcast.features.execution.spaces import shuffled
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
@@ -256,3 +257,10 @@ def test_a_gather_reads_anywhere_in_its_buffer() -> None:
 def test_numbers_are_shuffled_without_loss(below: int, seed: int) -> None:
     found = shuffled(np.arange(below), below, seed)
     assert np.array_equal(np.sort(found), np.arange(below))
+
+
+def test_records_are_looked_for_above_address_zero_alone() -> None:
+    """A fetch left of its texture, say, has an address below: such keys come before all blocks'."""
+    above = np.arange(400) * 7
+    keys = np.concatenate([above - 7 * 400, above])
+    assert _stretch(keys, 1, 1.0, True) == _stretch(above, 1, 1.0, True)

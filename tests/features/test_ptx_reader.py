@@ -197,8 +197,8 @@ def test_template_arguments_as_sources_profilers_and_demanglers_write_them(name:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        (None, "holds 6 kernels"),
-        ("scale", "fits void scale<float>"),
+        (None, r"holds 6 kernels; name one \(--kernel\): "),
+        ("scale", "fits scale<float>, scale<double>"),
         ("nothing", "no kernel 'nothing'"),
         ("_Z5powerfi", "no kernel"),
         ("", "no kernel"),

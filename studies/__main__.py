@@ -24,6 +24,10 @@ STUDIES = {
     "catalogue": ("catalogue.study", "well-known kernels beside published figures"),
     "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
+    "code-alone": (
+        "code_alone",
+        "public programs asked with code and launch alone (--sources FOLDER)",
+    ),
     "volta": ("volta", "kernels with counters of a Volta asked as users ask (--ptx FOLDER)"),
     "operators": ("operators", "library operators: errors of their models, and fitting them"),
     "language-models": ("language_models", "sums of operators beside measured rows"),

@@ -52,7 +52,13 @@ from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.runs import Runs, accesses
 from wattcast.features.schemas.counting import find_n_loop
 from wattcast.features.statics import KernelStatics, RegisterEstimate, statics
-from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
+from wattcast.features.trips import (
+    ASSUMED_TRIP_RANGE,
+    DEFAULT_TRIP_COUNT,
+    TripCount,
+    assumed_trips_of,
+    resolve_trips,
+)
 
 if TYPE_CHECKING:
     from wattcast.features.cuda import PtxasReport
@@ -275,7 +281,7 @@ class KernelAnalysis:
                 self._activity(
                     registers.registers_per_thread, self.occupancy, self.counts.factors(trips)
                 )
-                for trips in ASSUMED_TRIP_RANGE
+                for trips in assumed_trips_of(self.launch.threads)
             ]
         return tuple(cases)
 

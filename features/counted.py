@@ -161,14 +161,25 @@ class LaunchCounts:
         beyond = self._beyond_the_budget()
         if all(count is None for count in wanted):
             return beyond
-        if self.executed:
-            counted = self.runs.executed.trips(self.function.name)
-        else:
-            counted = {info.loop: info.count for info in self.runs.proven.loops}
-        factors = loop_factors(self.cfg, self.loops, counted, wanted)
+        factors = loop_factors(self.cfg, self.loops, self._counted, wanted)
         if beyond is not None:
             factors = np.where(factors == 1.0, beyond, factors)
         return None if (factors == 1.0).all() else factors
+
+    @property
+    def _counted(self) -> Mapping[int, float]:
+        """The trips of the loops, by index, behind the counts."""
+        if self.executed:
+            return self.runs.executed.trips(self.function.name)
+        return {info.loop: info.count for info in self.runs.proven.loops}
+
+    @property
+    def never_entered(self) -> bool:
+        """Whether a loop whose trips are assumed was never gone round, so that what it does is in
+        no count: an argument that was assumed, too, kept every thread out of it."""
+        counted = self._counted
+        assumed = [trip for trip in self.trip_counts if trip.how == "assumed" and trip.count > 0]
+        return any(counted.get(trip.loop, 0.0) <= 0 for trip in assumed)
 
     def _beyond_the_budget(self) -> Floats | None:
         """What an execution that its budget ended left out, where symbols know it exactly."""

@@ -7,8 +7,8 @@ Launches and times are those of ``time/rtx_3080_launches.csv`` of the data folde
 1440 MHz, its caches flushed before every launch). The sources are not part of this repository. Each
 grid and block of a kernel is one row, its first launch the measured one. What arguments would tell
 is assumed by the service, so this asks what an answer is worth where a loop, a guard or an address
-rests on a guess. Shares are means over programs. Nothing is fitted here, but two constants rest on
-rows of this table (``features/trips.py``), so their figures are not those of rows held out.
+rests on a guess. Shares are means over programs. The range of assumed trips rests on the first 114
+rows (``features/trips.py``), so figures of trips are not those of rows held out.
 """
 
 from __future__ import annotations

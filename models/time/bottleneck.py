@@ -22,6 +22,7 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
+from wattcast.features.trips import DEFAULT_TRIP_COUNT, assumed_trips_of
 from wattcast.models.clocks import (
     ClockPair,
     checked,
@@ -434,6 +435,9 @@ class BottleneckTimeModel:
         for share in {slowest, fastest} - {likely}:
             streamed = {**resources, "dram": resources["dram"] * likely / share}
             cases.append(combined_seconds(streamed) + start)
+        if analysis.trips_assumed and analysis.counts.never_entered:
+            most = assumed_trips_of(analysis.launch.threads)[1]
+            cases.append(start + (seconds - start) * most / DEFAULT_TRIP_COUNT)
         width, basis = interval_of(gpu)
         if analysis.cut_short:
             width, basis = width.widened(EXTRAPOLATED_WIDENING), weaker(basis, "extrapolated")

@@ -383,6 +383,7 @@ def test_what_is_cut_short_widens_the_model_and_not_the_trips_again() -> None:
     def width(*, cut_short: bool) -> float:
         analysis = SimpleNamespace(
             activity=likely, activity_cases=(most,), extras=extras, cut_short=cut_short,
+            trips_assumed=False,
             coverage=SimpleNamespace(error=0.0), activity_diagnostics=(), least=None,
         )  # fmt: skip
         found = BottleneckTimeModel().predict(cast(KernelAnalysis, analysis), V100).estimate
@@ -391,6 +392,46 @@ def test_what_is_cut_short_widens_the_model_and_not_the_trips_again() -> None:
     own = log(interval_of(V100)[0].high_factor)
     grown = width(cut_short=True) ** 2 - width(cut_short=False) ** 2
     assert grown == pytest.approx((EXTRAPOLATED_WIDENING**2 - 1) * own**2)
+
+
+GUARDED = """.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u32 n)
+{
+.reg .pred %p<3>; .reg .b32 %r<3>; .reg .b64 %d<2>;
+ld.param.u64 %d1, [p];
+ld.param.u32 %r1, [n];
+mov.u32 %r2, 0;
+setp.lt.u32 %p1, %r1, 1000000;
+@%p1 bra END;
+LOOP:
+st.global.u32 [%d1], %r2;
+add.u32 %r2, %r2, 1;
+setp.lt.u32 %p2, %r2, %r1;
+@%p2 bra LOOP;
+END:
+ret;
+}
+"""
+
+
+def test_a_loop_that_what_is_assumed_never_enters_is_in_the_interval() -> None:
+    """Asked without arguments, public programs with such a loop took up to 10,000 times as long as
+    told, and every interval was twice as wide as its lower end (``studies code-alone``)."""
+
+    def spread(blocks: int, guard: str = GUARDED, **arguments: float) -> float:
+        launch = Launch.of((blocks,), (256,), 0, arguments)
+        analysis = analyse(read_module(guard), None, launch, V100)
+        found = BottleneckTimeModel().predict(analysis, V100).estimate
+        return found.high / found.value
+
+    own = interval_of(V100)[0].high_factor
+    assert spread(80_000) > 20
+    # A launch of few threads goes round its loops more often than one of many.
+    entered = GUARDED.replace("@%p1 bra END;", "")
+    assert spread(80, entered) > spread(80_000, entered) > 5 * own
+    assert spread(80_000, n=5) == pytest.approx(own)
 
 
 def test_the_regime_names_what_bounds() -> None:

@@ -137,6 +137,13 @@ class KernelAnalysis:
         """Whether any loop's trip count is a guess."""
         return any(trip.how == "assumed" for trip in self.trip_counts)
 
+    @property
+    def _nested_guesses(self) -> int:
+        """How many loops of assumed trips lie in each other."""
+        guessed = {trip.loop for trip in self.trip_counts if trip.how == "assumed"}
+        around = (self.loops.around(self.loops.loops[loop].header) for loop in guessed)
+        return max(len(guessed.intersection(loops)) for loops in around)
+
     def trips(self, assumed: float | None = None) -> tuple[float, ...]:
         """Trip count of every loop; ``assumed`` stands in for those that are guessed."""
         return tuple(trip.if_assumed(assumed) for trip in self.trip_counts)
@@ -281,7 +288,7 @@ class KernelAnalysis:
                 self._activity(
                     registers.registers_per_thread, self.occupancy, self.counts.factors(trips)
                 )
-                for trips in assumed_trips_of(self.launch.threads)
+                for trips in assumed_trips_of(self.launch.threads, self._nested_guesses)
             ]
         return tuple(cases)
 

@@ -31,17 +31,20 @@ ASSUMED_TRIP_RANGE = (1.0, 1000.0)
 from the assumed 32 by factor on either side (32 x 32 = 1024), rounded."""
 
 
-def assumed_trips_of(threads: int) -> tuple[float, float]:
+def assumed_trips_of(threads: int, nested: int = 1) -> tuple[float, float]:
     """Trips an assumed loop of a launch may really make: a launch of few threads goes round its
     loops far more often than one of many.
 
     The middle falls with the threads to the power of .43, and is the assumed number at a million:
     so public programs say that were asked without arguments (an RTX 3080, ``python -m studies
     code-alone``). Times of nine in ten of the first 58 of them lay within a factor of 100 of it. It
-    is no promise: where several loops or the data decide, times lie beyond.
+    is no promise: where the data decide, times lie beyond. Of loops in each other, ``nested`` deep,
+    the trips together have this range, as it is one of whole times.
     """
     middle = DEFAULT_TRIP_COUNT * (1e6 / threads) ** 0.43
-    return min(1.0, middle / 100), max(DEFAULT_TRIP_COUNT, middle * 100)
+    ends = min(1.0, middle / 100), max(DEFAULT_TRIP_COUNT, middle * 100)
+    least, most = (DEFAULT_TRIP_COUNT * (end / DEFAULT_TRIP_COUNT) ** (1 / nested) for end in ends)
+    return least, most
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def rows_of(launches: Sequence[MeasuredLaunch], part: str) -> Iterator[MeasuredL
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m studies code-alone``."""
-    parser: argparse.ArgumentParser = parser_of(__doc__, "code-alone")
+    parser: argparse.ArgumentParser = parser_of("code-alone", __doc__)
     parser.add_argument("--sources", type=Path, required=True, help="folder of PROGRAM-cuda")
     parser.add_argument("--part", default="0/1", help="N/M: every Mth program from the Nth on")
     given = parser.parse_args(arguments)

@@ -300,7 +300,7 @@ class _Cache:
         """The share of sectors touched at random that several blocks do not keep in a window.
 
         Between two touches of a sector its line is touched ``per_line`` times on average, and
-        each time it may be ``gone``. A block that touches all of a line touches it once.
+        each time it may be ``gone``.
         """
         if stream.sharing.population == inf:
             return 1.0
@@ -310,9 +310,6 @@ class _Cache:
         touched *= (1.0 - lines.everyone) * lines.copies(among)
         gone = exp(-touched / population)
         per_line = stream.sharing.population / population
-        each = stream.unique_load_sectors / self.busy_blocks
-        own = each / max(_between(self.lifetime, curve.windows, curve.lines), 1e-9)
-        per_line /= min(max(own, 1.0), per_line)
         return gone * per_line / (1.0 + gone * (per_line - 1.0))
 
 

@@ -166,7 +166,7 @@ def test_command_python_and_http_answer_alike(client: httpx.Client, run: Run) ->
     more = {"power_limit_watts": [300, 350, 400], "constraints": {"max_slowdown": 1.6}}
     told = answered(client, **more)
     shape = [word for key in "mnk" for word in (f"--{key}", str(GEMM[key]))]
-    product = ["operator", "gemm", *shape, "--dtype", "bf16", "--gpu", "h200"]
+    product = ["operator", "gemm", *shape, "--dtype", "float16", "--gpu", "h200"]
     words = [*product, "--max-slowdown", "1.6"]
     text = run(*words, "--power-limits", "300,350,400", "--json")[0]
     assert json.loads(text) == told
@@ -174,7 +174,7 @@ def test_command_python_and_http_answer_alike(client: httpx.Client, run: Run) ->
     assert json.loads(json.dumps(typed.data())) == told
     assert len(typed.to_frame()) == 3
     table = run(*product, "--power-limits", "default")[0]
-    assert table.startswith("gemm m=4096 n=4096 k=4096 on h200-sxm5\n")
+    assert table.startswith("gemm m=4096 n=4096 k=4096 dtype=float16 on h200-sxm5\n")
     assert "\nproposal: " in table
     refused = run(*words, status=2)[1]
     assert "--power-limits" in refused

@@ -13,6 +13,7 @@ from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.occupancy import occupancy
 from wattcast.features.ptx import read_module
 from wattcast.features.statics import RegisterEstimate
+from wattcast.features.trips import assumed_trips_of
 
 V100 = load_gpu("tesla-v100")
 
@@ -110,15 +111,20 @@ def test_assumed_trips_are_those_of_the_answer_and_the_cases_their_ends() -> Non
     assert [(trip.count, trip.how) for trip in analysis.trip_counts] == [(32, "assumed")] * 2
     assert fma(analysis.activity) == pytest.approx(32 * 32, rel=1e-4)
     low, high = analysis.activity_cases
-    assert fma(low) == pytest.approx(1, rel=1e-4)
-    assert fma(high) == pytest.approx(1000 * 1000, rel=1e-4)
+    least, most = assumed_trips_of(analysis.launch.threads, nested=2)
+    assert fma(low) == pytest.approx(least**2, rel=1e-4)
+    assert fma(high) == pytest.approx(most**2, rel=1e-4)
+    # Both loops together have the range that one alone has.
+    alone = [32 * end for end in assumed_trips_of(analysis.launch.threads)]
+    assert [least**2, most**2] == pytest.approx(alone)
 
 
 def test_half_given_scales_what_is_given_and_assumes_the_rest() -> None:
     analysis = nested({"$INNER": 5}, grid=1)
     assert fma(analysis.activity) == pytest.approx(32 * 5, rel=1e-4)
     low, high = analysis.activity_cases
-    assert (fma(low), fma(high)) == (pytest.approx(5, rel=1e-4), pytest.approx(5000, rel=1e-4))
+    ends = [5 * end for end in assumed_trips_of(analysis.launch.threads)]
+    assert [fma(low), fma(high)] == pytest.approx(ends, rel=1e-4)
 
 
 def test_registers_are_a_case_where_they_change_the_occupancy() -> None:

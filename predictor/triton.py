@@ -159,17 +159,19 @@ def _known(
     }
     version = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", ptx, re.M)
     beyond = version is None or (int(version[1]), int(version[2])) > PTXAS_READS
-    registers = None
-    if cubin is not None and (beyond or find_ptxas() is None):
-        registers = cubin_registers(cubin)
+    registers, frame = (cubin and cubin_registers(cubin)) or (None, 0)
+    if frame and not beyond and find_ptxas() is not None:
+        registers = None  # ptxas tells what is spilled, which takes it as long as all else
     parameters = {**shown, **options, **shown}  # a constant may bear the name of an option
     return TritonKernel(ptx, {**told, **constants}, parameters, positions, registers)
 
 
-def cubin_registers(cubin: bytes) -> int | None:
-    """Registers per thread of the one kernel of a cubin: the upper byte of ``sh_info`` of its
-    ``.text`` section (as ``cuobjdump --dump-resource-usage`` tells). ``None`` for what is no ELF.
+def cubin_registers(cubin: bytes) -> tuple[int, int] | None:
+    """Registers per thread of the one kernel of a cubin, and the bytes of its stack frame, in which
+    spills lie: the upper byte of ``sh_info`` of its section ``.text``, EIATTR_FRAME_SIZE of its
+    ``.nv.info`` (as ``cuobjdump -res-usage`` and ``-elf`` tell). ``None`` for what is no ELF.
     """
+    registers, frame = 0, 0
     try:
         if cubin[:4] != b"\x7fELF":
             return None
@@ -177,12 +179,19 @@ def cubin_registers(cubin: bytes) -> int | None:
         size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
         headers = [struct.unpack_from("<IIQQQQII", cubin, start + n * size) for n in range(count)]
         text = headers[names][4]
-        for name, _, _, _, _, _, _, info in headers:
+        for name, _, _, _, at, length, _, info in headers:
             if cubin[text + name : text + name + 6] == b".text.":
-                return int(info) >> 24 or None
-    except (struct.error, IndexError, OverflowError):
-        pass
-    return None
+                registers = int(info) >> 24
+            elif cubin[text + name : text + name + 9] == b".nv.info\0":
+                own = cubin[at : at + length]
+                frame = struct.unpack_from("<I", own, own.index(FRAME_SIZE) + 8)[0]
+    except (struct.error, IndexError, OverflowError, ValueError):
+        return None
+    return (registers, frame) if registers else None
+
+
+FRAME_SIZE = bytes((4, 0x11, 8, 0))
+"""EIATTR_FRAME_SIZE, a value of 8 bytes: which function, and its bytes."""
 
 
 def compile_configurations(

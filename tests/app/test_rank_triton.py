@@ -234,12 +234,22 @@ def test_registers_of_a_cubin_are_those_that_ptxas_tells(tmp_path: Path) -> None
     subprocess.run([ptxas, "-arch=sm_80", code, "-o", cubin], check=True)
     report = measure_resources(code.read_text(), "gemm", (8, 0))
     assert report is not None
-    assert reader.cubin_registers(cubin.read_bytes()) == report.registers_per_thread
+    binary = cubin.read_bytes()
+    assert reader.cubin_registers(binary) == (report.registers_per_thread, 0)
     assert reader.cubin_registers(b"\x7fELF") is reader.cubin_registers(b"none") is None
+    at = binary.index(reader.FRAME_SIZE)
+    assert reader.cubin_registers(binary.replace(reader.FRAME_SIZE, bytes(4))) is None
+    # Nobody has to assemble it again, unless it has a stack frame: ptxas tells what is spilled.
+    shutil.copy(code, tmp_path / "gemm.ptx")
+    shutil.copy(PTX / f"{LARGE}.json", tmp_path / "gemm.json")
+    (one,) = reader.read_cache(tmp_path)
+    assert one.registers_per_thread == report.registers_per_thread
+    cubin.write_bytes(binary[: at + 8] + (64).to_bytes(4, "little") + binary[at + 12 :])
+    (one,) = reader.read_cache(tmp_path)
+    assert one.registers_per_thread is None
     # PTX that our ptxas cannot read is asked about with the registers of its cubin.
     newer = code.read_text().replace(".version 8.8", ".version 9.4")
     (tmp_path / "gemm.ptx").write_text(newer)
-    shutil.copy(PTX / f"{LARGE}.json", tmp_path / "gemm.json")
     (one,) = reader.read_cache(tmp_path)
     assert one.registers_per_thread == report.registers_per_thread
 

@@ -65,7 +65,9 @@ def advise(
     unpriced = [each for each in found if not isinstance(each, Advice)]
     priced = [each for each in found if isinstance(each, Advice)]
     kept = [each for each in (*priced, *others(adviser)) if _worth_it(each.gain)]
-    kept.sort(key=lambda each: (not _free(each.gain), -each.gain.joules, -each.gain.seconds))
+    kept.sort(key=lambda each: (
+        each.code == "lower_clocks", not _free(each.gain), -each.gain.joules, -each.gain.seconds
+    ))  # fmt: skip
     analysis = adviser.analysis
     return AdviceAnswer(
         gpu=gpu.id,
@@ -166,7 +168,7 @@ def _added(passes: Sequence[Activity]) -> Activity:
 
 def _free(saved: Gain) -> bool:
     """It saves more than two predictions are apart, and not by taking longer: such advice comes
-    first, as clocks can be lowered whatever else is changed, best of all at the end."""
+    first. Clocks come last: they can be lowered whatever else is changed, best at the end."""
     apart = 100 * RESOLUTION
     return saved.energy_percent >= apart and saved.time_percent > -apart
 

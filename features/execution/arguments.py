@@ -5,7 +5,8 @@ Documented defaults for what the user does not give:
 * a pointer (a 64-bit parameter an address is computed from) gets a synthetic buffer, also where
   the address of one is given, which means nothing here;
 * an integer compared with an index built from ``tid``/``ctaid`` is the number of threads
-  launched along the axes of that index (the most, where several are compared);
+  launched along the axes of that index (the most, where several are compared); where a product of
+  integers is, those not given are that number's root, so that their product is no more than it;
 * any other integer is the number of threads launched along x, at most 1024;
 * a floating-point number is 1.0.
 """
@@ -15,12 +16,13 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from wattcast.features.attached import attached
+from wattcast.features.dataflow import definitions
 from wattcast.features.errors import Diagnostic, LaunchError
 from wattcast.features.execution import spaces
 from wattcast.features.execution.program import GlobalVariable, Program
@@ -77,26 +79,78 @@ _AXES = {f"%{head}.{axis}": axis for head in ("tid", "ctaid") for axis in "xyz"}
 
 
 @attached
-def _compared_axes(kernel: ir.Function) -> dict[str, list[frozenset[str]]]:
-    """By parameter: axes of the thread indices that it is compared with, for every comparison."""
-    found: dict[str, list[frozenset[str]]] = {}
+def _compared_axes(
+    kernel: ir.Function,
+) -> dict[str, list[tuple[frozenset[str], tuple[str, ...]]]]:
+    """By parameter, for every comparison: axes of the thread index that it is compared with, and
+    the factors of the product that is, itself among them."""
+    found: dict[str, list[tuple[frozenset[str], tuple[str, ...]]]] = {}
+    made = definitions(kernel.body.instructions)
     for one in kernel.body.instructions:
         if one.base != "setp" or len(one.operands) < 3:
             continue
-        left, right = (deciding(kernel).of(*registers((each,))) for each in one.operands[1:3])
-        for mine, other in ((left, right), (right, left)):
+        sides = [registers((each,)) for each in one.operands[1:3]]
+        left, right = (deciding(kernel).of(*side) for side in sides)
+        for mine, side, other in ((left, sides[0], right), (right, sides[1], left)):
             axes = frozenset(_AXES[name] for name in other.special if name in _AXES)
-            for name in mine.arguments if axes and mine.special.isdisjoint(_AXES) else ():
-                found.setdefault(name, []).append(axes)
+            if not axes or not mine.arguments or not mine.special.isdisjoint(_AXES):
+                continue
+            product = _factors(made, side[0])
+            for name in mine.arguments:
+                found.setdefault(name, []).append((axes, product if name in product else (name,)))
     return found
+
+
+MOST_STEPS = 8
+"""Instructions between a comparison and a factor of what is compared that are followed."""
+
+
+def _factors(
+    made: Mapping[str, Sequence[ir.Instruction]],
+    register: str,
+    steps: int = MOST_STEPS,
+    seen: dict[tuple[str, int], tuple[str, ...]] | None = None,
+) -> tuple[str, ...]:
+    """Parameters of the longest product in the sum that a register is, one that is squared twice.
+    ``made``: who writes each register; ``seen``: what is known of the same question."""
+    seen = {} if seen is None else seen
+    known = seen.get((register, steps))
+    if known is not None:
+        return known
+    written = made.get(register, ())
+    found: tuple[str, ...] = ()
+    if len(written) == 1 and written[0].opcode.startswith("ld.param"):
+        place = ir.place_of(written[0].operands[1])
+        found = (place[0],) if place else ()
+    elif len(written) == 1 and steps:
+        parts = registers(written[0].operands[1:])
+        each = [_factors(made, name, steps - 1, seen) for name in parts]
+        if written[0].opcode.startswith(_PRODUCTS) and len(each) >= 2:
+            each = [each[0] + each[1], *each[2:]]
+        found = max(each, key=len, default=())
+    seen[(register, steps)] = found
+    return found
+
+
+_PRODUCTS = ("mul.lo", "mul.wide", "mad.lo", "mad.wide")
 
 
 def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int:
     extent = {a: launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
     compared = _compared_axes(kernel).get(parameter)
-    if compared:
-        return max(math.prod(extent[axis] for axis in axes) for axes in compared)
-    return min(extent["x"], MOST_ASSUMED)
+    if not compared:
+        return min(extent["x"], MOST_ASSUMED)
+    most = max(len(product) for _, product in compared)
+    told = launch.by_name([each.name for each in kernel.parameters])
+    found = []
+    for axes, product in compared:
+        if len(product) == most:
+            known = [told.get(name) for name in product if name != parameter]
+            values = [each for each in known if isinstance(each, int) and each > 0]
+            rest = math.prod(extent[axis] for axis in axes) / math.prod(values)
+            # A root that is whole is not to end below by rounding.
+            found.append(int(rest ** (1.0 / (len(product) - len(values))) + 1e-6))
+    return max(1, *found)
 
 
 def assumed_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int | None:

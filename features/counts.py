@@ -196,7 +196,7 @@ class Counts:
     32-byte sectors of global memory per warp execution, summed. ``shared_transactions``: including
     bank conflicts. ``constant_transactions``: distinct words; of a division, warps of which a lane
     takes the long way. ``l1_millicycles``: thousandths of a cycle that L1 takes for loads of global
-    memory.
+    memory, and of the 128-byte lines that stores touch.
 
     An execution alone knows ``local_sectors`` (of local memory, interleaved by words) and
     ``unique_sectors`` (distinct within a block, summed over blocks). ``counts_known`` tells where

@@ -128,14 +128,18 @@ def l1_millicycles(
     addresses: Integers, width: int, active: Lanes | None, counts: Integers, touched: Integers
 ) -> Integers:
     """Thousandths of a cycle that L1 takes for a load of each warp: its data pass 32 banks as in
-    shared memory, its lines are looked up some four a cycle; the slower counts.
+    shared memory, its lines are looked up some four a cycle; the slower counts. Of a store
+    (``width`` 0) it is the thousandths of lines.
 
     ``counts`` and ``touched`` are the distinct sectors as ``sectors`` returns them.
     """
     rows = np.repeat(np.arange(counts.size), counts)
     lines = touched >> SECTORS_PER_LINE_SHIFT
     first = changes(lines) | changes(rows)
-    tags = TAG_MILLICYCLES + LINE_MILLICYCLES * np.bincount(rows[first], minlength=counts.size)
+    each: Integers = np.bincount(rows[first], minlength=counts.size)
+    if not width:
+        return 1000 * each
+    tags = TAG_MILLICYCLES + LINE_MILLICYCLES * each
     parts = _parts(width)  # pairs that read the same take no less: 8 bytes at stride 0 take 2
     data = 1000 * _in_parts(addresses // (4 * parts), parts, parts, active)
     found: Integers = np.where(counts > 0, np.maximum(data, tags), 0)

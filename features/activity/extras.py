@@ -21,7 +21,7 @@ from wattcast.features.activity.counts import (
     factor_passes,
     wmma_factors,
 )
-from wattcast.features.activity.instructions import measure_partial_stores
+from wattcast.features.activity.instructions import measure_store_headers, stores_of
 from wattcast.features.activity.waiting import (
     NO_COPIES,
     Copies,
@@ -212,7 +212,8 @@ class Extras:
     ask for, each of a warp's distinct ones alone, and ``constant_requests`` those loads, by
     warps: only where the address changes from one time to the next; else it is an operand or is
     loaded once. ``pieces``: pieces of device memory, each side by side, that the blocks that run
-    together touch, for each sector. ``partial_stores``: sectors that stores write only in part.
+    together touch, for each sector. ``store_headers``: what stores send to L2 beyond whole
+    lines, in sectors.
     """
 
     tensor: tuple[TensorWork, ...]
@@ -227,7 +228,7 @@ class Extras:
     constant_passes: float = 0.0
     constant_requests: float = 0.0
     pieces: float = 0.0
-    partial_stores: float = 0.0
+    store_headers: float = 0.0
 
 
 def measure_extras(
@@ -266,7 +267,7 @@ def measure_extras(
         min(busy_blocks, launch.blocks) or launch.blocks,
         *_constant_use(module, functions),
         pieces,
-        measure_partial_stores(module, functions),
+        measure_store_headers(module, functions),
     )
 
 
@@ -338,9 +339,9 @@ def _l1_cycles_per_sector(
 ) -> float | None:
     cycles = sectors = 0.0
     for name, counts in functions.items():
-        each = counts.l1_millicycles
-        cycles += float(each.sum()) / 1000
-        sectors += float(counts.sectors[each > 0].sum())
+        loads = ~stores_of(body_of(module, name)) & (counts.l1_millicycles > 0)
+        cycles += float(counts.l1_millicycles[loads].sum()) / 1000
+        sectors += float(counts.sectors[loads].sum())
         function = module.function(name)
         places = {each.name: at for at, each in enumerate(function.parameters if function else ())}
         for one, lead in wmma_factors(body_of(module, name)):

@@ -23,11 +23,11 @@ from wattcast.features.activity.counts import (
     shared_use,
 )
 from wattcast.features.attached import attached
-from wattcast.features.counts import Counts
+from wattcast.features.counts import Counts, Flags
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.machine_code import Pipes, machine_code
-from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.ptx.ir import Body, Module
 from wattcast.features.wide_loads import joined_loads
 
@@ -237,18 +237,24 @@ def measure_least(module: Module, functions: Mapping[str, Counts]) -> Least:
     return Least(passes, sectors)
 
 
-def measure_partial_stores(module: Module, functions: Mapping[str, Counts]) -> float:
-    """Sectors of global memory that stores write only in part. Lanes that fill the share f of the
-    sectors of a store leave 2 (1 - f) of them partial, at most all: a run has two ends."""
-    partial = 0.0
+def measure_store_headers(module: Module, functions: Mapping[str, Counts]) -> float:
+    """What stores to global memory take on their way to L2 beyond whole lines, in sectors: each
+    line that a warp's store touches has a header as long as a sector, which four sectors share
+    where the line is written whole."""
+    extra = 0.0
     for name, counts in functions.items():
-        body = body_of(module, name)
-        width = _facts_of(body).stored_bytes
-        sectors = np.asarray(counts.sectors, dtype=np.float64)
-        filled = np.asarray(counts.active_lanes) * width / np.maximum(SECTOR_BYTES * sectors, 1.0)
-        part = np.clip(2.0 * (1.0 - filled), 0.0, 1.0)
-        partial += float(np.where(width > 0, sectors * part, 0.0).sum())
-    return partial
+        stores = stores_of(body_of(module, name))
+        lines = np.asarray(counts.l1_millicycles, dtype=np.float64) / 1000
+        whole = np.asarray(counts.sectors, dtype=np.float64) / SECTORS_PER_LINE
+        extra += float(np.where(stores, np.maximum(0.0, lines - whole), 0.0).sum())
+    return extra * SECTORS_PER_LINE / (SECTORS_PER_LINE + 1)
+
+
+@attached
+def stores_of(body: Body) -> Flags:
+    """Which instructions store, by position."""
+    stores = [classify(one.opcode).category == "store" for one in body.instructions]
+    return np.array(stores, dtype=np.bool_)
 
 
 def measure_operations(module: Module, functions: Mapping[str, Counts]) -> Operations:
@@ -276,13 +282,12 @@ def measure_operations(module: Module, functions: Mapping[str, Counts]) -> Opera
 class _BodyFacts(NamedTuple):
     """By position: operations of a lane in FP32, FP64 and FP16 ``[n, 3]``; bytes of a lane in
     shared and in global memory, 0 where the text does not tell them; words of a lane that a pass
-    of shared memory cannot hand over together; bytes of a lane stored to global memory."""
+    of shared memory cannot hand over together."""
 
     flops: Floats
     shared_bytes: Floats
     global_bytes: Floats
     words: Floats
-    stored_bytes: Floats
 
 
 @attached
@@ -296,7 +301,6 @@ def _facts_of(body: Body) -> _BodyFacts:
         shared,
         in_global,
         np.where(shared > 0, np.maximum(1.0, shared * joined // WORD_BYTES), 0.0),
-        in_global * [one.category == "store" for one in facts],
     )
 
 

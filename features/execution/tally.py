@@ -255,17 +255,17 @@ class Tally:
             return (slots << memory.KEY_BITS) | (int(self._last[1][0]) >> memory.SECTOR_SHIFT)
         return None
 
-    def count_global(self, addresses: Offsets, group: Group, width: int = 0) -> None:
+    def count_global(self, addresses: Offsets, group: Group, width: int | None = None) -> None:
         """Sectors and footprint of one global access (local memory too, once mapped).
 
-        Loads say their ``width`` in bytes a lane: their time in L1 is counted.
+        Loads say their ``width`` in bytes a lane, stores 0: ``l1_millicycles``.
         """
         self.requests += group.warps
         machine = group.machine
         if addresses.shape[0] == 1:
             warps = group.warps
             self.sectors += warps
-            if width:
+            if width is not None:
                 self.l1_millicycles += 1000 * warps
             slots = np.flatnonzero(warps)
             sector = int(addresses[0]) >> memory.SECTOR_SHIFT
@@ -290,7 +290,7 @@ class Tally:
             keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
             counts = np.zeros((2, machine.slots), dtype=np.int64)
             counts[0] = machine.per_slot(per_row, owner)
-            if width:
+            if width is not None:
                 counts[1] = machine.per_slot(
                     memory.l1_millicycles(table, width, lanes, per_row, values), owner
                 )

@@ -201,7 +201,7 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
             extras = replace(
                 evidence.analysis.extras,
                 pieces=0.0,
-                partial_stores=0.0,
+                store_headers=0.0,
                 waiting=_loaded_at_once(evidence),
             )
             yield Finding(code, tuple(alike.places), detail, _CURES[code], mended, extras)

@@ -253,13 +253,15 @@ def _pattern(access: Access, ground: Ground) -> Pattern:
         return Pattern(total)
     unit = _unit(access)
     total = cycles = 0.0
-    loads = unit == SECTOR_BYTES and access.facts.category in ("load", "copy")
+    width: int | None = None
+    if unit == SECTOR_BYTES and access.facts.category in ("load", "copy", "store"):
+        width = 0 if access.facts.category == "store" else access.width
     for number, (shift, weight) in enumerate(phases):
         offset = access.offset + shift
         if kinds is not None and kinds.lowest + offset >= 0:
             for (begin, lanes), share in zip(kinds.begins, kinds.shares[number], strict=True):
                 at = (begin + offset) % LINE_BYTES
-                counted, millicycles = _of_kind(at, lanes, kinds.layout, access.width)
+                counted, millicycles = _of_kind(at, lanes, kinds.layout, width)
                 total += share * counted
                 cycles += share * millicycles
             continue
@@ -270,21 +272,22 @@ def _pattern(access: Access, ground: Ground) -> Pattern:
             every = weights.sum(keepdims=True)
             per_row = _per_row(every, access, base[:WARP_SIZE], offset, one)  # type: ignore[index]
         else:
-            per_row = _per_row(weights, access, base, offset, state, loads)
+            per_row = _per_row(weights, access, base, offset, state, width)
         if per_row.shape[1] != weight.shape[0]:
             weight = weight.sum(keepdims=True)
         total += float(weight @ per_row[0])
         cycles += float(weight @ per_row[1])
-    return Pattern(total, cycles if loads else 0.0)
+    return Pattern(total, cycles)
 
 
 @lru_cache(maxsize=16384)
-def _of_kind(begin: int, lanes: int, layout: bytes, width: int) -> tuple[int, int]:
-    """Sectors of a warp of one of ``Kinds``, and the thousandths of a cycle that its load takes in
-    L1."""
+def _of_kind(begin: int, lanes: int, layout: bytes, width: int | None) -> tuple[int, int]:
+    """Sectors of a warp of one of ``Kinds``, and its ``l1_millicycles`` where ``width`` tells."""
     addresses = (FAR + begin + np.frombuffer(layout, dtype=np.int64))[None]
     active = (lanes >> np.arange(WARP_SIZE) & 1).astype(np.bool_)[None]
     counts, touched = sectors(addresses, active)
+    if width is None:
+        return int(counts[0]), 0
     return int(counts[0]), int(l1_millicycles(addresses, width, active, counts, touched)[0])
 
 
@@ -295,10 +298,10 @@ def _rows(base: Array | int, state: State) -> int:
 
 def _per_row(
     weights: npt.NDArray[np.float64], access: Access, base: Array | int, offset: int, state: State,
-    loads: bool = False,
+    l1_width: int | None = None,
 ) -> npt.NDArray[np.float64]:  # fmt: skip
-    """Sectors or transactions of each row, weighted over the sampled warps, and with ``loads``
-    thousandths of a cycle in L1: ``[2, rows]``."""
+    """Sectors or transactions of each row, weighted over the sampled warps, and with ``l1_width``
+    their ``l1_millicycles``: ``[2, rows]``."""
     mask = state.mask
     moved = np.asarray(base) + offset
     shape: tuple[int, ...] = mask.shape
@@ -313,9 +316,9 @@ def _per_row(
     if access.space == "shared":
         width = 16 if access.facts.entry in ("ldmatrix", "stmatrix") else access.width
         counts = shared_transactions(np.ascontiguousarray(addresses), width, active)
-    elif loads:
+    elif l1_width is not None:
         counts, touched = sectors(addresses, active)
-        cycles = l1_millicycles(addresses, access.width, active, counts, touched)
+        cycles = l1_millicycles(addresses, l1_width, active, counts, touched)
         return np.stack([part.reshape(shape[0], -1) @ weights for part in (counts, cycles)])
     else:
         counts = _distinct(

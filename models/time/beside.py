@@ -70,7 +70,8 @@ class Beside:
     it.
     ``busy_blocks`` do more than leave, where that is known. ``constant_passes`` and
     ``constant_requests``: words and loads from constant memory at addresses that change.
-    ``pieces`` of device memory for each sector; ``partial_stores``: sectors written in part.
+    ``pieces`` of device memory for each sector; ``store_headers``: what stores send to L2 beyond
+    whole lines, in sectors.
     """
 
     tensor_fmas: float = 0.0
@@ -86,7 +87,7 @@ class Beside:
     constant_passes: float = 0.0
     constant_requests: float = 0.0
     pieces: float = 0.0
-    partial_stores: float = 0.0
+    store_headers: float = 0.0
 
 
 NOTHING_BESIDE = Beside()
@@ -116,7 +117,7 @@ def beside(extras: Extras) -> Beside:
         tensor, passes, hottest, extras.waiting, extras.l1_cycles_per_sector,
         extras.register_reads, extras.feed_passes, extras.copies, kinds, extras.busy_blocks,
         extras.constant_passes, extras.constant_requests, extras.pieces,
-        extras.partial_stores,
+        extras.store_headers,
     )  # fmt: skip
 
 
@@ -383,7 +384,7 @@ def _without(
     if name in ("l1", "l2", "dram"):
         asked = activity.global_load_sectors + activity.global_store_sectors
         if least().sectors <= (1 - CAUSE) * asked:
-            close = replace(more, pieces=0.0, partial_stores=0.0)
+            close = replace(more, pieces=0.0, store_headers=0.0)
             yield UNCOALESCED, _coalesced(activity, least().sectors), close
     if name == "latency":
         yield (

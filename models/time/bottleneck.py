@@ -128,12 +128,6 @@ Pascal at 2000 / 5000 (1.932) 46, on an RTX 3080 48 (4.297 ms; 21 by sums of col
 warp: stddev, 7.153 ms). A Tesla P100 and a GTX 980 take no longer than for a stream
 (``dvfs/wang_*.csv`` and ``time/rtx_3080_launches.csv`` of the data folder)."""
 
-PARTIAL_PASSES = 1.7
-"""Times that L2 takes for a sector which a store writes in part over that for a whole one. Where
-lanes write eight bytes of a sector each, an RTX 3080 at its base clock of 1440 MHz takes 5.676 ms
-instead of 4.297 (matrixT, as above; that all its launches were timed at this clock is told by
-chains of multiply-adds, MAdd8 of maxFlops, at 1.410 a lane and ns): 1.67 by the norm of both."""
-
 FILL_BYTES_PER_CLOCK: Mapping[str, float] = {"5": 0.68}
 """Bytes that L2 takes from memory a core clock for each bit of the bus, by major capability.
 The microbenchmark DRAM of a GTX Titan X (github.com/hpc-ulisboa/gpuPTXModel) takes 0.867 to 0.907
@@ -193,7 +187,7 @@ def resource_seconds(
         "dram": dram_bytes(activity, constants)
         * (1.0 + more.pieces * PIECE_BYTES.get(gpu.memory_kind or "", 0.0) / SECTOR_BYTES)
         / min(streamed, filled * hz),
-        "l2": (activity.l2_sectors + (PARTIAL_PASSES - 1.0) * more.partial_stores)
+        "l2": (activity.l2_sectors + more.store_headers)
         * SECTOR_BYTES
         / (l2_bytes_per_clock(gpu) * hz),
         "l1": l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,

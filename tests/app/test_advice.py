@@ -166,7 +166,7 @@ def test_what_is_found_in_the_code_gains_what_the_models_say(services: Services,
         assert {p["name"]: p["before"] for p in each["activity"]} == {n: values[n] for n in changed}
         mended = replace(analysis.activity, **changed)
         if code == "uncoalesced_access":
-            more = replace(more, pieces=0.0, partial_stores=0.0)
+            more = replace(more, pieces=0.0, store_headers=0.0)
         if code == "register_tiling" and more.waiting is not None:
             waits = more.waiting._replace(barriers=more.waiting.barriers / TILE)
             more = replace(more, waiting=waits)

@@ -311,6 +311,16 @@ class AtomicUse:
     hottest_requests: float | None
     uniform: bool = False
 
+    @property
+    def aggregated(self) -> bool:
+        """Whether ptxas lets one lane of a warp do the atomics of all: integer sums of which each
+        warp, by the code, hits one address (machine code of ptxas 12.9 for sm_75 and sm_80: VOTE
+        and POPC, shuffles or REDUX, then RED by one lane)."""
+        words = self.opcode.split(".")
+        if self.space != "global" or "add" not in words or not {"u32", "s32"} & set(words):
+            return False
+        return self.uniform and self.passes == self.operations
+
     def times(self, factor: float) -> AtomicUse:
         """The use of an instruction that runs more often, or less."""
         names = ("requests", "operations", "passes", "hottest_operations", "hottest_requests")

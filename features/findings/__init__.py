@@ -4,7 +4,7 @@ patterns    what an expert sees at once: products without register tiles, counte
 tiles       data that the threads of a block read again and again
 rules       accesses that do not coalesce, bank conflicts, local memory, spills, split warps
 arithmetic  double precision between floats, divisions, what loops repeat
-reductions  trees in shared memory: spread threads, steps that shuffles do
+reductions  trees in shared memory, atomics of a warp on one word: steps that shuffles do
 vectors     words that a thread could move four at once, or as halves
 rewriting   the PTX with a change made
 tensor      products by lanes, pipelines too shallow, tiles too small, sums wider than needed
@@ -24,7 +24,7 @@ from wattcast.features.findings.arithmetic import (
     invariant_loads,
 )
 from wattcast.features.findings.finding import Code, Evidence, Finding, Place
-from wattcast.features.findings.reductions import reductions
+from wattcast.features.findings.reductions import reductions, warp_aggregation
 from wattcast.features.findings.rules import (
     bank_conflicts,
     divergent_branches,
@@ -52,8 +52,8 @@ __all__ = ["Code", "Evidence", "Finding", "InstructionEvents", "Place", "find"]
 _DETECTORS = (
     register_tiling, tensor_cores, global_atomics, reread_tiles, uncoalesced, bank_conflicts,
     local_memory, register_spills, fp64_between_fp32,
-    constant_division, expensive_in_loops, invariant_loads, reductions, divergent_branches,
-    narrow_accesses, persistent_blocks, shallow_pipeline, small_tile, wide_sums,
+    constant_division, expensive_in_loops, invariant_loads, reductions, warp_aggregation,
+    divergent_branches, narrow_accesses, persistent_blocks, shallow_pipeline, small_tile, wide_sums,
 )  # fmt: skip
 
 
@@ -76,15 +76,20 @@ def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:
     found = [finding for detect in _DETECTORS for finding in _told(detect, evidence)]
     if not found:  # less exact than all else
         found += _told(half_storage, evidence)
-    # What is told of a reduction mends the branches in it too.
+    # What is told of a reduction mends the branches in it too, and the only word of each warp needs
+    # no counters in shared memory.
     trees = {
         at
         for each in found
         if "reduction" in (each.form, *each.code.split("_"))
         for at in each.places
     }
+    whole = {at for each in found if each.code == "warp_aggregation" for at in each.places}
     return tuple(
         each
         for each in found
-        if each.code != "divergent_branch" or each.form or not trees.intersection(each.places)
+        if each.form
+        or not {"divergent_branch": trees, "global_atomics": whole}.get(
+            each.code, set()
+        ).intersection(each.places)
     )

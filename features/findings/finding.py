@@ -22,7 +22,7 @@ Code = Literal[
     "division_in_loop", "invariant_in_loop", "divergent_branch", "shallow_pipeline", "small_tile",
     "wide_sums", "reread_tiles", "narrow_accesses", "constant_division", "shared_reduction",
     "register_spills", "register_tiling", "thread_per_row", "global_atomics",
-    "tensor_cores", "half_storage", "persistent_blocks",
+    "tensor_cores", "half_storage", "persistent_blocks", "warp_aggregation",
 ]  # fmt: skip
 
 PIPE_FIELDS: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""Findings about reductions in shared memory: spread threads, steps that a warp could take itself.
+"""Findings about reductions: spread threads, steps that a warp could take itself.
 
 A tree of sums in shared memory is a loop with a barrier in which a part of the threads adds one
 word to another (M. Harris, Optimizing Parallel Reduction in CUDA, NVIDIA 2007).
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.dataflow import computed_from, definitions, reads, writes
+from wattcast.features.dataflow import computed_from, definitions, flow, reads, writes
 from wattcast.features.findings.arithmetic import divisor_of
 from wattcast.features.findings.finding import (
     Evidence,
@@ -224,14 +224,7 @@ def _shuffled(evidence: Evidence, tree: _Tree) -> Finding:
     word = "f32" if kind == "f32" else "b32"
     thread, own, other = change.new("b32"), change.new(word), change.new(word)
     at, lane, first = change.new("b32"), change.new("pred"), change.new("pred")
-    rounds = [
-        line
-        for apart in (16, 8, 4, 2, 1)
-        for line in (
-            f"shfl.sync.down.b32 {other}, {own}, {apart}, 31, -1;",
-            f"{tree.combines.opcode} {own}, {own}, {other};",
-        )
-    ]
+    rounds = _rounds(tree.combines.opcode, own, other)
     rest, warp, sums = change.new("b32"), change.new("b32"), change.new("b32")
     warps = analysis.launch.warps_per_block
     change.declare(f".shared .align 4 .b8 wattcast_sums[{4 * WARP_SIZE}];")
@@ -283,3 +276,62 @@ def _shuffled(evidence: Evidence, tree: _Tree) -> Finding:
         ptx=change.text(),
         at_least=True,
     )
+
+
+def _rounds(opcode: str, own: str, other: str) -> list[str]:
+    """Shuffles that combine what the 32 lanes of a warp hold in ``own``; the first lane has all."""
+    return [
+        line
+        for apart in (16, 8, 4, 2, 1)
+        for line in (
+            f"shfl.sync.down.b32 {other}, {own}, {apart}, 31, -1;",
+            f"{opcode} {own}, {own}, {other};",
+        )
+    ]
+
+
+def warp_aggregation(evidence: Evidence) -> Iterator[Finding]:
+    """Atomics of whole warps on one word, whatever the data, whose result nobody reads.
+
+    Rewritten, shuffles combine the lanes' values and one lane does the atomic. ptxas does so itself
+    for integer sums in global memory (``AtomicUse.aggregated``).
+    """
+    analysis = evidence.analysis
+    for use in analysis.extras.atomics.uses:
+        function = analysis.module.function(use.function)
+        if function is None or not use.uniform or use.aggregated or not use.requests:
+            continue
+        one = function.body.instructions[use.position]
+        opcode = f"{next((w for w in one.modifiers if w in _COMBINED), '')}.{one.modifiers[-1]}"
+        whole = use.passes == use.operations == WARP_SIZE * use.requests
+        if not whole or one.predicate or opcode[0] == "." or opcode[-2:] != "32":
+            continue
+        if any(set(writes(one)).intersection(read) for read in flow(function.body).reads):
+            continue
+        change = Rewriting(analysis.module, function)
+        word = "f32" if opcode.endswith("f32") else "b32"
+        own, other, lane = change.new(word), change.new(word), change.new("b32")
+        first = change.new("pred")
+        try:
+            *where, value = operands_of(change.text_of(one))
+        except NotRewritableError:
+            continue
+        change.swap(
+            one,
+            [
+                f"mov.{word} {own}, {value};",
+                *_rounds(opcode, own, other),
+                f"mov.u32 {lane}, %laneid;",
+                f"setp.eq.u32 {first}, {lane}, 0;",
+                f"@{first} {one.opcode} {', '.join(where)}, {own};",
+            ],
+        )
+        yield Finding(
+            "warp_aggregation",
+            (place(function, one),),
+            f"{use.operations:.4g} atomics go to {use.space} memory, those of a warp all to the "
+            "same word, one after the other",
+            "add up each warp with __shfl_down_sync and let its first lane do the atomic; threads "
+            "without work take part with 0",
+            ptx=change.text(),
+        )

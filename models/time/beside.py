@@ -13,7 +13,6 @@ from wattcast.features.activity.extras import TensorKind, TensorWork
 from wattcast.features.activity.instructions import Least
 from wattcast.features.activity.waiting import NO_COPIES, Copies, Waiting
 from wattcast.features.attached import attached
-from wattcast.features.counts import AtomicUse
 from wattcast.features.gpus import CapabilityFacts, GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair
@@ -101,14 +100,14 @@ def beside(extras: Extras) -> Beside:
     passes = sum(
         max(0.0, use.passes - use.requests)
         for use in extras.atomics.uses
-        if use.passes is not None and not _aggregated(use)
+        if use.passes is not None and not use.aggregated
     )
     hottest = max(
         extras.atomics.hottest_operations or 0.0,
         (extras.atomics.line_operations or 0.0) / LANES_OF_A_LINE,
     )
     in_global = [use for use in extras.atomics.uses if use.space == "global"]
-    if in_global and all(map(_aggregated, in_global)):
+    if in_global and all(use.aggregated for use in in_global):
         hottest = min(hottest, extras.atomics.hottest_requests or 0.0)
     kinds = tuple(
         (work.kind, _dense(work), held.get((work.kind, work.sparse), 0.0)) for work in extras.tensor
@@ -124,16 +123,6 @@ def beside(extras: Extras) -> Beside:
 def _dense(work: TensorWork) -> float:
     """Multiply-adds, sparse ones as half."""
     return work.multiply_adds * (0.5 if work.sparse else 1.0)
-
-
-def _aggregated(use: AtomicUse) -> bool:
-    """Whether ptxas lets one lane of a warp do the atomics of all: integer sums of which each warp,
-    by the code, hits one address (machine code of ptxas 12.9 for sm_75 and sm_80: VOTE and POPC,
-    shuffles or REDUX, then RED by one lane)."""
-    words = use.opcode.split(".")
-    if use.space != "global" or "add" not in words or not {"u32", "s32"} & set(words):
-        return False
-    return use.uniform and use.passes == use.operations
 
 
 def tensor_cycles(more: Beside, gpu: GpuProfile) -> float:

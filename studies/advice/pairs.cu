@@ -441,3 +441,20 @@ extern "C" __global__ void wmma_warps(const half* a, const half* b, half* c, int
 {
     shared_tiles<2, 4>(a, b, c, n, k);
 }
+
+// --- one sum of all threads by atomics; then one atomic for each warp ------------------------------
+
+extern "C" __global__ void sum_lanes(const float* in, float* out, int n)
+{
+    float sum = 0.0f;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) sum += in[i];
+    atomicAdd(out, sum);
+}
+
+extern "C" __global__ void sum_warps(const float* in, float* out, int n)
+{
+    float sum = 0.0f;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) sum += in[i];
+    for (int apart = 16; apart > 0; apart >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, apart);
+    if (threadIdx.x % 32 == 0) atomicAdd(out, sum);
+}

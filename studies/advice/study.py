@@ -152,6 +152,10 @@ PAIRS = (
         {"grid": [4096], "block": [256], "arguments": _COUNTED}, asked=False,
     ),
     Pair(
+        "a sum by atomics of lanes", "sum_lanes", "warp_aggregation", "sum_warps",
+        _launch([1024], [256], _2=1 << 22), asked=False,
+    ),
+    Pair(
         "transpose without a tile", "transpose_direct", "uncoalesced_access", "transpose_padded",
         _launch([64, 64], [32, 8], _2=2048), asked=False,
     ),

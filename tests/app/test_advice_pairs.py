@@ -89,6 +89,32 @@ def test_counters_too_many_for_shared_memory_stay_where_they_are(services: Servi
     assert "global_atomics" not in codes(services, asked("histogram_global", **launch))
 
 
+@pytest.mark.parametrize("gpu", ["tesla-v100", "h100-sxm5", "rtx-4090"])
+def test_a_warp_that_adds_to_one_word_is_told_to_add_itself_up_first(
+    services: Services, gpu: str
+) -> None:
+    found = judge(services, pair("a sum by atomics of lanes"), gpu)
+    assert found.promise == "estimate"
+    assert found.holds, found
+
+
+@pytest.mark.parametrize(
+    ("ptx", "told"),
+    [
+        (TEXT, True),
+        # ptxas adds up integers of a warp itself.
+        (TEXT.replace("atom.global.add.f32", "atom.global.add.u32"), False),
+        (TEXT.replace("atom.global.add.f32", "atom.global.max.s32"), True),
+        (TEXT.replace("atom.global.add.f32", "atom.global.exch.b32"), False),
+    ],
+    ids=["sum", "integers", "maximum", "exchange"],
+)
+def test_atomics_that_shuffles_can_combine(services: Services, ptx: str, told: bool) -> None:
+    of = pair("a sum by atomics of lanes")
+    request = asked("sum_lanes", ptx=ptx, **of.launch)
+    assert ("warp_aggregation" in codes(services, request)) is told
+
+
 def test_a_lower_bound_promises_no_more_than_the_change_brings(services: Services) -> None:
     found = judge(services, pair("reduction without shuffles"), "tesla-v100")
     assert found.promise == "at_least"
@@ -165,6 +191,7 @@ SMALL: dict[str, tuple[Any, ...]] = {
     "reduction without shuffles": ((2,), (256,), [512, 2]),
     "FP64 constant": ((2,), (64,), [100, 100], 100),
     "modulo indexing": ((2,), (64,), [64, 128], 64, 5),
+    "a sum by atomics of lanes": ((2,), (64,), [500, 1], 500),
 }
 """Of what both kernels of a pair are launched alike."""
 
@@ -234,6 +261,7 @@ def finding(
         ("FP64 constant", {"_2": 100}),
         ("modulo indexing", {"_2": 64, "_3": 5}),
         ("reduction without shuffles", {}),
+        ("a sum by atomics of lanes", {"_2": 500}),
     ],
 )
 def test_the_changed_ptx_computes_what_the_kernel_does(
@@ -298,6 +326,14 @@ def test_outcomes_keep_to_the_power_limit(services: Services) -> None:
         ("polynomial_float", pair("FP64 constant").launch, "half_storage"),
         ("copy_by_rows", pair("uncoalesced copy").launch, "half_storage"),
         ("ring_mask", pair("modulo indexing").launch, "constant_division"),
+        # A lane of each warp adds already; a warp of 16 lanes has no others to shuffle with.
+        ("sum_warps", pair("a sum by atomics of lanes").launch, "warp_aggregation"),
+        (
+            "sum_lanes",
+            {**pair("a sum by atomics of lanes").launch, "block": [48]},
+            "warp_aggregation",
+        ),
+        ("sum_lanes", pair("a sum by atomics of lanes").launch, "global_atomics"),
         ("grid_stride", {**pair("tiny grid").launch, "grid": [1280]}, "small_grid"),
         (
             "scale_loaded",

@@ -41,6 +41,7 @@ def results(kernel: FixtureKernel, text: str, shape: Shape, grid: tuple[int, ...
 
 
 CHANGED = {
+    "atomics": {"warp_aggregation"},
     "geometric": {"constant_division"},
     "last_block": {"shared_reduction"},
     "local_array": {"constant_division"},

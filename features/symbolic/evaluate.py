@@ -183,6 +183,11 @@ def _straight_of(scheme: Scheme) -> frozenset[Node]:
     return frozenset(found)
 
 
+MOST_WORKED_OUT = 1 << 32
+"""Bytes of values that are worked out for a launch, since contexts keep theirs: without it a public
+kernel of nested loops (vol2col, HeCBench) filled 24 GB."""
+
+
 class Evaluator(Arithmetic):
     """Evaluates nodes of a scheme for sampled lanes. ``argument`` gives parameters' values."""
 
@@ -199,6 +204,7 @@ class Evaluator(Arithmetic):
         self.lanes = lanes
         self.argument = argument
         self.symbols = symbols
+        self.worked_out = 0  # bytes
 
     def evaluate(self, node: Node, context: Context) -> Value:
         """The value of a node in a context."""
@@ -257,10 +263,15 @@ class Evaluator(Arithmetic):
         return found
 
     def _computed(self, node: Node, context: Context) -> Value:
+        if self.worked_out > MOST_WORKED_OUT:
+            return Missing("there are too many values to keep", 0)
         try:
-            return self._compute(node, context)
+            found = self._compute(node, context)
         except OverflowError:
             return Missing("the numbers are too large", 0)
+        if isinstance(found, Val) and isinstance(found.base, np.ndarray):
+            self.worked_out += found.base.nbytes
+        return found
 
     def _needs(self, node: Node, context: Context) -> list[tuple[Node, Context]]:
         if node.op == "phi":

@@ -181,6 +181,18 @@ def test_a_transposition_writes_pieces_of_a_tile(mode: Any, entry: str, extra: f
     assert found.extras.store_headers == pytest.approx(extra * stored)
 
 
+def test_a_launch_of_too_many_values_is_not_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A public kernel of nested loops (vol2col) filled 24 GB with values of its contexts."""
+    launch = Launch.of((32, 32), (32, 8), 0, {"2": 1024, "3": 1024})
+    text = ptx_path("transpose", "sm_70").read_text()
+    usual = analyse(read_module(text), "transpose_direct", launch, GPU, analysis="symbolic")
+    assert usual.activity.global_store_sectors == 1024 * 1024
+    monkeypatch.setattr("wattcast.features.symbolic.evaluate.MOST_WORKED_OUT", 10_000)
+    few = analyse(read_module(text), "transpose_direct", launch, GPU, analysis="symbolic")
+    with pytest.raises(AnalysisError, match="too many values"):
+        _ = few.activity
+
+
 def test_blocks_that_go_on_where_others_end_write_all_of_a_buffer() -> None:
     """Rows of 100,000 numbers, each by 512 blocks of 64 that take three or four turns: whoever
     meets few of them must not take their runs for parts of records with gaps in between."""

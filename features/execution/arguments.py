@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def _compared_axes(
     """By parameter, for every comparison: axes of the thread index that it is compared with, and
     the factors of the product that is, itself among them."""
     found: dict[str, list[tuple[frozenset[str], tuple[str, ...]]]] = {}
-    made = definitions(kernel.body.instructions)
+    product_of = _factors(kernel)
     for one in kernel.body.instructions:
         if one.base != "setp" or len(one.operands) < 3:
             continue
@@ -95,41 +96,36 @@ def _compared_axes(
             axes = frozenset(_AXES[name] for name in other.special if name in _AXES)
             if not axes or not mine.arguments or not mine.special.isdisjoint(_AXES):
                 continue
-            product = _factors(made, side[0])
+            product = product_of(side[0], MOST_STEPS)
             for name in mine.arguments:
                 found.setdefault(name, []).append((axes, product if name in product else (name,)))
     return found
 
 
-MOST_STEPS = 8
-"""Instructions between a comparison and a factor of what is compared that are followed."""
+MOST_STEPS = 9
+"""Instructions from a comparison back to the load of a factor that are followed: a judgement."""
 
 
-def _factors(
-    made: Mapping[str, Sequence[ir.Instruction]],
-    register: str,
-    steps: int = MOST_STEPS,
-    seen: dict[tuple[str, int], tuple[str, ...]] | None = None,
-) -> tuple[str, ...]:
-    """Parameters of the longest product in the sum that a register is, one that is squared twice.
-    ``made``: who writes each register; ``seen``: what is known of the same question."""
-    seen = {} if seen is None else seen
-    known = seen.get((register, steps))
-    if known is not None:
-        return known
-    written = made.get(register, ())
-    found: tuple[str, ...] = ()
-    if len(written) == 1 and written[0].opcode.startswith("ld.param"):
-        place = ir.place_of(written[0].operands[1])
-        found = (place[0],) if place else ()
-    elif len(written) == 1 and steps:
-        parts = registers(written[0].operands[1:])
-        each = [_factors(made, name, steps - 1, seen) for name in parts]
-        if written[0].opcode.startswith(_PRODUCTS) and len(each) >= 2:
+def _factors(kernel: ir.Function) -> Callable[[str, int], tuple[str, ...]]:
+    """What tells the parameters of the longest product in the sum that a register is, one that is
+    squared twice, from so many instructions before it."""
+    made = definitions(kernel.body.instructions)
+
+    @cache
+    def product(register: str, steps: int) -> tuple[str, ...]:
+        written = made.get(register, ())
+        if len(written) != 1 or not steps:
+            return ()
+        (one,) = written
+        if one.opcode.startswith("ld.param"):
+            place = ir.place_of(one.operands[1])
+            return (place[0],) if place else ()
+        each = [product(name, steps - 1) for name in registers(one.operands[1:])]
+        if one.opcode.startswith(_PRODUCTS) and len(each) >= 2:
             each = [each[0] + each[1], *each[2:]]
-        found = max(each, key=len, default=())
-    seen[(register, steps)] = found
-    return found
+        return max(each, key=len, default=())
+
+    return product
 
 
 _PRODUCTS = ("mul.lo", "mul.wide", "mad.lo", "mad.wide")

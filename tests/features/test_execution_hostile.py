@@ -66,31 +66,11 @@ def test_warps_that_wait_for_a_later_warp_see_its_store() -> None:
 
 def test_a_squared_integer_is_assumed_as_the_root_of_the_threads() -> None:
     """``i < n * n`` of heat: the square of the number of threads overflows to 0, so none worked."""
-    body = """
-    ld.param.u32 %r1, [k_param_0];
-    ld.param.u64 %rd1, [k_param_1];
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mov.u32 %r4, %tid.x;
-    mad.lo.s32 %r5, %r2, %r3, %r4;
-    mul.lo.s32 %r6, %r1, %r1;
-    setp.ge.u32 %p1, %r5, %r6;
-    @%p1 bra $L;
-    mul.wide.s32 %rd2, %r5, 4;
-    add.s64 %rd3, %rd1, %rd2;
-    st.global.u32 [%rd3], %r5;
-$L:
-    ret;
-"""
-    text = (
-        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u32 k_param_0, "
-        ".param .u64 k_param_1) {\n.reg .pred %p<2>; .reg .b32 %r<8>; .reg .b64 %rd<4>;\n"
-        + body + "}\n"
-    )  # fmt: skip
+    text = kernel("mul.lo.u32 %r6, %r1, %r1; setp.ge.u32 %p1, %r5, %r6; @%p1 ret; "
+                  "st.global.u32 [%rd3], %r5; ret;")  # fmt: skip
     squared = read_module(text).kernel("k")
-    assert assumed_integer(squared, "k_param_0", Launch.of(65536, 256)) == 4096
-    few = Launch.of(100, 100)
-    assert assumed_integer(squared, "k_param_0", few) == 100
+    assert assumed_integer(squared, "n", Launch.of(65536, 256)) == 4096
+    assert assumed_integer(squared, "n", Launch.of(100, 100)) == 100
 
 
 def test_missing_arguments_are_assumed_and_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.features.execution_kernels import kernel
 from tests.features.test_activity_waiting import KERNEL, LOOP
 from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
@@ -159,10 +160,23 @@ TILES = TRANSPOSED.replace("LANES", "%r12").replace("OTHER", "%r13")
 def test_transpositions_take_the_time_measured(
     text: str, gpu_id: str, n: int, clocks: tuple[int, int], measured_ms: float
 ) -> None:
-    """Pieces of 64 bytes cost GDDR memory more than streams, and sectors written in part L2."""
+    """Pieces of 64 bytes cost GDDR memory more than streams; each line of a store has a header."""
     gpu = load_gpu(gpu_id)
     hints = {"0": PointerHint(n * n), "1": PointerHint(n * n), "2": n}
     launch = Launch.of((n // 16, n // 16), (16, 16), 0, dict(hints))
     analysis = analyse(read_module(text), None, launch, gpu)
     found = BottleneckTimeModel().predict(analysis, gpu, ClockPair(*clocks))
     assert found.estimate.value * 1e3 == pytest.approx(measured_ms, rel=0.1)
+
+
+def test_both_halves_of_sectors_by_two_stores_cost_l2_no_more_than_they_move() -> None:
+    """55.6 us: set_ulisttot of testSNAP in ``time/rtx_3080_launches.csv`` of the data folder, zeros
+    to complex numbers part by part. Each store fills half of each sector of its lines."""
+    text = kernel("mul.wide.u32 %rd4, %r5, 16; add.s64 %rd5, %rd1, %rd4; mov.b64 %rd6, 0; "
+                  "st.global.u64 [%rd5], %rd6; st.global.u64 [%rd5+8], %rd6; ret;")  # fmt: skip
+    gpu = load_gpu("rtx-3080")
+    analysis = analyse(read_module(text), None, Launch.of(9688, 256, l2="cold"), gpu)
+    found = BottleneckTimeModel().predict(analysis, gpu, ClockPair(1440, 9501))
+    assert analysis.extras.store_headers == 0
+    assert found.regime == "memory"
+    assert found.estimate.value == pytest.approx(55.6e-6, rel=0.2)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from wattcast.features.execution import integer
 from wattcast.features.execution.context import (
-    CARRY,
+    CARRY_FLAG,
     Frame,
     Handler,
     Items,
     Operands,
     UnsupportedError,
-    destinations,
     pure,
     store,
 )
@@ -71,99 +71,63 @@ def _compare(modifiers: tuple[str, ...]) -> tuple[integer.Function, DType, integ
     return function, dtype, combine
 
 
-def _combined(
-    modifiers: tuple[str, ...], items: Items, operands: Operands
-) -> Callable[[Frame], tuple[Array, Array]]:
-    """What a comparison and its opposite give, each combined with the predicate that may follow."""
+def _comparing(modifiers: tuple[str, ...], *, both: bool) -> integer.Operation:
+    """A comparison, combined with the predicate that may follow; ``both``: so is its opposite."""
     function, dtype, combine = _compare(modifiers)
-    a, b = operands.source(items[1], dtype), operands.source(items[2], dtype)
-    third = operands.predicate(items[3]) if combine is not None else None
 
-    def compared(frame: Frame) -> tuple[Array, Array]:
-        result = function(as_type(frame[a], dtype), as_type(frame[b], dtype))
-        if third is None or combine is None:
-            return result, ~result
-        other = as_type(frame[third[0]], BOOL)
-        other = ~other if third[1] else other
-        return combine(result, other), combine(~result, other)
+    def compared(a: Array, b: Array, *other: Array) -> Any:
+        found = function(a, b)
+        ways = [found, ~found] if both else [found]
+        if combine is not None:
+            ways = [combine(way, *other) for way in ways]
+        return ways if both else ways[0]
 
-    return compared
+    sources = (dtype, dtype) if combine is None else (dtype, dtype, BOOL)
+    plain = function if combine is None and not both else compared
+    return integer.Operation(plain, sources, BOOL, (BOOL,) * both)
 
 
 def set_predicate(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """setp with one or two destinations and an optional combining predicate."""
-    if modifiers[-1] in ("f16x2", "bf16x2"):
-        return _set_packed(modifiers, items, operands)
-    function, dtype, combine = _compare(modifiers)
-    first, second = destinations(items[0])
-    p = operands.target(first, BOOL)
-    if second is None and combine is None:
-        return pure(integer.Operation(function, (dtype, dtype), BOOL), operands, items)
-    q = operands.target(second, BOOL) if second is not None else None
-    compared = _combined(modifiers, items, operands)
-
-    def handler(frame: Frame, group: Group) -> None:
-        result, opposite = compared(frame)
-        store(frame, group, p, result)
-        if q is not None:
-            store(frame, group, q, opposite)
-
-    return handler
-
-
-def _set_packed(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
+    both = isinstance(items[0], ir.Pair)
+    if modifiers[-1] not in ("f16x2", "bf16x2"):
+        return pure(_comparing(modifiers, both=both), operands, items)
     function, dtype, combine = _compare((*modifiers[:-1], modifiers[-1].removesuffix("x2")))
-    if combine is not None or not isinstance(items[0], ir.Pair):
+    if combine is not None or not both:
         raise UnsupportedError("packed setp")
-    low = operands.target(items[0].first, BOOL)
-    high = operands.target(items[0].second, BOOL)
-    a, b = operands.source(items[1], U32), operands.source(items[2], U32)
 
-    def handler(frame: Frame, group: Group) -> None:
-        x, y = halves(as_type(frame[a], U32)), halves(as_type(frame[b], U32))
-        store(frame, group, low, function(x[0].view(dtype), y[0].view(dtype)))
-        store(frame, group, high, function(x[1].view(dtype), y[1].view(dtype)))
+    def compared(a: Array, b: Array) -> list[Array]:
+        pairs = zip(halves(a), halves(b), strict=True)
+        return [function(x.view(dtype), y.view(dtype)) for x, y in pairs]
 
-    return handler
+    return pure(integer.Operation(compared, (U32, U32), BOOL, (BOOL,)), operands, items)
 
 
 def set_register(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """set: all ones (or 1.0) where the comparison holds."""
     target = TYPES.get(modifiers[-2], U32)
-    compared = _combined(modifiers, items, operands)
-    dst = operands.target(items[0], target)
+    test, sources, *_ = _comparing(modifiers, both=False)
     if target.kind == "f":
         one = target.type(1)
     else:
         one = UNSIGNED[target.itemsize].type(np.iinfo(UNSIGNED[target.itemsize]).max)
-    fit = operands.writer(dst, target)
 
-    def handler(frame: Frame, group: Group) -> None:
-        value = np.where(compared(frame)[0], one, one.dtype.type(0))
-        store(frame, group, dst, fit(value) if fit else value)
+    def apply(*values: Array) -> Any:
+        return np.where(test(*values), one, one.dtype.type(0))
 
-    return handler
+    return pure(integer.Operation(apply, sources, target), operands, items)
+
+
+def _pick(yes: Array, no: Array, chosen: Array) -> Array:
+    if chosen.shape[0] == 1:
+        return yes if chosen[0] else no
+    return np.where(chosen, yes, no)
 
 
 def select(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """selp: one of two values by a predicate."""
     dtype = TYPES[modifiers[-1]]
-    dst = operands.target(items[0], dtype)
-    a, b = operands.source(items[1], dtype), operands.source(items[2], dtype)
-    p, negated = operands.predicate(items[3])
-    if negated:
-        a, b = b, a
-    fit = operands.writer(dst, dtype)
-
-    def handler(frame: Frame, group: Group) -> None:
-        chosen = as_type(frame[p], BOOL)
-        if chosen.shape[0] == 1:
-            value = as_type(frame[a if chosen[0] else b], dtype)
-        else:
-            value = np.where(chosen, as_type(frame[a], dtype), as_type(frame[b], dtype))
-        store(frame, group, dst, fit(value) if fit else value)
-
-    return handler
+    return pure(integer.Operation(_pick, (dtype, dtype, BOOL), dtype), operands, items)
 
 
 def _by_sign(a: Array, b: Array, c: Array) -> Array:
@@ -180,51 +144,37 @@ def select_by_sign(modifiers: tuple[str, ...], items: Items, operands: Operands)
 # --- carries ---------------------------------------------------------------------------------
 
 
-def _product(modifiers: tuple[str, ...], dtype: DType) -> integer.Function:
-    return Lanes(dtype).high if "hi" in modifiers else np.multiply
-
-
 def with_carry(base: str, modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """add.cc, addc, sub.cc, subc, mad.cc, madc: the carry flag lives in its own slot."""
     kind = TYPES[modifiers[-1]]
     dtype = UNSIGNED[kind.itemsize]
-    takes = base in ("addc", "subc", "madc")
-    gives = "cc" in modifiers
-    dst = operands.target(items[0], dtype)
-    multiply = _product(modifiers, kind) if base.startswith("mad") else None
-    held = kind if multiply else dtype
-    slots = [operands.source(o, held) for o in items[1:]]
+    gives, subtracts = "cc" in modifiers, base.startswith("sub")
+    product = Lanes(kind).high if "hi" in modifiers else np.multiply
 
-    def handler(frame: Frame, group: Group) -> None:
-        values = [as_type(frame[s], held) for s in slots]
-        if multiply is not None:
-            x, y = as_type(multiply(values[0], values[1]), dtype), as_type(values[2], dtype)
-        else:
-            x, y = values
-        carry = frame[CARRY].astype(dtype) if takes else None
-        if base.startswith("sub"):
-            out = x - y
-            flag = x < y
-            if carry is not None:
-                flag = flag | (out < carry)
-                out = out - carry
-        else:
-            out = x + y
-            flag = out < x
-            if carry is not None:
-                out = out + carry
-                flag = flag | (out < carry)
-        store(frame, group, dst, out)
-        if gives:
-            store(frame, group, CARRY, flag)
+    def apply(*values: Array) -> Any:
+        if base.startswith("mad"):
+            values = (product(*values[:2]), *values[2:])
+        a, b = (as_type(value, dtype) for value in values[:2])
+        out = a - b if subtracts else a + b
+        flag = a < b if subtracts else out < a
+        for carry in values[2:]:
+            before = out
+            out = before - carry.astype(dtype) if subtracts else before + carry.astype(dtype)
+            flag = flag | (out > before if subtracts else out < before)
+        return (out, flag) if gives else out
 
-    return handler
+    numbers = (kind,) * 3 if base.startswith("mad") else (dtype,) * 2
+    if base in _CARRIERS:
+        numbers, items = (*numbers, BOOL), (*items[: len(numbers) + 1], CARRY_FLAG)
+    if gives:
+        items = (ir.Pair(items[0], CARRY_FLAG), *items[1:])
+    return pure(integer.Operation(apply, numbers, dtype, (BOOL,) * gives), operands, items)
 
 
 # --- moves -----------------------------------------------------------------------------------
 
 
-def _joined(parts: list[Array], dtype: DType) -> Array:
+def _joined(parts: Sequence[Array], dtype: DType) -> Array:
     if dtype is U128:
         halves = np.broadcast_arrays(*(as_type(part, U64) for part in parts))
         return np.stack(halves, axis=-1).view(U128)[:, 0]
@@ -243,47 +193,29 @@ def move(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handle
     if kind not in TYPES:
         raise UnsupportedError(f"mov.{kind}")
     target, source = items[0], items[1]
+    dtype = TYPES[kind]
     if isinstance(source, ir.Vector) and not isinstance(target, ir.Vector):
-        dtype = TYPES[kind]
-        part = UNSIGNED[dtype.itemsize // len(source.elements)]
-        slots = [operands.source(o, part) for o in source.elements]
-        dst = operands.target(target, dtype)
-
-        def pack(frame: Frame, group: Group) -> None:
-            store(frame, group, dst, _joined([frame[s] for s in slots], dtype))
-
-        return pack
+        count = len(source.elements)
+        part = UNSIGNED[dtype.itemsize // count]
+        packed = integer.Operation(lambda *s: _joined(s, dtype), (part,) * count, dtype)
+        return pure(packed, operands, (target, *source.elements))
     if isinstance(target, ir.Vector):
         if isinstance(source, ir.Vector):
             raise UnsupportedError("mov of two vectors")
-        dtype = TYPES[kind] if kind == "b128" else UNSIGNED[TYPES[kind].itemsize]
-        part = UNSIGNED[dtype.itemsize // len(target.elements)]
-        src = operands.source(source, dtype)
-        outs = [operands.target(o, part) for o in target.elements]
-        fits = [operands.writer(o, part) for o in outs]
+        dtype = dtype if kind == "b128" else UNSIGNED[dtype.itemsize]
+        count = len(target.elements)
+        part = UNSIGNED[dtype.itemsize // count]
 
-        def unpack(frame: Frame, group: Group) -> None:
-            value = as_type(frame[src], dtype)
-            for index, (out, fit) in enumerate(zip(outs, fits, strict=True)):
-                if dtype is U128:
-                    piece = np.ascontiguousarray(value["high" if index else "low"])
-                else:
-                    piece = (value >> dtype.type(8 * part.itemsize * index)).astype(part)
-                store(frame, group, out, fit(piece) if fit else piece)
+        def unpack(value: Array) -> list[Array]:
+            if dtype is U128:
+                return [np.ascontiguousarray(value[half]) for half in ("low", "high")]
+            bits = 8 * part.itemsize
+            return [(value >> dtype.type(bits * n)).astype(part) for n in range(count)]
 
-        return unpack
+        parts = integer.Operation(unpack, (dtype,), part, (part,) * (count - 1))
+        return pure(parts, operands, items)
     if isinstance(source, ir.Special) and source.name in CLOCKS:
-        return _clock(source.name, TYPES[kind], operands.target(target, TYPES[kind]))
-    if kind == "pred":
-        p, negated = operands.predicate(source)
-        dst = operands.target(target, BOOL)
-
-        def copy_predicate(frame: Frame, group: Group) -> None:
-            value = as_type(frame[p], BOOL)
-            store(frame, group, dst, ~value if negated else value)
-
-        return copy_predicate
-    dtype = TYPES[kind]
+        return _clock(source.name, dtype, operands.target(target, dtype))
     return pure(integer.Operation(lambda a: a, (dtype,), dtype), operands, (target, source))
 
 
@@ -336,22 +268,16 @@ def logic(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handl
     if not isinstance(table, ir.Immediate):
         raise UnsupportedError("lop3 table")
     function = integer.logic3(int(table.value) & 0xFF)
-    target = items[0]
-    if not isinstance(target, ir.Pair):
+    if not isinstance(items[0], ir.Pair):
         return pure(integer.Operation(function, (U32,) * 3, U32), operands, items[:4])
-    dst, flag = operands.target(target.first, U32), operands.target(target.second, BOOL)
-    slots = [operands.source(o, U32) for o in items[1:4]]
-    p, negated = operands.predicate(items[5])
-    either = "or" in modifiers
+    combine = np.logical_or if "or" in modifiers else np.logical_and
 
-    def handler(frame: Frame, group: Group) -> None:
-        value = function(*(as_type(frame[s], U32) for s in slots))
-        other = as_type(frame[p], BOOL)
-        other = ~other if negated else other
-        store(frame, group, dst, value)
-        store(frame, group, flag, (value != 0) | other if either else (value != 0) & other)
+    def apply(a: Array, b: Array, c: Array, other: Array) -> tuple[Array, Array]:
+        value = function(a, b, c)
+        return value, combine(value != 0, other)
 
-    return handler
+    operation = integer.Operation(apply, (U32, U32, U32, BOOL), U32, (BOOL,))
+    return pure(operation, operands, (*items[:4], items[5]))
 
 
 Builder = Callable[[tuple[str, ...], Items, Operands], Handler]

@@ -21,7 +21,6 @@ from wattcast.features.execution.context import (
     UnsupportedError,
     elements,
     space_of,
-    store,
 )
 from wattcast.features.execution.integer import Function
 from wattcast.features.execution.loads import addresses, by_window
@@ -168,9 +167,9 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     register = TYPES[kind]
     rest = items[1:] if need_old else items
     slot, offset = operands.address(rest[0])
-    targets = elements(items[0]) if need_old else ()
-    outs = [operands.target(o, register) for o in targets]
-    need_old = need_old and any(o != TRASH for o in outs)
+    outs = elements(items[0]) if need_old else ()
+    writes = [operands.writing(o, register) for o in outs]
+    need_old = any(operands.target(o, register) != TRASH for o in outs)
     sources = [operands.source(o, register) for o in elements(rest[1])]
     third = operands.source(rest[2], register) if name == "cas" else None
     width = register.itemsize * count
@@ -216,13 +215,10 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
                 ]
                 for k in range(count)
             ]
-        for out, value in zip(outs, found, strict=True):
-            if out == TRASH:
-                continue
+        for write, value in zip(writes, found, strict=True):
             full = np.zeros(machine.count, dtype=register)
             full[index] = value.view(register) if value.dtype is not register else value
-            fit = operands.writer(out, register)
-            store(frame, group, out, fit(full) if fit else full)
+            write(frame, group, full)
 
     return handler
 

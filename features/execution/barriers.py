@@ -18,8 +18,10 @@ from wattcast.features.execution.context import (
     Items,
     LoopEdge,
     UnsupportedError,
+    pure,
     store,
 )
+from wattcast.features.execution.integer import Operation
 from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.spaces import Offsets
 from wattcast.features.execution.values import (
@@ -333,12 +335,8 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
 
 def _pending(context: Context, items: Items) -> Handler:
     """mbarrier.pending_count of a state, which holds it above the phase."""
-    target, source = context.operands.target(items[0], U32), context.operands.source(items[1], U64)
-
-    def handler(frame: Frame, group: Group) -> None:
-        store(frame, group, target, (as_type(frame[source], U64) >> np.uint64(32)).astype(U32))
-
-    return handler
+    operation = Operation(lambda a: (a >> np.uint64(32)).astype(U32), (U64,), U32)
+    return pure(operation, context.operands, items)
 
 
 def arrives_once(context: Context, operand: ir.Operand) -> Handler:

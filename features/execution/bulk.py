@@ -22,7 +22,6 @@ from wattcast.features.execution.context import (
     UnsupportedError,
     elements,
     pure,
-    store,
 )
 from wattcast.features.execution.integer import Operation
 from wattcast.features.execution.loads import addresses
@@ -313,13 +312,8 @@ def other_block(context: Context, modifiers: tuple[str, ...], items: Items) -> H
 
 def own_rank(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """getctarank: of an address that is the block's own."""
-    target = context.operands.target(items[0], U32)
-    rank = context.operands.slots.special("%cluster_ctarank")
-
-    def handler(frame: Frame, group: Group) -> None:
-        store(frame, group, target, as_type(frame[rank], U32))
-
-    return handler
+    rank = ir.Special("%cluster_ctarank")
+    return pure(Operation(lambda a: a, (U32,), U32), context.operands, (items[0], rank))
 
 
 def asynchronous(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
@@ -380,15 +374,10 @@ def launch_control(context: Context, modifiers: tuple[str, ...], items: Items) -
 
         return answer
     kind = BOOL if "is_canceled" in modifiers else U32
-    named = [o for o in elements(items[0]) if not (isinstance(o, ir.Symbol) and o.name == "_")]
-    outs = [operands.target(o, kind) for o in named]
-
-    def handler(frame: Frame, group: Group) -> None:
-        nothing: Array = np.zeros(1, dtype=kind)
-        for out in outs:
-            store(frame, group, out, nothing)
-
-    return handler
+    outs = elements(items[0])
+    nothing: Array = np.zeros(1, dtype=kind)
+    answers = Operation(lambda: [nothing] * len(outs), (), kind, (kind,) * (len(outs) - 1))
+    return pure(answers, operands, (ir.Vector(outs),))
 
 
 def multimem(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:

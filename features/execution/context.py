@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 Frame = list[Any]
 Handler = Callable[[Frame, Group], None]
 Items = tuple[ir.Operand, ...]
+Write = Callable[[Frame, Group, Array], None]
 
 PARAMETERS, CARRY, TRASH = 0, 1, 2
+CARRY_FLAG = ir.Register("!carry")
+"""The carry flag as an operand."""
 
 
 class UnsupportedError(ValueError):
@@ -70,7 +73,7 @@ class Slots:
         self.sizes: list[int] = [0, 0, 0]
         self.specials: dict[str, int] = {}
         self.locals: list[LocalSymbol] = []
-        self._names: dict[str, int] = {}
+        self._names: dict[str, int] = {CARRY_FLAG.name: CARRY}
         self._types: dict[str, DType] = {}
         self._constants: dict[tuple[Any, ...], int] = {}
         for declaration in body.registers:
@@ -188,17 +191,27 @@ class Operands:
             return None
         return lambda v: widen(v, size)
 
+    def writing(self, operand: ir.Operand, dtype: DType) -> Write:
+        """Writes results of ``dtype``; what is ignored is not written. Raises UnsupportedError."""
+        slot = self.target(operand, dtype)
+        fit = self.writer(slot, dtype)
+
+        def write(frame: Frame, group: Group, value: Array) -> None:
+            if slot != TRASH:
+                store(frame, group, slot, fit(value) if fit else value)
+
+        return write
+
+    def writings(self, operand: ir.Operand, *dtypes: DType) -> list[Write]:
+        """The same for each that a destination holds."""
+        return [self.writing(*each) for each in zip(elements(operand), dtypes, strict=False)]
+
 
 def elements(operand: ir.Operand) -> Items:
-    """The operands that a vector holds; any other operand alone."""
-    return operand.elements if isinstance(operand, ir.Vector) else (operand,)
-
-
-def destinations(operand: ir.Operand) -> tuple[ir.Operand, ir.Operand | None]:
-    """The one or two destinations of ``d`` or ``d|p``."""
+    """The operands that a vector or ``d|p`` holds; any other operand alone."""
     if isinstance(operand, ir.Pair):
         return operand.first, operand.second
-    return operand, None
+    return operand.elements if isinstance(operand, ir.Vector) else (operand,)
 
 
 # --- handlers of pure operations ------------------------------------------------------------
@@ -234,20 +247,38 @@ def _plain_predicates(operation: Operation, items: Items) -> tuple[Function, Ite
     if not any(flags):
         return function, items
 
-    def negating(*values: Array) -> Array:
+    def negating(*values: Array) -> Any:
         return function(*(~v if flag else v for v, flag in zip(values, flags, strict=True)))
 
     return negating, tuple(o.operand if isinstance(o, ir.Negated) else o for o in items)
 
 
+def _several(operation: Operation, operands: Operands, items: Items) -> Handler:
+    function, plain = _plain_predicates(operation, items)
+    slots = [operands.source(o, t) for o, t in zip(plain[1:], operation.sources, strict=False)]
+    pairs = list(zip(slots, operation.sources, strict=True))
+    results = (operation.result, *operation.others)
+    writes = operands.writings(items[0], *results)
+
+    def handler(frame: Frame, group: Group) -> None:
+        values = function(*(as_type(frame[slot], dtype) for slot, dtype in pairs))
+        for write, value in zip(writes, values, strict=True):
+            write(frame, group, value)
+
+    return handler
+
+
 def pure(operation: Operation, operands: Operands, items: Items) -> Handler:
-    """The handler of a pure operation: first operand the destination, then the sources.
+    """The handler of a pure operation: first operand the destination (as many in it as there are
+    results), then the sources.
 
     Raises UnsupportedError if the number of operands does not fit.
     """
     wanted = len(operation.sources)
     if len(items) - 1 < wanted:
         raise UnsupportedError(f"{len(items)} operands where {wanted + 1} are needed")
+    if isinstance(items[0], ir.Pair | ir.Vector):
+        return _several(operation, operands, items)
     dst = operands.target(items[0], operation.result)
     function, items = _plain_predicates(operation, items)
     slots = [operands.source(o, t) for o, t in zip(items[1:], operation.sources, strict=False)]

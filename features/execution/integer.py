@@ -7,7 +7,7 @@ arrays of the dtypes that ``Operation.sources`` names and returns one of ``resul
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from wattcast.features.execution.values import (
     S32,
     S64,
     TYPES,
+    U8,
     U16,
     U32,
     U64,
@@ -33,11 +34,13 @@ _ones = Lanes(U32).ones
 
 
 class Operation(NamedTuple):
-    """A pure operation: ``function(*sources) -> result``; dtypes of both."""
+    """A pure operation: ``function(*sources) -> result``; dtypes of both. One with ``others``
+    (dtypes) has several results."""
 
-    function: Function
+    function: Callable[..., Any]
     sources: tuple[DType, ...]
     result: DType
+    others: tuple[DType, ...] = ()
 
 
 # --- multiplication ------------------------------------------------------
@@ -117,23 +120,18 @@ _PERMUTES: dict[str, tuple[tuple[int, ...], ...]] = {
 
 
 def _permute(mode: str | None) -> Function:
-    table = np.array(_PERMUTES[mode], dtype=U64) if mode else None
+    table = np.array(_PERMUTES[mode]) if mode else None
 
-    def apply(a: Array, b: Array, c: Array) -> Array:
-        both = (b.astype(U64) << np.uint64(32)) | a.astype(U64)
-        out = np.zeros(1, dtype=U32)
-        for index in range(4):
-            if table is None:
-                selector = (c >> np.uint32(4 * index)) & np.uint32(0xF)
-                source = (selector & np.uint32(7)).astype(U64)
-            else:
-                source = table[(c & np.uint32(3)).astype(np.intp), index]
-            byte = ((both >> (source * np.uint64(8))) & np.uint64(0xFF)).astype(U32)
-            if table is None:
-                signed = np.where((byte & np.uint32(0x80)) != 0, np.uint32(0xFF), np.uint32(0))
-                byte = np.where((selector & np.uint32(8)) != 0, signed, byte)
-            out = out | (byte << np.uint32(8 * index))
-        return out
+    def apply(*words: Array) -> Array:
+        a, b, c = np.broadcast_arrays(*words)
+        given = np.stack([a, b], axis=1).view(UNSIGNED[1])
+        selectors = c[:, None] >> np.arange(0, 16, 4, dtype=U32) & np.uint32(0xF)
+        places = selectors & np.uint32(7) if table is None else table[c & np.uint32(3)]
+        out = np.take_along_axis(given, places.astype(np.intp), axis=1)
+        if table is None:  # the sign of the byte
+            signs = (out.view(SIGNED[1]) >> 7).view(UNSIGNED[1])
+            out = np.where(selectors & np.uint32(8), signs, out)
+        return np.ascontiguousarray(out).view(U32)[:, 0]
 
     return apply
 
@@ -172,24 +170,15 @@ def _dot(parts: int, first: str, second: str, high: bool) -> Function:
 
 
 def _nth_set(a: Array, base: Array, offset: Array) -> Array:
-    """fns: position of the n-th set bit from ``base``; rare, so one element at a time."""
-    masks, bases, offsets = np.broadcast_arrays(a, base, offset)
-    out = np.full(masks.shape, 0xFFFFFFFF, dtype=U32)
-    for i in range(out.size):
-        mask, start, wanted = int(masks[i]), int(bases[i]), int(offsets[i])
-        if wanted == 0:
-            if mask >> start & 1:
-                out[i] = start
-            continue
-        step, left, position = (1, wanted, start) if wanted > 0 else (-1, -wanted, start)
-        while 0 <= position < 32:
-            if mask >> position & 1:
-                left -= 1
-                if left == 0:
-                    out[i] = position
-                    break
-            position += step
-    return out
+    """fns: position of the n-th set bit from ``base`` on, down for a negative n; 0: of it alone."""
+    mask, start, wanted = (each[:, None] for each in np.broadcast_arrays(a, base, offset))
+    steps = np.arange(32) * np.where(wanted < 0, -1, 1)
+    places = start.astype(S64) + np.where(wanted == 0, 0, steps)
+    inside = (places >= 0) & (places < 32)
+    found = inside & (mask >> np.clip(places, 0, 31).astype(U32) & np.uint32(1) != 0)
+    reached = np.cumsum(found, axis=1) == np.maximum(np.abs(wanted.astype(S64)), 1)
+    first = np.take_along_axis(places, reached.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return np.where(reached.any(axis=1), first, 0xFFFFFFFF).astype(U32)
 
 
 def _sign_extend(wrap: bool, dtype: DType) -> Function:
@@ -245,17 +234,14 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
         return None
     kind = modifiers[-1]
     if kind in ("u16x2", "s16x2"):
-        half = S16 if kind == "s16x2" else U16
-        simple = {"add": np.add, "min": np.minimum, "max": np.maximum}.get(base)
-        return None if simple is None else Operation(packed(simple, half), (U32, U32), U32)
-    if kind == "pred":
-        logic: dict[str, tuple[Function, int]] = {
-            "and": (np.logical_and, 2), "or": (np.logical_or, 2), "xor": (np.logical_xor, 2),
-            "not": (np.logical_not, 1),
-        }  # fmt: skip
-        if base not in logic:
+        if base not in ("add", "min", "max"):
             return None
-        function, count = logic[base]
+        half = S16 if kind == "s16x2" else U16
+        return Operation(packed(operations(Lanes(half))[base].function, half), (U32, U32), U32)
+    if kind == "pred":
+        if base not in ("and", "or", "xor", "not"):
+            return None
+        function, count, _ = operations(Lanes(U8))[base]
         return Operation(function, (BOOL,) * count, BOOL)
     if kind not in TYPES or TYPES[kind].kind == "f" or kind in ("f16x2", "bf16x2", "bf16", "tf32"):
         return None

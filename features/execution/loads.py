@@ -10,7 +10,6 @@ import numpy as np
 from wattcast.features.execution import access
 from wattcast.features.execution.context import (
     PARAMETERS,
-    TRASH,
     Context,
     Frame,
     Handler,
@@ -18,7 +17,6 @@ from wattcast.features.execution.context import (
     UnsupportedError,
     elements,
     space_of,
-    store,
 )
 from wattcast.features.execution.spaces import Offsets
 from wattcast.features.execution.values import (
@@ -85,8 +83,7 @@ def _parameter_address(operand: ir.Operand) -> tuple[str, int]:
 def _load_parameter(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     dtype, count = _shape(modifiers)
     operands = context.operands
-    targets = [operands.target(o, dtype) for o in elements(items[0])]
-    fits = [operands.writer(t, dtype) for t in targets]
+    writes = [operands.writing(o, dtype) for o in elements(items[0])]
     name, offset = _parameter_address(items[1])
     size = dtype.itemsize
     if name in context.parameters:
@@ -97,21 +94,20 @@ def _load_parameter(context: Context, modifiers: tuple[str, ...], items: Items) 
         ]
 
         def kernel(frame: Frame, group: Group) -> None:
-            for source, target, fit in zip(sources, targets, fits, strict=True):
-                value = frame[source]
-                store(frame, group, target, fit(value) if fit else value)
+            for source, write in zip(sources, writes, strict=True):
+                write(frame, group, frame[source])
 
         return kernel
 
     def handler(frame: Frame, group: Group) -> None:
         stored = frame[PARAMETERS].get(name, {})
-        for k, (target, fit) in enumerate(zip(targets, fits, strict=True)):
+        for k, write in enumerate(writes):
             held = stored.get(offset + size * k)
             if held is not None and held.dtype.itemsize == size:
                 value = as_type(held, dtype)
             else:
                 value = pick_bytes(stored, offset + size * k, dtype)
-            store(frame, group, target, fit(value) if fit else value)
+            write(frame, group, value)
 
     return handler
 
@@ -251,8 +247,7 @@ def load(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     outs = elements(items[0])
     if len(outs) != count:
         raise UnsupportedError(f"{len(outs)} registers for {count} values")
-    targets = [operands.target(o, dtype) for o in outs]
-    fits = [operands.writer(t, dtype) for t in targets]
+    writes = [operands.writing(o, dtype) for o in outs]
     whole = dtype is U128
     if whole:
         dtype, count = U64, 2
@@ -263,34 +258,17 @@ def load(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     if space == "shared":
         width = max(width, int(joined_loads(context.body).bytes[context.instruction.position]))
     site = context.site(space, width, loads=True, role=role)
-    read = reader(site, dtype, count, idle=context.idle)
-    if context.idle:
-
-        def counted(frame: Frame, group: Group) -> None:
-            read(addresses(frame, slot, offset), group)
-
-        return counted
-    if whole:
-
-        def both(frame: Frame, group: Group) -> None:
-            halves = np.broadcast_arrays(*read(addresses(frame, slot, offset), group))
-            store(frame, group, targets[0], np.stack(halves, axis=-1).view(U128)[:, 0])
-
-        return both
-    if count == 1 and fits[0] is None:
-        target = targets[0]
-
-        def single(frame: Frame, group: Group) -> None:
-            value = read(addresses(frame, slot, offset), group)[0]
-            store(frame, group, target, value)
-
-        return single
+    idle = context.idle
+    read = reader(site, dtype, count, idle=idle)
 
     def handler(frame: Frame, group: Group) -> None:
         values = read(addresses(frame, slot, offset), group)
-        for target, fit, value in zip(targets, fits, values, strict=True):
-            if target != TRASH:
-                store(frame, group, target, fit(value) if fit else value)
+        if idle:
+            return
+        if whole:
+            values = [np.stack(np.broadcast_arrays(*values), axis=-1).view(U128)[:, 0]]
+        for write, value in zip(writes, values, strict=True):
+            write(frame, group, value)
 
     return handler
 
@@ -311,22 +289,21 @@ def save(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     whole = dtype is U128
     if whole:
         dtype, count = U64, 2
-    if context.idle:
-        touch = reader(site, dtype, count, idle=True)
-
-        def counted(frame: Frame, group: Group) -> None:
-            touch(addresses(frame, slot, offset), group)
-
-        return counted
+    idle = context.idle
+    touch = reader(site, dtype, count, idle=True)
     write = by_space(site, site.width, access.write_private, access.write_global)
 
     def handler(frame: Frame, group: Group) -> None:
+        where = addresses(frame, slot, offset)
+        if idle:
+            touch(where, group)
+            return
         if whole:
             held = as_type(frame[sources[0]], U128)
             values = [np.ascontiguousarray(held[half]) for half in ("low", "high")]
         else:
             values = [as_type(frame[s], dtype) for s in sources]
-        write(addresses(frame, slot, offset), group, values)
+        write(where, group, values)
 
     return handler
 

@@ -14,13 +14,11 @@ import numpy as np
 from wattcast.features.attached import attached
 from wattcast.features.dataflow import reads
 from wattcast.features.execution.context import (
-    TRASH,
     Context,
     Frame,
     Handler,
     Items,
     elements,
-    store,
 )
 from wattcast.features.execution.spaces import SPAN, Offsets
 from wattcast.features.execution.values import (
@@ -88,8 +86,7 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
 
     if stores:
         return touch
-    outs = [operands.target(o, result) for o in elements(items[0])]
-    fits = [operands.writer(o, result) for o in outs]
+    writes = [operands.writing(o, result) for o in elements(items[0])]
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
@@ -99,14 +96,11 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
             held = frame[slot]
             bits = as_type(held, UNSIGNED[held.dtype.itemsize]).astype(np.uint64)
             mixed = mixed * np.uint64(2654435761) + (bits ^ (bits >> np.uint64(15)))
-        for k, (out, fit) in enumerate(zip(outs, fits, strict=True)):
-            if out == TRASH:
-                continue
+        for k, write in enumerate(writes):
             invented = _RANDOM[((mixed + np.uint64(977 * k)) & np.uint64(0xFFF)).astype(np.intp)]
             integers = result.kind != "f"
             whole = (invented * 256).astype(result) if integers else invented.astype(result)
-            whole = spread(whole, machine.count)
-            store(frame, group, out, fit(whole) if fit else whole)
+            write(frame, group, spread(whole, machine.count))
 
     return handler
 

@@ -7,13 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from wattcast.features.execution.context import (
-    TRASH,
     Context,
     Frame,
     Handler,
     Items,
     UnsupportedError,
-    destinations,
     store,
 )
 from wattcast.features.execution.values import BOOL, S32, TYPES, U32, Array, Group, as_type, spread
@@ -66,9 +64,7 @@ def shuffle(context: Context, modifiers: tuple[str, ...], items: Items) -> Handl
     mode = next(m for m in modifiers if m in ("up", "down", "bfly", "idx"))
     operands = context.operands
     dtype = TYPES[modifiers[-1]]
-    first, second = destinations(items[0])
-    dst = operands.target(first, dtype)
-    flag = operands.target(second, BOOL) if second is not None else TRASH
+    writes = operands.writings(items[0], dtype, BOOL)
     a = operands.source(items[1], dtype)
     b, c = operands.source(items[2], U32), operands.source(items[3], U32)
 
@@ -89,9 +85,9 @@ def shuffle(context: Context, modifiers: tuple[str, ...], items: Items) -> Handl
         if not group.everyone:  # a lane that takes no part gives nothing
             present = np.take_along_axis(_active(group), source, axis=1)
             result = np.where(present, result, value)
-        store(frame, group, dst, result.reshape(-1))
-        if flag != TRASH:
-            store(frame, group, flag, np.broadcast_to(inside, value.shape).reshape(-1))
+        writes[0](frame, group, result.reshape(-1))
+        for write in writes[1:]:
+            write(frame, group, np.broadcast_to(inside, value.shape).reshape(-1))
 
     return handler
 
@@ -158,9 +154,7 @@ def match(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     operands = context.operands
     dtype = UNSIGNED[TYPES[modifiers[-1]].itemsize]
     every = "all" in modifiers
-    first, second = destinations(items[0])
-    dst = operands.target(first, U32)
-    flag = operands.target(second, BOOL) if second is not None else TRASH
+    writes = operands.writings(items[0], U32, BOOL)
     a = operands.source(items[1], dtype)
 
     def handler(frame: Frame, group: Group) -> None:
@@ -171,15 +165,15 @@ def match(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
             low = np.where(active, value, dtype.type(np.iinfo(dtype).max)).min(axis=1)
             high = np.where(active, value, dtype.type(0)).max(axis=1)
             same = low == high
-            store(frame, group, dst, _all_lanes(np.where(same, members, np.uint32(0))))
-            if flag != TRASH:
-                store(frame, group, flag, _all_lanes(same))
+            writes[0](frame, group, _all_lanes(np.where(same, members, np.uint32(0))))
+            for write in writes[1:]:
+                write(frame, group, _all_lanes(same))
             return
         out = np.zeros(value.shape, dtype=U32)
         for lane in range(WARP_SIZE):
             equal = (value == value[:, lane : lane + 1]) & active[:, lane : lane + 1]
             out |= np.where(equal, _BIT[lane], np.uint32(0))
-        store(frame, group, dst, out.reshape(-1))
+        writes[0](frame, group, out.reshape(-1))
 
     return handler
 

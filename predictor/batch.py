@@ -1,7 +1,7 @@
 """Many launches of one kernel: the code is read and analysed once, then only numbers change.
 
 Every launch is predicted as ``POST /predict`` would; those that behave alike are worked out
-together, to the same last bit (``features.symbolic.each``). One that cannot run has its problem in
+together, to the same last bit (``features.symbolic.arith``). One that cannot run has its problem in
 its place, and the others are answered. Nothing is stored, and no analysis is kept.
 """
 

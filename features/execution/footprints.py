@@ -15,7 +15,7 @@ from wattcast.features.execution.program import Program
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.execution.sharing import Listed, measure_run, measure_sharing, relations
 from wattcast.features.execution.spaces import GLOBAL_SPACES
-from wattcast.features.execution.trace import MOST_TOUCHES, Touches, Trace
+from wattcast.features.execution.tally import MOST_TOUCHES, Touches, Trace
 from wattcast.features.launch import Launch
 from wattcast.features.memory import (
     KEY_BITS,

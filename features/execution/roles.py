@@ -51,7 +51,7 @@ def that_count(
     decide it through memory; and whether contents of memory do.
 
     What steers or addresses is counted; so is everything that goes into an instruction that is
-    not plain (``decode.is_plain``). Stored values only where a value that counts is loaded.
+    not plain (``program.is_plain``). Stored values only where a value that counts is loaded.
     """
     found = [_that_count(body, is_plain, contents=False) for body in bodies]
     if not any(

@@ -15,14 +15,335 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from wattcast.features.errors import checkpoint
 from wattcast.features.execution.context import Frame, LoopEdge
-from wattcast.features.execution.paths import Path, Step, Watch, analyse
-from wattcast.features.execution.skips import Skip
-from wattcast.features.execution.values import Group
+from wattcast.features.execution.paths import (
+    Branch,
+    Guard,
+    Path,
+    Step,
+    Watch,
+    analyse,
+    keeps_for,
+    same,
+    step_of,
+    walk_on,
+)
+from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
+from wattcast.features.execution.values import (
+    BOOL,
+    SLICE_UNITS,
+    Array,
+    Counts,
+    Group,
+    as_type,
+)
+from wattcast.features.integers import UNSIGNED
+from wattcast.features.memory import KEY_BITS, SECTOR_BYTES, SECTOR_SHIFT, per_slot
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
+
+
+# The rest of a steady loop, worked out: see ``steady``.
+
+Floats = npt.NDArray[np.float64]
+
+LEAST_SKIP = 8
+"""Iterations below which a skip is not worth it."""
+MOST_SIMULATED = 300_000
+MOST_KEYS = 50_000
+"""Footprint keys made for skipped iterations of one access."""
+
+
+class Skip:
+    """One skip: simulate the slice, then add up what was left out."""
+
+    def __init__(
+        self, machine: Machine, edge: LoopEdge, group: Group, frame: Frame, watch: Watch, path: Path
+    ) -> None:
+        self.machine = machine
+        self.edge = edge
+        self.group = group
+        self.frame = frame
+        self.watch = watch
+        self.path = path
+        self.skipped = 0
+        self._start = list(frame)
+        self._instructions = 1 + sum(len(handlers) for handlers in path.steps)
+        self._branches: list[list[Branch]] = [[] for _ in path.runs]
+        for branch in path.branches:
+            self._branches[branch.place].append(branch)
+        self._guards: list[list[Guard]] = [[] for _ in path.runs]
+        for guard in path.guards:
+            self._guards[guard.place].append(guard)
+
+    def run(self) -> bool:
+        """Go on ``skipped`` iterations later, all threads together; whether that is worth it."""
+        deltas = self._affine()
+        if deltas is None:
+            return False
+        state = self._simulate()
+        if self.skipped < LEAST_SKIP:
+            return False
+        self._resume(deltas, state)
+        return True
+
+    # --- registers ---
+
+    def _affine(self) -> dict[int, Array] | None:
+        """Per-iteration steps of the registers the path writes; ``None``: one is needed later
+        that does not advance by constant steps."""
+        first, second, third = self.watch.frames
+        found: dict[int, Array] = {}
+        for slot, _, needed in self.path.written:
+            a, b, c = first[slot], second[slot], third[slot]
+            if c is b and b is a:
+                continue
+            step = step_of(a, b, c)
+            if step is not None:
+                found[slot] = step
+            elif needed:
+                return None
+        return found
+
+    def _carried(self, frame: Frame) -> list[Array]:
+        return [frame[slot] for slot in self.path.carried]
+
+    def _with(self, carried: list[Array]) -> Frame:
+        frame = list(self.frame)
+        for slot, value in zip(self.path.carried, carried, strict=True):
+            frame[slot] = value
+        return frame
+
+    # --- the slice ---
+
+    def _simulate(self) -> list[Array]:
+        """Run the slice on for ``skipped`` whole iterations; its registers after them."""
+        frame = list(self.frame)
+        history: list[list[Array]] = []
+        first = True
+        for _ in range(MOST_SIMULATED):
+            before = self._carried(frame)
+            if not self._iterate(frame, first):
+                return before
+            first = False
+            self.skipped += 1
+            if self._spend(SLICE_UNITS):
+                break
+            history = [*history[-1:], before]
+            if self.skipped % 32 == 16 and len(history) == 2:
+                jump = self._jump(history, frame)
+                if jump:
+                    self.skipped += jump
+                    history = []
+        return self._carried(frame)
+
+    def _spend(self, units: int) -> bool:
+        """Count an iteration of the slice; whether the budget is spent."""
+        checkpoint()
+        self.machine.effort.spent += self._instructions * units
+        return self.machine.effort.gone
+
+    def _iterate(self, frame: Frame, first: bool) -> bool:
+        """One iteration of the slice by everyone; whether all branches and guards go the same way
+        as in the last real one."""
+        for place, (step, handlers) in enumerate(
+            zip(self.watch.steps, self.path.steps, strict=True)
+        ):
+            group = step.group
+            for handler in handlers:
+                handler(frame, group)
+            for guard in self._guards[place]:
+                if not self._keeps(frame, guard, group, first):
+                    return False
+            for branch in self._branches[place]:
+                value = as_type(frame[branch.slot], BOOL)
+                if value.shape[0] == 1:
+                    wanted = group if bool(value[0]) != branch.negated else None
+                    if step.taken is not wanted and not same(step.taken, wanted):
+                        return False
+                    continue
+                taken = group.mask & (~value if branch.negated else value)
+                if step.taken is None:
+                    if taken.any():
+                        return False
+                elif not np.array_equal(taken, step.taken.mask):
+                    return False
+        return True
+
+    def _keeps(self, frame: Frame, guard: Guard, group: Group, first: bool) -> bool:
+        """Whether as many lanes as in the last real iteration pass a guard."""
+        part = group.narrowed(as_type(frame[guard.slot], BOOL), guard.negated)
+        lanes = np.zeros_like(group.lanes) if part is None else part.lanes
+        rows = self.watch.guarded
+        return np.array_equal(lanes, rows[-1][guard.row] - rows[0][guard.row])
+
+    def _jump(self, history: list[list[Array]], frame: Frame) -> int:
+        """Iterations that can be leapt because everything advances by constant steps."""
+        path = self.path
+        if path.guards:
+            return 0
+        steps: dict[int, Array] = {}
+        for slot, a, b in zip(path.carried, history[0], history[1], strict=True):
+            value = frame[slot]
+            if value.dtype is BOOL:
+                continue
+            step = step_of(a, b, value)
+            if step is None:
+                return 0
+            steps[slot] = step
+        safe = float("inf")
+        for branch in path.branches:
+            if branch.compare is None:
+                # A branch on something that never changes is safe.
+                if branch.slot in steps or branch.slot in path.carried:
+                    return 0
+                continue
+            reach = keeps_for(branch.compare, steps, frame, self.machine.count)
+            safe = min(safe, float(reach[self.group.mask].min()))
+        if not np.isfinite(safe) or safe < 64:
+            return 0
+        jump = int(safe) - 2
+        for slot, step in steps.items():
+            frame[slot] = _advanced(frame[slot], step, jump)
+        return jump
+
+    # --- counting ---
+
+    def _count(self, iterations: int) -> None:
+        """Counters of whole iterations, as in the window."""
+        machine, group, path, watch = self.machine, self.group, self.path, self.watch
+        each = watch.run_stats[-1] - watch.run_stats[0]
+        machine.run_stats += iterations * each
+        machine.skipped += iterations * each[:, 0]
+        machine.guarded += iterations * (watch.guarded[-1] - watch.guarded[0])
+        rounds = len(watch.counters) - 1
+        if path.walk is not None:
+            groups = [step.group for step in watch.steps]
+            walk_on(machine, path.walk, path.sites, groups, self._start, iterations)
+        for number in path.sites:
+            tally = machine.tallies[number]
+            contention = tally.contention
+            before = 0 if contention is None else contention.operations.copy()
+            window = zip(watch.counters[-1][number], watch.counters[0][number], strict=True)
+            # The window's pattern repeats: whole windows, then its first iterations again.
+            rest = watch.counters[iterations % rounds][number]
+            for held, (now, then), part in zip(tally.counters(), window, rest, strict=True):
+                held += (now - then) * (iterations // rounds) + (part - then)
+            if path.walk is None:
+                self._footprint(number, iterations)
+            if contention is not None and self._stride(number):
+                contention.elsewhere += contention.operations - before
+        if path.walk is None:
+            self._retrace(iterations)
+        for loop, (entries, loop_rounds) in watch.inner[-1].items():
+            count, first = machine.trips.counts[loop], watch.inner[0].get(loop)
+            if count is not None and first is not None:
+                count.entries += (entries - first[0]) * iterations
+                count.rounds += (loop_rounds - first[1]) * iterations
+        self._trips(iterations * group.lanes, iterations * group.mask)
+
+    def _retrace(self, iterations: int) -> None:
+        """Iterations that repeat the window are added to the trace."""
+        machine, watch = self.machine, self.watch
+        if machine.trace is None:
+            return
+        rounds = len(watch.counters) - 1
+        more = np.zeros(machine.slots)
+        for number in self.path.sites:
+            if machine.program.sites[number].space in GLOBAL_SPACES:
+                now, then = watch.counters[-1][number][0], watch.counters[0][number][0]
+                more += (now - then) / rounds * iterations
+        machine.trace.repeat(watch.marks[0], iterations / rounds, np.rint(more).astype(np.int64))
+
+    def _trips(self, lanes: Counts, per_thread: Counts) -> None:
+        trips = self.machine.trips.counts[self.edge.loop]
+        if trips is not None:
+            trips.rounds += lanes
+            trips.current += per_thread
+            trips.extrapolated = True
+        self.machine.complain(
+            "loop_extrapolated",
+            "a loop repeats itself: after some iterations only what steers it was run on; "
+            "what it computes keeps its last values",
+            self.machine.program.loop_line(self.edge.loop),
+        )
+
+    def _footprint(self, number: int, iterations: int) -> None:
+        """Sectors of the skipped iterations of an access that moves by one constant stride."""
+        tally, stride = self.machine.tallies[number], self._stride(number)
+        (before, _), (mark, extra) = (seen[number] for seen in self.watch.seen[-3:-1])
+        keys, both = tally.log.since(mark), tally.log.since(before)
+        if keys is None or both is None:  # a round of hundreds of thousands of sectors
+            keys = both = tally.last_keys()
+        if stride == 0 or keys is None or both is None or not keys.size:
+            return
+        tally.extra += iterations * (tally.extra - extra)
+        held = self.machine.trips.counts[self.edge.loop]
+        far = stride is not None and abs(stride) > SECTOR_BYTES and stride % SECTOR_BYTES != 0
+        if held is not None and (stride is None or far or stride != self._stride(number, 1)):
+            held.rough = True
+        if stride is None:  # lanes go different ways: as many new sectors as in the last round
+            if self.watch.addresses[-1][number] is not None:
+                tally.extra += iterations * per_slot(
+                    np.setdiff1d(both, keys, assume_unique=True), tally.extra.size
+                )
+            return
+        every = max(1, 32 // abs(stride))
+        moves = iterations // every
+        base = keys & ((1 << KEY_BITS) - 1)
+        slots = keys - base
+
+        def after(times: Offsets) -> Offsets:
+            moved = ((base << SECTOR_SHIFT) + (times * stride * every)[:, None]) >> SECTOR_SHIFT
+            shifted: Offsets = slots + moved
+            return shifted
+
+        listed = min(moves, max(1, MOST_KEYS // keys.size))
+        tally.log.add(after(np.arange(1, listed + 1, dtype=np.int64)).reshape(-1))
+        # One by one up to here; from here on every move adds what one move adds, unless an earlier
+        # pass over the same went as far.
+        reached = tally.passes.get((hash(keys.tobytes()), stride), listed)
+        if moves > reached:
+            tally.passes[hash(keys.tobytes()), stride] = moves
+            two = after(np.array([moves - 1, moves], dtype=np.int64))
+            tally.log.add(two[1])
+            fresh = per_slot(two[1][~np.isin(two[1], two[0])], tally.extra.size)
+            last = per_slot(slots, tally.extra.size) if reached == listed else 0
+            tally.extra += np.maximum(0, fresh * (moves - reached) - last)
+
+    def _stride(self, number: int, at: int = 2) -> int | None:
+        """By how many bytes all lanes' addresses moved in the last (2) or an earlier iteration."""
+        earlier, later = (a[number] for a in self.watch.addresses[at - 1 : at + 1])
+        if earlier is None or later is None or earlier.shape != later.shape:
+            return None
+        moved = later - earlier
+        if moved.ndim == 1 and moved.size == self.machine.count:
+            last = self.machine.tallies[number].last_group
+            moved = moved[last.index] if last is not None else moved
+        step = int(moved.reshape(-1)[0])
+        return step if (moved == step).all() else None
+
+    # --- going on ---
+
+    def _resume(self, deltas: dict[int, Array], state: list[Array]) -> None:
+        """All threads go on together at the header, ``skipped`` iterations later."""
+        for slot, value in zip(self.path.carried, state, strict=True):
+            self.frame[slot] = value
+        for slot, step in deltas.items():
+            self.frame[slot] = _advanced(self.frame[slot], step, self.skipped)
+        self._count(self.skipped)
+
+
+def _advanced(value: Array, step: Array, times: int) -> Array:
+    raw = UNSIGNED[value.dtype.itemsize]
+    count = np.array([times], dtype=np.int64).astype(raw)
+    advanced: Array = (value.view(raw) + step * count).view(value.dtype)
+    return advanced
+
 
 WINDOW = 8
 """Iterations observed: sectors of unit-stride walks repeat after 32 / 4 of them."""

@@ -21,19 +21,23 @@ from wattcast.features.memory import (
     sectors,
     shared_transactions,
 )
-from wattcast.features.symbolic.arith import Array, Missing, Val, Value, as_val
-from wattcast.features.symbolic.counting import Counting, Floats, Touched, packed
-from wattcast.features.symbolic.each import (
+from wattcast.features.symbolic.arith import (
     Amount,
     ApartError,
+    Array,
     Each,
     Layout,
+    Missing,
     Number,
+    Val,
+    Value,
     agreed,
+    as_val,
     each,
     listed,
     spread,
 )
+from wattcast.features.symbolic.counting import Counting, Floats, Touched, packed
 from wattcast.features.symbolic.evaluate import Context, Mask, State
 from wattcast.features.symbolic.scheme import Access
 

@@ -22,9 +22,8 @@ from wattcast.features.ptx.ir import (
     Module,
     filled_by_host,
 )
-from wattcast.features.symbolic.arith import Missing, Val, Value
+from wattcast.features.symbolic.arith import ApartError, Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
-from wattcast.features.symbolic.each import ApartError
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State, joined
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.report import summarise

@@ -21,8 +21,8 @@ from wattcast.features.symbolic.scheme import (
     Scheme,
     reason_of,
     spread_loops,
+    translator,
 )
-from wattcast.features.symbolic.translate import translator
 from wattcast.features.values import MOST_NODES_PER_INSTRUCTION, Graph, Node
 from wattcast.features.wide_loads import joined_loads
 

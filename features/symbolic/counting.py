@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.symbolic.arith import Missing, Test, Val
-from wattcast.features.symbolic.each import Amount, Layout, Number, each, mapped, spread
+from wattcast.features.symbolic.arith import (
+    Amount,
+    Layout,
+    Missing,
+    Number,
+    Test,
+    Val,
+    each,
+    mapped,
+    spread,
+)
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask
 
 if TYPE_CHECKING:

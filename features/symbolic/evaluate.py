@@ -17,24 +17,22 @@ import numpy.typing as npt
 from wattcast.features.attached import attached
 from wattcast.features.launch import WARP_SIZE, Launch, lane_values
 from wattcast.features.symbolic.arith import (
+    NUMBER,
+    Amount,
+    ApartError,
     Arithmetic,
     Array,
+    Layout,
     Missing,
+    Number,
     Test,
     Val,
     Value,
     as_val,
-    inverted,
-    limits,
-)
-from wattcast.features.symbolic.each import (
-    NUMBER,
-    Amount,
-    ApartError,
-    Layout,
-    Number,
     each,
+    inverted,
     least,
+    limits,
     most,
 )
 from wattcast.features.symbolic.scheme import Scheme

@@ -13,7 +13,7 @@ from wattcast.features.cfg import dominators, post_dominators
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import calls_in
 from wattcast.features.ptx.ir import Immediate, Instruction
-from wattcast.features.symbolic.each import Layout
+from wattcast.features.symbolic.arith import Layout
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Node
 

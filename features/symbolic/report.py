@@ -11,18 +11,18 @@ import numpy as np
 from wattcast.features.counts import Counts
 from wattcast.features.loops import calls_in, tested_first
 from wattcast.features.symbolic import results
-from wattcast.features.symbolic.arith import Missing
-from wattcast.features.symbolic.counting import Guarded, Rounds, Split, Touched, Visit
-from wattcast.features.symbolic.each import (
+from wattcast.features.symbolic.arith import (
     Amount,
     Each,
     Layout,
+    Missing,
     Number,
     by_launch,
     listed,
     most,
     ratio,
 )
+from wattcast.features.symbolic.counting import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.plan import Shape
 from wattcast.features.symbolic.scheme import UNADDRESSED, Scheme
 from wattcast.features.symbolic.walk import Walker

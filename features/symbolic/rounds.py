@@ -14,11 +14,17 @@ import numpy.typing as npt
 
 from wattcast.features.symbolic.arith import (
     INFINITE,
+    NUMBER,
+    ApartError,
     Missing,
+    Number,
     Test,
     Val,
     Value,
+    agreed,
+    each,
     inverted,
+    least,
 )
 from wattcast.features.symbolic.counting import (
     NEVER,
@@ -28,14 +34,6 @@ from wattcast.features.symbolic.counting import (
     picked_rows,
     solve_test,
     weights_of,
-)
-from wattcast.features.symbolic.each import (
-    NUMBER,
-    ApartError,
-    Number,
-    agreed,
-    each,
-    least,
 )
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State, choose
 from wattcast.features.symbolic.plan import DEEPEST, Shape

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from wattcast.features.errors import checkpoint
 from wattcast.features.symbolic.accesses import measure
-from wattcast.features.symbolic.arith import Missing, Val, Value, inverted
+from wattcast.features.symbolic.arith import NUMBER, Amount, Missing, Val, Value, inverted, most
 from wattcast.features.symbolic.counting import Counting, Entry, Guarded, Split, Visit
-from wattcast.features.symbolic.each import NUMBER, Amount, most
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
 from wattcast.features.symbolic.plan import Shape, Watch
 

@@ -12,7 +12,7 @@ from tests.features.test_execution_steady import UNIFORM, both
 from tests.fixtures.kernels.data import ptx_path
 from wattcast.features.analysis import analyse
 from wattcast.features.counts import ReuseCurve, Stream, Traffic
-from wattcast.features.execution import trace
+from wattcast.features.execution import tally
 from wattcast.features.execution.sharing import _stretch
 from wattcast.features.execution.spaces import shuffled
 from wattcast.features.gpus import load_gpu
@@ -85,7 +85,7 @@ def test_a_sector_is_gone_with_its_line_however_soon_a_neighbour_comes() -> None
 
 def test_longer_traces_are_thinned_by_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = stream_of(WALK, n=60, extrapolate=False).kept
-    monkeypatch.setattr(trace, "MOST_TOUCHES", 500)  # of 4 blocks with 480 each
+    monkeypatch.setattr(tally, "MOST_TOUCHES", 500)  # of 4 blocks with 480 each
     thinned = stream_of(WALK, n=60, extrapolate=False).kept
     assert thinned != whole
     for window in (20, 100):

@@ -32,7 +32,7 @@ from wattcast.features.activity.instructions import (
     measure_least,
     measure_operations,
 )
-from wattcast.features.assembled import assembled, spill_warning, spills_executed, with_spills
+from wattcast.features.assembled import assembled, ptxas_warnings, spills_executed, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, Floats, LaunchCounts, symbolic_atomics
 from wattcast.features.dataflow import BlockChain, dependent_chains
@@ -458,12 +458,11 @@ def analyse(
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
     asks = ptxas and registers_per_thread is None
     counted = assembled(module, function, gpu) if asks else None
-    spills = spill_warning(function, counted) if counted is not None else None
     if (known := counted.registers_per_thread if counted else registers_per_thread) is not None:
         registers = RegisterEstimate(known, known, known, "ptxas" if counted else "given")
     else:
         registers = _launchable(gpu, launch, static.registers(gpu))
-    warnings = [spills] if spills is not None else []
+    warnings = ptxas_warnings(module, function.line, counted) if counted is not None else []
     if registers.how not in ("given", "ptxas"):
         warnings.append(_estimated(registers, function.line))
     check_launch(gpu, launch, shared, registers.registers_per_thread)
@@ -490,7 +489,7 @@ def analyse(
         diagnostics=(*static.diagnostics, *warnings, *assumptions),
         mode=analysis,
         runs=runs,
-        spilled=counted if spills is not None else None,
+        spilled=counted if counted is not None and counted.spills else None,
     )
 
 

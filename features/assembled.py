@@ -18,7 +18,7 @@ from wattcast.features.activity.counts import WORD_BYTES
 from wattcast.features.activity.memory import local_levels
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
-from wattcast.features.cuda import PtxasReport, measure_resources
+from wattcast.features.cuda.isolation import PTXAS_READS, PtxasReport, measure_resources
 from wattcast.features.errors import Diagnostic, GivenUpError, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE, Launch
@@ -90,18 +90,27 @@ def ahead(kernels: Iterable[tuple[Module, Function, GpuProfile]]) -> Iterator[No
         pool.shutdown(cancel_futures=True)
 
 
-def spill_warning(function: Function, report: PtxasReport) -> Diagnostic | None:
-    """What to say of a kernel whose registers do not hold its values; its PTX shows none of it."""
-    if not report.spills:
-        return None
-    return Diagnostic(
-        "registers_spilled",
-        f"ptxas spills registers at {report.registers_per_thread} a thread: "
-        f"{report.spill_store_bytes} bytes stored and {report.spill_load_bytes} bytes loaded per "
-        "thread. Each is taken to be executed where values do not fit. Relax "
-        "__launch_bounds__ or -maxrregcount, or keep fewer values alive",
-        function.line,
-    )
+def ptxas_warnings(module: Module, line: int, report: PtxasReport) -> list[Diagnostic]:
+    """What to say of the kernel on ``line`` whose registers do not hold its values, which its PTX
+    does not show, and of one that was assembled as PTX of a version lower than its own."""
+    said = []
+    if report.spills:
+        detail = (
+            f"ptxas spills registers at {report.registers_per_thread} a thread: "
+            f"{report.spill_store_bytes} bytes stored and {report.spill_load_bytes} bytes loaded "
+            "per thread. Each is taken to be executed where values do not fit. Relax "
+            "__launch_bounds__ or -maxrregcount, or keep fewer values alive"
+        )
+        said.append(Diagnostic("registers_spilled", detail, line))
+    if report.lowered and module.version is not None:
+        own, read = (".".join(map(str, version)) for version in (module.version, PTXAS_READS))
+        detail = (
+            f"ptxas counted {report.registers_per_thread} registers per thread in this PTX {own} "
+            f"as PTX {read}, the newest that it reads; a newer ptxas may allocate others. If you "
+            "know them (ptxas -v, cuobjdump -res-usage), give registers_per_thread"
+        )
+        said.append(Diagnostic("ptx_version_lowered", detail, line))
+    return said
 
 
 def spills_executed(cfg: ControlFlowGraph, report: PtxasReport, entered: Floats) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 
 from wattcast.features.checked import json_value
 from wattcast.features.cuda import CompileError, find_ptxas
+from wattcast.features.cuda.isolation import PTXAS_READS
 from wattcast.features.errors import DataError, LaunchError, MissingExtraError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -23,9 +24,6 @@ from wattcast.predictor.tuning_files import Configuration
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ptx_version")
 """What Triton is told beside constants; Triton's names (``triton.Config``)."""
-
-PTXAS_READS = (8, 8)
-"""PTX version that the ptxas of the extra ``cuda`` reads (PTX ISA 8.8 came with CUDA 12.9)."""
 
 ALIGNED = 16
 """Triton compiles another kernel where addresses and numbers are multiples of this; PyTorch's

@@ -307,6 +307,9 @@ CUDA_TARGETS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101
 """Compute capabilities that NVRTC 12.9 and ptxas 12.9 know (NVRTC 12.9 user guide,
 --gpu-architecture; CUDA 12.9 binary utilities, ptxas --gpu-name)."""
 
+PTXAS_READS = (8, 8)
+"""Newest PTX version that ptxas 12.9 reads (PTX ISA, release notes: 8.8 came with CUDA 12.9)."""
+
 
 @lru_cache(maxsize=1)
 def wheel_root() -> Path | None:
@@ -426,7 +429,8 @@ class PtxasReport:
     """What ptxas says of one kernel: registers per thread, bytes per thread, bytes per block.
 
     ``target`` is the compute capability it was assembled for (``70`` is 7.0), which is a newer
-    one than asked for where ptxas no longer supports that.
+    one than asked for where ptxas no longer supports that. ``lowered``: the text says a newer
+    version than ``PTXAS_READS`` and was assembled as that.
     """
 
     registers_per_thread: int
@@ -435,6 +439,7 @@ class PtxasReport:
     spill_load_bytes: int
     static_shared_bytes: int
     target: int
+    lowered: bool = False
 
     @property
     def spills(self) -> bool:
@@ -442,6 +447,7 @@ class PtxasReport:
         return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
 
 
+_VERSION = re.compile(r"^\s*\.version\s+((\d{1,3})\.(\d{1,3}))\b", re.M)
 _FUNCTION = re.compile(r"Compiling entry function '([^']+)' for")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -459,9 +465,10 @@ def measure_resources(
 ) -> PtxasReport | None:
     """Assemble ``entry`` and read what it uses; ``None`` without ptxas or if it refuses the PTX.
 
-    ``most_registers`` per thread is the cap that ``-maxrregcount`` sets.
+    ``most_registers`` per thread is the cap that ``-maxrregcount`` sets. Where nothing but its
+    ``.version`` is newer than this ptxas, the text is assembled as the newest that it reads.
 
-    A refusal (PTX newer than this ptxas, a target it does not know) is no error of the user's:
+    A refusal (instructions or a target that ptxas does not know) is no error of the user's:
     the caller falls back to the liveness estimate and says so. What another run might assemble is
     given up instead (GivenUpError), so that the same kernel always has the same registers.
     """
@@ -474,6 +481,10 @@ def measure_resources(
     target = next((known for known in CUDA_TARGETS if known >= least), None)
     if target is None:
         return None
+    version = _VERSION.search(ptx)
+    lowered = version is not None and (int(version[2]), int(version[3])) > PTXAS_READS
+    if version is not None and lowered:
+        ptx = f"{ptx[: version.start(1)]}{PTXAS_READS[0]}.{PTXAS_READS[1]}{ptx[version.end() :]}"
     # PTX of one architecture alone (sm_90a) is assembled for that and nothing else.
     alone = asked[2] if asked and int(asked[1]) == target else ""
     with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
@@ -491,10 +502,10 @@ def measure_resources(
         )
     if done.code != 0:
         return None
-    return _read(done.stdout + done.stderr, entry, target)
+    return _read(done.stdout + done.stderr, entry, target, lowered)
 
 
-def _read(log: str, entry: str, target: int) -> PtxasReport | None:
+def _read(log: str, entry: str, target: int, lowered: bool) -> PtxasReport | None:
     parts = _FUNCTION.split(log)
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
         registers = _REGISTERS.search(text)
@@ -503,5 +514,5 @@ def _read(log: str, entry: str, target: int) -> PtxasReport | None:
         stack, shared = _STACK.search(text), _SHARED.search(text)
         frame, stores, loads = map(int, stack.groups()) if stack else (0, 0, 0)
         static = int(shared[1]) if shared else 0
-        return PtxasReport(int(registers[1]), frame, stores, loads, static, target)
+        return PtxasReport(int(registers[1]), frame, stores, loads, static, target, lowered)
     return None

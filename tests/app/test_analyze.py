@@ -306,11 +306,20 @@ def test_seconds_give_a_request_up_and_change_no_answer(client: httpx.Client) ->
 
 @pytest.mark.skipif(find_ptxas() is None, reason="the extra cuda (ptxas) is not installed")
 def test_ptxas_counts_registers_unless_they_are_given(tmp_path: Path, vector_add: str) -> None:
-    # ptxas 12.9 refuses PTX newer than itself, as the demonstration's is: then it is estimated.
+    # The demonstration's PTX is newer than ptxas 12.9, which is told by its version alone. What it
+    # does not know is estimated.
     older = vector_add.replace(".version 9.0", ".version 8.0")
-    newer = vector_add.replace(".version 9.0", ".version 99.0")
+    newer = vector_add.replace("ret;", "newer.instruction; ret;")
     with running(settings_at(tmp_path, ptxas="auto")) as client:
-        assert ask(client, newer)["registers"]["how"] == "liveness"
+        codes = {}
+        for name, ptx in {"older": older, "newer": newer, "own": vector_add}.items():
+            answer = ask(client, ptx)
+            assert answer["registers"]["how"] == ("liveness" if name == "newer" else "ptxas")
+            codes[name] = {warning["code"] for warning in answer["warnings"]}
+        assert "ptx_version_lowered" in codes["own"]
+        assert "registers_estimated" in codes["newer"]
+        assert not codes["older"] & {"ptx_version_lowered", "registers_estimated"}
+        assert ask(client, vector_add)["registers"] == ask(client, older)["registers"]
         for path in ("/analyze", "/predict"):
             registers = ask(client, older, path)["registers"]
             assert registers["how"] == "ptxas"

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from wattcast.features.cuda import (
 from wattcast.features.cuda import isolation as ptxas
 from wattcast.features.cuda import isolation as toolchain
 from wattcast.features.cuda.isolation import (
+    PTXAS_READS,
     Finished,
     Limits,
     find_nvcc,
@@ -558,8 +560,43 @@ def test_ptxas_tells_what_a_cap_of_registers_spills():
 
 
 @needs_ptxas
-def test_ptx_that_ptxas_refuses_gives_no_report():
-    assert measure_resources(".version 99.0\n.target sm_70\n", "f", (7, 0)) is None
+def test_ptx_of_which_only_the_version_is_newer_is_assembled_as_the_newest_that_is_read():
+    ptx = wide(40)
+    known = measure_resources(ptx, "wide", (7, 0))
+    assert known is not None
+    assert not known.lowered
+    (version,) = re.findall(r"^\.version .*$", ptx, re.M)
+    reads = ".".join(map(str, PTXAS_READS))
+    assert measure_resources(ptx.replace(version, f".version {reads}"), "wide", (7, 0)) == known
+    for newer in ("8.9", "9.0", "9.1", "10.0"):
+        report = measure_resources(ptx.replace(version, f".version {newer}"), "wide", (7, 0))
+        assert report == replace(known, lowered=True)
+    analysis = analyse(
+        read_module(ptx.replace(version, ".version 9.0")), "wide", Launch.of((8,), (32,)),
+        load_gpu("tesla-v100"), ptxas=True,
+    )  # fmt: skip
+    assert analysis.registers.how == "ptxas"
+    (told,) = [each for each in analysis.diagnostics if each.code == "ptx_version_lowered"]
+    for said in (f"{known.registers_per_thread} registers", "PTX 9.0", f"PTX {reads}"):
+        assert said in told.detail
+
+
+@needs_ptxas
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        (".target sm_70", ".target sm_88"),  # came with PTX 9.0
+        (".target sm_70", ".target sm_999"),
+        ("ret;", "newer.instruction; ret;"),
+        (".version 9.0", f".version {'9' * 5000}.0"),
+        (".version 9.0", ".version"),
+    ],
+)
+def test_ptx_that_ptxas_refuses_gives_no_report(written: str, instead: str):
+    ptx = re.sub(r"(?m)^\.version .*$", ".version 9.0", wide(40))
+    assert written in ptx
+    assert measure_resources(ptx, "wide", (7, 0)) is not None
+    assert measure_resources(ptx.replace(written, instead), "wide", (7, 0)) is None
 
 
 def slow(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> Path:

@@ -2,6 +2,8 @@
 
     python -m studies code-alone --sources FOLDER    FOLDER/PROGRAM-cuda/*.cu, as HeCBench lies
     python -m studies code-alone --sources FOLDER --part 0/2    every second program, for two cores
+    python -m studies code-alone --sources FOLDER --write       also the errors, for intervals
+    python -m studies code-alone                                tables of the errors kept
 
 Launches and times are those of ``time/rtx_3080_launches.csv`` of the data folder (an RTX 3080 at
 1440 MHz, its caches flushed before every launch). The sources are not part of this repository. Each
@@ -14,10 +16,11 @@ rows (``features/trips.py``), so figures of trips are not those of rows held out
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +33,7 @@ from studies.card_tables import table
 from studies.data.launches import CLOCKS, GPU, MeasuredLaunch, read_launches
 from wattcast.features.errors import WattcastError
 
+RESULTS = Path(__file__).with_suffix(".csv")
 FILES = 3
 """Sources of a program that are tried: those that launch the kernel come first."""
 LONGEST_SECONDS = 30.0
@@ -38,11 +42,13 @@ BY_THREADS = ((0, 4), (4, 5), (5, 6), (6, 7), (7, 10))
 
 
 class Asked(NamedTuple):
-    """One launch: what decides its time and was not given, ln(measured / predicted) seconds, the
-    same of both ends of the interval, and decades of threads."""
+    """One launch: what decides its time and was not given, what bounds it, ln(measured / predicted)
+    seconds, the same of both ends of the interval, and decades of threads."""
 
     program: str
+    kernel: str
     doubt: str
+    regime: str
     off: float
     low: float
     high: float
@@ -62,10 +68,12 @@ def sources(folder: Path, kernel: str) -> list[Path]:
 
 def doubt_of(answer: wattcast.Prediction) -> str:
     """What the time rests on that nobody gave."""
-    assumed = {need.assumes for need in answer.needs}
-    if "trips" not in assumed:
-        return "arguments" if assumed else "nothing"
-    return "trips"
+    assumed, told = {need.assumes for need in answer.needs}, {one.code for one in answer.warnings}
+    if "external_call" in told:
+        return "calls"  # of a function that another file holds
+    if "trips" in assumed or "trip_count_assumed" in told:
+        return "trips"
+    return "arguments" if assumed else "nothing"
 
 
 def ask(row: MeasuredLaunch, folder: Path) -> Asked | str:
@@ -84,12 +92,15 @@ def ask(row: MeasuredLaunch, folder: Path) -> Asked | str:
             except WattcastError as error:
                 why = type(error).__name__
                 continue
-            if (time := answer.time) is None:
+            if (time := answer.time) is None or answer.time_model is None:
                 return "no time"
             low, high = (math.log(end / time.seconds) for end in (time.low, time.high))
             off = math.log(row.seconds / time.seconds)
             threads = math.prod(grid) * math.prod(block)
-            return Asked(row.program, doubt_of(answer), off, low, high, math.log10(threads))
+            return Asked(
+                row.program, row.kernel, doubt_of(answer), str(answer.time_model.regime),
+                *(round(each, 3) for each in (off, low, high, math.log10(threads))),
+            )  # fmt: skip
     return why
 
 
@@ -129,21 +140,36 @@ def described(title: str, rows: Sequence[Asked]) -> list[str]:
 
 
 def tables(asked: Sequence[Asked], failed: Counter[str]) -> str:
-    """Errors and intervals by what is in doubt, and where trips are by threads of the launch."""
+    """Errors and intervals by what is in doubt, by what bounds a launch without assumed trips, and
+    where trips are assumed by threads of the launch."""
     titles = (
         "in doubt", "launches", "programs", "median factor", "within 1.25", "within 2", "inside",
         "above", "below", "high/low", "measured/told .05", ".5", ".95",
     )  # fmt: skip
-    by_doubt = [
-        described(doubt, list(rows))
-        for doubt, rows in groupby(sorted(asked, key=lambda row: row.doubt), lambda row: row.doubt)
-    ]
+
+    def grouped(rows: Iterable[Asked], of: Callable[[Asked], str]) -> Iterator[list[str]]:
+        for name, each in groupby(sorted(rows, key=of), of):
+            yield described(name, list(each))
+
+    lines = list(grouped(asked, lambda row: row.doubt))
+    known = [row for row in asked if row.doubt in ("nothing", "arguments")]
+    lines += grouped(known, lambda row: f"no trips, {row.regime}")
+    lines += grouped(known, lambda row: f"{row.doubt}, {row.regime}")
     trips = [row for row in asked if row.doubt == "trips"]
     for low, high in BY_THREADS:
         if rows := [row for row in trips if low <= row.decades < high]:
-            by_doubt.append(described(f"trips, 1e{low} to 1e{high} threads", rows))
+            lines.append(described(f"trips, 1e{low} to 1e{high} threads", rows))
     why = ", ".join(f"{name} {count}" for name, count in failed.most_common())
-    return f"{table(titles, by_doubt)}\nWithout an answer: {why or 'none'}.\n"
+    return f"{table(titles, lines)}\nWithout an answer: {why or 'none'}.\n"
+
+
+def kept() -> list[Asked]:
+    """The errors of the last run."""
+    with RESULTS.open(encoding="utf-8", newline="") as file:
+        return [
+            Asked(*list(row.values())[:4], *(float(each) for each in list(row.values())[4:]))
+            for row in csv.DictReader(file)
+        ]
 
 
 def rows_of(launches: Sequence[MeasuredLaunch], part: str) -> Iterator[MeasuredLaunch]:
@@ -158,15 +184,25 @@ def rows_of(launches: Sequence[MeasuredLaunch], part: str) -> Iterator[MeasuredL
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m studies code-alone``."""
     parser: argparse.ArgumentParser = parser_of("code-alone", __doc__)
-    parser.add_argument("--sources", type=Path, required=True, help="folder of PROGRAM-cuda")
+    parser.add_argument("--sources", type=Path, help="folder of PROGRAM-cuda")
     parser.add_argument("--part", default="0/1", help="N/M: every Mth program from the Nth on")
+    parser.add_argument("--write", action="store_true", help=f"errors into {RESULTS.name}")
     given = parser.parse_args(arguments)
     asked, failed = list[Asked](), Counter[str]()
-    for row in rows_of(read_launches(), given.part):
+    if given.sources is None:
+        asked = kept()
+    for row in rows_of(read_launches(), given.part) if given.sources else ():
         found = ask(row, given.sources / row.program)
         if isinstance(found, str):
             failed[found] += 1
         else:
             asked.append(found)
     print(tables(asked, failed))
+    if given.write:
+        programs = {row.program for row in rows_of(read_launches(), given.part)}
+        before = kept() if RESULTS.is_file() else []
+        rows = sorted([row for row in before if row.program not in programs] + asked)
+        with RESULTS.open("w", encoding="utf-8", newline="") as file:
+            out = csv.writer(file, lineterminator="\n")
+            out.writerows([Asked._fields, *rows])
     return 0

@@ -191,7 +191,11 @@ _KEPT = re.compile(
     r"\s*(?:template\s*<|struct\b|class\b|union\b|enum\b|typedef\b|using\b|constexpr\b|concept\b|"
     r"static_assert\b|(?:static\s+|inline\s+)*(?:const|constexpr|consteval)\b)"
 )
-_TYPE = re.compile(r"\s*(?:template\s*<.*>\s*)?(?:struct|class|union|enum)\b", re.DOTALL)
+_TYPE = re.compile(
+    r"\s*(?:template\s*<.*>\s*)?(?:typedef\s+)?(?:struct|class|union|enum)\b", re.DOTALL
+)
+_IN_PARENTHESES = r"\((?:[^()]|\((?:[^()]|\([^()]{0,99}\)){0,99}\)){0,99}\)"
+_ALIGNED = re.compile(rf"\b(?:__align__|alignas|__attribute__)\s*{_IN_PARENTHESES}")
 _CONSTEXPR = re.compile(r"\bconst(?:expr|eval)\b")
 _SCOPE = re.compile(r"\s*(?:inline\s+)?(?:namespace(?:\s+[\w:]+)?|extern\s*\"\s*\")\s*\Z")
 _DEFINE = re.compile(r"^[^\S\n]*#[^\S\n]*define[^\S\n]+(\w+)((?:\\\n|[^\n])*)", re.M)
@@ -276,10 +280,10 @@ def _blanked(text: str) -> str:
 
 def _device_macros(clean: str) -> re.Pattern[str]:
     """A pattern of ``__global__`` and its like, and of macros that stand for one."""
-    names, bodies = set[str](), dict(_DEFINE.findall(clean))
+    names, bodies = set[str](), _DEFINE.findall(clean)
     for _ in range(4):  # macros of macros
         known = re.compile(rf"{_DEVICE.pattern}|\b(?:{'|'.join(sorted(names)) or '(?!)'})\b")
-        names |= {name for name, body in bodies.items() if known.search(body)}
+        names |= {name for name, body in bodies if known.search(body)}
     return re.compile(rf"{_DEVICE.pattern}|\b(?:{'|'.join(sorted(names)) or '(?!)'})\b")
 
 
@@ -317,7 +321,7 @@ def _pieces(clean: str, device: re.Pattern[str]) -> list[Piece]:
 
 
 def _is_function(clean: str, start: int, body: int) -> bool:
-    head = clean[start:body].rstrip()
+    head = _ALIGNED.sub("", clean[start:body]).rstrip()
     if _TYPE.match(head) and not head.endswith(")"):
         return False
     return ")" in head and not head.endswith(("=", ","))

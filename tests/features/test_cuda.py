@@ -210,6 +210,26 @@ def test_texture_references_of_older_sources_are_read_as_texture_objects():
 
 @needs_nvrtc
 @pytest.mark.usefixtures("wheels_only")
+def test_macros_defined_twice_and_aligned_types_are_kept_beside_host_code():
+    text = """#include <cstdio>
+#ifdef INLINED
+#define FUNCTION __device__ inline
+#else
+#define FUNCTION
+#endif
+#define FUNCTION_OR_NOT FUNCTION
+typedef struct __align__(16) { float s[8]; } float8;
+struct __attribute__((aligned(16))) Pair { float x, y; };
+typedef union alignas(8) { float f; int i; } word;
+FUNCTION_OR_NOT float8 first(const float8 *p, Pair q, word w) { return p[int(q.x) + w.i]; }
+__global__ void f(float8 *p, Pair q, word w) { p[threadIdx.x] = first(p, q, w); }
+int main() { f<<<1, 32>>>(nullptr, {}, {}); }
+"""
+    assert "ld.global.v4.f32" in compile_cuda(text, (8, 0), options=["-DINLINED"]).ptx
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
 def test_an_error_in_device_code_names_its_line_beside_host_code():
     text = WHOLE.read_text().replace("tools::half_of(p[i]);", "tools::half_of(q[i]);")
     with pytest.raises(CompileError) as caught:

@@ -5,8 +5,9 @@ Documented defaults for what the user does not give:
 * a pointer (a 64-bit parameter an address is computed from) gets a synthetic buffer, also where
   the address of one is given, which means nothing here;
 * an integer compared with an index built from ``tid``/``ctaid`` is the number of threads
-  launched along the axes of that index (the most, where several are compared); where a product of
-  integers is, those not given are that number's root, so that their product is no more than it;
+  launched along the axes of that index, times the elements that a thread has where the index tells
+  them (the most, where several are compared); where a product of integers is, those not given are
+  that number's root, so that their product is no more than it;
 * any other integer is the number of threads launched along x, at most 1024;
 * a floating-point number is 1.0.
 """
@@ -79,26 +80,36 @@ def given(kernel: ir.Function, described: Collection[str], launch: Launch) -> di
 _AXES = {f"%{head}.{axis}": axis for head in ("tid", "ctaid") for axis in "xyz"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A comparison of a parameter with a thread index: the axes of the index, the factors of the
+    product that the parameter is one of, and the register of the index."""
+
+    axes: frozenset[str]
+    product: tuple[str, ...]
+    index: str
+
+
 @attached
-def _compared_axes(
-    kernel: ir.Function,
-) -> dict[str, list[tuple[frozenset[str], tuple[str, ...]]]]:
-    """By parameter, for every comparison: axes of the thread index that it is compared with, and
-    the factors of the product that is, itself among them."""
-    found: dict[str, list[tuple[frozenset[str], tuple[str, ...]]]] = {}
+def _comparisons(kernel: ir.Function) -> dict[str, list[_Compared]]:
+    """All, by parameter."""
+    found: dict[str, list[_Compared]] = {}
     product_of = _factors(kernel)
     for one in kernel.body.instructions:
         if one.base != "setp" or len(one.operands) < 3:
             continue
         sides = [registers((each,)) for each in one.operands[1:3]]
         left, right = (deciding(kernel).of(*side) for side in sides)
-        for mine, side, other in ((left, sides[0], right), (right, sides[1], left)):
+        for mine, side, other, index in (
+            (left, sides[0], right, sides[1]), (right, sides[1], left, sides[0])
+        ):  # fmt: skip
             axes = frozenset(_AXES[name] for name in other.special if name in _AXES)
             if not axes or not mine.arguments or not mine.special.isdisjoint(_AXES):
                 continue
             product = product_of(side[0], MOST_STEPS)
             for name in mine.arguments:
-                found.setdefault(name, []).append((axes, product if name in product else (name,)))
+                factors = product if name in product else (name,)
+                found.setdefault(name, []).append(_Compared(axes, factors, index[0]))
     return found
 
 
@@ -109,7 +120,7 @@ MOST_STEPS = 9
 def _factors(kernel: ir.Function) -> Callable[[str, int], tuple[str, ...]]:
     """What tells the parameters of the longest product in the sum that a register is, one that is
     squared twice, from so many instructions before it."""
-    made = definitions(kernel.body.instructions)
+    made = _made(kernel)
 
     @cache
     def product(register: str, steps: int) -> tuple[str, ...]:
@@ -131,21 +142,73 @@ def _factors(kernel: ir.Function) -> Callable[[str, int], tuple[str, ...]]:
 _PRODUCTS = ("mul.lo", "mul.wide", "mad.lo", "mad.wide")
 
 
+@attached
+def _made(kernel: ir.Function) -> dict[str, list[ir.Instruction]]:
+    return definitions(kernel.body.instructions)
+
+
+def _largest(kernel: ir.Function, index: str, launch: Launch) -> int | None:
+    """The largest value of an index that is a sum of multiples of thread and block numbers; none of
+    one that is anything else."""
+    made = _made(kernel)
+
+    def special(name: str) -> int | None:
+        head, _, axis = name.partition(".")
+        counts = {"%tid": launch.block, "%ntid": launch.block, "%ctaid": launch.grid,
+                  "%nctaid": launch.grid}.get(head)  # fmt: skip
+        if counts is None or axis not in ("x", "y", "z"):
+            return None
+        return counts["xyz".index(axis)] - (head in ("%tid", "%ctaid"))
+
+    @cache
+    def of(operand: ir.Operand, steps: int) -> int | None:
+        if isinstance(operand, ir.Immediate):
+            return operand.value if isinstance(operand.value, int) else None
+        if isinstance(operand, ir.Special):
+            return special(operand.name)
+        written = made.get(operand.name, []) if isinstance(operand, ir.Register) else []
+        if len(written) != 1 or not steps or written[0].base not in _SUMS:
+            return None
+        found = [of(each, steps - 1) for each in written[0].operands[1:]]
+        values = [each for each in found if each is not None]
+        falls = written[0].base != "add" and min(values, default=0) < 0
+        high = written[0].base in ("mul", "mad") and not written[0].opcode.startswith(_PRODUCTS)
+        if falls or high or len(values) < len(found):
+            return None
+        return _SUMS[written[0].base](*values)
+
+    return of(ir.Register(index), MOST_STEPS)
+
+
+_SUMS: dict[str, Callable[..., int]] = {
+    "mov": lambda value: value,
+    "cvt": lambda value: value,
+    "add": lambda left, right: left + right,
+    "or": lambda left, right: left | right,
+    "mul": lambda left, right: left * right,
+    "mad": lambda left, right, added: left * right + added,
+    "shl": lambda value, bits: value << min(bits, 63),
+}
+"""What an index is made by, of its operands' largest values: nothing falls as they grow."""
+
+
 def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int:
     extent = {a: launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
-    compared = _compared_axes(kernel).get(parameter)
+    compared = _comparisons(kernel).get(parameter)
     if not compared:
         return min(extent["x"], MOST_ASSUMED)
-    most = max(len(product) for _, product in compared)
+    most = max(len(one.product) for one in compared)
     told = launch.by_name([each.name for each in kernel.parameters])
     found = []
-    for axes, product in compared:
-        if len(product) == most:
-            known = [told.get(name) for name in product if name != parameter]
+    for one in compared:
+        if len(one.product) == most:
+            known = [told.get(name) for name in one.product if name != parameter]
             values = [each for each in known if isinstance(each, int) and each > 0]
-            rest = math.prod(extent[axis] for axis in axes) / math.prod(values)
+            threads = math.prod(extent[axis] for axis in one.axes)
+            elements = max(1, round(((_largest(kernel, one.index, launch) or 0) + 1) / threads))
+            rest = threads * elements / math.prod(values)
             # A root that is whole is not to end below by rounding.
-            found.append(int(rest ** (1.0 / (len(product) - len(values))) + 1e-6))
+            found.append(int(rest ** (1.0 / (len(one.product) - len(values))) + 1e-6))
     return max(1, *found)
 
 

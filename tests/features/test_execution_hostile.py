@@ -73,6 +73,19 @@ def test_a_squared_integer_is_assumed_as_the_root_of_the_threads() -> None:
     assert assumed_integer(squared, "n", Launch.of(100, 100)) == 100
 
 
+def test_an_integer_is_assumed_as_all_elements_that_the_threads_have() -> None:
+    """bm3d guards tiles of 64 elements a row of 8 threads: by the number of threads seven blocks of
+    eight had no work."""
+    guard = "setp.ge.u32 %p1, %r7, %r1; @%p1 ret; st.global.u32 [%rd3], %r5; ret;"
+    for elements, index in {
+        4: "shl.b32 %r6, %r5, 2; or.b32 %r7, %r6, 3;",
+        8: "mov.u32 %r6, %ctaid.x; shl.b32 %r8, %r6, 11; add.s32 %r7, %r8, 2047;",
+        1: "add.s32 %r7, %r5, 1;",
+    }.items():
+        tiled = read_module(kernel(index + guard)).kernel("k")
+        assert assumed_integer(tiled, "n", Launch.of(4096, 256)) == elements * 4096 * 256
+
+
 def test_missing_arguments_are_assumed_and_said() -> None:
     module = read_module(kernel("setp.ge.u32 %p1, %r5, %r1; @%p1 ret; "
                                 "ld.global.f32 %f1, [%rd3]; ret;"))  # fmt: skip

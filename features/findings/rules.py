@@ -25,7 +25,7 @@ from wattcast.features.findings.finding import (  # fmt: skip
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import deciding
-from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.ptx.ir import Address, Function, Instruction, Register
 from wattcast.features.wide_loads import joined_loads
 
@@ -41,11 +41,11 @@ def divergent_branches(evidence: Evidence) -> Iterator[Finding]:
 
     What a branch guards lies between it and where its sides meet again (its immediate post
     dominator), and inside no narrower branch. Mended, the threads of a warp agree: the same lanes
-    fill fewer warps.
+    fill fewer warps. Where a branch is decided by no data, those are warps of the same block.
     """
     analysis = evidence.analysis
     function, cfg = analysis.function, analysis.cfg
-    events = evidence.events[function.name]
+    events, warps = evidence.events[function.name], analysis.launch.warps_per_block
     meets = post_dominators(cfg)
     block_of = cfg.block_of
     guarded = {
@@ -59,11 +59,15 @@ def divergent_branches(evidence: Evidence) -> Iterator[Finding]:
         before = _lane_share(events, branch)
         difference = Difference()
         lost = total = 0.0
+        guard = function.body.instructions[branch].predicate or ""
+        sorted_ = deciding(function).of(guard).loaded
         for index in sorted(own):
             for one in cfg.instructions(cfg.blocks[index]):
                 executed = float(events.warp_executions[one.position])
                 # Lanes that were missing already when the branch was reached stay missing.
                 full = float(events.active_lanes[one.position]) / (WARP_SIZE * before)
+                if executed and not sorted_:
+                    full = ceil(warps * min(1.0, full / executed) - 1e-9) / warps * executed
                 spare = executed - min(executed, full)
                 total += executed
                 lost += spare
@@ -138,6 +142,7 @@ class _Alike:
     def __init__(self) -> None:
         self.places: list[Place] = []
         self.difference = Difference()
+        self.l1_cycles = 0.0
 
 
 MOST_TOLD = 3
@@ -166,7 +171,8 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
     say which element (a gather), no layout puts neighbours side by side.
     """
     found: dict[Code | None, tuple[list[str], _Alike]] = {c: ([], _Alike()) for c in _CURES}
-    gathers = _Alike()
+    gathers, extras = _Alike(), evidence.analysis.extras
+    counted = evidence.analysis.counts.functions(evidence.analysis.counts.factors())
     for function, events in evidence.functions():
         for one in function.body.instructions:
             facts, at = classify(one.opcode), one.position
@@ -187,6 +193,9 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
             )
             alike.places.append(place(function, one))
             kind, way = ("load", "read") if facts.category == "load" else ("store", "write")
+            if kind == "load":
+                cycles = float(counted[function.name].l1_millicycles[at]) / 1000
+                alike.l1_cycles += cycles - ceil(least / executed / SECTORS_PER_LINE) * executed
             add = alike.difference.add
             add(f"global_{kind}_sectors", least - sectors)
             add("l2_sectors", min(0.0, least - float(events.l2_sectors[at])))
@@ -194,17 +203,23 @@ def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
     for code, (told, alike) in found.items():
         if told and code is not None:
             if code == "thread_per_row":  # a row may also gather from near places
+                alike.l1_cycles += gathers.l1_cycles
                 for name, amount in gathers.difference.fields.items():
                     alike.difference.add(name, amount)
             mended = alike.difference.applied(evidence.activity)
             detail = _several(list(dict.fromkeys(told)))
-            extras = replace(
-                evidence.analysis.extras,
+            each = extras.l1_cycles_per_sector
+            if each is not None:
+                taken = each * evidence.activity.global_load_sectors - alike.l1_cycles
+                each = max(0.0, taken) / max(mended.global_load_sectors, 1.0)
+            then = replace(
+                extras,
                 pieces=0.0,
                 store_headers=0.0,
+                l1_cycles_per_sector=each,
                 waiting=_loaded_at_once(evidence),
             )
-            yield Finding(code, tuple(alike.places), detail, _CURES[code], mended, extras)
+            yield Finding(code, tuple(alike.places), detail, _CURES[code], mended, then)
 
 
 def _loaded_at_once(evidence: Evidence) -> Waiting | None:
@@ -242,7 +257,8 @@ def bank_conflicts(evidence: Evidence) -> Iterator[Finding]:
     """Shared accesses that take more passes than their width needs: that of the wide load where
     ptxas joins several of one thread. Lanes that read the same word are served at once."""
     counted = evidence.analysis.counts.functions(evidence.analysis.counts.factors())
-    groups: dict[str, _Alike] = {}
+    groups: dict[bool, tuple[list[str], _Alike]] = {}
+    extras, activity = evidence.analysis.extras, evidence.activity
     for function, _ in evidence.functions():
         joined = joined_loads(function.body).loads
         each, taken = shared_use(function.body, counted[function.name])
@@ -258,18 +274,27 @@ def bank_conflicts(evidence: Evidence) -> Iterator[Finding]:
                 f"{one.opcode} takes {passes / requests:.1f} passes of shared memory a warp; "
                 f"without conflicts {least / requests:.0f}"
             )
-            alike = groups.setdefault(told, _Alike())
+            pieces = one.base in ("ldmatrix", "stmatrix")
+            details, alike = groups.setdefault(pieces, ([], _Alike()))
+            details.append(told)
             alike.places.append(place(function, one))
             alike.difference.add("shared_transactions", float((least - passes) / joined[at]))
-    for told, alike in groups.items():
-        rows = "16 bytes" if told.startswith(("ldmatrix", "stmatrix")) else "a word"
-        columns = "its columns" if rows == "a word" else "its pieces of 16 bytes: a swizzle"
+    for pieces, (details, alike) in groups.items():
+        rows = "16 bytes" if pieces else "a word"
+        columns = "its pieces of 16 bytes: a swizzle" if pieces else "its columns"
+        mended, waiting = alike.difference.applied(activity), extras.waiting
+        if waiting is not None:  # nor does a warp wait for passes that are gone
+            before, left = (each.shared_transactions - each.shared_requests
+                            for each in (activity, mended))  # fmt: skip
+            share = max(0.0, left) / max(before, 1.0)
+            waiting = waiting._replace(passes=waiting.passes * min(1.0, share))
         yield Finding(
             "bank_conflicts",
             tuple(alike.places),
-            told,
+            _several(list(dict.fromkeys(details))),
             f"pad the rows of the array by {rows}, or permute {columns} (XOR with the row)",
-            alike.difference.applied(evidence.activity),
+            mended,
+            replace(extras, waiting=waiting),
         )
 
 

@@ -48,6 +48,8 @@ def narrow_accesses(evidence: Evidence) -> Iterator[Finding]:
         return
     if launch.grid[0] != launch.blocks or not _plain(function.body):
         return
+    if launch.blocks < WORDS * analysis.gpu.sm_count:
+        return  # a quarter of the blocks would leave SMs without one
     body = function.body
     moves = _moves(body)
     known = {load.one.position: load for load in summed_accesses(analysis, None, moves)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import unified_diff
+from math import prod
 from typing import Any
 
 from wattcast.features.analysis import KernelAnalysis
@@ -101,6 +102,9 @@ def _shape(adviser: Adviser) -> Otherwise | None:
         for block in usual_blocks(1)
         if block[0] in _BLOCKS_TRIED and block != launch.block
     )
+    # Work is not drawn together on fewer SMs: what a board saves there was never measured.
+    least = min(launch.blocks, adviser.gpu.sm_count)
+    shapes = (each for each in shapes if prod(each["grid"]) >= least)
     best = adviser.least(shapes, strides=_strides(analysis))
     if best is None or best[1].joules > (1 - RESOLUTION) * adviser.before.joules:
         return None
@@ -162,8 +166,12 @@ def _registers(adviser: Adviser) -> Otherwise | None:
 
 
 def _clocks(adviser: Adviser) -> Otherwise | None:
-    """The clock pair that takes the least energy and hardly longer."""
+    """The clock pair that takes the least energy and hardly longer; none for a launch that is over
+    before a clock matters."""
     activity, best = adviser.analysis.activity, None
+    bound = get_time_model(DEFAULT).predict(adviser.analysis, adviser.gpu, adviser.clocks).bound
+    if bound == "launch overhead":
+        return None
     for pair in supported_pairs(adviser.gpu):
         outcome = adviser.outcome(activity, pair)
         near = outcome.seconds <= MOST_SLOWDOWN * adviser.before.seconds
@@ -173,7 +181,6 @@ def _clocks(adviser: Adviser) -> Otherwise | None:
         return None
     pair, outcome = best
     longer = 100 * (outcome.seconds / adviser.before.seconds - 1)
-    bound = get_time_model(DEFAULT).predict(adviser.analysis, adviser.gpu, adviser.clocks).bound
     return Otherwise(
         "lower_clocks",
         f"the launch is bound by {bound}: at {pair.core_mhz:g} instead of "
@@ -254,7 +261,7 @@ def _changes(adviser: Adviser, source: str) -> Iterator[_Change]:
                 end = array.end(3)
                 padded = f"{source[:end]} + 1{source[end:]}"
                 yield "bank_conflicts", f"pad the rows of {name}", padded
-    for change in (_restricted, _turned, _shuffled, _side_by_side):
+    for change in (_restricted, _turned, _shuffled, _side_by_side, _known):
         yield from change(adviser, source)
     if adviser.request.loops:
         return  # they may be named by their lines
@@ -348,6 +355,22 @@ def _side_by_side(adviser: Adviser, source: str) -> Iterator[_Change]:
     line = f"if ({place} < blockDim.x) {array}[{place}] += {array}[{place} + {step}];"
     remedy = "let the first threads of the block add, side by side"
     yield "divergent_branch", remedy, source[: found.start()] + line + source[found.end() :]
+
+
+def _known(adviser: Adviser, source: str) -> Iterator[_Change]:
+    """Integers that others are divided by, known to the compiler as what the launch gives."""
+    signature, (at, end) = _signature(adviser, source), _body(adviser, source)
+    given = adviser.analysis.launch.arguments
+    parameters = adviser.analysis.function.parameters
+    for place, told in enumerate(signature[1].split(",") if signature else ()):
+        name = told.split()[-1] if told.strip() else ""
+        value = given.get(str(place), given.get(parameters[place].name))
+        if not isinstance(value, int) or not re.search(rf"[/%]=?\s*{name}\b", source[at:end]):
+            continue
+        start = source.index("{", at) + 1
+        line = f"\n    __builtin_assume({name} == {value});"
+        remedy = f"tell the compiler that {name} is {value}, if it always is"
+        yield "constant_division", remedy, source[:start] + line + source[start:]
 
 
 def _restricted(adviser: Adviser, source: str) -> Iterator[_Change]:

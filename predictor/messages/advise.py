@@ -125,7 +125,7 @@ class Patch(Answer):
 
     code: Literal[
         "bank_conflicts", "restrict", "unroll", "uncoalesced_access", "shared_reduction",
-        "divergent_branch",
+        "divergent_branch", "constant_division",
     ]  # fmt: skip
     remedy: str
     diff: str

@@ -123,6 +123,71 @@ def test_a_broadcast_is_no_bank_conflict(
     assert "bank_conflicts" not in {each.code for each in (*found.advice, *found.unpriced)}
 
 
+HALF = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry half(.param .u64 p0)
+{
+ .reg .pred %p<3>;
+ .reg .b32 %r<4>;
+ .reg .f32 %f<3>;
+ .reg .b64 %rd<4>;
+ ld.param.u64 %rd1, [p0];
+ mov.u32 %r1, %tid.x;
+ mov.u32 %r2, 0;
+ cvt.rn.f32.u32 %f1, %r1;
+ setp.gt.u32 %p1, %r1, 15;
+ @%p1 bra $OUT;
+$LOOP:
+ fma.rn.f32 %f1, %f1, %f1, %f1;
+ add.u32 %r2, %r2, 1;
+ setp.lt.u32 %p2, %r2, 9000;
+ @%p2 bra $LOOP;
+$OUT:
+ mul.wide.u32 %rd2, %r1, 4;
+ add.s64 %rd3, %rd1, %rd2;
+ st.global.f32 [%rd3], %f1;
+ ret;
+}
+"""
+EVENS = HALF.replace("setp.gt.u32 %p1, %r1, 15", "and.b32 %r3, %r1, 1;\n setp.ne.u32 %p1, %r3, 0")
+
+
+@pytest.mark.parametrize(
+    ("ptx", "threads", "split"), [(HALF, 32, False), (EVENS, 32, False), (EVENS, 256, True)]
+)
+def test_lanes_fill_fewer_warps_only_where_their_block_has_more_than_one(
+    services: Services, ptx: str, threads: int, split: bool
+) -> None:
+    found = told(services, asked("half", ptx=ptx, grid=[4096], block=[threads]))
+    assert ("divergent_branch" in {each.code for each in found.advice}) is split
+
+
+def test_a_launch_that_is_over_at_once_is_not_drawn_together_on_fewer_sms(
+    services: Services,
+) -> None:
+    few = told(services, asked("axpy_words", "h100-sxm5", grid=[64], block=[256],
+                               arguments={"2": 64 * 256}))  # fmt: skip
+    assert not few.advice
+    many = told(services, asked("axpy_words", "h100-sxm5", grid=[16384], block=[256],
+                                arguments={"2": 16384 * 256}))  # fmt: skip
+    assert {"narrow_accesses", "lower_clocks"} <= {each.code for each in many.advice}
+
+
+def test_an_array_with_conflicts_where_it_is_stored_and_loaded_is_padded_once(
+    services: Services,
+) -> None:
+    kept = "mad.lo.u32 %r3, %r1, 128, %r3;\n st.shared.f32 [%r3], %f1;\n ld.shared.f32 %f2, [%r3];"
+    ptx = HALF.replace(".reg .pred", ".shared .b8 tile[4096];\n .reg .pred")
+    ptx = ptx.replace("fma.rn.f32 %f1, %f1, %f1, %f1;", f"mov.u32 %r3, tile;\n {kept}").replace(
+        "%r1, 15", "%r1, 99"
+    )
+    found = told(services, asked("half", ptx=ptx, grid=[4096], block=[32]))
+    (conflicts,) = [each for each in found.advice if each.code == "bank_conflicts"]
+    assert {place.opcode for place in conflicts.places} == {"st.shared.f32", "ld.shared.f32"}
+
+
 def numbers(shape: Shape) -> dict[str, Any]:
     return {
         str(position): value.item()

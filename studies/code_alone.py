@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -166,10 +166,8 @@ def tables(asked: Sequence[Asked], failed: Counter[str]) -> str:
 def kept() -> list[Asked]:
     """The errors of the last run."""
     with RESULTS.open(encoding="utf-8", newline="") as file:
-        return [
-            Asked(*list(row.values())[:4], *(float(each) for each in list(row.values())[4:]))
-            for row in csv.DictReader(file)
-        ]
+        rows: list[list[Any]] = list(csv.reader(file))[1:]
+        return [Asked(*row[:4], *map(float, row[4:])) for row in rows]
 
 
 def rows_of(launches: Sequence[MeasuredLaunch], part: str) -> Iterator[MeasuredLaunch]:

@@ -14,7 +14,7 @@ from tests.features.execution_kernels import BASE, kernel, run
 from tests.features.test_execution_reference import run_exact
 from tests.features.whole_runs import run_whole
 from tests.fixtures.kernels.data import FixtureKernel, materialise, ptx_path, targets
-from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
+from tests.fixtures.kernels.manifest import TENSOR_KERNELS
 from tests.reference.fixtures import run_fixture
 from tests.reference.machine import run as interpret
 from tests.reference.memory import TensorMap

@@ -10,8 +10,7 @@ import weakref
 
 import pytest
 
-from tests.fixtures.kernels.data import path_for
-from tests.fixtures.kernels.sources import SOURCES
+from tests.fixtures.kernels.data import SOURCES, path_for
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.errors import AnalysisError
 from wattcast.features.execution import spaces
@@ -103,8 +102,8 @@ def test_only_what_was_parsed_counts() -> None:
 def test_nothing_outlives_its_module() -> None:
     """What is worked out about a function is attached to it, and freed with it."""
     left = []
-    for source in SOURCES[:20]:
-        path = path_for(source.name, "sm_90")
+    for source in list(SOURCES)[:20]:
+        path = path_for(source, "sm_90")
         for mode in MODES:
             module = read_module(path.read_text(encoding="utf-8"))
             try:

@@ -17,8 +17,7 @@ import pytest
 from benchmarks.execution import launch_of
 from tests.app.conftest import settings_at
 from tests.fixtures.kernels.data import FixtureKernel, Shape, ptx_path, targets
-from tests.fixtures.kernels.launches.table import times
-from tests.fixtures.kernels.manifest import KERNELS
+from tests.fixtures.kernels.manifest import KERNELS, times
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu

@@ -9,8 +9,7 @@ import pytest
 from benchmarks.execution import launch_of
 from tests.features.execution_kernels import kernel
 from tests.fixtures.kernels.data import FixtureKernel, ptx_path, targets
-from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
-from tests.fixtures.kernels.manifest import KERNELS
+from tests.fixtures.kernels.manifest import KERNELS, TENSOR_KERNELS
 from wattcast.features.activity.instructions import measure_instructions
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.gpus import load_gpu

@@ -10,8 +10,7 @@ import pytest
 from benchmarks.ptx_text import tensor_kernel
 from tests.features.execution_kernels import kernel
 from tests.fixtures.kernels.data import ptx_path, targets
-from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
-from tests.fixtures.kernels.manifest import KERNELS
+from tests.fixtures.kernels.manifest import KERNELS, TENSOR_KERNELS
 from wattcast.features.activity.extras import TensorKind
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.gpus import gpu_ids, load_gpu

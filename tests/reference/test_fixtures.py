@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.fixtures.kernels.data import FixtureKernel, buffer_sizes, materialise, ptx_path
-from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
-from tests.fixtures.kernels.manifest import KERNELS
-from tests.fixtures.kernels.sources import SOURCES, TENSOR_SOURCES
+from tests.fixtures.kernels.data import SOURCES, FixtureKernel, buffer_sizes, materialise, ptx_path
+from tests.fixtures.kernels.manifest import KERNELS, TENSOR_KERNELS
 from tests.reference.memory import buffer_addresses, place_buffers
 from tests.reference.parse import parse
 
@@ -24,21 +22,18 @@ def test_addresses_are_256_byte_aligned_with_a_gap_and_need_no_data() -> None:
 
 
 def test_the_committed_ptx_is_what_the_source_list_says() -> None:
-    sources = (*SOURCES, *TENSOR_SOURCES)
-    listed = {f"{s.name}.{target}.ptx" for s in sources for target in s.targets}
+    listed = {f"{name}.{target}.ptx" for name, made in SOURCES.items() for target in made}
     folder = ptx_path("copy", "sm_70").parent
     assert {path.name for path in folder.glob("*.ptx")} == listed
-    assert {path.stem for path in (folder.parent / "cuda").glob("*.cu")} == {
-        source.name for source in sources
-    }
+    assert {path.stem for path in (folder.parent / "cuda").glob("*.cu")} == set(SOURCES)
 
 
 def test_every_entry_of_the_ptx_has_launches() -> None:
     launched = {(kernel.source, kernel.entry) for kernel in (*KERNELS, *TENSOR_KERNELS)}
-    for source in (*SOURCES, *TENSOR_SOURCES):
-        for target in source.targets:
-            program = parse(ptx_path(source.name, target).read_text())
-            entries = {(source.name, f.name) for f in program.functions.values() if f.is_entry}
+    for source, made in SOURCES.items():
+        for target in made:
+            program = parse(ptx_path(source, target).read_text())
+            entries = {(source, f.name) for f in program.functions.values() if f.is_entry}
             assert entries <= launched
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Engine
 
 from tests.app.databases import KINDS, database
 from tests.app.live import running
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.app.cli import main
 from wattcast.app.services import Services
 from wattcast.app.settings import Settings
@@ -69,32 +70,7 @@ def vector_add() -> str:
 @pytest.fixture(scope="session")
 def looping() -> str:
     """PTX with one self loop ``$LOOP`` whose trip count no one knows."""
-    return """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry _Z5sum_nPfi(.param .u64 p0, .param .u32 p1)
-{
- .reg .pred %p<2>;
- .reg .b32 %r<4>;
- .reg .f32 %f<4>;
- .reg .b64 %rd<4>;
- ld.param.u64 %rd1, [p0];
- ld.param.u32 %r1, [p1];
- cvta.to.global.u64 %rd2, %rd1;
- mov.u32 %r2, 0;
- mov.f32 %f1, 0f00000000;
-$LOOP:
- ld.global.f32 %f2, [%rd2];
- add.f32 %f1, %f1, %f2;
- add.s64 %rd2, %rd2, 4;
- add.s32 %r2, %r2, 1;
- setp.lt.s32 %p1, %r2, %r1;
- @%p1 bra $LOOP;
- st.global.f32 [%rd2], %f1;
- ret;
-}
-"""
+    return stored_ptx("looping")
 
 
 @pytest.fixture(scope="session")
@@ -129,23 +105,36 @@ def service(home: dict[str, Any]) -> Iterator[httpx.Client]:
         yield opened
 
 
+Ended = Callable[..., tuple[int, str, str]]
 Run = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs ``wattcast`` as its entry point does, over an empty home."""
+def ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Ended:
+    """Runs ``wattcast`` as its entry point does, over an empty home: status, output, errors."""
     monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("WATTCAST_PORT", "9")  # discard: whatever serves on this machine, not there
 
-    def command(*words: str, status: int | None = 0, stdin: str = "") -> tuple[str, str]:
-        monkeypatch.setattr("sys.argv", ["wattcast", *words])
+    def command(*words: object, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["wattcast", *map(str, words)])
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as stopped:
             main()
-        printed = capsys.readouterr()
-        refused = status is None and ended.value.code in (1, 2, 4)  # by whichever error
-        assert refused or ended.value.code == status, printed
-        return printed.out, printed.err
+        return int(stopped.value.code or 0), *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def run(ended: Ended) -> Run:
+    """The same where it ends with the status that a test says: output and errors."""
+
+    def command(*words: object, status: int | None = 0, stdin: str = "") -> tuple[str, str]:
+        code, out, err = ended(*words, stdin=stdin)
+        refused = status is None and code in (1, 2, 4)  # by whichever error
+        assert refused or code == status, (out, err)
+        return out, err
 
     return command

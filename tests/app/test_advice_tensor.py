@@ -10,6 +10,7 @@ import pytest
 
 import wattcast
 from studies.advice.study import PTX
+from tests.fixtures.ptx_text import stored_ptx
 from tests.fixtures.triton.build import HERE
 from wattcast.app.services import Services
 from wattcast.predictor.advise import advise
@@ -100,36 +101,7 @@ def test_fp32_sums_are_told_of_where_the_board_halves_its_rate_for_them(
         assert not told(services, gemm(name, gpu, *shape), "wide_sums"), name
 
 
-ROWS = """
-.version 7.8
-.target sm_80
-.address_size 64
-.visible .entry rows(.param .u64 out) {{
-  .shared .align 128 .b8 tile[8192];
-  .reg .b32 %r<16>; .reg .b64 %rd<4>; .reg .pred %p<2>;
-  mov.u32 %r1, %tid.x;
-  and.b32 %r2, %r1, 15;
-  shr.u32 %r3, %r1, 4;
-  and.b32 %r3, %r3, 1;
-  mul.lo.u32 %r4, %r2, {pitch};
-  shl.b32 %r5, %r3, 4;
-  add.u32 %r4, %r4, %r5;
-  mov.u32 %r6, tile;
-  add.u32 %r4, %r4, %r6;
-  mov.u32 %r7, 0;
-LOOP:
-  ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r8, %r9, %r10, %r11}}, [%r4];
-  add.u32 %r7, %r7, %r8;
-  add.u32 %r7, %r7, 1;
-  setp.lt.u32 %p1, %r7, 1000;
-  @%p1 bra LOOP;
-  ld.param.u64 %rd1, [out];
-  mul.wide.u32 %rd2, %r1, 4;
-  add.s64 %rd3, %rd1, %rd2;
-  st.global.u32 [%rd3], %r7;
-  ret;
-}}
-"""
+ROWS = stored_ptx("padded_rows")
 
 
 def test_rows_that_meet_in_the_banks_of_ldmatrix_want_a_swizzle(services: Services) -> None:

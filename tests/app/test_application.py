@@ -66,11 +66,6 @@ TRAINING = SAMPLES / "training_step.pt.trace.json.gz"
 SOLVER = SAMPLES / "solver.sqlite"
 
 
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("application")))
-
-
 def asked(services: Services, path: Path, *code: Path, **options: Any) -> dict[str, Any]:
     request = ApplicationRequest.model_validate(options)
     answer = application(services, read_trace(path), request, library(code))

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from wattcast.app.cli import main
+from tests.app.conftest import Run
 from wattcast.training import few_shot
 from wattcast.training.few_shot import Calibrated, Choice
-
-Run = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def command(*words: str, status: int = 0) -> tuple[str, str]:
-        monkeypatch.setattr("sys.argv", ["wattcast", "calibrate", *words])
-        monkeypatch.setattr("sys.stdin", io.StringIO())
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert ended.value.code == status, printed
-        return printed.out, printed.err
-
-    return command
 
 
 def test_the_choice_its_errors_and_the_watts_are_told(
@@ -40,7 +22,7 @@ def test_the_choice_its_errors_and_the_watts_are_told(
         return Calibrated(Choice("rank", {"median": 12.5, "rank": 7.25}), 5, (80.0, 91.26))
 
     monkeypatch.setattr(few_shot, "calibrate", calibrated)
-    out, _ = run("known.csv", "--predict", "asked.csv")
+    out, _ = run("calibrate", "known.csv", "--predict", "asked.csv")
     assert out.splitlines() == [
         "5 measured launches; mean error, leaving out one at a time:",
         "  median            12.5 W",
@@ -48,7 +30,7 @@ def test_the_choice_its_errors_and_the_watts_are_told(
         "launch 1: 80.0 W",
         "launch 2: 91.3 W",
     ]
-    out, _ = run("known.csv", "--json")
+    out, _ = run("calibrate", "known.csv", "--json")
     assert json.loads(out) == {
         "chosen": "rank",
         "measured_launches": 5,
@@ -59,7 +41,7 @@ def test_the_choice_its_errors_and_the_watts_are_told(
 
 
 def test_a_file_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
-    out, err = run(str(tmp_path / "none.csv"), status=2)
+    out, err = run("calibrate", str(tmp_path / "none.csv"), status=2)
     assert out == ""
     assert err.startswith("wattcast: none.csv cannot be read")
     assert err.count("\n") == 1

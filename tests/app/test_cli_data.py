@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,13 +14,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from wattcast.app.cli import main
+from tests.app.conftest import Run
 from wattcast.training.data import datasets
 from wattcast.training.data.cleaning import MODEL_INPUTS, clean
 from wattcast.training.data.datasets import SourceFile, sources
 from wattcast.training.data.inventory import FetchError, fetch
-
-Run = Callable[..., tuple[str, str]]
 
 HEADER = ",".join(["Sr No.", "Benchmark", "Kernel Name", "grid_size", "Power", *MODEL_INPUTS])
 ROWS = "".join(
@@ -102,21 +99,9 @@ unused = []
     sources.cache_clear()
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATTCAST_DATA", raising=False)
-
-    def command(*words: str, status: int = 0) -> tuple[str, str]:
-        monkeypatch.setattr("sys.argv", ["wattcast", "data", *words])
-        monkeypatch.setattr("sys.stdin", io.StringIO())
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert ended.value.code == status, printed
-        return printed.out, printed.err
-
-    return command
 
 
 def names_in(folder: Path) -> set[str]:
@@ -127,12 +112,12 @@ def test_a_file_is_fetched_once_and_then_known(
     run: Run, source: SourceFile, upstream: Upstream, tmp_path: Path
 ) -> None:
     there = tmp_path / "there"
-    out, err = run("fetch", "--to", str(there), "--from", upstream.url)
+    out, err = run("data", "fetch", "--to", str(there), "--from", upstream.url)
     path = there / "power" / "raw" / NAME
     assert path.read_bytes() == CONTENT
     assert out == f"V100: fetched, {path}\ntraining looks there with WATTCAST_DATA={there}\n"
     assert f"{upstream.url}/abc/Data%20sets/Power%20Model%20Inputs%20-%20V100_data.csv" in err
-    out, _ = run("fetch", "V100", "--to", str(there), "--from", upstream.url, "--json")
+    out, _ = run("data", "fetch", "V100", "--to", str(there), "--from", upstream.url, "--json")
     (told,) = json.loads(out)
     assert told["how"] == "present"
     assert told["received_bytes"] == 0
@@ -152,12 +137,12 @@ def test_without_a_folder_it_goes_into_the_home(
 ) -> None:
     monkeypatch.setattr(datasets, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
     assert datasets.find_data() is None
-    out, _ = run("fetch", "--from", upstream.url)
+    out, _ = run("data", "fetch", "--from", upstream.url)
     folder = tmp_path / "home" / "data"
     assert (folder / "power" / "raw" / source.name).is_file()
     assert "WATTCAST_DATA" not in out
     assert datasets.find_data() == folder  # where training looks
-    assert NAME in run("check")[0]
+    assert NAME in run("data", "check")[0]
 
 
 def test_a_server_that_breaks_off_or_is_busy_is_asked_again(
@@ -178,7 +163,7 @@ def test_another_file_is_never_kept(
     run: Run, source: SourceFile, upstream: Upstream, tmp_path: Path
 ) -> None:
     upstream.content = CONTENT.replace(b"70.5", b"71.5")
-    out, err = run("fetch", "--to", str(tmp_path), "--from", upstream.url, status=1)
+    out, err = run("data", "fetch", "--to", str(tmp_path), "--from", upstream.url, status=1)
     assert out == ""
     (error,) = (line for line in err.splitlines() if line.startswith("wattcast: "))
     assert source.sha256 in error
@@ -214,10 +199,10 @@ def test_a_shortened_copy_stays_unless_it_may_go(
     path = tmp_path / "power" / "raw" / NAME
     path.parent.mkdir(parents=True)
     path.write_bytes(CONTENT[:5000])
-    _, err = run("fetch", "--to", str(tmp_path), "--from", upstream.url, status=1)
+    _, err = run("data", "fetch", "--to", str(tmp_path), "--from", upstream.url, status=1)
     assert "is not the complete upstream file" in err
     assert path.read_bytes() == CONTENT[:5000]
-    run("fetch", "--to", str(tmp_path), "--from", upstream.url, "--replace")
+    run("data", "fetch", "--to", str(tmp_path), "--from", upstream.url, "--replace")
     assert path.read_bytes() == CONTENT
 
 
@@ -238,7 +223,7 @@ def test_check_tells_complete_from_shortened_and_counts_by_rule(
     root = folder_of(tmp_path, CONTENT)
     (root / "time").mkdir()
     (root / "time" / "notes.csv").write_text("a\n1\n")
-    out, err = run("check", str(root), "--json")
+    out, err = run("data", "check", str(root), "--json")
     assert err == ""
     tables = {each["path"]: each for each in json.loads(out)}
     raw = tables[f"power/raw/{NAME}"]
@@ -248,7 +233,7 @@ def test_check_tells_complete_from_shortened_and_counts_by_rule(
     assert raw["noted"] == {"4 named by rule": 400}  # the table of names holds vecAdd3 alone
     assert tables["power/kernel_names.csv"]["state"] == "sound"
     assert tables["time/notes.csv"]["state"] == "unread"
-    text, _ = run("check", str(root))
+    text, _ = run("data", "check", str(root))
     (line,) = (line for line in text.splitlines() if "V100_data" in line)
     assert line.split()[5:8] == ["complete", "400", "400"]
 
@@ -258,7 +243,7 @@ def test_a_defect_is_told_with_its_place_and_fails(
 ) -> None:
     # No complete file: a kernel nobody knows is a defect of this copy.
     root = folder_of(tmp_path, CONTENT[:-200].rsplit(b"\n", 1)[0] + b"\n")
-    out, err = run("check", str(root), status=1)
+    out, err = run("data", "check", str(root), status=1)
     assert "defective" in out
     assert err == f"wattcast: {NAME}, row 2: kernel_names.csv does not know 'b' / 'vecAdd10'\n"
 
@@ -266,13 +251,13 @@ def test_a_defect_is_told_with_its_place_and_fails(
 def test_without_data_or_the_extra_it_says_so(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, err = run("check", str(tmp_path / "none"), status=2)
+    _, err = run("data", "check", str(tmp_path / "none"), status=2)
     assert err == f"wattcast: there is no folder {tmp_path / 'none'}\n"
     monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))
-    _, err = run("check", status=2)
+    _, err = run("data", "check", status=2)
     assert "WATTCAST_DATA" in err
     for name in [name for name in sys.modules if name.startswith("wattcast.training.data")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pandera.pandas", None)  # imports say that it is missing
-    _, err = run("check", status=1)
+    _, err = run("data", "check", status=1)
     assert "wattcast[train]" in err

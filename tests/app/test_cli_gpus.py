@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.app.conftest import Ended
 from tests.measure.measuring import board
 from tests.measure.simulation import simulated
-from wattcast.app.cli import main
 from wattcast.features.gpus import check_profile, load_gpu
 from wattcast.measure.run import Machine
 
-Run = Callable[..., tuple[int, str, str]]
 DUMPS = Path(__file__).parents[1] / "fixtures" / "dumps"
 SMI, QUERY = DUMPS / "nvidia_smi.txt", DUMPS / "device_query.txt"
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the program over a home of its own: exit status, stdout, stderr."""
-    monkeypatch.setenv("WATTCAST_HOME", str(tmp_path))
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wattcast", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), " ".join(out.split()), err
-
-    return call
 
 
 def told_a40(folder: Path, *changes: tuple[str, str]) -> Path:
@@ -46,11 +28,11 @@ def told_a40(folder: Path, *changes: tuple[str, str]) -> Path:
     return path
 
 
-def test_two_dumps_of_an_unknown_board_make_its_profile(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("gpus", "add", SMI, QUERY)
+def test_two_dumps_of_an_unknown_board_make_its_profile(ended: Ended, tmp_path: Path) -> None:
+    code, out, err = ended("gpus", "add", SMI, QUERY)
     assert code == 0, err
-    assert "NVIDIA Example 24GB is now known as example-24gb" in out
-    path = tmp_path / "gpus" / "example-24gb.toml"
+    assert "NVIDIA Example 24GB is now known as example-24gb" in " ".join(out.split())
+    path = tmp_path / "home" / "gpus" / "example-24gb.toml"
     assert check_profile(path) == []
     gpu = load_gpu("nvidia example 24gb")
     assert (gpu.sm_count, gpu.compute_capability, gpu.l2_bytes) == (40, "8.6", 4194304)
@@ -59,17 +41,17 @@ def test_two_dumps_of_an_unknown_board_make_its_profile(run: Run, tmp_path: Path
     assert gpu.bandwidth_bytes_per_second == pytest.approx(256 / 8 * 2 * 6251e6)
     assert (gpu.tdp_watts, gpu.limit_range_watts) == (250, (100, 260))
     assert gpu.sources == {"driver": "text dump: nvidia_smi.txt, device_query.txt"}
-    shown: Any = json.loads(run("gpus", "show", "EXAMPLE 24GB")[1])
+    shown: Any = json.loads(ended("gpus", "show", "EXAMPLE 24GB")[1])
     assert shown["power_models"] == []
 
 
 def test_a_known_board_keeps_its_facts_but_those_the_dump_tells_otherwise(
-    run: Run, tmp_path: Path
+    ended: Ended, tmp_path: Path
 ) -> None:
     before = load_gpu("a40")
-    code, out, err = run("gpus", "add", told_a40(tmp_path))
+    code, out, err = ended("gpus", "add", told_a40(tmp_path))
     assert code == 0, err
-    assert "NVIDIA A40 is now known as a40 (the rest from a40)" in out
+    assert "NVIDIA A40 is now known as a40 (the rest from a40)" in " ".join(out.split())
     gpu = load_gpu("NVIDIA A40")
     assert (gpu.tdp_watts, gpu.limit_range_watts) == (250, (100, 260))
     assert gpu.memory_mhz == 6251  # told otherwise: 7251 in the package
@@ -79,49 +61,49 @@ def test_a_known_board_keeps_its_facts_but_those_the_dump_tells_otherwise(
     assert load_gpu("10de:2235").tdp_watts == 250
     assert gpu.power.min_limit_watts == before.power.min_limit_watts  # the same: its own source
 
-    code, _, err = run("gpus", "add", told_a40(tmp_path, ("250.00 W", "200.00 W")))
+    code, _, err = ended("gpus", "add", told_a40(tmp_path, ("250.00 W", "200.00 W")))
     assert (code, "exists; --replace overwrites it" in err) == (2, True)
-    assert run("gpus", "add", told_a40(tmp_path, ("250.00 W", "200.00 W")), "--replace")[0] == 0
+    assert ended("gpus", "add", told_a40(tmp_path, ("250.00 W", "200.00 W")), "--replace")[0] == 0
     assert load_gpu("a40").tdp_watts == 200
 
 
-def test_another_id_leaves_the_profile_of_the_package_alone(run: Run, tmp_path: Path) -> None:
-    assert run("gpus", "add", told_a40(tmp_path), "--id", "my-a40")[0] == 0
+def test_another_id_leaves_the_profile_of_the_package_alone(ended: Ended, tmp_path: Path) -> None:
+    assert ended("gpus", "add", told_a40(tmp_path), "--id", "my-a40")[0] == 0
     assert (load_gpu("a40").tdp_watts, load_gpu("my-a40").tdp_watts) == (300, 250)
     assert load_gpu("10de:2235").id == "a40"
 
 
-def test_a_base_brings_what_a_dump_does_not_tell(run: Run) -> None:
-    code, _, err = run("gpus", "add", SMI)
+def test_a_base_brings_what_a_dump_does_not_tell(ended: Ended) -> None:
+    code, _, err = ended("gpus", "add", SMI)
     assert code == 2
     assert "nothing tells the compute capability, the number of SMs, the size of L2" in err
     assert "--base" in err
-    assert run("gpus", "add", SMI, "--base", "rtx-a4000")[0] == 0
+    assert ended("gpus", "add", SMI, "--base", "rtx-a4000")[0] == 0
     made = load_gpu("NVIDIA Example 24GB")
     assert (made.id, made.sm_count, made.tdp_watts) == ("example-24gb", 48, 250)
     assert load_gpu("rtx-a4000").tdp_watts == 140
-    code, _, err = run("gpus", "add", QUERY, "--base", "v100")
+    code, _, err = ended("gpus", "add", QUERY, "--base", "v100")
     assert (code, "compute capability 8.6, tesla-v100 7.0" in err) == (2, True)
 
 
-def test_dumps_that_cannot_be_used_are_told_apart(run: Run, tmp_path: Path) -> None:
+def test_dumps_that_cannot_be_used_are_told_apart(ended: Ended, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("free memory: 3 GB\n", "utf-8")
-    assert "neither what nvidia-smi -q nor" in run("gpus", "add", other)[2]
-    assert "No such file" in run("gpus", "add", tmp_path / "absent.txt")[2]
-    found = run("gpus", "add", QUERY, told_a40(tmp_path))[2]
+    assert "neither what nvidia-smi -q nor" in ended("gpus", "add", other)[2]
+    assert "No such file" in ended("gpus", "add", tmp_path / "absent.txt")[2]
+    found = ended("gpus", "add", QUERY, told_a40(tmp_path))[2]
     assert "different boards: NVIDIA A40, NVIDIA Example 24GB" in found
-    assert not list((tmp_path / "gpus").glob("*.toml"))
+    assert not list((tmp_path / "home" / "gpus").glob("*.toml"))
 
 
 def test_the_device_of_this_machine_is_asked(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = board()
     monkeypatch.setattr(Machine, "here", lambda index: simulated(gpu))
-    code, out, err = run("gpus", "add")
+    code, out, err = ended("gpus", "add")
     assert code == 0, err
-    assert "Simulated GPU is now known as simulated-gpu" in out
+    assert "Simulated GPU is now known as simulated-gpu" in " ".join(out.split())
     made, truth = load_gpu("Simulated GPU"), gpu.truth.profile
     assert (made.sm_count, made.tdp_watts) == (truth.sm_count, truth.tdp_watts)
     assert made.limit_range_watts == (100, truth.tdp_watts)

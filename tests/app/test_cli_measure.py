@@ -10,30 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.conftest import Ended
 from tests.measure.measuring import board, energies, probes
 from tests.measure.simulated import Faults, SimulatedGpu
 from tests.measure.simulation import simulated as simulated_machine
-from wattcast.app.cli import main
 from wattcast.measure import catalogue
 from wattcast.measure.recording import read_recording
 from wattcast.measure.run import Machine
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the program over a home of its own: exit status, stdout, stderr."""
-    monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wattcast", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture
@@ -54,8 +37,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimulatedGpu]:
     return install
 
 
-def test_without_bindings_or_driver_one_line_says_what_helps(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("measure", tmp_path / "r.jsonl")
+def test_without_bindings_or_driver_one_line_says_what_helps(ended: Ended, tmp_path: Path) -> None:
+    code, out, err = ended("measure", tmp_path / "r.jsonl")
     assert (code, out) == (1, "")
     assert len(err.splitlines()) == 1
     assert "wattcast[measure]" in err or "driver" in err
@@ -75,40 +58,40 @@ def test_onboarding_without_what_it_fits_with_says_so_before_it_measures() -> No
 
 
 def test_measure_then_onboard_then_pack(
-    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+    ended: Ended, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
 ) -> None:
     gpu = simulated()
     path = tmp_path / "r.jsonl"
-    code, out, _ = run("measure", path, "--plan", "--json")
+    code, out, _ = ended("measure", path, "--plan", "--json")
     assert code == 0
     assert json.loads(out)["planned"] == 5
     assert not path.exists()
-    code, out, err = run("measure", path, "--json")
+    code, out, err = ended("measure", path, "--json")
     assert (code, json.loads(out)["measured"]) == (0, 5)
     assert "power sensor: new value every 100 ms" in err
     assert (gpu.core_mhz, gpu.limit_watts) == (1380.0, 250.0)
-    _, out, _ = run("measure", path)
+    _, out, _ = ended("measure", path)
     assert "0 measured, 5 already there" in out
 
-    code, out, err = run("onboard", "--replay", path)
+    code, out, err = ended("onboard", "--replay", path)
     assert code == 0, err
     assert "Simulated GPU is now known as simulated-gpu" in out
     assert (tmp_path / "home" / "gpus" / "simulated-gpu.toml").is_file()
-    _, out, _ = run("gpus", "show", "simulated-gpu")
+    _, out, _ = ended("gpus", "show", "simulated-gpu")
     assert json.loads(out)["id"] == "simulated-gpu"
 
-    _, out, _ = run("data", "pack", path, "--to", tmp_path / "d.zip", "--attribution", "us")
+    _, out, _ = ended("data", "pack", path, "--to", tmp_path / "d.zip", "--attribution", "us")
     assert "5 configurations" in out
-    code, _, err = run("data", "pack", path, "--to", tmp_path / "d.zip", "--attribution", "us")
+    code, _, err = ended("data", "pack", path, "--to", tmp_path / "d.zip", "--attribution", "us")
     assert (code, len(err.splitlines())) == (2, 1)
 
 
 def test_measuring_within_given_minutes_stops_between_configurations_and_goes_on(
-    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+    ended: Ended, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
 ) -> None:
     gpu = simulated()
     path = tmp_path / "r.jsonl"
-    code, out, err = run("measure", path, "--minutes", 0.5)
+    code, out, err = ended("measure", path, "--minutes", 0.5)
     assert code == 0
     first = len(read_recording(path).configurations)
     assert 1 <= first < 5
@@ -117,17 +100,17 @@ def test_measuring_within_given_minutes_stops_between_configurations_and_goes_on
     # What was begun is ended: at most one configuration more than the time given.
     assert 30 <= gpu.now() < 30 + 40
     assert "the time is over" in err
-    _, out, _ = run("measure", path)
+    _, out, _ = ended("measure", path)
     assert f"{5 - first} measured, {first} already there" in out
     assert "left" not in out
 
 
 def test_held_clocks_are_recorded_and_set_back(
-    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+    ended: Ended, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
 ) -> None:
     gpu = simulated()
     path = tmp_path / "r.jsonl"
-    code, _, _ = run("measure", path, "--only", "energy-alu", "--hold-core-mhz", 1102)
+    code, _, _ = ended("measure", path, "--only", "energy-alu", "--hold-core-mhz", 1102)
     assert code == 0
     assert gpu.core_mhz == 1380.0
     (one,) = read_recording(path).configurations
@@ -136,7 +119,7 @@ def test_held_clocks_are_recorded_and_set_back(
 
 
 def test_an_interrupt_keeps_the_recording(
-    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+    ended: Ended, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
 ) -> None:
     gpu = simulated()
     sleep = gpu.sleep
@@ -148,7 +131,7 @@ def test_an_interrupt_keeps_the_recording(
 
     gpu.sleep = interrupted  # type: ignore[method-assign]
     path = tmp_path / "r.jsonl"
-    code, _, err = run("measure", path, "--hold-power-limit", 200)
+    code, _, err = ended("measure", path, "--hold-power-limit", 200)
     assert code == 130
     assert "run it again to continue" in err.splitlines()[-1]
     assert gpu.limit_watts == 250.0
@@ -156,10 +139,10 @@ def test_an_interrupt_keeps_the_recording(
 
 
 def test_a_lost_gpu_is_one_line(
-    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+    ended: Ended, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
 ) -> None:
     simulated(Faults(lost_at_seconds=30.0))
-    code, _, err = run("measure", tmp_path / "r.jsonl")
+    code, _, err = ended("measure", tmp_path / "r.jsonl")
     assert code == 1
     assert "the GPU is lost" in err.splitlines()[-1]
     assert read_recording(tmp_path / "r.jsonl").failures
@@ -173,14 +156,14 @@ def test_a_lost_gpu_is_one_line(
         (["onboard", "--replay", "nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
-def test_wrong_use_is_one_line(run: Run, arguments: list[str], told: str) -> None:
-    code, _, err = run(*arguments)
+def test_wrong_use_is_one_line(ended: Ended, arguments: list[str], told: str) -> None:
+    code, _, err = ended(*arguments)
     assert code == 2
     assert told in err
     assert len(err.splitlines()) == 1
 
 
-def test_import_of_kernel_tuner_and_zeus(run: Run, tmp_path: Path) -> None:
+def test_import_of_kernel_tuner_and_zeus(ended: Ended, tmp_path: Path) -> None:
     cache = {
         "device_name": "V100",
         "kernel_name": "vec",
@@ -190,15 +173,15 @@ def test_import_of_kernel_tuner_and_zeus(run: Run, tmp_path: Path) -> None:
     }
     file = tmp_path / "cache.json"
     file.write_text(json.dumps(cache), "utf-8")
-    code, out, err = run("data", "import", file, "--to", tmp_path / "k.jsonl", "--gpu", "V100")
+    code, out, err = ended("data", "import", file, "--to", tmp_path / "k.jsonl", "--gpu", "V100")
     assert (code, err) == (0, "")
     assert "1 configurations" in out
     (one,) = read_recording(tmp_path / "k.jsonl").configurations
     assert one.result.power_watts == pytest.approx(150)
     log = tmp_path / "zeus.csv"
     log.write_text("start_time,window_name,elapsed_time,gpu0_energy\n1,w,2,300\n", "utf-8")
-    code, _, _ = run("data", "import", log, "--to", tmp_path / "z.jsonl", "--gpu", "V100")
+    code, _, _ = ended("data", "import", log, "--to", tmp_path / "z.jsonl", "--gpu", "V100")
     assert code == 0
-    code, _, err = run("onboard", "--replay", tmp_path / "z.jsonl")
+    code, _, err = ended("onboard", "--replay", tmp_path / "z.jsonl")
     assert code == 2
     assert "no probes to onboard with" in err

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.app.conftest import Run
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
 from wattcast.features.gpus import load_gpu
@@ -279,31 +278,17 @@ def test_invariants_hold_for_any_kernel(
 # --- command line ------------------------------------------------------------------------
 
 
-def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    kernel = tmp_path / "matmul.ptx"
-    kernel.write_text(MATMUL, encoding="utf-8")
-    command = [sys.executable, "-m", "wattcast.app.cli", "dvfs", str(kernel), "--grid", "32,32"]
-    return subprocess.run(
-        [*command, "--block", "32,32", "--arg", "3=1024", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"WATTCAST_HOME": str(tmp_path / "home"), "PATH": ""},
-    )
-
-
-def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
-    table = run(tmp_path, "--gpu", "v100", "--max-slowdown", "1.3")
-    assert table.returncode == 0, table.stderr
-    assert "reference 1380/877 MHz" in table.stdout
-    assert "infeasible" in table.stdout
-    assert "min energy:" in table.stdout
-    told = run(tmp_path, "--gpu", "v100", "--clocks", "802/877", "--clocks", "1380", "--json")
-    answer = json.loads(told.stdout)
-    assert pairs(answer) == [(802, 877), (1380, 877)]
-    wrong = run(tmp_path, "--gpu", "v100", "--clocks", "fast")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "expected CORE/MEMORY" in wrong.stderr
+def test_the_command_prints_a_table_and_json(run: Run) -> None:
+    words = ("dvfs", "-", "--grid", "32,32", "--block", "32,32", "--arg", "3=1024", "--gpu", "v100")
+    table, _ = run(*words, "--max-slowdown", "1.3", stdin=MATMUL)
+    assert "reference 1380/877 MHz" in table
+    assert "infeasible" in table
+    assert "min energy:" in table
+    told, _ = run(*words, "--clocks", "802/877", "--clocks", "1380", "--json", stdin=MATMUL)
+    assert pairs(json.loads(told)) == [(802, 877), (1380, 877)]
+    out, err = run(*words, "--clocks", "fast", stdin=MATMUL, status=2)
+    assert out == ""
+    assert "expected CORE/MEMORY" in err
 
 
 def test_a_proposal_names_what_it_saves_and_risks(client: httpx.Client) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.test_fuzz import mutated
 from tests.app.test_problems import problem
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.app.services import Services
 from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import WattcastError
@@ -110,32 +111,7 @@ def test_a_loop_costs_more_than_what_stands_around_it(client: httpx.Client, loop
     assert hotspots(client, again)["blocks"]["rows"][0]["energy_share"] > 0.9
 
 
-LOCATED = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry scale(.param .u64 p0)
-{
- .reg .b32 %r<5>;
- .reg .f32 %f<3>;
- .reg .b64 %rd<5>;
- .loc 1 10 1
- ld.param.u64 %rd1, [p0];
- cvta.to.global.u64 %rd2, %rd1;
- .loc 1 11 1
- mov.u32 %r2, %ctaid.x;
- mov.u32 %r3, %tid.x;
- mad.lo.s32 %r4, %r2, 256, %r3;
- mul.wide.s32 %rd3, %r4, 4;
- add.s64 %rd4, %rd2, %rd3;
- .loc 1 12 1
- ld.global.f32 %f1, [%rd4];
- add.f32 %f2, %f1, %f1;
- st.global.f32 [%rd4], %f2;
- ret;
-}
-.file 1 "/somewhere/scale.cu"
-"""
+LOCATED = stored_ptx("located").replace('"scale.cu"', '"/somewhere/scale.cu"')
 
 
 def test_source_lines_are_ranked_where_the_ptx_tells_them(

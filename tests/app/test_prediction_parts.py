@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
-from tests.app.conftest import settings_at
 from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import PtxError, ServiceError
@@ -17,11 +15,6 @@ from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.memory import ENTRY_BYTES, Memory, ModuleCache, module_bytes
 from wattcast.predictor.parts.watts import with_registers
-
-
-@pytest.fixture
-def services(tmp_path: Path) -> Services:
-    return Services(settings_at(tmp_path))
 
 
 def analysed(services: Services, request: PredictRequest) -> KernelAnalysis:

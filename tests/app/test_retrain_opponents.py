@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.app.conftest import settings_at
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.app.services import Services
 from wattcast.app.services.measurements.upload import extracted
 from wattcast.app.services.retrain.candidates import NOT_ASKED, opponent
@@ -17,21 +18,7 @@ from wattcast.predictor.messages.analyze import AnalyzeRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 
-ATOMIC = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry histogram(.param .u64 p0)
-{
- .reg .b32 %r<4>;
- .reg .b64 %rd<4>;
- ld.param.u64 %rd1, [p0];
- cvta.to.global.u64 %rd2, %rd1;
- atom.global.add.u32 %r1, [%rd2], 1;
- st.global.u32 [%rd2+4], %r1;
- ret;
-}
-"""
+ATOMIC = stored_ptx("one_counter")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import pytest
 import wattcast
 from tests.app.conftest import Run
 from tests.app.test_agents import Agent
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.features.errors import WattcastError
 
 DEMO = files("wattcast.app.demo")
@@ -134,23 +135,7 @@ def test_a_board_that_can_run_the_code_is_not_warned_of(client: httpx.Client) ->
     assert not codes & {"newer_target", "flat_block", "grid_in_threads"}
 
 
-ROWS = """
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry rows(.param .u64 out, .param .u32 n)
-{
-    .reg .b32 %r<4>; .reg .b64 %rd<4>; .reg .pred %p<2>;
-    ld.param.u64 %rd1, [out]; cvta.to.global.u64 %rd1, %rd1;
-    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x;
-    setp.ne.s32 %p1, %r2, 0;
-    @%p1 bra DONE;
-    mul.wide.s32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
-    st.global.u32 [%rd3], %r2;
-DONE:
-    ret;
-}
-"""
+ROWS = stored_ptx("block_for_each_row")
 
 
 def test_a_block_for_each_row_is_no_grid_in_threads(client: httpx.Client) -> None:

@@ -25,6 +25,7 @@ from playwright.sync_api import Browser, Route
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.e2e.browser import SCHEMES, Watched, chromium, watched
+from tests.fixtures.ptx_text import stored_ptx
 
 REFERENCES = Path(__file__).with_suffix("")
 WIDTHS = (1440, 390)
@@ -103,30 +104,7 @@ def compared(page: Watched) -> None:
     tab.wait_for_selector("#compare-figure .scatterlayer .trace")
 
 
-OLD = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry scale(.param .u64 in, .param .u64 out)
-{
- .reg .f32 %f<4>;
- .reg .b32 %r<5>;
- .reg .b64 %rd<7>;
- ld.param.u64 %rd1, [in];
- ld.param.u64 %rd2, [out];
- mov.u32 %r1, %ctaid.x;
- mov.u32 %r2, %ntid.x;
- mov.u32 %r3, %tid.x;
- mad.lo.s32 %r4, %r1, %r2, %r3;
- mul.wide.s32 %rd3, %r4, 4;
- add.s64 %rd4, %rd1, %rd3;
- add.s64 %rd5, %rd2, %rd3;
- ld.global.f32 %f1, [%rd4];
- mul.f32 %f2, %f1, 0f40000000;
- st.global.f32 [%rd5], %f2;
- ret;
-}
-"""
+OLD = stored_ptx("doubled")
 
 
 def changed(page: Watched) -> None:

@@ -13,39 +13,13 @@ from playwright.sync_api import Browser, expect
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.e2e.browser import SCHEMES, Watched, needs_chromium, watched
+from tests.fixtures.ptx_text import stored_ptx
 
 pytestmark = needs_chromium
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
-TWO_KERNELS = """\
-.version 7.0
-.target sm_70
-.address_size 64
-// <img src=x onerror="document.title='owned'"><script>document.title='owned'</script>
-.visible .entry first(.param .u64 p0)
-{
- .reg .b64 %rd<2>;
- ld.param.u64 %rd1, [p0]; // <b>not bold</b>
- ret;
-}
-.visible .entry second(.param .u64 p0, .param .u32 n)
-{
- .reg .pred %p<2>;
- .reg .b32 %r<4>;
- .reg .b64 %rd<3>;
- ld.param.u64 %rd1, [p0];
- ld.param.u32 %r1, [n];
- cvta.to.global.u64 %rd2, %rd1;
- mov.u32 %r2, 0;
-$LOOP:
- st.global.u32 [%rd2], %r2;
- add.s32 %r2, %r2, 1;
- setp.lt.s32 %p1, %r2, %r1;
- @%p1 bra $LOOP;
- ret;
-}
-"""
+TWO_KERNELS = stored_ptx("two_kernels")
 
 
 def test_what_to_give_stands_above_the_numbers_that_rest_on_its_absence(page: Watched) -> None:

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.gpus import load_gpu
@@ -18,37 +19,7 @@ from wattcast.features.trips import assumed_trips_of
 V100 = load_gpu("tesla-v100")
 
 # Each thread adds up n floats of its own, inner times m each; stores once.
-NESTED = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry nested(.param .u64 p0, .param .u32 n, .param .u32 m)
-{
- .reg .pred %p<3>;
- .reg .b32 %r<9>;
- .reg .f32 %f<4>;
- .reg .b64 %rd<5>;
- ld.param.u64 %rd1, [p0];
- ld.param.u32 %r1, [n];
- ld.param.u32 %r2, [m];
- mov.u32 %r3, 0;
- mov.f32 %f1, 0f00000000;
-$OUTER:
- ld.global.f32 %f2, [%rd1];
- add.s64 %rd1, %rd1, 4096;
- mov.u32 %r4, 0;
-$INNER:
- fma.rn.f32 %f1, %f1, %f2, %f2;
- add.s32 %r4, %r4, 1;
- setp.lt.s32 %p1, %r4, %r2;
- @%p1 bra $INNER;
- add.s32 %r3, %r3, 1;
- setp.lt.s32 %p2, %r3, %r1;
- @%p2 bra $OUTER;
- st.global.f32 [%rd1], %f1;
- ret;
-}
-"""
+NESTED = stored_ptx("nested_sums")
 MODULE = read_module(NESTED)
 WARPS = 64 * 4
 
@@ -197,27 +168,7 @@ def test_halves_are_converted_by_special_functions_before_volta() -> None:
 
 
 def test_indices_near_their_place_keep_a_gather_together() -> None:
-    text = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry gather(.param .u64 index, .param .u64 data, .param .u64 out)
-{
- .reg .b32 %r<9>; .reg .f32 %f<4>; .reg .b64 %rd<12>;
- ld.param.u64 %rd1, [index]; ld.param.u64 %rd2, [data]; ld.param.u64 %rd3, [out];
- mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x;
- mad.lo.s32 %r4, %r2, %r3, %r1;
- mul.wide.u32 %rd4, %r4, 4;
- add.s64 %rd5, %rd1, %rd4;
- ld.global.u32 %r5, [%rd5];
- mul.wide.u32 %rd6, %r5, 4;
- add.s64 %rd7, %rd2, %rd6;
- ld.global.f32 %f1, [%rd7];
- add.s64 %rd8, %rd3, %rd4;
- st.global.f32 [%rd8], %f1;
- ret;
-}
-"""
+    text = stored_ptx("index_then_data")
 
     def sectors(hint: PointerHint) -> float:
         elements = PointerHint(elements=1 << 20)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.ptx_text import stored_ptx
 from tests.wide import wide
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse
 from wattcast.features.errors import AnalysisError, KernelError, LaunchError
@@ -14,30 +15,7 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
 
-LOOPS = """.version 8.0
-.target sm_70
-.address_size 64
-.visible .entry nest(.param .u64 p, .param .u32 n)
-{
-.reg .pred %p<4>;
-.reg .b32 %r<9>;
-.reg .b64 %rd<4>;
-ld.param.u32 %r1, [n];
-mov.u32 %r2, 0;
-OUTER:
-mov.u32 %r3, 0;
-INNER:
-add.s32 %r3, %r3, 1;
-setp.lt.s32 %p1, %r3, %r1;
-@%p1 bra INNER;
-add.s32 %r2, %r2, 1;
-setp.lt.s32 %p2, %r2, %r1;
-@%p2 bra OUTER;
-frobnicate.b32 %r4, %r3;
-frobnicate.b32 %r5, %r3;
-ret;
-}
-"""
+LOOPS = stored_ptx("nested_loops")
 
 
 def nest(**options):
@@ -84,32 +62,7 @@ def test_another_case_of_what_is_assumed_changes_only_that():
     assert given.vector("alavani2023", assumed_trips=900.0) == given.vector("alavani2023")
 
 
-CALLS = """.version 8.0
-.target sm_70
-.address_size 64
-.func twice(.param .b32 a)
-{
-.reg .b32 %q<2>;
-ld.param.b32 %q1, [a];
-ret;
-}
-.visible .entry k()
-{
-.reg .pred %p<2>;
-.reg .b32 %r<4>;
-mov.u32 %r1, 0;
-LOOP:
-{
-.param .b32 x;
-st.param.b32 [x], %r1;
-call twice, (x);
-}
-add.s32 %r1, %r1, 1;
-setp.lt.s32 %p1, %r1, 10;
-@%p1 bra LOOP;
-ret;
-}
-"""
+CALLS = stored_ptx("called_in_a_loop")
 
 
 @pytest.mark.parametrize("mode", ["auto", "executed"])
@@ -184,33 +137,7 @@ def test_the_launch_is_checked_against_the_gpu():
         analyse(module, "other", Launch.of(1, 1), gpu)
 
 
-STREAM = """.version 8.0
-.target sm_70
-.address_size 64
-.visible .entry scale(.param .u64 data, .param .u32 n)
-{
-.reg .pred %p<2>;
-.reg .f32 %f<3>;
-.reg .b32 %r<6>;
-.reg .b64 %rd<5>;
-ld.param.u64 %rd1, [data];
-ld.param.u32 %r1, [n];
-mov.u32 %r2, %ctaid.x;
-mov.u32 %r3, %ntid.x;
-mov.u32 %r4, %tid.x;
-mad.lo.s32 %r5, %r2, %r3, %r4;
-setp.ge.u32 %p1, %r5, %r1;
-@%p1 bra DONE;
-cvta.to.global.u64 %rd2, %rd1;
-mul.wide.u32 %rd3, %r5, 4;
-add.s64 %rd4, %rd2, %rd3;
-ld.global.f32 %f1, [%rd4];
-mul.f32 %f2, %f1, 0f40000000;
-st.global.f32 [%rd4], %f2;
-DONE:
-ret;
-}
-"""
+STREAM = stored_ptx("guarded_stream")
 
 
 def test_the_activity_of_a_stream_is_what_it_physically_does():
@@ -403,28 +330,7 @@ def test_accesses_carry_counts_and_shape():
     assert analysis.mix["global_load"] == pytest.approx(64 * 8)
 
 
-WHILE = """.version 8.0
-.target sm_70
-.address_size 64
-.visible .entry search(.param .u64 data, .param .u32 n)
-{
-.reg .pred %p<4>;
-.reg .b32 %r<9>;
-.reg .b64 %rd<4>;
-ld.param.u64 %rd1, [data];
-ld.param.u32 %r1, [n];
-ld.global.u32 %r2, [%rd1];
-mov.u32 %r3, 0;
-HEAD:
-setp.ge.u32 %p1, %r3, %r2;
-@%p1 bra DONE;
-add.u32 %r3, %r3, 1;
-bra.uni HEAD;
-DONE:
-st.global.u32 [%rd1], %r3;
-ret;
-}
-"""
+WHILE = stored_ptx("loop_of_data")
 
 
 def test_a_loop_that_depends_on_data_is_executed_and_counts_its_body():

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from tests.features.execution_kernels import BASE, kernel, run
-from tests.features.test_execution_reference import run_exact
 from tests.features.whole_runs import run_whole
-from tests.fixtures.kernels.data import FixtureKernel, materialise, ptx_path, targets
+from tests.fixtures.kernels.data import ptx_path, targets
 from tests.fixtures.kernels.manifest import TENSOR_KERNELS
-from tests.reference.fixtures import run_fixture
+from tests.fixtures.ptx_text import stored_ptx
 from tests.reference.machine import run as interpret
-from tests.reference.memory import TensorMap
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.execution import bulk
 from wattcast.features.gpus import load_gpu
@@ -26,37 +24,6 @@ from wattcast.features.ptx import read_module
 from wattcast.models.clocks import default_clocks
 from wattcast.models.time.beside import beside
 from wattcast.models.time.bottleneck import combined_seconds, resource_seconds
-
-CASES = [
-    pytest.param(kernel, target, id=f"{kernel.name}-{target}")
-    for kernel in TENSOR_KERNELS
-    for target in targets(kernel.source)
-]
-
-
-@pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.parametrize(("fixture", "target"), CASES)
-def test_counts_are_those_of_the_reference(fixture: FixtureKernel, target: str) -> None:
-    for number, shape in enumerate(fixture.shapes):
-        if any(isinstance(value, TensorMap) for value in materialise(fixture.name, shape).values()):
-            continue  # what a map holds is not known to the engine
-        wanted = run_fixture(fixture, shape, target)
-        result, _ = run_exact(fixture, shape, target)
-        assert result.sampling.completed
-        assert result.diagnostics == ()
-        for one in wanted.per_instruction:
-            counts = result.functions[one.function]
-            found = (
-                counts.warp_executions[one.index],
-                counts.active_lanes[one.index],
-                counts.sectors[one.index],
-                counts.shared_transactions[one.index],
-            )
-            expected = (
-                one.warp_executions, one.active_lanes, one.sectors, one.shared_transactions,
-            )  # fmt: skip
-            assert found == expected, f"shape {number}, {one.opcode} in line {one.line}"
 
 
 @cache
@@ -100,68 +67,7 @@ def test_bulk_copies_to_global_memory_are_stores() -> None:
     assert found.footprint_bytes == 2 * pieces * 256 * 4
 
 
-FIFTH = """.version 8.7
-.target sm_100a
-.address_size 64
-.visible .entry k(.param .u64 out, .param .u32 rounds, .param .align 64 .b8 a[128],
-                  .param .align 64 .b8 b[128])
-.reqntid 128
-.reqnctapercluster 2
-{
-    .reg .pred %p<4>; .reg .b16 %h<2>; .reg .b32 %r<24>; .reg .b64 %rd<16>;
-    .shared .align 1024 .b8 tiles[40960];
-    .shared .align 8 .b8 full[8];
-    .shared .align 8 .b8 done[8];
-    .shared .align 4 .b8 home[4];
-    mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, full; mov.u32 %r4, done;
-    mov.u32 %r5, tiles; mov.u32 %r6, home; ld.param.u32 %r7, [rounds];
-    mov.u64 %rd1, a; mov.u64 %rd2, b; mov.u32 %r20, %cluster_ctarank;
-    setp.ne.u32 %p1, %r1, 0;
-    @%p1 bra READY;
-    mbarrier.init.shared::cta.b64 [%r3], 1;
-    mbarrier.init.shared::cta.b64 [%r4], 1;
-READY:
-    barrier.cluster.arrive.aligned;
-    barrier.cluster.wait.aligned;
-    setp.gt.u32 %p2, %r1, 31;
-    @%p2 bra SKIP;
-    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r6], 256;
-SKIP:
-    bar.sync 0;
-    ld.shared.u32 %r8, [%r6];
-    mov.u32 %r9, 0; mov.u64 %rd3, 0x4000404000010000; mov.u16 %h1, 3;
-    mov.b32 %r10, 0x08400010;
-    mapa.shared::cluster.u32 %r21, %r3, %r20;
-ROUND:
-    @%p1 bra WAIT;
-    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 40960;
-    shl.b32 %r11, %r9, 6; shl.b32 %r12, %r2, 7; add.u32 %r13, %r5, 20480;
-    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
-        [%r5], [%rd1, {%r11, %r12}], [%r3];
-    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
-        [%r13], [%rd2, {%r11, %r12}], [%r3], %h1;
-WAIT:
-    and.b32 %r14, %r9, 1;
-AGAIN:
-    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], %r14;
-    @!%p3 bra AGAIN;
-    @%p1 bra NEXT;
-    tcgen05.mma.cta_group::1.kind::f16 [%r8], %rd3, %rd3, %r10, 1;
-    tcgen05.mma.cta_group::1.kind::f16 [%r8], [%r8], %rd3, %r10, 1;
-    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4];
-NEXT:
-    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4], %r14;
-    @!%p3 bra NEXT;
-    add.u32 %r9, %r9, 1;
-    setp.lt.u32 %p3, %r9, %r7;
-    @%p3 bra ROUND;
-    tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r15}, [%r8];
-    tcgen05.wait::ld.sync.aligned;
-    ld.param.u64 %rd4, [out]; mad.lo.u32 %r16, %r2, 128, %r1; mul.wide.u32 %rd5, %r16, 4;
-    add.u64 %rd6, %rd4, %rd5; st.global.u32 [%rd6], %r15;
-    ret;
-}
-"""
+FIFTH = stored_ptx("tcgen05_pair")
 """A block of 128 x 128 of a product, two steps of k = 16 a round, B copied to both blocks of a
 cluster; assembled by ptxas 12.9."""
 

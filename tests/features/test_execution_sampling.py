@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.features.execution_kernels import kernel, of_class, run
 from tests.fixtures.kernels.data import ptx_path
 from tests.fixtures.kernels.manifest import KERNELS
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.features.analysis import analyse
 from wattcast.features.execution import SamplingPlan, plan_blocks
 from wattcast.features.gpus import load_gpu
@@ -110,24 +111,7 @@ def test_blocks_that_differ_leave_a_stated_error() -> None:
     assert abs(estimate - true) < 4 * error * true
 
 
-GUARD = """.version 8.0
-.target sm_70
-.address_size 64
-.visible .entry k(.param .u32 n)
-{
-.reg .pred %p<2>;
-.reg .b32 %r<6>;
-ld.param.u32 %r1, [n];
-mov.u32 %r2, %ctaid.x;
-mov.u32 %r3, %ntid.x;
-mov.u32 %r4, %tid.x;
-mad.lo.s32 %r5, %r2, %r3, %r4;
-setp.ge.s32 %p1, %r5, %r1;
-@%p1 ret;
-add.s32 %r5, %r5, 1;
-ret;
-}
-"""
+GUARD = stored_ptx("guard_of_a_product")
 
 
 def test_cuts_are_where_blocks_begin_to_behave_differently() -> None:
@@ -195,44 +179,7 @@ def test_classes_too_many_for_the_budget_join_those_beside_them() -> None:
     assert sum(plan.sizes) == 5000
 
 
-TILES = """
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry tiles(.param .u64 to, .param .u64 from, .param .u32 wide, .param .u32 high)
-{
-.reg .pred %p<3>; .reg .f32 %f<4>; .reg .b32 %r<12>; .reg .b64 %rd<8>;
-ld.param.u64 %rd1, [to]; ld.param.u64 %rd2, [from];
-ld.param.u32 %r1, [wide]; ld.param.u32 %r2, [high];
-mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ctaid.y; mov.u32 %r5, %tid.x;
-mad.lo.s32 %r6, %r3, 32, %r5;
-setp.ge.s32 %p1, %r6, %r1;
-@%p1 bra DONE;
-shl.b32 %r7, %r4, 2;
-mov.u32 %r8, 0;
-NEXT:
-add.s32 %r9, %r7, %r8;
-setp.ge.s32 %p2, %r9, %r2;
-@%p2 bra SKIP;
-cvt.rn.f32.s32 %f1, %r9;
-sqrt.rn.f32 %f2, %f1;
-cvt.rzi.s32.f32 %r10, %f2;
-mad.lo.s32 %r11, %r10, %r1, %r6;
-mul.wide.s32 %rd3, %r11, 4;
-add.s64 %rd4, %rd2, %rd3;
-ld.global.f32 %f3, [%rd4];
-mad.lo.s32 %r11, %r9, %r1, %r6;
-mul.wide.s32 %rd5, %r11, 4;
-add.s64 %rd6, %rd1, %rd5;
-st.global.f32 [%rd6], %f3;
-SKIP:
-add.s32 %r8, %r8, 1;
-setp.lt.s32 %p2, %r8, 4;
-@%p2 bra NEXT;
-DONE:
-ret;
-}
-"""
+TILES = stored_ptx("few_tiles")
 
 
 def test_blocks_that_work_are_found_where_addresses_are_no_sums() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.features.invariance import doubt
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -151,34 +152,7 @@ def test_places_that_could_wrap_are_not_followed() -> None:
 
 
 def test_functions_that_are_called_are_looked_into() -> None:
-    text = """.version 7.0
-.target sm_70
-.address_size 64
-.func (.param .b32 out) f(.param .b32 f_param_0)
-{
-\t.reg .b32 %r<4>;
-\tld.param.u32 %r1, [f_param_0];
-\tmov.u32 %r2, WHAT;
-\tadd.s32 %r3, %r1, %r2;
-\tst.param.b32 [out], %r3;
-\tret;
-}
-.visible .entry k(.param .u64 k_param_0)
-{
-\t.reg .b32 %r<9>;
-\t.reg .b64 %rd<9>;
-\tld.param.u64 %rd1, [k_param_0];
-\t{
-\t.param .b32 param0;
-\tst.param.b32 [param0], 1;
-\t.param .b32 retval0;
-\tcall.uni (retval0), f, (param0);
-\tld.param.b32 %r1, [retval0];
-\t}
-\tst.global.u32 [%rd1], %r1;
-\tret;
-}
-"""
+    text = stored_ptx("places_in_a_function")
     for what, same in (("7", True), ("%tid.x", False)):
         module = read_module(text.replace("WHAT", what))
         found = doubt(module, module.kernel(), line(2, 64), line(4, 32))

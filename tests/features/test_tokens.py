@@ -9,40 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.papers.guerreiro.sequence import code_of, token_of
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.features.ptx.reader import read_module
 from wattcast.models.papers.scaling.card import OPCODES, SPACES, TYPES, Token, named, tokens
 from wattcast.training.data.datasets import find_data
 
-KERNEL = """
-.version 6.4
-.target sm_52
-.address_size 64
-.visible .entry k(.param .u64 px, .param .f32 pa)
-{
- .reg .pred %p<2>; .reg .b32 %r<4>; .reg .f32 %f<7>; .reg .b64 %rd<5>;
- .shared .f32 buf;
- ld.param.u64 %rd1, [px];
- ld.param.f32 %f1, [pa];
- mov.u32 %r1, %ctaid.x;
- mov.u32 %r2, %tid.x;
- mad.lo.s32 %r3, %r1, 256, %r2;
- setp.ge.s32 %p1, %r3, 1000;
- @%p1 bra DONE;
- cvta.to.global.u64 %rd2, %rd1;
- mul.wide.s32 %rd3, %r3, 4;
- add.s64 %rd4, %rd2, %rd3;
- ld.global.f32 %f2, [%rd4];
- add.f32 %f3, %f2, %f1;
- fma.rn.f32 %f4, %f3, %f1, %f3;
- st.global.f32 [%rd4], %f4;
- st.global.f32 [%rd4+4], %f1;
- ld.shared.f32 %f5, [buf];
- mul.f32 %f6, %f5, %f5;
- bar.sync 0;
-DONE:
- ret;
-}
-"""
+KERNEL = stored_ptx("tokens_by_hand")
 # By the rules of their parser: %rd1 is the sixth operand back and was a parameter, %f1 was
 # forgotten after nine, and an address with an offset is no register.
 GOLDEN = """

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.features.activity import Activity
 from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
 from wattcast.features.analysis import analyse
@@ -24,32 +25,7 @@ from wattcast.models.time.bottleneck import (
 
 GPU = load_gpu("tesla-v100")
 
-HALF = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry half(.param .u64 p0)
-{
- .reg .b32 %r<5>;
- .reg .f64 %fd<4>;
- .reg .f32 %f<4>;
- .reg .b64 %rd<5>;
- ld.param.u64 %rd1, [p0];
- mov.u32 %r3, %tid.x;
- cvt.rn.f32.u32 %f1, %r3;
- fma.rn.f32 %f2, %f1, %f1, %f1;
- cvt.f64.f32 %fd1, %f2;
- fma.rn.f64 %fd2, %fd1, %fd1, %fd1;
- fma.rn.f64 %fd3, %fd2, %fd1, %fd1;
- mov.u32 %r1, %ctaid.x;
- mov.u32 %r2, %ntid.x;
- mad.lo.s32 %r4, %r1, %r2, %r3;
- mul.wide.u32 %rd3, %r4, 8;
- add.s64 %rd4, %rd1, %rd3;
- st.global.f64 [%rd4], %fd3;
- ret;
-}
-"""
+HALF = stored_ptx("half_in_double")
 
 seconds = st.floats(0, 1e3).map(lambda value: 0.0 if value < 1e-9 else value)
 

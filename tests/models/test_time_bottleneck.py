@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.features.activity import Activity, Extras
 from wattcast.features.activity.extras import TensorKind, TensorWork
 from wattcast.features.activity.waiting import Waiting
@@ -394,26 +395,7 @@ def test_what_is_cut_short_widens_the_model_and_not_the_trips_again() -> None:
     assert grown == pytest.approx((EXTRAPOLATED_WIDENING**2 - 1) * own**2)
 
 
-GUARDED = """.version 8.0
-.target sm_70
-.address_size 64
-.visible .entry k(.param .u64 p, .param .u32 n)
-{
-.reg .pred %p<3>; .reg .b32 %r<3>; .reg .b64 %d<2>;
-ld.param.u64 %d1, [p];
-ld.param.u32 %r1, [n];
-mov.u32 %r2, 0;
-setp.lt.u32 %p1, %r1, 1000000;
-@%p1 bra END;
-LOOP:
-st.global.u32 [%d1], %r2;
-add.u32 %r2, %r2, 1;
-setp.lt.u32 %p2, %r2, %r1;
-@%p2 bra LOOP;
-END:
-ret;
-}
-"""
+GUARDED = stored_ptx("guarded_loop")
 
 
 def test_a_loop_that_what_is_assumed_never_enters_is_in_the_interval() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.features.execution_kernels import kernel
 from tests.features.test_activity_waiting import KERNEL, LOOP
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
@@ -108,36 +109,7 @@ def test_a_chain_of_rounded_divisions_takes_the_time_measured() -> None:
     assert found.estimate.value * gpu.core_mhz * 1e6 / ROUNDS == pytest.approx(146, rel=0.15)
 
 
-TRANSPOSED = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry k(.param .u64 to, .param .u64 from, .param .u32 n) {
-.reg .b32 %r<16>; .reg .b64 %rd<8>; .reg .f32 %f1;
-ld.param.u64 %rd1, [to];
-ld.param.u64 %rd2, [from];
-ld.param.u32 %r1, [n];
-mov.u32 %r2, %tid.x;
-mov.u32 %r3, %tid.y;
-mov.u32 %r4, %ctaid.x;
-mov.u32 %r5, %ctaid.y;
-shl.b32 %r6, %r4, 4;
-add.u32 %r7, %r6, %r2;
-shl.b32 %r8, %r5, 4;
-add.u32 %r9, %r8, %r3;
-add.u32 %r12, %r6, %r3;
-add.u32 %r13, %r8, %r2;
-mad.lo.u32 %r10, %r9, %r1, %r7;
-mad.lo.u32 %r11, LANES, %r1, OTHER;
-mul.wide.u32 %rd3, %r10, 4;
-add.u64 %rd4, %rd2, %rd3;
-ld.global.f32 %f1, [%rd4];
-mul.wide.u32 %rd5, %r11, 4;
-add.u64 %rd6, %rd1, %rd5;
-st.global.f32 [%rd6], %f1;
-ret;
-}
-"""
+TRANSPOSED = stored_ptx("transposed_tile")
 COPIED = TRANSPOSED.replace("LANES", "%r9").replace("OTHER", "%r7")
 NAIVE = TRANSPOSED.replace("LANES", "%r7").replace("OTHER", "%r9")
 TILES = TRANSPOSED.replace("LANES", "%r12").replace("OTHER", "%r13")

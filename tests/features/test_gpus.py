@@ -207,120 +207,12 @@ def test_a_row_of_the_capability_can_be_overridden(tmp_path: Path) -> None:
 # --- mistakes -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ('id = "test-gpu"', 'id = "other"', "id: 'other' must equal the file name 'test-gpu'"),
-        ('id = "test-gpu"', 'id = "Test GPU"', "id: String should match pattern"),
-        ('name = "A GPU', 'nmae = "A GPU', "nmae: unknown key"),
-        ('name = "A GPU', 'nmae = "A GPU', "name: missing"),
-        ('"8.0"', '"4.2"', "compute_capability: '4.2' is unknown; known: 3.0"),
-        ('"8.0"', "8.0", "compute_capability: 8.0 is unknown"),
-        ("value = 108", "value = 0", "chip.sm_count.value: Input should be greater than 0"),
-        ("value = 108", 'value = "108"', "chip.sm_count.value: Input should be a valid integer"),
-        ("value = 400", "value = inf", "power.tdp_watts.value: Input should be a finite number"),
-        ('unit = "W"', 'unit = "kW"', "power.tdp_watts: unit is 'kW', must be 'W'"),
-        ('unit = "W", ', "", "power.tdp_watts.unit: missing"),
-        (', source = "sheet" }\n\n[clocks]', " }\n\n[clocks]", "chip.l2_bytes.source: missing"),
-        ('"W", source = "sheet"', '"W", source = "wiki"', "power.tdp_watts.source: 'wiki' is not"),
-        ("[chip]", 'unused = "A book"\n[chip]', "sources.unused: nothing refers to it"),
-        ('"A datasheet"', '" "', "sources.sheet: empty"),
-        ("1555e9", "1000e9", "bandwidth_bytes_per_second: 1e+12, but bus, transfers and memory"),
-        ('["test"]', '["test", "test"]', "aliases: an alias repeats"),
-        ('["test"]', '["Test"]', "aliases.0: String should match pattern"),
-        ("[power]", "[[power]]", "power: Input should be a valid dictionary"),
-        ("[power]", "[capability]\nx = 1\n[power]", "capability: unknown key"),
-        ("[power]", "[power", "is not TOML"),
-        (
-            "[power]",
-            '[sm]\nmax_warps_per_sm = { value = 32, unit = "warp", source = "sheet" }\n[power]',
-            "sm: max_warps_per_sm x 32 = 1024 but max_threads_per_sm is 2048",
-        ),
-        (
-            "[power]",
-            '[sm]\nfp8_lanes = { value = 32, unit = "lane", source = "sheet" }\n[power]',
-            "sm.fp8_lanes: unknown row",
-        ),
-        (
-            "[power]",
-            '[sm]\nfp64_lanes = { value = 2, unit = "count", source = "sheet" }\n[power]',
-            "sm.fp64_lanes: unit is 'count', must be 'lane'",
-        ),
-        (
-            "[power]",
-            '[power]\nmin_limit_watts = { value = 401, unit = "W", source = "sheet" }',
-            "power.min_limit_watts: 401 exceeds tdp_watts 400",
-        ),
-        (
-            "[power]",
-            '[power]\nmax_limit_watts = { value = 399, unit = "W", source = "sheet" }',
-            "power.max_limit_watts: 399 is below tdp_watts 400",
-        ),
-        (
-            "[power]",
-            '[printed]\nfp32 = { value = 20.1, unit = "TFLOP/s", source = "sheet" }\n[power]',
-            "printed.fp32: 20.1 TFLOP/s, but the facts give 19.49",
-        ),
-        (
-            "[power]",
-            '[printed]\ntensor_fp16 = { value = 312, unit = "TFLOP/s", source = "sheet", '
-            "at_mhz = 1200 }\n[power]",
-            "printed.tensor_fp16: 312 TFLOP/s, but the facts give 265.4",
-        ),
-        (
-            "[power]",
-            '[printed]\nmemory = { value = 2039, unit = "GB/s", source = "sheet" }\n[power]',
-            "printed.memory: 2039 GB/s, but the facts give 1555",
-        ),
-        (
-            "[power]",
-            '[printed]\ntensor_int8 = { value = 624, unit = "TFLOP/s", source = "sheet" }\n[power]',
-            "printed.tensor_int8: unit is 'TFLOP/s', must be 'TOP/s'",
-        ),
-        ("value = 108", "value = 132", "chip.sm_count: 132 is more than any board of capability"),
-        ("41943040", "83886080", "chip.l2_bytes: 8.38861e+07 is more than any board of"),
-        ("value = 1410", "value = 1980", "clocks.max_core_mhz: 1980 is more than any board of"),
-        ("value = 400", "value = 700", "power.tdp_watts: 700 is more than any board of"),
-        (
-            "[memory]",
-            '[memory]\nkind = { value = "GDDR6", unit = "type", source = "sheet" }',
-            "clocks.memory_mhz: 2.43 Gbit/s a pin is no rate of GDDR6",
-        ),
-        (
-            "[memory]",
-            '[memory]\nkind = { value = "DDR4", unit = "type", source = "sheet" }',
-            "memory.kind.value: Input should be 'GDDR5', 'GDDR5X'",
-        ),
-        (
-            '"8.0"',
-            '"8.0"\ndriver = { pci_ids = ["0x20B0"], source = "sheet" }',
-            "driver.pci_ids.0: String should match pattern",
-        ),
-        (
-            "[power]",
-            '[power]\nidle_watts = { value = 400, unit = "W", source = "sheet" }',
-            "power.idle_watts: 400.0 is not below tdp_watts 400.0",
-        ),
-        (
-            "[memory]",
-            'base_core_mhz = { value = 2000, unit = "MHz", source = "sheet" }\n[memory]',
-            "clocks.base_core_mhz: 2000.0 exceeds the highest core clock 1410.0",
-        ),
-        (
-            "[power]",
-            '[global_memory_latency]\nunit = "cycle"\nsource = "sheet"\n'
-            "pieces = [{ below_threads = 9, slope = 0.0, constant = 1.0 }]\n[power]",
-            "global_memory_latency.pieces: below_threads must rise",
-        ),
-        (
-            "[power]",
-            '[global_memory_latency]\nunit = "cycle"\nsource = "sheet"\npieces = ['
-            "{ below_threads = 9, slope = -1.0, constant = 5.0 }, { slope = 0, constant = 1.0 }]"
-            "\n[power]",
-            "global_memory_latency.pieces: not positive from 1 threads on",
-        ),
-    ],
-)
+MISTAKES = tomllib.loads(
+    (Path(__file__).parents[1] / "fixtures" / "gpu_mistakes.toml").read_text("utf-8")
+)["mistakes"]
+
+
+@pytest.mark.parametrize(("old", "new", "problem"), [tuple(each.values()) for each in MISTAKES])
 def test_a_mistake_is_named_by_file_and_key(
     tmp_path: Path, old: str, new: str, problem: str
 ) -> None:

@@ -16,70 +16,11 @@ from wattcast.models.cards import CARD_NAME, ModelCard, read_card, sha256_of
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 
 SCHEMA_HASH = "a" * 64
-SPREAD = {"mean": 1.0, "std": 0.1}
-SCORES = dict.fromkeys(
-    ["r2", "rmse_watts", "mae_watts", "mape_percent", "kernel_macro_mape_percent"], SPREAD
-)
+CARD = Path(__file__).parents[1] / "fixtures" / "card.json"
 
 
 def card(**changes: Any) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "gpu": "tesla-k20",
-        "target": "power",
-        "family": "xgboost",
-        "source": "thesis",
-        "version": 1,
-        "feature_schema": {"id": "alavani2023", "sha256": SCHEMA_HASH},
-        "features": [
-            {"name": "branch", "minimum": 0.0, "maximum": 9.0, "missing_share": 0.0},
-            {"name": "occupancy", "minimum": 0.1, "maximum": 1.0, "missing_share": 0.0},
-        ],
-        "training": {
-            "rows": 100,
-            "kernels": 12,
-            "kernel_groups": 10,
-            "power_minimum_watts": 40.0,
-            "power_median_watts": 70.0,
-            "power_maximum_watts": 200.0,
-            "fingerprint": "b" * 64,
-            "dropped": {"1 blank rows": 2},
-            "recomputed": {},
-        },
-        "sources": [
-            {
-                "repository": "https://example.org/data",
-                "path": "x.csv",
-                "sha256": "c" * 64,
-                "used_sha256": "c" * 64,
-                "licence": "none stated",
-            }
-        ],
-        "hyperparameters": {"max_depth": 6},
-        "libraries": {"xgboost": "3.2.0"},
-        "scores": [
-            {
-                "table": "as_recomputed",
-                "protocol": "grouped",
-                "folds": 5,
-                "assignments": 10,
-                "model": SCORES,
-                "baseline": SCORES,
-            }
-        ],
-        "intervals": {
-            "level": 0.9,
-            "kernel_groups": 10,
-            "floor_watts": 40.0,
-            "seen_kernel": {"low_factor": 0.9, "high_factor": 1.1},
-            "unseen_kernel": {"low_factor": 0.7, "high_factor": 1.5},
-            "extrapolated": {"low_factor": 0.5, "high_factor": 2.0},
-        },
-        "files": {},
-        "created": "2026-01-31",
-        "code_revision": "unknown",
-        **changes,
-    }
+    return {**json.loads(CARD.read_text("utf-8")), **changes}
 
 
 def write(root: Path, text: str = "weights", **changes: Any) -> Path:

@@ -120,10 +120,13 @@ def test_an_unknown_gpu_is_bad_input(run: Run, tmp_path: Path, vector_add: str, 
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [("--grid", "64x"), ("--grid", "0"), ("--block", "-1"), ("--block", "2048"), ("--grid", "1e9")],
+    ("name", "option", "value"),
+    [
+        *((name, "--grid", "64x") for name in COMMANDS if name != "bulk"),
+        *((name, "--block", "2048") for name in COMMANDS if name != "bulk"),
+        *(("predict", *pair) for pair in (("--grid", "0"), ("--block", "-1"), ("--grid", "1e9"))),
+    ],
 )
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bulk"])
 def test_a_bad_number_is_bad_input(
     run: Run, tmp_path: Path, vector_add: str, name: str, option: str, value: str
 ) -> None:
@@ -137,10 +140,12 @@ def test_a_bad_number_is_bad_input(
 @pytest.mark.parametrize("name", KERNEL)
 def test_no_ptx_and_unknown_options_are_bad_input(run: Run, tmp_path: Path, name: str) -> None:
     path = tmp_path / "no.ptx"
-    path.write_text("hello", "utf-8")
+    path.write_text("\n\nhello", "utf-8")
     words = [str(path) if word == FILE else word for word in KERNEL[name]]
-    _, err = run(*words, status=Exit.BAD_INPUT)
-    assert "line 1, column 1" in err
+    out, err = run(*words, status=Exit.BAD_INPUT)
+    assert out == ""
+    assert err.startswith("wattcast: ")
+    assert "line 3, column 1" in err
     run(*words, "--no-such-option", status=Exit.BAD_INPUT)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import BaseModel
 
 import wattcast
 from tests.app.conftest import Run
@@ -18,10 +17,8 @@ from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import KernelError, LaunchError
 from wattcast.predictor.compare import compare
-from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, JudgeRequest
-from wattcast.predictor.messages.cost import CostRequest
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.messages.sweep import SweepRequest
 from wattcast.predictor.predict import predict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
@@ -143,26 +140,6 @@ def test_over_http(client: httpx.Client, vector_add: str, heavier: str) -> None:
     assert "either gpu or gpus" in refused["detail"]
     broken = {**body, "new": {"ptx": "this is no PTX"}}
     assert problem(client.post("/compare", json=broken), 422, "ptx-syntax")["line"] == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "model"),
-    [
-        ("/compare", CompareRequest),
-        ("/judge", JudgeRequest),
-        ("/sweep", SweepRequest),
-        ("/cost", CostRequest),
-    ],
-)
-def test_examples_are_answered(client: httpx.Client, path: str, model: type[BaseModel]) -> None:
-    extra = model.model_config["json_schema_extra"]
-    assert isinstance(extra, dict)
-    examples = extra["examples"]
-    assert isinstance(examples, list)
-    for example in examples:
-        model.model_validate(example)
-        answer = client.post(path, json=example)
-        assert answer.status_code == 200, answer.text
 
 
 def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str, heavier: str) -> None:

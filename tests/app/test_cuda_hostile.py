@@ -15,7 +15,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import tomllib
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_jobs_worker import gone
 from tests.app.test_problems import problem
+from tests.fixtures.tables import table
 from wattcast.app.services import Services
 from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.features.cuda import compile as compiling
@@ -37,19 +37,16 @@ from wattcast.features.cuda.source import forbidden_include, host_code
 from wattcast.predictor.messages import EXAMPLE_CUDA
 from wattcast.predictor.parts.arguments import kernel_names
 
-_TRICKS = tomllib.loads(
-    (Path(__file__).parents[1] / "fixtures" / "hostile_cuda.toml").read_text("utf-8")
-)
 _SHOWN = (
     "#define S(...) #__VA_ARGS__\n#define T(...) S(__VA_ARGS__)\nstatic_assert(false, S(\n{}\n));\n"
 )
 _KNOWN = "#if {}\n#error there\n#else\n#error absent\n#endif\n"
 SOURCES: dict[str, str] = {
-    **_TRICKS["cuda"],
-    **{name: _SHOWN.format(text) for name, text in _TRICKS["shown"].items()},
-    **{name: _KNOWN.format(text) for name, text in _TRICKS["known"].items()},
+    **table("hostile_cuda", "cuda"),
+    **{name: _SHOWN.format(text) for name, text in table("hostile_cuda", "shown").items()},
+    **{name: _KNOWN.format(text) for name, text in table("hostile_cuda", "known").items()},
 }
-PTX: dict[str, str] = _TRICKS["ptx"]
+PTX: dict[str, str] = table("hostile_cuda", "ptx")
 
 SECRET = "quokka_7c1f9e"
 """One token: it is a name, and the content of a file."""

@@ -109,9 +109,9 @@ def test_bodies_that_are_no_request(
     ],
 )
 def test_fields_that_do_not_fit_are_named(
-    client: httpx.Client, path: str, vector_add: str, changes: dict[str, Any], where: str
+    client: httpx.Client, vector_add: str, changes: dict[str, Any], where: str
 ) -> None:
-    members = problem(client.post(path, json=body(vector_add, **changes)), 422, "validation")
+    members = problem(client.post("/predict", json=body(vector_add, **changes)), 422, "validation")
     assert any(error["path"].startswith(where) for error in members["errors"]), members
     assert where in members["detail"]
 
@@ -139,19 +139,17 @@ def test_choices_of_a_prediction(
         (".visible .entry k(", 1),
     ],
 )
-def test_text_that_is_no_ptx_is_located(
-    client: httpx.Client, path: str, ptx: str, line: int
-) -> None:
-    members = problem(client.post(path, json=body(ptx)), 422, "ptx-syntax")
+def test_text_that_is_no_ptx_is_located(client: httpx.Client, ptx: str, line: int) -> None:
+    members = problem(client.post("/predict", json=body(ptx)), 422, "ptx-syntax")
     assert members["line"] >= line
     assert members["column"] >= 1
     assert f"line {members['line']}, column {members['column']}" in members["detail"]
 
 
-def test_truncated_ptx_is_a_client_error(client: httpx.Client, path: str, vector_add: str) -> None:
+def test_truncated_ptx_is_a_client_error(client: httpx.Client, vector_add: str) -> None:
     refused = 0
     for end in range(0, len(vector_add), 37):
-        answer = client.post(path, json=body(vector_add[:end] or " "))
+        answer = client.post("/predict", json=body(vector_add[:end] or " "))
         if answer.status_code != 200:
             assert 400 <= answer.status_code < 500, answer.text
             assert answer.json()["type"] in ("/problems/ptx-syntax", "/problems/kernel")
@@ -159,21 +157,19 @@ def test_truncated_ptx_is_a_client_error(client: httpx.Client, path: str, vector
     assert refused > 10
 
 
-def test_kernels_that_cannot_be_told(
-    client: httpx.Client, path: str, vector_add: str, looping: str
-) -> None:
+def test_kernels_that_cannot_be_told(client: httpx.Client, vector_add: str, looping: str) -> None:
     header = ".version 7.0\n.target sm_70\n.address_size 64\n"
-    problem(client.post(path, json=body(header)), 422, "kernel")
+    problem(client.post("/predict", json=body(header)), 422, "kernel")
     both = vector_add + looping.split(".address_size 64")[1]
-    members = problem(client.post(path, json=body(both)), 422, "kernel")
+    members = problem(client.post("/predict", json=body(both)), 422, "kernel")
     assert len(members["known"]) == 2
-    members = problem(client.post(path, json=body(vector_add, kernel="nope")), 422, "kernel")
+    members = problem(client.post("/predict", json=body(vector_add, kernel="nope")), 422, "kernel")
     assert members["known"] == ["vector_add"]
     assert "nope" in members["detail"]
 
 
-def test_an_unknown_gpu_lists_the_known(client: httpx.Client, path: str, vector_add: str) -> None:
-    members = problem(client.post(path, json=body(vector_add, gpu="rtx-9999")), 422, "gpu")
+def test_an_unknown_gpu_lists_the_known(client: httpx.Client, vector_add: str) -> None:
+    members = problem(client.post("/predict", json=body(vector_add, gpu="rtx-9999")), 422, "gpu")
     assert "tesla-v100" in members["known"]
     members = problem(client.get("/gpus/rtx-9999"), 404, "unknown-gpu")
     assert "tesla-v100" in members["known"]
@@ -203,19 +199,17 @@ def test_no_path_of_a_request_touches_the_file_system(
     ],
 )
 def test_launches_the_gpu_refuses(
-    client: httpx.Client, path: str, vector_add: str, launch: dict[str, Any], field: str
+    client: httpx.Client, vector_add: str, launch: dict[str, Any], field: str
 ) -> None:
-    members = problem(client.post(path, json=body(vector_add, launch=launch)), 422, "launch")
+    members = problem(client.post("/predict", json=body(vector_add, launch=launch)), 422, "launch")
     assert members["field"].startswith(field) or "shared" in members["field"]
 
 
-def test_a_block_with_too_many_registers_is_refused(
-    client: httpx.Client, path: str, vector_add: str
-) -> None:
+def test_a_block_with_too_many_registers_is_refused(client: httpx.Client, vector_add: str) -> None:
     asked = body(
         vector_add, launch={"grid": 1, "block": 1024}, registers_per_thread=128, gpu="tesla-v100"
     )
-    members = problem(client.post(path, json=asked), 422, "launch")
+    members = problem(client.post("/predict", json=asked), 422, "launch")
     assert members["field"] == "registers_per_thread"
 
 
@@ -229,11 +223,11 @@ def test_a_schema_without_this_gpu(client: httpx.Client, vector_add: str) -> Non
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_twenty_megabytes_of_ptx_are_too_large(
-    client: httpx.Client, path: str, vector_add: str, chunked: bool
+    client: httpx.Client, vector_add: str, chunked: bool
 ) -> None:
     content = json.dumps(body("//" + "x" * 20_000_000 + "\n" + vector_add)).encode()
     pieces = (content[at : at + 65_536] for at in range(0, len(content), 65_536))
-    answer = client.post(path, content=pieces if chunked else content, headers=JSON)
+    answer = client.post("/predict", content=pieces if chunked else content, headers=JSON)
     assert "WATTCAST_MAX_BODY_BYTES" in problem(answer, 413, "too-large")["detail"]
 
 

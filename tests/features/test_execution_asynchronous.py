@@ -15,6 +15,7 @@ from tests.features.whole_runs import run_whole
 from tests.fixtures.kernels.data import ptx_path, targets
 from tests.fixtures.kernels.manifest import TENSOR_KERNELS
 from tests.fixtures.ptx_text import stored_ptx
+from tests.fixtures.tables import table
 from tests.reference.machine import run as interpret
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.execution import bulk
@@ -207,28 +208,7 @@ def test_products_and_matrices_not_followed_are_counted_where_nothing_rests_on_t
     assert result.functions["k"].shared_transactions.sum() == 4
 
 
-PHASES = {
-    "state": """setp.ne.u32 %p1, %r2, 0; @%p1 bra $ready; mbarrier.init.shared.b64 [%r6], 64;
-        $ready: bar.sync 0; st.shared.u32 [%r7], %r2; mbarrier.arrive.shared.b64 %rd5, [%r6];
-        $wait: mbarrier.test_wait.shared.b64 %p2, [%r6], %rd5; @!%p2 bra $wait;
-        xor.b32 %r8, %r7, 128; ld.shared.u32 %r9, [%r8]; st.global.u32 [%rd3], %r9; ret;""",
-    "counts and drops": """setp.ne.u32 %p1, %r2, 0; @%p1 bra $ready;
-        mbarrier.init.shared.b64 [%r6], 65;
-        $ready: bar.sync 0; mbarrier.arrive.shared.b64 _, [%r6]; @%p1 bra $wait;
-        mbarrier.arrive_drop.shared.b64 _, [%r6];
-        $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r6], 0; @!%p2 bra $wait;
-        mbarrier.arrive.shared.b64 %rd5, [%r6];
-        $next: mbarrier.try_wait.parity.shared.b64 %p2, [%r6], 1; @!%p2 bra $next;
-        cvt.u32.u64 %r9, %rd5; st.global.u32 [%rd3], %r2; ret;""",
-    "bytes": """setp.ne.u32 %p1, %r2, 0; @%p1 bra $wait0; mbarrier.init.shared.b64 [%r6], 1;
-        $wait0: bar.sync 0; setp.lt.u32 %p3, %r2, 32; @%p3 bra $wait; @!%p1 bra $wait;
-        setp.ne.u32 %p2, %r2, 32; @%p2 bra $wait;
-        mbarrier.expect_tx.relaxed.cta.shared.b64 [%r6], 48;
-        mbarrier.arrive.shared.b64 _, [%r6]; st.shared.u32 [%r10], %r2;
-        mbarrier.complete_tx.relaxed.cta.shared.b64 [%r6], 48;
-        $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r6], 0; @!%p2 bra $wait;
-        ld.shared.u32 %r9, [%r10]; st.global.u32 [%rd3], %r9; ret;""",
-}
+PHASES = table("bodies", "phases")
 STARTS = "mov.u32 %r6, phases; mov.u32 %r10, words; shl.b32 %r7, %r2, 2; add.u32 %r7, %r7, %r10;\n"
 SHARED = ".shared .align 8 .b8 phases[16]; .shared .align 256 .b8 words[256];"
 

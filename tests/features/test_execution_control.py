@@ -7,25 +7,10 @@ import tracemalloc
 import pytest
 
 from tests.features.execution_kernels import run
+from tests.fixtures.tables import table
 from wattcast.features.execution import steady, trips
 
-IN_PROGRESS = {
-    "called from a loop": """
-        and.b32 %r8, %r2, 3;
-        $again: call f, (%r2); sub.s32 %r8, %r8, 1; setp.gt.s32 %p1, %r8, -4; @%p1 bra $again;
-        ret;""",
-    "others before a later loop": """
-        setp.lt.u32 %p1, %r2, 9; mov.u32 %r6, 5; @%p1 bra $later;
-        $one: sub.s32 %r6, %r6, 1; setp.gt.s32 %p2, %r6, 0; @%p2 bra $one;
-        $two: add.s32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, %r2; @%p2 bra $two;
-        $later: sub.s32 %r6, %r6, 1; setp.gt.s32 %p2, %r6, 0; @%p2 bra $later;
-        ret;""",
-    "some leave for the next loop": """
-        $one: add.s32 %r6, %r6, 1; setp.lt.s32 %p2, %r6, 3; @%p2 bra $one;
-        $two: add.s32 %r6, %r6, 1; setp.gt.u32 %p2, %r6, %r2; @%p2 bra $next; bra $two;
-        $next: sub.s32 %r6, %r6, 1; setp.gt.s32 %p2, %r6, 0; @%p2 bra $next;
-        ret;""",
-}
+IN_PROGRESS = table("bodies", "in_progress")
 
 
 @pytest.mark.parametrize("body", IN_PROGRESS.values(), ids=IN_PROGRESS)

@@ -8,52 +8,11 @@ import numpy as np
 import pytest
 
 from tests.features.execution_kernels import counted_by_block, run
+from tests.fixtures.tables import table
 from wattcast.features.execution import ExecutionResult
 
 # Bodies with a loop of n iterations (or of a number that depends on the thread).
-UNIFORM = {
-    "counted down": """
-        mov.u32 %r6, %r1;
-        $loop: add.u32 %r6, %r6, -1;
-        setp.ne.s32 %p1, %r6, 0; @%p1 bra $loop;""",
-    "tested at the top": """
-        mov.u32 %r6, 0;
-        $loop: setp.ge.u32 %p1, %r6, %r1; @%p1 bra $end;
-        ld.global.f32 %f1, [%rd3]; add.f32 %f2, %f2, %f1;
-        add.u64 %rd3, %rd3, 4096; add.u32 %r6, %r6, 1; bra $loop;
-        $end: st.global.f32 [%rd1], %f2;""",
-    "walking by one element": """
-        mov.u32 %r6, 0;
-        $loop: ld.global.f32 %f1, [%rd3]; add.f32 %f2, %f2, %f1;
-        add.u64 %rd3, %rd3, 4; add.u32 %r6, %r6, 1;
-        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;""",
-    "shared memory and barriers": """
-        mov.u32 %r6, 0; shl.b32 %r7, %r2, 3;
-        $loop: bar.sync 0; st.shared.u32 [%r7], %r6; bar.sync 0;
-        ld.shared.u32 %r8, [%r7]; add.u32 %r6, %r6, 2;
-        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;""",
-    "some threads load inside": """
-        mov.u32 %r6, 0; setp.lt.u32 %p2, %r2, 20;
-        $loop: @!%p2 bra $skip; ld.global.u32 %r8, [%rd3]; $skip: add.u64 %rd3, %rd3, 128;
-        add.u32 %r6, %r6, 1;
-        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;""",
-    "predicated store": """
-        mov.u32 %r6, 0; setp.lt.u32 %p2, %r2, 20;
-        $loop: @%p2 st.global.u32 [%rd3], %r6; add.u64 %rd3, %rd3, 128;
-        add.u32 %r6, %r6, 1;
-        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;""",
-    "geometric": """
-        mov.u32 %r6, 1; mul.wide.u32 %rd9, %r1, 65536; mov.u64 %rd8, 1;
-        $loop: mad.lo.u64 %rd8, %rd8, 1, 1; add.u32 %r6, %r6, 3;
-        shr.u32 %r9, %r6, 1; setp.lt.u32 %p1, %r9, %r1; @%p1 bra $loop;""",
-    "nested": """
-        mov.u32 %r6, 0;
-        $outer: mov.u32 %r7, 0;
-        $inner: add.u32 %r7, %r7, 1; ld.global.u32 %r8, [%rd3];
-        setp.lt.u32 %p2, %r7, 4; @%p2 bra $inner;
-        add.u64 %rd3, %rd3, 32; add.u32 %r6, %r6, 1;
-        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $outer;""",
-}
+UNIFORM = table("bodies", "steady")
 
 
 def both(body: str, n: int, **options: Any) -> tuple[ExecutionResult, ExecutionResult]:

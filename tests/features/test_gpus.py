@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import table
 from wattcast.features.errors import GpuError
 from wattcast.features.gpus import check_profile, list_gpus, load_gpu
 from wattcast.features.gpus.loader import (
@@ -207,9 +208,7 @@ def test_a_row_of_the_capability_can_be_overridden(tmp_path: Path) -> None:
 # --- mistakes -------------------------------------------------------------------------
 
 
-MISTAKES = tomllib.loads(
-    (Path(__file__).parents[1] / "fixtures" / "gpu_mistakes.toml").read_text("utf-8")
-)["mistakes"]
+MISTAKES = table("gpu_mistakes", "mistakes")
 
 
 @pytest.mark.parametrize(("old", "new", "problem"), [tuple(each.values()) for each in MISTAKES])

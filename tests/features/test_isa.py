@@ -8,64 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import rows
 from wattcast.features.errors import DataError
 from wattcast.features.isa import TABLE, classify, isa, load_isa
 
 
 @pytest.mark.parametrize(
     ("opcode", "opcode_class", "pipe"),
-    [
-        ("add.f32", "compute", "fma"),
-        ("add.rn.ftz.f32", "compute", "fma"),
-        ("mul.wide.s32", "compute", "int"),
-        ("fma.rn.f64", "compute", "fp64"),
-        ("fma.rn.f16x2", "compute", "fp16"),
-        ("min.f32", "compute", "fp32"),
-        ("setp.lt.f64", "compute", "fp64"),
-        ("setp.ge.and.s32", "compute", "int"),
-        ("set.lt.u32.f32", "compute", "fp32"),
-        ("rsqrt.approx.f32", "compute", "sfu"),
-        ("tanh.approx.bf16x2", "compute", "sfu"),
-        ("lop3.b32", "compute", "int"),
-        ("dp4a.u32.u32", "compute", "int"),
-        ("vabsdiff4.u32.u32.u32.add", "compute", "int"),
-        ("cvt.rn.f32.s32", "convert", "sfu"),
-        ("cvt.f64.f32", "convert", "fp64"),
-        ("cvt.u64.u32", "convert", "int"),
-        ("cvta.to.global.u64", "convert", "int"),
-        ("mov.u32", "move", "int"),
-        ("shfl.sync.bfly.b32", "move", "lsu"),
-        ("ld.f32", "generic_load", "lsu"),
-        ("ld.global.nc.L1::no_allocate.v4.f32", "global_load", "lsu"),
-        ("ld.param::entry.u64", "param_load", "lsu"),
-        ("ld.const.f32", "const_load", "lsu"),
-        ("st.shared::cta.u32", "shared_store", "lsu"),
-        ("st.local.v2.u32", "local_store", "lsu"),
-        ("atom.shared.cas.b32", "shared_atomic", "lsu"),
-        ("red.async.relaxed.cluster.global.add.u64", "global_atomic", "lsu"),
-        ("cp.async.cg.shared.global", "shared_copy", "lsu"),
-        ("cp.async.commit_group", "barrier", "sync"),
-        ("cp.async.bulk.prefetch.L2.global", "global_special", "lsu"),
-        ("tex.2d.v4.f32.s32", "texture", "texture"),
-        ("sust.b.2d.v4.b32.trap", "surface", "texture"),
-        ("bar.sync", "barrier", "sync"),
-        ("barrier.cluster.arrive", "barrier", "sync"),
-        ("bar.warp.sync", "barrier", "sync"),
-        ("membar.gl", "barrier", "sync"),
-        ("fence.proxy.async", "barrier", "sync"),
-        ("mbarrier.try_wait.parity.b64", "shared_barrier", "lsu"),
-        ("vote.sync.ballot.b32", "special", "int"),
-        ("bra.uni", "control", "control"),
-        ("call.uni", "control", "control"),
-        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "compute", "tensor"),
-        ("mma.sp::ordered_metadata.sync.aligned.m16n8k32.f32.f16.f16.f32", "compute", "tensor"),
-        ("wgmma.wait_group.sync.aligned", "barrier", "sync"),
-        ("tcgen05.mma.cta_group::1.kind::f16", "compute", "tensor"),
-        ("tcgen05.ld.sync.aligned.32x32b.x8.b32", "tensor_load", "lsu"),
-        ("setmaxnreg.inc.sync.aligned.u32", "special", "none"),
-        ("griddepcontrol.wait", "barrier", "sync"),
-        ("stacksave.u64", "special", "int"),
-    ],
+    rows("isa", "class_and_pipe"),
 )
 def test_class_and_pipe(opcode: str, opcode_class: str, pipe: str) -> None:
     facts = classify(opcode)
@@ -74,28 +24,7 @@ def test_class_and_pipe(opcode: str, opcode_class: str, pipe: str) -> None:
 
 @pytest.mark.parametrize(
     ("opcode", "expected"),
-    [
-        ("ld.global.f32", 4),
-        ("ld.global.v4.f32", 16),
-        ("ld.global.v8.b32", 32),
-        ("ld.shared.u8", 1),
-        ("st.global.v2.f64", 16),
-        ("atom.global.add.f16x2", 4),
-        ("tex.2d.v4.f32.s32", 16),
-        ("cp.async.cg.shared.global.L2::128B", 16),  # always 16 bytes
-        ("cp.async.ca.shared.global", 0),  # 4, 8 or 16: an operand says
-        # four 8x8 matrices of 2 bytes over 32 lanes: 4*64*2/32
-        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16", 16),
-        # a 16x16 fragment of 2 bytes over 32 lanes: 16*16*2/32
-        ("wmma.load.a.sync.aligned.row.m16n16k16.global.f16", 16),
-        # an 8x32 accumulator of 4 bytes: 8*32*4/32
-        ("wmma.store.d.sync.aligned.row.m8n32k16.global.f32", 32),
-        # 32 lanes x 32 bits x 8 repetitions
-        ("tcgen05.ld.sync.aligned.32x32b.x8.b32", 32),
-        ("add.f32", 0),
-        ("prefetch.global.L2", 0),
-        ("mbarrier.init.shared.b64", 0),
-    ],
+    rows("isa", "bytes_per_lane"),
 )
 def test_bytes_per_lane(opcode: str, expected: int) -> None:
     assert classify(opcode).bytes_per_lane == expected

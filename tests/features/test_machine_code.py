@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.machine_code import find_nvdisasm, machine_lines
+from tests.fixtures.tables import table
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
@@ -32,47 +33,7 @@ ld.global.f32 %f1, [%rd1+16]; ld.global.f32 %f2, [%rd1+20]; ld.global.f32 %f3, [
 """
 LOADS = 11
 
-CASES = {
-    # contracted without a rounding mode, kept with one
-    "mul.f32 %f4, %f1, %f2; sub.f32 %f5, %f4, %f3; st.global.f32 [%rd1], %f5;": "0 1 1",
-    "mul.rn.f32 %f4, %f1, %f2; sub.rn.f32 %f5, %f4, %f3; st.global.f32 [%rd1], %f5;": "1 1 1",
-    # one product fits into a sum, the second does not
-    "mul.f32 %f4, %f1, %f2; mul.f32 %f5, %f1, %f3; add.f32 %f6, %f4, %f5;"
-    "st.global.f32 [%rd1], %f6;": "0 1 1 1",
-    # a product that something else needs too stays
-    "mul.f32 %f4, %f1, %f2; add.f32 %f5, %f4, %f3; st.global.f32 [%rd1], %f5;"
-    "st.global.f32 [%rd1+4], %f4;": "1 1 1 1",
-    # addresses: index times size plus base is one instruction, a constant offset none
-    "mul.wide.s32 %rd2, %r2, %r4; add.s64 %rd3, %rd1, %rd2; add.s64 %rd4, %rd3, 64;"
-    "st.global.u32 [%rd4], %r3;": "0 1 0 1",
-    "mul.lo.s32 %r6, %r2, %r3; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
-    "shl.b32 %r6, %r2, 3; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
-    "add.s32 %r6, %r2, %r3; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
-    # logic of three inputs is one instruction, of four two
-    "and.b32 %r6, %r2, %r3; xor.b32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
-    "and.b32 %r6, %r2, %r3; xor.b32 %r7, %r6, %r4; or.b32 %r8, %r7, %r5;"
-    "st.global.u32 [%rd1], %r8;": "0 1 1 1",
-    "not.b32 %r6, %r2; and.b32 %r7, %r6, %r3; st.global.u32 [%rd1], %r7;": "0 1 1",
-    # sequences: division with a sign, products of 64 bits, fields, counts of zeros
-    "div.s32 %r6, %r2, %r3; st.global.u32 [%rd1], %r6;": "24 1",
-    "rem.s32 %r6, %r2, %r3; st.global.u32 [%rd1], %r6;": "22 1",
-    "div.u32 %r6, %r2, %r3; st.global.u32 [%rd1], %r6;": "18 1",
-    "mul24.lo.s32 %r6, %r2, %r3; st.global.u32 [%rd1], %r6;": "3 1",
-    "bfe.u32 %r6, %r2, 3, 5; st.global.u32 [%rd1], %r6;": "2 1",
-    "clz.b32 %r6, %r2; st.global.u32 [%rd1], %r6;": "2 1",
-    "mul.lo.s64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "4 1",
-    "mul.hi.u64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "7 1",
-    "min.s64 %rd2, %rd5, %rd6; st.global.u64 [%rd1], %rd2;": "4 1",
-    # a rotation and what it is added to
-    "shf.l.wrap.b32 %r6, %r2, %r2, 7; add.s32 %r7, %r6, %r3; st.global.u32 [%rd1], %r7;": "0 1 1",
-    "shf.r.wrap.b32 %r6, %r2, %r3, 7; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
-    "shf.l.wrap.b32 %r6, %r2, %r2, 7; sub.s32 %r7, %r3, %r6; st.global.u32 [%rd1], %r7;": "1 1 1",
-    "shf.l.wrap.b32 %r6, %r2, %r2, 7; add.s32 %r7, %r6, %r3; add.s32 %r8, %r7, %r4;"
-    "st.global.u32 [%rd1], %r8;": "0 1 1 1",
-    # signs and constants are operands
-    "neg.f32 %f4, %f1; fma.rn.f32 %f5, %f4, %f2, %f3; st.global.f32 [%rd1], %f5;": "0 1 1",
-    "ld.const.f32 %f4, [table+8]; add.f32 %f5, %f4, %f1; st.global.f32 [%rd1], %f5;": "0 1 1",
-}
+CASES = table("bodies", "machine_code")
 
 
 def body_of(text: str) -> Body:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import rows
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.loader import capabilities
@@ -35,56 +36,7 @@ def gpu_of(capability: str) -> GpuProfile:
 
 
 # capability, block, registers, static, dynamic -> blocks per SM, warps per SM, limiter
-GOLDEN = [
-    # 256 threads are 8 warps; 64 / 8
-    ("3.5", 256, 24, 0, 0, 8, 64, "warps"),
-    # 32 registers: 1024 a warp, 64 warps fit exactly
-    ("3.5", 256, 32, 0, 0, 8, 64, "warps"),
-    # 33 registers: 1056 -> 1280 a warp; a partition of 16384 holds 12, an SM 48; 48 / 8
-    ("3.5", 256, 33, 0, 0, 6, 48, "registers"),
-    # one warp a block: the 16 blocks of Kepler
-    ("3.5", 32, 16, 0, 0, 16, 16, "blocks"),
-    # 49152 / 12288 = 4 blocks
-    ("3.5", 128, 16, 12288, 0, 4, 16, "shared_memory"),
-    # 12289 bytes -> 12544 of 256; 49152 / 12544 = 3
-    ("3.5", 128, 16, 12289, 0, 3, 12, "shared_memory"),
-    # 63 registers: 2016 -> 2048 a warp, 8 a partition, 32 an SM; 32 / 4
-    ("3.0", 128, 63, 0, 0, 8, 32, "registers"),
-    # the same 63 with twice the register file of GK210: 16 a partition, 64 an SM, 16 blocks
-    ("3.7", 128, 63, 0, 0, 16, 64, "blocks"),
-    # 98304 / 24576
-    ("5.2", 512, 16, 24576, 0, 4, 64, "warps"),
-    # 40 registers: 1280 a warp, 12 a partition, 48 an SM; 48 / 32 -> 1
-    ("5.2", 1024, 40, 0, 0, 1, 32, "registers"),
-    # 6.0 has two partitions of 32768: 1280 a warp -> 25 each, 50 an SM; 50 / 2
-    ("6.0", 64, 40, 0, 0, 25, 50, "registers"),
-    # 6.1 has four of 16384: 12 each, 48 an SM; 48 / 2
-    ("6.1", 64, 40, 0, 0, 24, 48, "registers"),
-    # 98304 / 49152
-    ("7.0", 256, 32, 0, 49152, 2, 16, "shared_memory"),
-    # 255 registers: 8160 -> 8192 a warp, 2 a partition, 8 an SM; 8 / 8
-    ("7.0", 256, 255, 0, 0, 1, 8, "registers"),
-    # 100 threads take 4 warps
-    ("7.0", 100, 16, 0, 0, 16, 64, "warps"),
-    # Turing: 32 warps; 32 / 8
-    ("7.5", 256, 64, 0, 0, 4, 32, "warps"),
-    # 8.0: 163 KB and the reserve of 1 KB fill the 164 KB of an SM
-    ("8.0", 128, 32, 0, 166912, 1, 4, "shared_memory"),
-    # 32 KB and the reserve are 33 KB; 164 / 33 = 4
-    ("8.0", 128, 32, 0, 32768, 4, 16, "shared_memory"),
-    # 8.6: 48 warps / 8
-    ("8.6", 256, 40, 0, 0, 6, 48, "warps"),
-    # 8.6: 16 blocks of one warp
-    ("8.6", 32, 40, 0, 0, 16, 16, "blocks"),
-    # 8.9: 24 blocks of one warp
-    ("8.9", 32, 40, 0, 0, 24, 24, "blocks"),
-    # 9.0: 227 KB and 1 KB of 228
-    ("9.0", 1024, 32, 0, 232448, 1, 32, "shared_memory"),
-    # 168 registers: 5376 a warp, 3 a partition, 12 an SM; 12 / 12
-    ("9.0", 384, 168, 0, 0, 1, 12, "registers"),
-    # 12.0: 48 warps / 12
-    ("12.0", 384, 32, 0, 0, 4, 48, "warps"),
-]
+GOLDEN = rows("occupancy", "golden")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.tables import rows
 from wattcast.features.errors import LaunchError
 from wattcast.features.ptx.ir import Body
 from wattcast.features.ptx.reader import read_module
@@ -37,51 +38,7 @@ def counts(text: str) -> PtxCounts:
 
 @pytest.mark.parametrize(
     ("opcode", "kind"),
-    [
-        ("bar.sync", "sync"),
-        ("shfl.sync.down.b32", "sync"),
-        ("cp.async.ca.shared.global", "sync"),
-        ("bra.uni", "branch"),
-        ("brx.idx", "unknown"),
-        ("cvta.to.global.u64", "cvt"),
-        ("cvt.rn.f32.s32", "cvt"),
-        ("mad.lo.s32", "arithmetic"),
-        ("fma.rn.f64", "arithmetic"),
-        ("mul.wide.s32", "arithmetic"),
-        ("addc.s32", "arithmetic"),
-        ("and.b32", "arithmetic"),
-        ("atom.global.add.u32", "arithmetic"),
-        ("red.global.add.f32", "arithmetic"),
-        ("atom.global.exch.b32", "unknown"),
-        ("div.full.f32", "div"),
-        ("rsqrt.approx.f32", "sqrt"),
-        ("setp.lt.s32", "setp"),
-        ("mov.u32", "mov"),
-        ("ld.global.nc.v4.f32", "global_load"),
-        ("st.global.f32", "global_store"),
-        ("ld.shared.f32", "shared_load"),
-        ("st.shared.f32", "unknown"),
-        ("ld.param.u64", "parameter"),
-        ("st.param.b32", "parameter"),
-        ("ld.volatile.global.f32", "unknown"),
-        ("ld.f32", "unknown"),
-        ("ld.const.f32", "unknown"),
-        ("ld.local.f32", "unknown"),
-        ("tex.2d.v4.f32.f32", "unknown"),
-        ("shl.b32", "unknown"),
-        ("or.b32", "unknown"),
-        ("xor.b32", "unknown"),
-        ("not.pred", "unknown"),
-        ("selp.f32", "unknown"),
-        ("max.f32", "unknown"),
-        ("rem.u32", "unknown"),
-        ("rcp.rn.f32", "unknown"),
-        ("ex2.approx.f32", "unknown"),
-        ("call.uni", "unknown"),
-        ("exit", "unknown"),
-        ("membar.gl", "unknown"),
-        ("ret.uni", "unknown"),
-    ],
+    rows("counting", "opcode_and_kind"),
 )
 def test_an_opcode_falls_into_the_first_class_that_fits(opcode: str, kind: str) -> None:
     assert opcode_kind(opcode) == kind

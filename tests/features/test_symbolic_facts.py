@@ -7,6 +7,7 @@ import pytest
 
 from tests.features.execution_kernels import kernel
 from tests.features.symbolic_programs import known
+from tests.fixtures.tables import table
 from wattcast.features.errors import LaunchError
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -184,19 +185,7 @@ def test_an_argument_that_no_parameter_has_is_refused() -> None:
         analyse("ret;", m=1)
 
 
-BODIES = {
-    "guard": "setp.ge.s32 %p1, %r5, %r1; @%p1 bra E; st.global.u32 [%rd3], 1; E: ret;",
-    "unsigned": """sub.u32 %r8, %r5, 100; setp.ge.u32 %p1, %r8, %r1; @%p1 bra E;
-        st.global.u32 [%rd3], 1; E: ret;""",
-    "stride": """mov.u32 %r9, %nctaid.x; mul.lo.u32 %r9, %r9, %r4; mov.u32 %r8, %r5;
-        setp.ge.s32 %p1, %r8, %r1; @%p1 bra E;
-        L: mul.wide.u32 %rd5, %r8, 4; add.u64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], 1;
-        add.s32 %r8, %r8, %r9; setp.lt.s32 %p1, %r8, %r1; @%p1 bra L; E: ret;""",
-    "edges": """setp.eq.s32 %p1, %r5, 0; @%p1 bra E; sub.s32 %r8, %r1, 1;
-        setp.ge.s32 %p2, %r5, %r8; @%p2 bra E; st.global.u32 [%rd3+4], 1; E: ret;""",
-    "odd": """mul.wide.u32 %rd5, %r5, 12; add.u64 %rd5, %rd1, %rd5;
-        ld.global.u32 %r8, [%rd5]; ld.global.u32 %r8, [%rd5+4]; ret;""",
-}
+BODIES = table("bodies", "blocks_of_each_kind")
 
 
 @pytest.mark.parametrize("name", BODIES)

@@ -188,8 +188,8 @@ def stored(database: sqlite3.Connection) -> bytes:
     """Everything in the tables, compressed columns unpacked."""
     found: list[bytes] = []
     tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    for (table,) in tables:
-        for row in database.execute(f'SELECT * FROM "{table}"'):
+    for (named_table,) in tables:
+        for row in database.execute(f'SELECT * FROM "{named_table}"'):
             for value in row:
                 raw = value if isinstance(value, bytes) else str(value).encode()
                 found.append(raw)

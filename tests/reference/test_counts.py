@@ -1,17 +1,18 @@
-"""Counts of the reference interpreter against numbers worked out by hand."""
+"""Counts of the reference interpreter against numbers worked out by hand.
+
+Sectors, bank conflicts and divergence of plain accesses are held by its comparison with the engine
+(``tests/features/test_execution_reference.py``), whose rules ``test_memory.py`` and
+``test_symbolic_facts.py`` hold to numbers worked out by hand.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.fixtures.kernels.data import Shape
 from tests.fixtures.kernels.manifest import KERNELS
-from tests.reference.counters import conflict_degree, sectors, shared_transactions
 from tests.reference.fixtures import ptx_text, run_fixture
 from tests.reference.machine import PerInstruction, ReferenceResult, run
 
@@ -33,107 +34,6 @@ def fixture(name: str, grid: tuple[int, ...], block: tuple[int, ...], **argument
     kernel = next(k for k in KERNELS if k.name == name)
     target = "sm_80" if name.startswith(("mma", "async")) else "sm_70"
     return run(ptx_text(kernel.source, target), kernel.entry, grid, block, arguments)
-
-
-@pytest.mark.parametrize(("stride", "expected"), [(1, 4), (2, 8), (4, 16), (8, 32), (9, 32)])
-def test_a_stride_spreads_a_warp_over_more_sectors(stride: int, expected: int) -> None:
-    result = fixture(
-        "strided", (1,), (32,), out=np.zeros(32, np.float32),
-        **{"in": np.zeros(32 * stride, np.float32)}, n=np.int32(32), stride=np.int32(stride),
-    )  # fmt: skip
-    (load,), (store,) = of(result, "ld.global"), of(result, "st.global")
-    assert (load.warp_executions, load.active_lanes, load.sectors) == (1, 32, expected)
-    assert store.sectors == 4
-
-
-def test_an_unaligned_or_partial_warp_touches_the_sectors_it_reaches() -> None:
-    # 40 threads in blocks of 20: bytes 0-79 and 80-159 are sectors 0-2 and 2-4.
-    result = fixture(
-        "copy", (2,), (20,), out=np.zeros(40, np.float32),
-        **{"in": np.zeros(40, np.float32)}, n=np.int32(40),
-    )  # fmt: skip
-    (load,) = of(result, "ld.global")
-    assert (load.warp_executions, load.active_lanes, load.sectors) == (2, 40, 6)
-
-
-@pytest.mark.parametrize(
-    ("name", "conflicts", "store_sectors"),
-    # 32 rows: a column of the unpadded tile lies in one bank. Stores by columns of the matrix
-    # touch one sector per lane, through shared memory four per warp.
-    [("transpose_shared", 32, 4), ("transpose_padded", 1, 4), ("transpose_direct", None, 32)],
-)
-def test_transposes(name: str, conflicts: int | None, store_sectors: int) -> None:
-    result = fixture(
-        name, (1, 1), (32, 8), out=np.zeros((32, 32), np.float32),
-        **{"in": np.zeros((32, 32), np.float32)}, width=np.int32(32), height=np.int32(32),
-    )  # fmt: skip
-    stores = of(result, "st.global")
-    assert total(stores, "warp_executions") == 32
-    assert total(stores, "sectors") == 32 * store_sectors
-    assert total(of(result, "ld.global"), "sectors") == 32 * 4
-    if conflicts is not None:
-        assert total(of(result, "st.shared"), "shared_transactions") == 32
-        assert total(of(result, "ld.shared"), "shared_transactions") == 32 * conflicts
-
-
-def test_eight_and_sixteen_bytes_per_lane_go_by_halves_and_quarters() -> None:
-    result = fixture(
-        "shared_wide", (1,), (64,), out=np.zeros(64), out4=np.zeros((64, 4), np.float32),
-        **{"in": np.zeros(256)}, stride=np.int32(2),
-    )  # fmt: skip
-    # Lane t of a half warp reads words 4 t and 4 t + 1: lanes t and t + 8 share banks. Two
-    # transactions per half; the other read, backwards without a stride, takes one per half.
-    assert total(of(result, "ld.shared.f64"), "shared_transactions") == 2 * (2 * 2) + 2 * 2
-    # Eight lanes of 16 bytes fill the banks once.
-    assert total(of(result, "st.shared.v4"), "shared_transactions") == 2 * 4
-    # With a stride of two every second 16-byte word: two per quarter.
-    assert total(of(result, "ld.shared.v4"), "shared_transactions") == 2 * 4 * 2
-
-
-@pytest.mark.parametrize(("size", "parts"), [(2, 1), (4, 1), (8, 1), (16, 2)])
-def test_a_broadcast_is_read_in_pairs_by_twice_as_many_lanes(size: int, parts: int) -> None:
-    assert shared_transactions((lane, 64, size) for lane in range(32)) == parts
-    # Lanes of the lower half only: the parts without an active lane cost nothing.
-    assert shared_transactions((lane, 64, size) for lane in range(16)) == max(1, parts // 2)
-
-
-def test_divergence_by_lane_doubles_the_executions_that_divergence_by_warp_has() -> None:
-    arguments = {"out": np.zeros(64, np.float32), "in": np.zeros(64, np.float32)}
-    by_lane = of(fixture("diverge_lane", (1,), (64,), **arguments), "fma")
-    by_warp = of(fixture("diverge_warp", (1,), (64,), **arguments), "fma")
-    # Six turns on one side, four on the other; 32 of 64 threads on each.
-    assert sorted((r.warp_executions, r.active_lanes) for r in by_lane) == [(8, 128), (12, 192)]
-    assert sorted((r.warp_executions, r.active_lanes) for r in by_warp) == [(4, 128), (6, 192)]
-
-
-def test_a_triangle_runs_as_long_as_its_longest_lane() -> None:
-    result = fixture(
-        "triangular", (1,), (8,), out=np.zeros(8, np.float32), matrix=np.zeros((8, 8), np.float32),
-        x=np.zeros(8, np.float32), n=np.int32(8),
-    )  # fmt: skip
-    # Row i has i + 1 products, by four and a remainder: 1 + 2 + ... + 8 in all lanes together.
-    assert total(of(result, "fma"), "active_lanes") == 36
-
-
-def test_one_word_for_all_lanes_is_one_sector_and_one_transaction() -> None:
-    ptx = (
-        HEADER
-        + """
-    .visible .entry same(.param .u64 p) {
-        .reg .b32 %r<4>; .reg .b64 %rd<3>;
-        .shared .align 4 .b8 word[4];
-        ld.param.u64 %rd1, [p];
-        cvta.to.global.u64 %rd2, %rd1;
-        mov.u32 %r1, 1;
-        atom.global.add.u32 %r2, [%rd2], %r1;
-        atom.shared.add.u32 %r3, [word], 1;
-        ret;
-    }"""
-    )
-    result = run(ptx, "same", (1,), (32,), {"p": np.zeros(1, np.uint32)})
-    assert result.memory["p"][0] == 32
-    assert of(result, "atom.global")[0].sectors == 1
-    assert of(result, "atom.shared")[0].shared_transactions == 1
 
 
 def test_an_asynchronous_copy_counts_on_both_sides() -> None:
@@ -243,30 +143,6 @@ def test_a_collective_waits_for_the_lanes_it_names() -> None:
     assert set(result.memory["p"].tolist()) == {0xFFE00000}
     (vote,) = of(result, "vote")
     assert (vote.warp_executions, vote.active_lanes) == (1, 32)
-
-
-@given(st.lists(st.integers(0, 1 << 20), min_size=1, max_size=32))
-def test_sectors_and_conflicts_stay_within_their_bounds(words: list[int]) -> None:
-    accesses = [(4 * word, 4) for word in words]
-    assert 1 <= sectors(accesses) <= len(set(words))
-    assert -(-len(set(words)) // 32) <= conflict_degree(accesses) <= len(set(words))
-    lanes = [(lane, address, size) for lane, (address, size) in enumerate(accesses)]
-    assert shared_transactions(lanes) == conflict_degree(accesses)
-
-
-@pytest.mark.parametrize(
-    ("words_apart", "degree"),
-    # gcd(stride, 32) lanes share a bank; one word for all is a broadcast
-    [(0, 1), (1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (16, 16), (32, 32), (33, 1)],
-)
-def test_conflicts_of_strided_words(words_apart: int, degree: int) -> None:
-    assert conflict_degree((4 * words_apart * lane, 4) for lane in range(32)) == degree
-
-
-def test_no_access_costs_nothing() -> None:
-    assert sectors([]) == 0
-    assert conflict_degree([]) == 0
-    assert shared_transactions([]) == 0
 
 
 def test_every_instruction_of_the_kernel_is_reported_in_order() -> None:

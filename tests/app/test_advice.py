@@ -13,6 +13,7 @@ import pytest
 
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
+from tests.fixtures.tables import table
 from tests.wide import wide
 from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
@@ -30,37 +31,8 @@ from wattcast.predictor.predict import predict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 
-HEAD = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry made(.param .u64 p0, .param .f32 p1, .param .u32 p2)
-{
- .reg .pred %p<4>;
- .reg .b32 %r<12>;
- .reg .f32 %f<16>;
- .reg .f64 %fd<12>;
- .reg .b64 %rd<8>;
- ld.param.u64 %rd1, [p0];
- ld.param.f32 %f9, [p1];
- ld.param.u32 %r9, [p2];
- mov.u32 %r1, %ctaid.x;
- mov.u32 %r2, %ntid.x;
- mov.u32 %r3, %tid.x;
- mad.lo.s32 %r4, %r1, %r2, %r3;
- mul.wide.s32 %rd2, %r4, 4;
- add.s64 %rd3, %rd1, %rd2;
- mov.u32 %r5, 0;
- cvt.rn.f32.s32 %f1, %r4;
-"""
-TAIL = """\
- add.s32 %r5, %r5, 1;
- setp.lt.s32 %p1, %r5, 200;
- @%p1 bra $LOOP;
- st.global.f32 [%rd3], %f1;
- ret;
-}
-"""
+HEAD = table("bodies", "advice")["head"]
+TAIL = table("bodies", "advice")["tail"]
 PROMOTED = f"""{HEAD}$LOOP:
  cvt.f64.f32 %fd1, %f1;
  mul.f64 %fd2, %fd1, 0d4000000000000000;

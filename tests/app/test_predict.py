@@ -16,6 +16,7 @@ import pytest
 import wattcast
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
+from tests.fixtures.tables import table
 from wattcast.app.cli import inputs
 from wattcast.predictor.messages.explain import LimeAnswer, ShapAnswer
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
@@ -312,17 +313,7 @@ def test_numbers_json_cannot_hold_become_null(client: httpx.Client, vector_add: 
     assert all(value is None or math.isfinite(value) for value in values.values())
 
 
-INTEGERS = """.version 8.0
-.target sm_70
-.address_size 64
-.visible .entry k()
-{
-	.reg .b32 %r<3>;
-	mov.u32 %r1, %tid.x;
-	add.s32 %r2, %r1, 1;
-	ret;
-}
-"""
+INTEGERS = table("bodies", "predict")["integers"]
 
 
 @pytest.mark.parametrize("path", ["predict", "dvfs", "sweep", "compare"])

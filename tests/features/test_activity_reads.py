@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.fixtures.tables import table
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
@@ -13,20 +14,7 @@ from wattcast.features.ptx import read_module
 from wattcast.models.clocks import default_clocks
 from wattcast.models.time.bottleneck import CONSTANTS, beside, resource_seconds
 
-KERNEL = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry k(.param .u64 p, .param .f32 x)
-{{
-.reg .b64 %rd<9>; .reg .f32 %f<99>;
-ld.param.u64 %rd1, [p];
-ld.param.f32 %f90, [x];
-cvta.to.global.u64 %rd2, %rd1;
-{body}
-ret;
-}}
-"""
+KERNEL = table("bodies", "activity_reads")["kernel"]
 LOADED = "".join(f"ld.global.f32 %f{n}, [%rd2+{4 * n}];\n" for n in range(8))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fixtures.tables import table
 from wattcast.features.activity.waiting import Waiting
 from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
@@ -11,25 +12,7 @@ from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
 
 V100 = load_gpu("tesla-v100")
-KERNEL = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry k(.param .u64 p)
-{{
-.reg .pred %p<4>; .reg .b32 %r<40>; .reg .b64 %rd<20>; .reg .f32 %f<40>;
-.shared .align 4 .b8 tile[1024];
-ld.param.u64 %rd1, [p];
-cvta.to.global.u64 %rd2, %rd1;
-mov.u32 %r1, %tid.x;
-mul.wide.u32 %rd3, %r1, 4;
-add.s64 %rd4, %rd2, %rd3;
-mov.u32 %r2, 0;
-mov.u32 %r3, 0;
-{body}
-ret;
-}}
-"""
+KERNEL = table("bodies", "activity_waiting")["kernel"]
 
 
 def waiting(body: str, threads: int = 32) -> tuple[Waiting, float, float]:
@@ -139,25 +122,7 @@ def test_what_guards_skip_is_waited_for_like_what_they_let_pass() -> None:
     assert waited(32)[0] == pytest.approx(waited(128)[0])
 
 
-STEPS = """\
-shl.b32 %r5, %r1, {shift};
-mov.u32 %r6, tile;
-and.b32 %r5, %r5, 1023;
-add.s32 %r7, %r6, %r5;
-LOOP:
-shr.u32 %r8, 128, %r2;
-setp.ge.u32 %p2, %r1, %r8;
-@%p2 bra SKIP;
-activemask.b32 %r9;
-ld.shared.f32 %f2, [%r7];
-add.f32 %f3, %f3, %f2;
-st.shared.f32 [%r7], %f3;
-SKIP:
-{barrier}
-add.s32 %r2, %r2, 1;
-setp.lt.u32 %p1, %r2, 8;
-@%p1 bra LOOP;
-"""
+STEPS = table("bodies", "activity_waiting")["steps"]
 
 
 def test_where_warps_wait_for_each_other_the_slowest_counts() -> None:

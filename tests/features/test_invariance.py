@@ -5,26 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.fixtures.ptx_text import stored_ptx
+from tests.fixtures.tables import table
 from wattcast.features.invariance import doubt
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 
-HEAD = """.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry k(.param .u64 k_param_0, .param .u32 k_param_1)
-{
-\t.reg .pred %p<9>;
-\t.reg .b32 %r<40>;
-\t.reg .b64 %rd<20>;
-\t.reg .f32 %f<9>;
-\t.shared .align 4 .b8 tile[4096];
-\tld.param.u64 %rd1, [k_param_0];
-\tld.param.u32 %r1, [k_param_1];
-\tmov.u32 %r2, %ctaid.x;
-\tmov.u32 %r3, %ntid.x;
-\tmov.u32 %r4, %tid.x;
-"""
+HEAD = table("bodies", "invariance")["head"]
 PLACE = "mad.lo.s32 %r5, %r2, %r3, %r4;"
 STORE = """mul.wide.s32 %rd2, %r5, 4;
 \tadd.s64 %rd3, %rd1, %rd2;

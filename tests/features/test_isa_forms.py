@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.fixtures.tables import table
 from wattcast.features.execution import control, execute, matrix, program
 from wattcast.features.execution.context import Context
 from wattcast.features.execution.program import Program
@@ -20,16 +21,7 @@ from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
 
 FORMS = Path(__file__).with_name("isa_forms.txt")
-HEAD = """.version 9.0
-.target sm_100a
-.address_size 64
-.global .texref image;
-.global .surfref surface;
-.visible .func none() { ret; }
-.visible .entry k()
-{ .reg .pred %p<4>; .reg .b16 %h<8>; .reg .b32 %r<12>; .reg .b64 %d<8>; .reg .b128 %q<4>;
-  .reg .f32 %f<12>; .reg .f64 %g<12>; .shared .align 1024 .b8 tile[1024];
-"""
+HEAD = table("bodies", "isa_forms")["head"]
 Followed = Literal["values", "counts", "unknown"]
 
 # Counted, but what they give is not followed.

@@ -20,17 +20,7 @@ from wattcast.features.machine_code import Pipes, machine_code, pipes_of
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Body
 
-HEAD = """.version 7.8
-.target sm_75
-.address_size 64
-.const .align 4 .b8 table[64];
-.visible .entry k(.param .u64 p, .param .u32 n) {
-.reg .pred %p<9>; .reg .b32 %r<99>; .reg .b64 %rd<99>; .reg .f32 %f<99>;
-ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n];
-ld.global.u32 %r2, [%rd1]; ld.global.u32 %r3, [%rd1+4]; ld.global.u32 %r4, [%rd1+8];
-ld.global.u32 %r5, [%rd1+12]; ld.global.u64 %rd5, [%rd1+32]; ld.global.u64 %rd6, [%rd1+40];
-ld.global.f32 %f1, [%rd1+16]; ld.global.f32 %f2, [%rd1+20]; ld.global.f32 %f3, [%rd1+24];
-"""
+HEAD = table("bodies", "machine_code_texts")["head"]
 LOADS = 11
 
 CASES = table("bodies", "machine_code")

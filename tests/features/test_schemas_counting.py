@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.tables import rows
+from tests.fixtures.tables import rows, table
 from wattcast.features.errors import LaunchError
 from wattcast.features.ptx.ir import Body
 from wattcast.features.ptx.reader import read_module
@@ -14,18 +14,7 @@ from wattcast.features.schemas.counting import PtxCounts, count, find_n_loop, op
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "ptx"
 
-HEADER = """.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry _Z1kPf(
-    .param .u64 _Z1kPf_param_0
-)
-{
-    .reg .pred %p<4>;
-    .reg .f32 %f<9>;
-    .reg .b32 %r<9>;
-    .reg .b64 %rd<9>;
-"""
+HEADER = table("bodies", "schemas_counting")["header"]
 
 
 def body(text: str) -> Body:
@@ -61,18 +50,7 @@ def test_names_and_comments_do_not_count_only_opcodes_do() -> None:
     assert (found.parameter, found.returns, found.sync) == (1, 1, 0)
 
 
-SELF_LOOP = """
-    mov.u32 %r1, 0;
-LOOP:
-    ld.global.f32 %f1, [%rd1];
-    div.rn.f32 %f2, %f1, %f3;
-    shl.b32 %r2, %r1, 2;
-    add.s32 %r1, %r1, 1;
-    setp.lt.s32 %p1, %r1, 64;
-    @%p1 bra LOOP;
-    st.global.f32 [%rd1], %f2;
-    ret;
-"""
+SELF_LOOP = table("bodies", "schemas_counting")["self_loop"]
 
 
 def test_a_self_loop_runs_n_loop_further_times_at_nine_cycles_each() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from studies.machine_code import find_nvdisasm, machine_lines
+from tests.fixtures.tables import table
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
@@ -14,17 +15,7 @@ from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
 from wattcast.features.wide_loads import joined_loads
 
-HEAD = """.version 7.8
-.target sm_75
-.address_size 64
-.visible .entry k(.param .u64 p, .param .u32 n) {
-.reg .pred %p<9>; .reg .b32 %r<99>; .reg .b64 %rd<99>; .reg .f32 %f<99>; .reg .f64 %fd<9>;
-.shared .align 4 .b8 tile[8192];
-ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n];
-mov.u32 %r2, %tid.x; mov.u32 %r3, tile; shl.b32 %r4, %r2, SHIFT; add.s32 %r5, %r3, %r4;
-st.shared.f32 [%r5], 0f3F800000;
-bar.sync 0;
-"""
+HEAD = table("bodies", "wide_loads")["head"]
 SUM = "add.f32 %f5, %f1, %f2; add.f32 %f6, %f5, %f3; add.f32 %f7, %f6, %f4;"
 END = "st.global.f32 [%rd1], %f7; ret; }\n"
 FOUR = "".join(f"ld.shared.f32 %f{n + 1}, [%r5+{4 * n}];" for n in range(4))

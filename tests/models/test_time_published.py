@@ -7,6 +7,7 @@ import pytest
 from tests.features.execution_kernels import kernel
 from tests.features.test_activity_waiting import KERNEL, LOOP
 from tests.fixtures.ptx_text import stored_ptx
+from tests.fixtures.tables import table
 from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
@@ -62,20 +63,7 @@ def test_chains_of_multiply_adds_of_one_warp_a_scheduler(
     assert found.regime == ("latency" if chains == 1 else "compute")
 
 
-STEP = """\
-setp.ge.u32 %p2, %r1, 32;
-@%p2 bra SKIP;
-ld.shared.u32 %r5, [%r4];
-ld.shared.u32 %r6, [%r4+128];
-add.u32 %r7, %r5, %r6;
-ld.shared.u32 %r8, [%r4+256];
-add.u32 %r9, %r7, %r8;
-ld.shared.u32 %r10, [%r4+384];
-add.u32 %r11, %r9, %r10;
-st.shared.u32 [%r4+512], %r11;
-SKIP:
-bar.sync 0;
-"""
+STEP = table("bodies", "time_published")["step"]
 
 
 def test_a_warp_that_works_between_barriers_takes_the_time_measured() -> None:

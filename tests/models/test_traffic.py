@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.fixtures.tables import table
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
@@ -19,63 +20,12 @@ GPU = load_gpu("tesla-v100")
 Mode = Literal["executed", "symbolic"]
 both = pytest.mark.parametrize("mode", ["executed", "symbolic"])
 
-HEAD = """
-.version 7.8
-.target sm_70
-.address_size 64
-.visible .entry k(.param .u64 out, .param .u64 in, .param .u32 n, .param .u32 m) {
-    .reg .pred %p<8>; .reg .b32 %r<32>; .reg .b64 %rd<24>; .reg .f32 %f<8>;
-    ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [in];
-    ld.param.u32 %r1, [n]; ld.param.u32 %r2, [m];
-    cvta.to.global.u64 %rd1, %rd1; cvta.to.global.u64 %rd2, %rd2;
-    mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x; mov.u32 %r5, %tid.x; mov.u32 %r6, %ctaid.y;
-    mov.u32 %r7, %ntid.y; mov.u32 %r8, %tid.y; mov.f32 %f1, 0f00000000;
-    mad.lo.u32 %r9, %r3, %r4, %r5; mad.lo.u32 %r10, %r6, %r7, %r8;
-"""
-# n passes over m elements of each thread, a whole grid apart.
-PASSES = """
-    mov.u32 %r11, %nctaid.x; mul.lo.u32 %r11, %r11, %r4; mul.wide.u32 %rd3, %r11, 4;
-    mul.wide.u32 %rd4, %r9, 4; add.u64 %rd5, %rd2, %rd4; mov.u32 %r12, 0;
-$pass: mov.u64 %rd6, %rd5; mov.u32 %r13, 0;
-$walk: ld.global.f32 %f2, [%rd6]; add.f32 %f1, %f1, %f2; add.u64 %rd6, %rd6, %rd3;
-    add.u32 %r13, %r13, 1; setp.lt.u32 %p1, %r13, %r2; @%p1 bra $walk;
-    add.u32 %r12, %r12, 1; setp.lt.u32 %p2, %r12, %r1; @%p2 bra $pass;
-    add.u64 %rd7, %rd1, %rd4; st.global.f32 [%rd7], %f1; ret;
-"""
-# 2D convolution without shared memory: m x m weights over rows of n elements.
-CONVOLUTION = """
-    mad.lo.u32 %r11, %r10, %r1, %r9; mul.wide.u32 %rd3, %r11, 4; add.u64 %rd4, %rd2, %rd3;
-    mul.wide.u32 %rd5, %r1, 4; mov.u32 %r12, 0;
-$row: mov.u64 %rd6, %rd4; mov.u32 %r13, 0;
-$column: ld.global.f32 %f2, [%rd6]; add.f32 %f1, %f1, %f2; add.u64 %rd6, %rd6, 4;
-    add.u32 %r13, %r13, 1; setp.lt.u32 %p1, %r13, %r2; @%p1 bra $column;
-    add.u64 %rd4, %rd4, %rd5; add.u32 %r12, %r12, 1; setp.lt.u32 %p2, %r12, %r2; @%p2 bra $row;
-    add.u64 %rd7, %rd1, %rd3; st.global.f32 [%rd7], %f1; ret;
-"""
-# out[x][y] = in[y][x] of n x n elements.
-TRANSPOSE = """
-    mad.lo.u32 %r11, %r10, %r1, %r9; mul.wide.u32 %rd3, %r11, 4; add.u64 %rd4, %rd2, %rd3;
-    ld.global.f32 %f2, [%rd4]; mad.lo.u32 %r12, %r9, %r1, %r10; mul.wide.u32 %rd5, %r12, 4;
-    add.u64 %rd6, %rd1, %rd5; st.global.f32 [%rd6], %f2; ret;
-"""
-# A row of n elements for each thread.
-ROWS = """
-    mul.lo.u32 %r11, %r9, %r1; mul.wide.u32 %rd3, %r11, 4; add.u64 %rd4, %rd2, %rd3;
-    mov.u32 %r12, 0;
-$walk: ld.global.f32 %f2, [%rd4]; add.f32 %f1, %f1, %f2; add.u64 %rd4, %rd4, 4;
-    add.u32 %r12, %r12, 1; setp.lt.u32 %p1, %r12, %r1; @%p1 bra $walk;
-    mul.wide.u32 %rd5, %r9, 4; add.u64 %rd6, %rd1, %rd5; st.global.f32 [%rd6], %f1; ret;
-"""
-# Five points of a grid whose rows have n elements.
-STENCIL = """
-    mad.lo.u32 %r11, %r10, %r1, %r9; add.u32 %r11, %r11, %r1; add.u32 %r11, %r11, 1;
-    mul.wide.u32 %rd3, %r11, 4; add.u64 %rd4, %rd2, %rd3; mul.wide.u32 %rd5, %r1, 4;
-    sub.u64 %rd6, %rd4, %rd5; add.u64 %rd7, %rd4, %rd5; ld.global.f32 %f2, [%rd6];
-    ld.global.f32 %f3, [%rd4+-4]; ld.global.f32 %f4, [%rd4]; ld.global.f32 %f5, [%rd4+4];
-    ld.global.f32 %f6, [%rd7]; add.f32 %f2, %f2, %f3; add.f32 %f4, %f4, %f5;
-    add.f32 %f2, %f2, %f4; add.f32 %f2, %f2, %f6;
-    add.u64 %rd8, %rd1, %rd3; st.global.f32 [%rd8], %f2; ret;
-"""
+HEAD = table("bodies", "traffic")["head"]
+PASSES = table("bodies", "traffic")["passes"]
+CONVOLUTION = table("bodies", "traffic")["convolution"]
+TRANSPOSE = table("bodies", "traffic")["transpose"]
+ROWS = table("bodies", "traffic")["rows"]
+STENCIL = table("bodies", "traffic")["stencil"]
 
 
 def traffic(body: str, grid: Any, block: Any, n: int, m: int, mode: Mode) -> Activity:

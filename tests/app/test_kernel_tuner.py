@@ -101,24 +101,6 @@ def test_a_cache_file_is_read_even_while_it_is_written_to() -> None:
         assert timeout.time_seconds is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"results": []}',
-        '{"results": [{}]}',
-        '{"cache": {}}',
-        '{"cache": {"a": {}}, "tune_params_keys": ["x"]}',
-        '{"cache": {"a": 1}, "tune_params_keys": ["x"]}',
-    ],
-)
-def test_what_is_no_tuning_file_is_refused(text: str) -> None:
-    with pytest.raises(DataError):
-        read_tuning(text)
-
-
 # --- what a prediction saves -----------------------------------------------------------------
 
 

@@ -159,28 +159,6 @@ def test_what_is_wrong_is_told(files: tuple[Path, Path], words: tuple[str, ...],
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
-    [
-        ({"tune_params": {"a": []}}, "needs a list"),
-        ({"tune_params": {"a": 3}}, "needs a list"),
-        ({"tune_params": {"a": [1]}, "restrictions": ["b > 1"]}, "b is no tunable parameter"),
-        ({"tune_params": {"a": [1]}, "restrictions": ["a >"]}, "no expression"),
-        (
-            {"tune_params": {"a": [1]}, "restrictions": ["__import__('os').system('true')"]},
-            "is not understood",
-        ),
-        ({"tune_params": {"a": [1]}, "restrictions": ["a / 0"]}, "division by zero"),
-        ({"tune_params": {"a": [1], "b": [2]}, "restrictions": ["a > b"]}, "no configurations"),
-        ({"tune_params": {n: [*range(100)] for n in "abcd"}}, "more than 1,000,000"),
-        ({"ConfigurationSpace": {"TuningParameters": [{"Name": "a"}]}}, "expected Tuning"),
-    ],
-)
-def test_spaces_that_are_none(document: dict[str, Any], told: str) -> None:
-    with pytest.raises(DataError, match=told):
-        read_tuning(json.dumps(document))
-
-
-@pytest.mark.parametrize(
     ("restriction", "kept"),
     [("a in (1, 4) and not b", [(1, 0), (4, 0)]),
      ("1 < a <= 3 or a == 4 != b", [(2, 0), (2, 1), (4, 0), (4, 1)]),

@@ -171,16 +171,10 @@ def test_a_variant_that_does_not_compile_is_a_row(client: httpx.Client) -> None:
     ("changes", "told"),
     [
         ({"restrictions": ["work > 1"]}, "work is no tunable parameter"),
-        ({"restrictions": ["block_size_x >"]}, "it is no expression"),
-        ({"restrictions": ["'a' * 10000000000 == 'b'"]}, "numbers are expected"),
-        ({"restrictions": ["'%1000000000d' % 1 == 'b'"]}, "numbers are expected"),
-        ({"restrictions": ["1" + "+1" * 900]}, "nested too deeply"),
-        ({"restrictions": ["block_size_x > 4096"]}, "no configurations"),
         (
             {"tune_params": {"block_size_x": [64], "a": [*range(150)], "b": [*range(150)]}},
             "22,500 configurations of 3 parameters; at most 20,000",
         ),
-        ({"tune_params": {n: [*range(200)] for n in "abc"}}, "more than 1,000,000"),
         ({"tune_params": {"block_size_x": ["wide"]}}, "invalid literal for int"),
         ({"tune_params": {"block_size_x": [64], "core_mhz": [-5]}}, "core_mhz"),
         ({"grid_divisors": [["work"]]}, "grid divisor 'work' is not a tunable parameter"),
@@ -203,22 +197,6 @@ def test_a_variant_that_does_not_compile_is_a_row(client: httpx.Client) -> None:
         ({"results": "no JSON"}, "not JSON"),
         ({"tune_params": None, "space": "[" * 100_000}, "not JSON"),
         ({"tune_params": None, "space": "{}"}, "neither T4 results"),
-        (
-            {"tune_params": None, "space": '{"results": [{"configuration": {"a": []}}]}'},
-            "neither a",
-        ),
-        ({"tune_params": None, "space": '{"tune_params": {}}'}, "no tunable parameters"),
-        (
-            {"tune_params": None, "space": '{"results": [{"configuration": {"a": NaN}}]}'},
-            "neither a number nor a text",
-        ),
-        (
-            {
-                "tune_params": None,
-                "space": '{"results": [{"configuration": {"a": 1}}, {"configuration": {"b": 1}}]}',
-            },
-            "has other parameters than ['a']",
-        ),
     ],
 )
 def test_what_does_not_fit_is_told(

@@ -4,6 +4,7 @@ line, and one line for what cannot be."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -194,27 +195,7 @@ def test_all_faces_answer_the_same(
     assert told.status_code == 200, told.text
     (tmp_path / "add.ptx").write_text(vector_add)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    (tmp_path / "jobs.toml").write_text("""
-        [[jobs]]
-        name = "add"
-        runs = 10_000_000
-        kernel = {file = "add.ptx", launch = {grid = 4096, block = 256, arguments = {3 = 1048576}}}
-        [[jobs]]
-        name = "product"
-        runs = 1_000_000
-        boards = ["h200"]
-        operator = {name = "gemm", m = 4096, n = 4096, k = 4096}
-        [[jobs]]
-        name = "answers"
-        runs = 100
-        deadline_seconds = 400
-        model = {config = "config.json", batch = 8, prompt = 512, generate = 64}
-        [[jobs]]
-        name = "steps"
-        runs = 50
-        together = true
-        model = {config = "config.json", train = true, batch = 1, prompt = 512}
-    """)
+    shutil.copy(Path(__file__).parents[1] / "fixtures" / "jobs.toml", tmp_path)
     words = ("fleet", str(tmp_path / "jobs.toml"), "--boards", "h200:2,b200:1", "--limits", "3")
     out, _ = run(*words, "--makespan", "900", "--json")
     assert json.loads(out) == told.json()

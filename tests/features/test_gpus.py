@@ -24,32 +24,7 @@ from wattcast.features.gpus.loader import (
 
 THESIS_GPUS = ("gtx-1050", "quadro-k4200", "tesla-k20", "tesla-m60", "tesla-v100")
 
-MINIMAL = """
-id = "test-gpu"
-name = "A GPU with datasheet facts only"
-aliases = ["test"]
-architecture = "Ampere"
-compute_capability = "8.0"
-
-[sources]
-sheet = "A datasheet"
-
-[chip]
-sm_count = { value = 108, unit = "count", source = "sheet" }
-l2_bytes = { value = 41943040, unit = "byte", source = "sheet" }
-
-[clocks]
-core_mhz = { value = 1410, unit = "MHz", source = "sheet" }
-memory_mhz = { value = 1215, unit = "MHz", source = "sheet" }
-
-[memory]
-bus_bits = { value = 5120, unit = "bit", source = "sheet" }
-transfers_per_clock = { value = 2, unit = "count", source = "sheet" }
-bandwidth_bytes_per_second = { value = 1555e9, unit = "byte/s", source = "sheet" }
-
-[power]
-tdp_watts = { value = 400, unit = "W", source = "sheet" }
-"""
+MINIMAL = (Path(__file__).parents[1] / "fixtures" / "tables" / "test-gpu.toml").read_text("utf-8")
 
 
 def write(folder: Path, text: str, name: str = "test-gpu.toml") -> Path:

@@ -142,27 +142,7 @@ def kineto(
     return path
 
 
-SCHEMA = """
-CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT NOT NULL, end INT NOT NULL,
-  deviceId INT NOT NULL, contextId INT NOT NULL, streamId INT NOT NULL, correlationId INT,
-  globalPid INT, demangledName INT NOT NULL, shortName INT NOT NULL, mangledName INT,
-  registersPerThread INT NOT NULL,
-  gridX INT NOT NULL, gridY INT NOT NULL, gridZ INT NOT NULL, blockX INT NOT NULL,
-  blockY INT NOT NULL, blockZ INT NOT NULL, staticSharedMemory INT NOT NULL,
-  dynamicSharedMemory INT NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INT NOT NULL, end INT NOT NULL,
-  deviceId INT NOT NULL, contextId INT NOT NULL, streamId INT NOT NULL, correlationId INT,
-  globalPid INT, bytes INT NOT NULL, copyKind INT NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT NOT NULL, end INT NOT NULL, globalTid INT,
-  correlationId INT, nameId INT NOT NULL, returnValue INT NOT NULL);
-CREATE TABLE NVTX_EVENTS (start INT NOT NULL, end INT, eventType INT NOT NULL, text TEXT,
-  globalTid INT, textId INT);
-CREATE TABLE TARGET_INFO_GPU (id INT NOT NULL, name TEXT, smCount INT, uuid TEXT);
-CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INT, cudaId INT NOT NULL, pid INT NOT NULL,
-  uuid TEXT, numMultiprocessors INT);
-CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
-"""
+SCHEMA = (Path(__file__).parents[1] / "fixtures" / "traces" / "nsys.sql").read_text("utf-8")
 
 
 def nsys(

@@ -39,6 +39,7 @@ BODY = {
 """One instruction of each unit; ``{0}`` is one of four registers, ``{1}`` a byte offset."""
 
 STRIDE = 4 * 256 * 5120
+TEMPLATE = (Path(__file__).parents[1] / "fixtures" / "ptx" / "measured_loop.txt").read_text("utf-8")
 
 NOTHING = """\
 .version 7.0
@@ -60,42 +61,7 @@ def ptx(body: Sequence[str], trips: int, *, advance: int = 0, store: bool = True
     loop = "\n ".join(lines)
     step = f"add.s64 %rd2, %rd2, {advance};" if advance else ""
     end = "st.global.f32 [%rd3], %f0;" if store else ""
-    return f"""\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry k(.param .u64 p0, .param .u64 p1)
-{{
- .reg .pred %p<2>;
- .reg .b32 %r<16>;
- .reg .b32 %rs;
- .reg .f32 %f<16>;
- .reg .f64 %d<8>;
- .reg .b64 %rd<8>;
- .shared .align 4 .b8 tile[4096];
- ld.param.u64 %rd0, [p0];
- ld.param.u64 %rd1, [p1];
- mov.u32 %r10, %ctaid.x;
- mov.u32 %r11, %ntid.x;
- mov.u32 %r12, %tid.x;
- mad.lo.s32 %r13, %r10, %r11, %r12;
- mul.wide.s32 %rd4, %r13, 4;
- add.s64 %rd2, %rd0, %rd4;
- add.s64 %rd3, %rd1, %rd4;
- shl.b32 %r14, %r12, 2;
- mov.u32 %rs, tile;
- add.s32 %rs, %rs, %r14;
- mov.u32 %r15, 0;
-L:
- {loop}
- {step}
- add.s32 %r15, %r15, 1;
- setp.lt.s32 %p1, %r15, {trips};
- @%p1 bra L;
- {end}
- ret;
-}}
-"""
+    return TEMPLATE.format(loop=loop, step=step, trips=trips, end=end)
 
 
 def workload(

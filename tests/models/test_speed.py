@@ -10,6 +10,7 @@ from benchmarks.execution import launch_of
 from tests.features.execution_kernels import kernel
 from tests.fixtures.kernels.data import FixtureKernel, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS, TENSOR_KERNELS
+from tests.fixtures.tables import rows
 from wattcast.features.activity.instructions import measure_instructions
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.gpus import load_gpu
@@ -68,23 +69,7 @@ def test_lanes_in_one_bank_are_called_bank_conflicts(stride: int, word: str | No
 
 @pytest.mark.parametrize(
     ("name", "gpu", "word"),
-    [
-        ("transpose_shared", "gtx-1080-ti", "shared-memory bank conflicts"),
-        ("transpose_padded", "gtx-1080-ti", "DRAM bandwidth"),
-        ("transpose_direct", "tesla-v100", "uncoalesced accesses"),
-        ("strided", "tesla-v100", "uncoalesced accesses"),
-        ("saxpy", "tesla-v100", "DRAM bandwidth"),
-        ("matmul_naive", "tesla-v100", "L1 bandwidth"),
-        ("matmul_naive", "gtx-1080-ti", "L2 bandwidth"),
-        ("matmul_tiled", "tesla-v100", "shared memory bandwidth"),
-        ("nbody", "tesla-v100", "FP32 throughput"),
-        ("dot_fp64", "gtx-1080-ti", "FP64 throughput"),
-        ("random_walk", "tesla-v100", "integer throughput"),
-        ("texture2d", "tesla-v100", "texture throughput"),
-        ("atomics", "tesla-v100", "atomics contention"),
-        ("device_calls", "tesla-v100", "instruction issue"),
-        ("timed_reduction", "tesla-v100", "launch overhead"),
-    ],
+    rows("speed", "what_binds"),
 )
 def test_what_binds_is_said_in_the_words_of_the_field(name: str, gpu: str, word: str) -> None:
     assert bound(fixture(name, gpu)) == word

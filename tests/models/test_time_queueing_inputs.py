@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from studies.papers.wang_chu.forms import counters_to_inputs
+from tests.fixtures.tables import table
 from tests.models.time_works import KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import DataError, ModelError
@@ -109,28 +110,7 @@ def test_matrices_without_tensor_cores_are_refused() -> None:
 
 # --- from counters ---------------------------------------------------------------------------
 
-COUNTERS: dict[str, object] = {
-    "blocks": "(100 2 1) (48 2 1)",
-    "warps": 600,
-    "inst_per_warp": 200.0,
-    "achieved_occupancy": 0.5,
-    "l2_read_transactions": 6000,
-    "l2_write_transactions": 3000,
-    "dram_read_transactions": 2000,
-    "dram_write_transactions": 1000,
-    "gld_transactions": 4800,
-    "gld_transactions_per_request": 8,
-    "gst_transactions": 2400,
-    "gst_transactions_per_request": 4,
-    "shared_load_transactions": 12000,
-    "shared_load_transactions_per_request": 2,
-    "shared_store_transactions": 600,
-    "shared_store_transactions_per_request": 1.0,
-    "inst_fp_64": 12800,
-    "flop_count_sp_special": 19200,
-    "tex_cache_transactions": 1200,
-    "warp_execution_efficiency": 0.5,
-}
+COUNTERS: dict[str, object] = table("queueing", "counters")
 
 
 def test_counters_by_hand() -> None:

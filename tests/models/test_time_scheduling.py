@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.papers.thesis.published import GPUS, published_pairs
+from tests.fixtures.tables import rows
 from tests.models.time_works import (
     ALL_GPUS,
     K20,
@@ -110,27 +111,7 @@ def test_a_latency_that_falls_for_ever_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("opcode", "resource", "latency"),
-    [
-        ("add.f32", "SP", "add.f32"),
-        ("add.s64", "SP", "add.s32"),
-        ("sub.f64", "DPU", "sub.f32"),
-        ("mad.lo.s32", "SP", "mad.s32"),
-        ("mad.rn.f32", "SP", "fma.f32"),
-        ("rem.u32", "SP", "div.s32"),
-        ("rsqrt.approx.f32", "SFU", "sqrt.f32"),
-        ("cvt.rn.f32.s32", "SFU", "cvt"),
-        ("cvta.to.global.u64", "SP", "cvt"),
-        ("ld.param.u64", "SP", "mov"),
-        ("ld.global.nc.f32", "LSU", "global_load"),
-        ("ld.u32", "LSU", "global_load"),
-        ("ld.local.u32", "LSU", "global_load"),
-        ("st.shared.f32", "LSU", "st.shared"),
-        ("red.global.add.u32", "LSU", "global_store"),
-        ("cp.async.cg.shared.global", "LSU", "global_load"),
-        ("bar.sync", "WS", "misc"),
-        ("shl.b32", "SP", "misc"),
-        ("frobnicate.f32", "SP", "misc"),
-    ],
+    rows("scheduling", "unit_and_latency"),
 )
 def test_unit_and_latency_of_an_opcode(opcode: str, resource: str, latency: str) -> None:
     cost = charge(opcode)

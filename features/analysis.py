@@ -32,7 +32,7 @@ from wattcast.features.activity.instructions import (
     measure_least,
     measure_operations,
 )
-from wattcast.features.assembled import assembled, ptxas_warnings, spills_executed, with_spills
+from wattcast.features.assembled import assembling, ptxas_warnings, spills_executed, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, Floats, LaunchCounts, symbolic_atomics
 from wattcast.features.dataflow import BlockChain, dependent_chains
@@ -441,6 +441,7 @@ def analyse(
     analysis: Mode = "auto",
     effort: float = DEFAULT_EFFORT,
     extrapolate: bool = True,
+    ahead: bool = False,
 ) -> KernelAnalysis:
     """Analyse one launch of one kernel on one GPU.
 
@@ -449,15 +450,24 @@ def analyse(
     replace what is estimated; ``ptxas`` lets the compiler of the extra ``cuda`` count the
     registers where it is installed and takes the PTX. ``analysis`` says how what is not given
     is found out (``Mode``), within ``effort`` units of work for the executed one, which runs every
-    iteration of every loop where it may not ``extrapolate``. Raises PtxError, KernelError,
+    iteration of every loop where it may not ``extrapolate``. Whoever asks for ``activity`` after,
+    lets it be worked out ``ahead``, beside ptxas. Raises PtxError, KernelError,
     LaunchError for what the GPU refuses, and GivenUpError (``features.errors``).
     """
     function = kernel if isinstance(kernel, Function) else module.kernel(kernel)
     check_directives(module, function, launch)
     static = statics(module, function)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
-    asks = ptxas and registers_per_thread is None
-    counted = assembled(module, function, gpu) if asks else None
+    runs = Runs(
+        module, function, launch, gpu, loops or {}, effort, extrapolate,
+        prefer_symbols=analysis == "auto", assume=analysis == "symbolic",
+    )  # fmt: skip
+    counted = None
+    if ptxas and registers_per_thread is None:
+        with assembling(module, function, gpu) as told:
+            if ahead:
+                runs.ahead(may_execute=analysis != "symbolic")
+            counted = told()
     if (known := counted.registers_per_thread if counted else registers_per_thread) is not None:
         registers = RegisterEstimate(known, known, known, "ptxas" if counted else "given")
     else:
@@ -468,10 +478,6 @@ def analyse(
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
-    runs = Runs(
-        module, function, launch, gpu, loops or {}, effort, extrapolate,
-        prefer_symbols=analysis == "auto", assume=analysis == "symbolic",
-    )  # fmt: skip
     may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
     trips, found = runs.infer(trips, may_execute=may_execute)
     guessed = {trip.line for trip in trips if trip.how == "assumed"}

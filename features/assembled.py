@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -18,7 +18,7 @@ from wattcast.features.activity.counts import WORD_BYTES
 from wattcast.features.activity.memory import local_levels
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
-from wattcast.features.cuda.isolation import PTXAS_READS, PtxasReport, measure_resources
+from wattcast.features.cuda.isolation import PTXAS_READS, PtxasReport, measuring
 from wattcast.features.errors import Diagnostic, GivenUpError, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE, Launch
@@ -42,31 +42,47 @@ def assembled(
     ``most_registers`` per thread caps them, as ``-maxrregcount`` does. Who asks while ptxas runs
     for another waits for that, and where that was given up, asks itself. Raises GivenUpError.
     """
+    with assembling(module, function, gpu, most_registers) as told:
+        return told()
+
+
+@contextmanager
+def assembling(
+    module: Module, function: Function, gpu: GpuProfile, most_registers: int | None = None
+) -> Iterator[Callable[[], PtxasReport | None]]:
+    """``assembled`` in two halves: ptxas, if nobody asked it before, runs beside what is inside,
+    which gets what waits for it. It is ended where nobody waited."""
     known = _known.set(function, {})
     asked, mine = (gpu.compute_capability, most_registers), Future[PtxasReport | None]()
-    if (told := known.setdefault(asked, mine)) is mine:
-        major, minor = gpu.compute_capability.split(".")
-        try:
-            mine.set_result(
-                measure_resources(
-                    module.text,
-                    function.name,
-                    (int(major), int(minor)),
-                    most_registers=most_registers,
-                )
-            )
-        except BaseException as error:
+    if (told := known.setdefault(asked, mine)) is not mine:
+
+        def waited() -> PtxasReport | None:
+            while True:
+                checkpoint()
+                try:
+                    return told.result(WAIT_SECONDS)
+                except TimeoutError:
+                    continue
+                except GivenUpError:
+                    return assembled(module, function, gpu, most_registers)
+
+        yield waited
+        return
+    major, minor = map(int, gpu.compute_capability.split("."))
+    try:
+        with measuring(
+            module.text, function.name, (major, minor), most_registers=most_registers
+        ) as measured:
+
+            def kept() -> PtxasReport | None:
+                mine.set_result(report := measured())
+                return report
+
+            yield kept
+    finally:
+        if not mine.done():
             del known[asked]  # another may have more time
-            mine.set_exception(error)
-            raise
-    while True:
-        checkpoint()
-        try:
-            return told.result(WAIT_SECONDS)
-        except TimeoutError:
-            continue
-        except GivenUpError:
-            return assembled(module, function, gpu, most_registers)
+            mine.set_exception(GivenUpError("whoever asked ptxas gave it up"))
 
 
 WAIT_SECONDS = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +15,13 @@ import numpy as np
 
 from wattcast.features.activity.counts import Access
 from wattcast.features.counts import Traffic
-from wattcast.features.errors import NONSENSE, AnalysisError, Diagnostic, WattcastError
+from wattcast.features.errors import (
+    NONSENSE,
+    AnalysisError,
+    Diagnostic,
+    LaunchError,
+    WattcastError,
+)
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import Argument, Launch, PointerHint, in_rows
@@ -351,6 +357,12 @@ class Runs:
         height = self.launch.blocks // self._row  # a row that is cut is one of its own
         rows = {row for cut in found[0] for row in (cut // self._row, -(-cut // self._row))}
         return (), tuple(sorted(rows - {0, height})), ()
+
+    def ahead(self, *, may_execute: bool) -> None:
+        """Find out what an activity needs. What is wrong is told where it is asked for."""
+        with suppress(AnalysisError, LaunchError):
+            if not self.all_known:
+                _ = self.executed if may_execute else self.proven
 
     def infer(
         self,

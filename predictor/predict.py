@@ -38,9 +38,6 @@ QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
 
 
-PUBLISHED = ("scheduling", "delay")
-"""Time models of the thesis: they look at the text and at trip counts."""
-
 LONG_PTX = 2**20
 """Characters beyond which looking a text up takes more than a moment of the event loop."""
 
@@ -123,7 +120,7 @@ def _kind(request: messages.PredictRequest, gpu: str) -> Hashable:
 
 def _never_runs(request: messages.PredictRequest) -> bool:
     """Whether no arguments can make the kernel run: published schemas and given trips only."""
-    published = request.time_model in PUBLISHED and request.model not in ("auto", PHYSICAL)
+    published = request.time_model in parts.PUBLISHED and request.model not in ("auto", PHYSICAL)
     return published and "default" in request.loops
 
 

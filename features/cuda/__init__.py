@@ -5,7 +5,8 @@ They come with the extra ``cuda`` (``pip install 'wattcast[cuda]'``) and need no
     compile   compile_cuda(source, compute_capability) -> CompiledCuda     NVRTC, else nvcc;
               compile_all: the sources of one author by one process;
               what the text itself tells: includes that are refused, host code
-    ptxas     measure_resources(ptx, entry, compute_capability) -> PtxasReport
+    ptxas     measure_resources(ptx, entry, compute_capability) -> PtxasReport;
+              isolation.measuring: the same beside what else is done
     isolation every compiler runs in an empty folder, sees its toolkit and no other file, no network
               and no process, and has limits on time, memory and output; jail, syscalls.toml: how
 """

@@ -2,6 +2,7 @@
 
     in_force()     whether this kernel isolates compilers, tried once
     run_limited()  one run, isolated; where that is not in force, with limits alone
+    running()      the same beside what else is done
     Limited        any program with limits
 
 Whoever runs sources of others asks ``in_force`` first (``predictor.parts.sources``). The doors are
@@ -28,7 +29,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import ceil
@@ -180,14 +182,28 @@ def run_limited(
     return _run(command, folder, limits, readable, isolated=in_force())
 
 
-def _run(
+def _run(*asked: Any, isolated: bool) -> Finished:
+    with _running(*asked, isolated=isolated) as ended:
+        return ended()
+
+
+def running(
+    command: Sequence[str], folder: Path, limits: Limits, readable: Sequence[Path] = ()
+) -> AbstractContextManager[Callable[[], Finished]]:
+    """``run_limited`` in two halves: what is inside goes on beside it, and gets what waits for its
+    end. It is killed where nobody waited."""
+    return _running(command, folder, limits, readable, isolated=in_force())
+
+
+@contextlib.contextmanager
+def _running(
     command: Sequence[str],
     folder: Path,
     limits: Limits,
     readable: Sequence[Path],
     *,
     isolated: bool,
-) -> Finished:
+) -> Iterator[Callable[[], Finished]]:
     folder = folder.resolve()
     policy = {
         "isolated": isolated,
@@ -208,14 +224,18 @@ def _run(
     with (
         tempfile.TemporaryFile(dir=folder) as out,
         tempfile.TemporaryFile(dir=folder) as err,
-        _started((policy, list(command), environment), out, err) as told,
+        _started((policy, list(command), environment), out, err) as run,
     ):
-        code = _told(told, CLOCK_FACTOR * limits.seconds)
-        text = []
-        for stream in (out, err):
-            stream.seek(0)
-            text.append(stream.read(LOG_BYTES).decode("utf-8", "replace"))
-    return Finished(code, text[0], text[1])
+
+        def ended() -> Finished:
+            code = run.told(CLOCK_FACTOR * limits.seconds)
+            text = []
+            for stream in (out, err):
+                stream.seek(0)
+                text.append(stream.read(LOG_BYTES).decode("utf-8", "replace"))
+            return Finished(code, text[0], text[1])
+
+        yield ended
 
 
 class _Ready:
@@ -262,8 +282,8 @@ os.register_at_fork(after_in_child=_forked)
 
 
 @contextlib.contextmanager
-def _started(message: object, out: IO[bytes], err: IO[bytes]) -> Iterator[socket.socket]:
-    """A run, and where it is told how it ended."""
+def _started(message: object, out: IO[bytes], err: IO[bytes]) -> Iterator[_Started]:
+    """A run; it is killed where its end is not waited for."""
     ours, theirs = socket.socketpair()
     sent = [json.dumps(message).encode()], [out.fileno(), err.fileno(), theirs.fileno()]
     with ours:
@@ -276,29 +296,43 @@ def _started(message: object, out: IO[bytes], err: IO[bytes]) -> Iterator[socket
                 _closed()
                 _ready.append(_Ready())
                 socket.send_fds(_ready[0].door, *sent)
-        yield ours
+        run = _Started(ours)
+        try:
+            yield run
+        finally:
+            run.kill()
 
 
-def _told(told: socket.socket, seconds: float) -> int:
-    """The exit code of a run; it is killed where that raises. Raises GivenUpError."""
-    said, until = b"", time.monotonic() + seconds
-    told.settimeout(LOOK_SECONDS)
-    try:
+class _Started:
+    """A run that was asked for: it says its process id, and at its end its exit code."""
+
+    def __init__(self, door: socket.socket) -> None:
+        self._door, self._said = door, b""
+
+    def told(self, seconds: float) -> int:
+        """The exit code, once it ends. Raises GivenUpError."""
+        until = time.monotonic() + seconds
+        self._door.settimeout(LOOK_SECONDS)
         while time.monotonic() < until:
             checkpoint()
             with contextlib.suppress(TimeoutError):
-                more = told.recv(64)
-                said += more
-                if not more or said.count(b"\n") == 2:
-                    return int(said.split()[1]) if more else -signal.SIGKILL
+                more = self._door.recv(64)
+                self._said += more
+                if not more or self._said.count(b"\n") == 2:
+                    return int(self._said.split()[1]) if more else -signal.SIGKILL
         raise GivenUpError(
             f"a compiler did not end within {seconds:g} s and was given up; try again"
         )
-    finally:
-        group = said.split(b"\n")[0]
-        if said.count(b"\n") == 1:
+
+    def kill(self) -> None:
+        """End it if it has not ended. One that has not yet said who it is cannot say so any more,
+        and does not start (unix(7): a write to a socket shut down fails)."""
+        if self._said.count(b"\n") < 2:
+            self._door.shutdown(socket.SHUT_RD)
+            self._said += self._door.recv(64)
+        if self._said.count(b"\n") == 1:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(group), signal.SIGKILL)
+                os.killpg(int(self._said), signal.SIGKILL)
 
 
 # Where the compilers are (NVIDIA's wheels, then the machine's), and which files they read.
@@ -460,8 +494,6 @@ def measure_resources(
     compute_capability: tuple[int, int],
     *,
     most_registers: int | None = None,
-    ptxas: Path | None = None,
-    limits: Limits | None = None,
 ) -> PtxasReport | None:
     """Assemble ``entry`` and read what it uses; ``None`` without ptxas or if it refuses the PTX.
 
@@ -472,15 +504,28 @@ def measure_resources(
     the caller falls back to the liveness estimate and says so. What another run might assemble is
     given up instead (GivenUpError), so that the same kernel always has the same registers.
     """
-    ptxas = ptxas or find_ptxas()
-    if ptxas is None:
-        return None
+    with measuring(ptx, entry, compute_capability, most_registers=most_registers) as measured:
+        return measured()
+
+
+@contextlib.contextmanager
+def measuring(
+    ptx: str,
+    entry: str,
+    compute_capability: tuple[int, int],
+    *,
+    most_registers: int | None = None,
+) -> Iterator[Callable[[], PtxasReport | None]]:
+    """``measure_resources`` in two halves: ptxas runs beside what is inside, which gets what waits
+    for the report."""
+    ptxas = find_ptxas()
     wanted = compute_capability[0] * 10 + compute_capability[1]
     asked = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", ptx, re.M)
     least = max(wanted, int(asked[1]) if asked else 0)
     target = next((known for known in CUDA_TARGETS if known >= least), None)
-    if target is None:
-        return None
+    if ptxas is None or target is None:
+        yield lambda: None
+        return
     version = _VERSION.search(ptx)
     lowered = version is not None and (int(version[2]), int(version[3])) > PTXAS_READS
     if version is not None and lowered:
@@ -494,15 +539,20 @@ def measure_resources(
         if most_registers is not None:
             command.append(f"--maxrregcount={most_registers}")
         command += ["kernel.ptx", "-o", "kernel.cubin"]
-        done = run_limited(command, folder, limits or LIMITS, ptxas_files(ptxas))
-    if done.timed_out or done.not_isolated or done.code in KILLED:
-        raise GivenUpError(
-            "ptxas could not tell the registers of this kernel this time. Try again, or give "
-            "registers_per_thread"
-        )
-    if done.code != 0:
-        return None
-    return _read(done.stdout + done.stderr, entry, target, lowered)
+        with running(command, folder, LIMITS, ptxas_files(ptxas)) as ended:
+
+            def measured() -> PtxasReport | None:
+                done = ended()
+                if done.timed_out or done.not_isolated or done.code in KILLED:
+                    raise GivenUpError(
+                        "ptxas could not tell the registers of this kernel this time. Try again, "
+                        "or give registers_per_thread"
+                    )
+                if done.code != 0:
+                    return None
+                return _read(done.stdout + done.stderr, entry, target, lowered)
+
+            yield measured
 
 
 def _read(log: str, entry: str, target: int, lowered: bool) -> PtxasReport | None:

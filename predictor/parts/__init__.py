@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from wattcast.predictor.messages import Clocks, KernelCode, KernelRequest, LaunchRequest
     from wattcast.predictor.parts.time_and_power import TimeAndPower
 
+PUBLISHED = ("scheduling", "delay")
+"""Time models of the thesis: they look at the text and at trip counts."""
+
 MOST_LINES = 5
 """Lines named of what one cause does elsewhere."""
 
@@ -82,6 +85,7 @@ def analysed(
             ptxas=ptxas,
             analysis=request.analysis,
             effort=effort,
+            ahead=getattr(request, "time_model", None) not in PUBLISHED,
         )
 
     # An analysis holds its module, and is weighed without it: it goes when the module does.

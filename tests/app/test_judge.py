@@ -6,10 +6,11 @@ import json
 import math
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import numpy as np
@@ -188,11 +189,13 @@ def test_the_compilers_of_both_sides_run_at_once(
     """Each waits for the other, which comes only beside it; then both are asked no more."""
     both, asked = Barrier(2, timeout=30), []
 
-    def measured(ptx: str, *given: Any, **more: Any) -> None:
+    @contextmanager
+    def measuring(ptx: str, *given: Any, **more: Any) -> Iterator[Callable[[], None]]:
         asked.append(ptx)
         both.wait()
+        yield lambda: None
 
-    monkeypatch.setattr(assembled, "measure_resources", measured)
+    monkeypatch.setattr(assembled, "measuring", measuring)
     monkeypatch.setattr(assembled.os, "cpu_count", lambda: 2)
     sides = [f"{vector_add}\n// {rank} {each}\n" for each in ("one", "other")]
     if rank:
@@ -208,15 +211,16 @@ def test_a_compiler_that_was_given_up_is_asked_again(
 ) -> None:
     tried: list[str] = []
 
-    def measured(ptx: str, *given: Any, **more: Any) -> None:
+    def measuring(ptx: str, *given: Any, **more: Any) -> NoReturn:
         tried.append(ptx)
         raise GivenUpError("no time")
 
     own = f"{vector_add}\n// given up\n"
-    monkeypatch.setattr(assembled, "measure_resources", measured)
+    monkeypatch.setattr(assembled, "measuring", measuring)
     with pytest.raises(GivenUpError, match="no time"):
         judged(compiling, own, own)
-    monkeypatch.setattr(assembled, "measure_resources", lambda *_, **__: None)
+    nothing = nullcontext(lambda: None)
+    monkeypatch.setattr(assembled, "measuring", lambda *_, **__: nothing)
     assert judged(compiling, own, own).accepted
 
 

@@ -9,10 +9,12 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -52,6 +54,7 @@ from wattcast.features.errors import GivenUpError, giving_up
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
+from wattcast.features.runs import Runs
 from wattcast.features.statics import RegisterEstimate
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "cuda"
@@ -500,10 +503,16 @@ def test_a_limited_run_cannot_leave_children_behind(tmp_path: Path):
     script = "(while :; do :; done) & while :; do :; done"
     with contextlib.suppress(GivenUpError):  # by the clock, where others take the machine
         assert run_tool("/bin/sh", "-c", script, folder=tmp_path, seconds=0.5).timed_out
-    until = time.monotonic() + 10  # they are killed at once, and take a moment to end
-    while (left := of_folder(tmp_path)) and time.monotonic() < until:
+    assert become(tmp_path, running=False)
+
+
+def become(folder: Path, *, running: bool) -> bool:
+    """Whether processes of a folder run, or none, within a moment: they are killed at once, and
+    take one to end."""
+    until = time.monotonic() + 20
+    while (as_asked := bool(of_folder(folder)) == running) is False and time.monotonic() < until:
         time.sleep(0.05)
-    assert not left
+    return as_asked
 
 
 def of_folder(folder: Path) -> list[str]:
@@ -519,6 +528,18 @@ def of_folder(folder: Path) -> list[str]:
 def test_a_run_whose_request_is_given_up_ends(tmp_path: Path):
     with pytest.raises(GivenUpError), giving_up(seconds=0.2):
         run_tool("/bin/sh", "-c", "while :; do :; done", folder=tmp_path, seconds=60)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_that_nobody_waits_for_ends(tmp_path: Path, begun: bool):
+    """Whether or not it has begun when what is beside it ends."""
+    shell, endless = Path("/bin/sh"), "echo > begun; while :; do :; done"
+    readable, limits = (shell, *shared_libraries(shell.resolve())), Limits(seconds=60)
+    with isolation.running([str(shell), "-c", endless], tmp_path, limits, readable):
+        while begun and not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+    time.sleep(0.5)  # one that begins all the same takes a moment
+    assert become(tmp_path, running=False)
 
 
 @pytest.mark.skipif(not in_force(), reason="this kernel isolates no compiler")
@@ -651,3 +672,21 @@ def test_a_kernel_has_the_registers_of_ptxas_or_no_answer(
             with pytest.raises(GivenUpError):
                 asked()
     assert asked().how == "ptxas"
+
+
+@needs_ptxas
+def test_a_launch_is_looked_at_while_ptxas_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Here it runs until that is done; and what is given up meanwhile leaves no compiler."""
+    module, launch = read_module(wide(40)), Launch.of((8,), (32,))
+    slow(tmp_path, monkeypatch, 60)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def executed(runs: Runs) -> NoReturn:
+        assert become(tmp_path, running=True)
+        raise GivenUpError("looked at")
+
+    monkeypatch.setattr(Runs, "all_known", False)
+    monkeypatch.setattr(Runs, "executed", property(executed))
+    with pytest.raises(GivenUpError, match="looked at"):
+        analyse(module, "wide", launch, load_gpu("tesla-v100"), ptxas=True, ahead=True)
+    assert become(tmp_path, running=False)

@@ -121,9 +121,8 @@ def ptxas_warnings(module: Module, line: int, report: PtxasReport) -> list[Diagn
     if report.lowered and module.version is not None:
         own, read = (".".join(map(str, version)) for version in (module.version, PTXAS_READS))
         detail = (
-            f"ptxas counted {report.registers_per_thread} registers per thread in this PTX {own} "
-            f"as PTX {read}, the newest that it reads; a newer ptxas may allocate others. If you "
-            "know them (ptxas -v, cuobjdump -res-usage), give registers_per_thread"
+            f"ptxas counted {report.registers_per_thread} registers per thread with PTX {own} read "
+            f"as PTX {read}; a newer ptxas may differ: give registers_per_thread if you know it"
         )
         said.append(Diagnostic("ptx_version_lowered", detail, line))
     return said

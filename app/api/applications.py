@@ -12,7 +12,7 @@ from fastapi import File, Form, Query, Request, UploadFile
 from fastapi.responses import Response
 
 from wattcast.app.api.predictions import chosen
-from wattcast.app.api.route import Router, json_response, message
+from wattcast.app.api.route import Router, message, told
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members, too_large
@@ -112,11 +112,12 @@ async def post_applications(
     CALLER.set(request.receive)  # who hangs up leaves the place to the next
     zips = "gzip" in request.headers.get("accept-encoding", "")
     return await services.uploads.run(
-        _answered, services, file, code or [], against, energy, asked, wanted, zips
+        _answered, request, services, file, code or [], against, energy, asked, wanted, zips
     )
 
 
 def _answered(
+    request: Request,
     services: Services,
     file: UploadFile,
     code: Sequence[UploadFile],
@@ -142,7 +143,7 @@ def _answered(
             raise ServiceError("too-large", f"energy has more than {MOST_BYTES} bytes")
         answer = compared(answer, log.decode("utf-8", "replace"))
     if wanted == "json":
-        made = json_response(answer)
+        made = told(request, answer)
     elif wanted == "csv":
         made = Response(answer.table(), media_type=MEDIA[wanted])
     else:

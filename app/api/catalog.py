@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import Router, json_response, query
+from wattcast.app.api.route import Router, json_response, query, told
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.models import registry as service
 from wattcast.models.cards import ModelCard, ScalingCard
@@ -31,7 +31,7 @@ def gpus(request: Request) -> Response:
     Every GPU that launches can be predicted for.
     """
     services = services_of(request)
-    return json_response(catalog.gpu_summaries(services.gpus, services.power.cards()))
+    return told(request, catalog.gpu_summaries(services.gpus, services.power.cards()))
 
 
 @router.answers("/gpus/{gpu}", messages.GpuDetails, "unknown-gpu validation")
@@ -41,7 +41,7 @@ def gpu_details(request: Request, gpu: GpuName) -> Response:
     By id or alias.
     """
     services = services_of(request)
-    return json_response(catalog.gpu_details(services.gpus, gpu, services.power.cards()))
+    return told(request, catalog.gpu_details(services.gpus, gpu, services.power.cards()))
 
 
 @router.answers("/schemas", list[messages.SchemaSummary])
@@ -74,7 +74,7 @@ def models(request: Request) -> Response:
     services = services_of(request)
     coverage = services.power.serving.coverage
     cards = (*services.power.all_cards(), *services.operators.cards)
-    return json_response([catalog.model_summary(card, coverage) for card in cards])
+    return told(request, [catalog.model_summary(card, coverage) for card in cards])
 
 
 AnyCard = ModelCard | TimeCorrectionCard | ScalingCard | OperatorCard

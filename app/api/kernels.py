@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Depends, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, RootModel
 
 from wattcast.app import metrics, problems
-from wattcast.app.api.route import Detail, F, JsonRoute, Router, detail, told
+from wattcast.app.api.route import F, JsonRoute, Router, told
 from wattcast.app.services import services_of
 from wattcast.app.settings import installed_version
 from wattcast.features.checked import read_toml
@@ -40,7 +40,6 @@ from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
 from wattcast.predictor.operators import predict_operator
 from wattcast.predictor.predict import is_quick, predict
-from wattcast.predictor.reports.brief import forms, with_brief
 from wattcast.predictor.reports.sarif import MEDIA_TYPE
 from wattcast.predictor.reports.sarif import sarif as located
 
@@ -77,17 +76,14 @@ async def _run(
 
 def _post(path: str, answered: Any, kinds: str, body: str = BODY_PROBLEMS) -> Callable[[F], F]:
     """A route; ``kinds``: its problems beside those of its ``body``, which mostly brings code."""
-    short = {each.__name__ for each in get_args(answered) or (answered,)} <= forms().keys()
-    more = [Depends(detail)] if short else []
-    answered = with_brief(answered) if short else answered
-    return router.answers(path, answered, f"{body} {kinds}", method="POST", dependencies=more)
+    return router.answers(path, answered, f"{body} {kinds}", method="POST")
 
 
 def _kept(path: str, answered: Any) -> Callable[[F], F]:
     """A route to what follows from a prediction that is kept, as SARIF too."""
     path = f"/predictions/{{prediction_id}}/{path}"
     also: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}}}}
-    return kept.answers(path, with_brief(answered), KEPT_PROBLEMS, also=also)
+    return kept.answers(path, answered, KEPT_PROBLEMS, also=also)
 
 
 @_post("/predict", PredictAnswer | PredictAnswers, "clocks gpu model busy time-limit store")
@@ -156,7 +152,6 @@ async def get_hotspots(
         int,
         Query(ge=1, le=hotspots.MOST_ROWS, description="Rows of each ranking; the rest is summed."),
     ] = hotspots.DEFAULT_ROWS,
-    detail: Detail = "full",
     sarif: SarifFile = None,
 ) -> Response:
     """Energy and time by place in the code.
@@ -167,9 +162,7 @@ async def get_hotspots(
 
 
 @_kept("advice", AdviceAnswer)
-async def get_advice(
-    request: Request, prediction_id: UUID, detail: Detail = "full", sarif: SarifFile = None
-) -> Response:
+async def get_advice(request: Request, prediction_id: UUID, sarif: SarifFile = None) -> Response:
     """Suggestions for a launch and what each saves.
 
     Found in the analysis of the kernel; every saving is the difference of two predictions.

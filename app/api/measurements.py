@@ -86,7 +86,7 @@ class BatchSummary(Described):
     rejected: int
 
 
-class BatchAnswer(BatchSummary):
+class UploadedBatch(BatchSummary):
     """A batch with its rejected rows."""
 
     rejections: list[RejectedRow]
@@ -105,10 +105,10 @@ class CheckAnswer(Described):
 
 @router.answers(
     "",
-    BatchAnswer,
+    UploadedBatch,
     f"{READING} store",
     method="POST",
-    also={200: {"model": BatchAnswer, "description": "The same rows were uploaded before."}},
+    also={200: {"model": UploadedBatch, "description": "The same rows were uploaded before."}},
     status_code=201,
 )
 async def post_measurements(request: Request, upload: Upload) -> Response:
@@ -154,7 +154,7 @@ async def list_measurements(
     return json_response([plain(batch, "rejections") for batch in found])
 
 
-@router.answers("/{batch_id}", BatchAnswer, "unknown-batch validation store")
+@router.answers("/{batch_id}", UploadedBatch, "unknown-batch validation store")
 async def get_batch(request: Request, batch_id: UUID) -> Response:
     """One batch of measurements.
 

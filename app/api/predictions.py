@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
 
-from wattcast.app.api.route import Before, Limit, Router, json_response, query
+from wattcast.app.api.route import Before, Limit, Router, json_response, query, told
 from wattcast.app.services import Services, services_of
 from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
@@ -79,6 +79,8 @@ async def get_prediction(request: Request, prediction_id: UUID) -> Response:
     record = store.recent(prediction_id) or await run_in_threadpool(store.get, prediction_id)
     if record is None:
         raise ServiceError("unknown-prediction", f"no prediction {prediction_id}")
+    if request.query_params.get("detail") == "brief":
+        return told(request, answer_of(record))
     return Response(record.result, media_type="application/json")
 
 
@@ -190,15 +192,15 @@ async def get_explain(request: Request, asked: Annotated[ExplainQuery, Query()])
     """
     services = services_of(request)
     wanted = asked.format or chosen(request.headers.get("accept"), MEDIA)
-    made = await services.analyses.run(_explained, services, asked, wanted)
+    made = await services.analyses.run(_explained, request, services, asked, wanted)
     made.headers["Vary"] = "Accept"
     return made
 
 
-def _explained(services: Services, asked: ExplainQuery, wanted: str) -> Response:
+def _explained(request: Request, services: Services, asked: ExplainQuery, wanted: str) -> Response:
     found = explain(services, asked.prediction_id, asked.method, asked.target, asked.seeds)
     if wanted == "json":
-        return json_response(found)
+        return told(request, found)
     prediction = answer_of(record_of(services, asked.prediction_id))
     headers = {"Content-Security-Policy": POLICY} if wanted == "html" else None
     content = drawn(found, prediction, wanted, asked.chart)

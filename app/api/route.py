@@ -7,11 +7,11 @@ answer again; on a request this size that costs more than the prediction.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_type_hints
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -26,7 +26,7 @@ from wattcast.app.store import database
 from wattcast.features.checked import MOST_VALUES, many_values
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages import Answer
-from wattcast.predictor.reports.brief import brief, forms
+from wattcast.predictor.reports.brief import brief, briefs
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -98,7 +98,9 @@ class Router(APIRouter):
         also: dict[int | str, dict[str, Any]] | None = None,
         **more: Any,
     ) -> Callable[[F], F]:
-        """Declares an endpoint; ``also`` are answers besides, ``more`` goes to FastAPI."""
+        """Declares an endpoint, with ``detail`` where its answer has a brief form; ``also`` are
+        answers besides, ``more`` goes to FastAPI."""
+        short = briefs(answer)
         responses = {**(also or {}), **(problems.documented(kinds) if kinds else {})}
 
         def declare(endpoint: F) -> F:
@@ -107,7 +109,8 @@ class Router(APIRouter):
                 path,
                 endpoint,
                 methods=[method],
-                response_model=answer,
+                response_model=Union[(answer, *short)] if short else answer,
+                dependencies=[Depends(detail)] if short else None,
                 responses=responses,
                 summary=summary.removesuffix("."),
                 description=told,
@@ -154,9 +157,9 @@ async def query(
         return await run_in_threadpool(ask, services_of(request))
 
 
-def told(request: Request, answer: Answer) -> Response:
+def told(request: Request, answer: Answer | Sequence[Answer]) -> Response:
     """An answer, in its brief form where it has one and the query asks for that."""
-    if request.query_params.get("detail") == "brief" and type(answer).__name__ in forms():
+    if request.query_params.get("detail") == "brief":
         return Response(brief(answer, kept=True), media_type="application/json")
     return json_response(answer)
 

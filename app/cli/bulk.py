@@ -15,16 +15,18 @@ from pydantic import ValidationError
 
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import CUDA_SUFFIXES, LaunchOptions, fail
-from wattcast.app.cli.output import predictor
+from wattcast.app.cli.output import Shown, predictor
 from wattcast.app.progress import advance, clear
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import WattcastError
 from wattcast.predictor import Predictor
-from wattcast.predictor.reports import comma_separated
+from wattcast.predictor.messages import Answer
+from wattcast.predictor.reports import Report, comma_separated
 
 SUFFIXES = (".ptx", *CUDA_SUFFIXES)
 QUANTITIES = (("power", "watts"), ("time", "seconds"), ("energy", "joules"))
+NUMBERS = [f"{name}_{part}" for name, unit in QUANTITIES for part in (unit, "low", "high")]
 COLUMNS = (
     *("file", "kernel", "gpu", "grid", "block"),
     *(f"{name}_{part}" for name, unit in QUANTITIES for part in (unit, "low", "high", "basis")),
@@ -37,6 +39,15 @@ LAUNCH_COLUMNS = ("file", "grid", "block", "kernel", "shared", "registers", "loo
 ``arguments`` are as ``--arg`` takes them, separated by blanks."""
 
 Row = dict[str, str]
+
+
+class BulkAnswer(Answer):
+    """The table as data: its rows, and how many of them are predicted."""
+
+    predicted: int
+    failed: int
+    """Why: ``problem`` of the row."""
+    rows: list[dict[str, str | float]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ def bulk(
     dask: str | None = None,
     analysis: Mode = "auto",
     jobs: Annotated[int, typer.Option(min=1)] = 2,
-) -> None:
+) -> Shown[BulkAnswer]:
     """Predict all kernels of a folder, or all launches of a CSV.
 
     If a kernel cannot be predicted, its row says why. The exit status is 1 if every row failed.
@@ -102,11 +113,20 @@ def bulk(
         fail(str(error), Exit.NO_ANSWER)
     clear()
     rows += [row for at in sorted(found) for row in found[at]]
-    _write(rows, out)
+    table = comma_separated(COLUMNS, ({"problem": "", **row} for row in rows))
+    if out is not None:
+        out.write_text(table, encoding="utf-8", newline="")
     failed = sum("problem" in row for row in rows)
     print(f"{len(rows) - failed} predicted, {failed} failed (see column problem)", file=sys.stderr)
-    if failed == len(rows):
-        raise typer.Exit(Exit.NO_ANSWER)
+    told = [{name: float(v) if name in NUMBERS else v for name, v in row.items()} for row in rows]
+    answer = BulkAnswer(predicted=len(rows) - failed, failed=failed, rows=told)
+
+    def report() -> Report:
+        if out is None:
+            sys.stdout.write(table)
+        return []
+
+    return Shown(answer, report, Exit.NO_ANSWER if failed == len(rows) else Exit.DONE)
 
 
 def predict_file(task: FileTask) -> list[Row]:
@@ -223,11 +243,3 @@ def _whole(row: Mapping[str, str], column: str) -> int | None:
         return int(row[column]) if row.get(column) else None
     except ValueError:
         fail(f"{row['file']}: {column} {row[column]!r} is not a whole number")
-
-
-def _write(rows: Sequence[Row], out: Path | None) -> None:
-    table = comma_separated(COLUMNS, ({"problem": "", **row} for row in rows))
-    if out is None:
-        sys.stdout.write(table)
-    else:
-        out.write_text(table, encoding="utf-8", newline="")

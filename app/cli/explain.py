@@ -12,7 +12,7 @@ from wattcast.app.cli.inputs import ClockOptions, KernelOptions, OnGpu, request
 from wattcast.app.cli.output import Shown, predictor
 from wattcast.predictor.messages import analyze as analyses
 from wattcast.predictor.messages.advise import AdviceAnswer
-from wattcast.predictor.messages.explain import HotspotsAnswer
+from wattcast.predictor.messages.explain import Explanation, HotspotsAnswer
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.reports import Title, Warnings, members_table
 
@@ -31,7 +31,7 @@ def explain(
     output: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     chart: str = "waterfall",
     as_json: inputs.AsJson = False,
-) -> Shown[Any]:
+) -> Shown[Explanation]:
     """Explain the predicted power or time of a launch.
 
     Args:

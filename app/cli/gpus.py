@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import fail, progress
-from wattcast.app.cli.output import Shown, console, line, predictor, print_json, show, told
+from wattcast.app.cli.inputs import Brief, fail, progress
+from wattcast.app.cli.output import Shown, console, line, predictor, show, told
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 from wattcast.features.gpus.loader import squeezed
@@ -32,7 +32,7 @@ def gpus_default(context: typer.Context) -> None:
 @gpus.command("list")
 def gpus_list(
     words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...")] = None,
-) -> Shown[Any]:
+) -> Shown[list[GpuSummary]]:
     """List the GPUs with a profile, all or those that words name.
 
     Args:
@@ -57,7 +57,7 @@ def _searched(gpu: GpuSummary) -> str:
 
 
 @gpus.command("show")
-def gpus_show(gpu: str) -> None:
+def gpus_show(gpu: str, brief: Brief = False) -> None:
     """Print one GPU profile as JSON: every fact, its unit and its source.
 
     Args:
@@ -66,7 +66,7 @@ def gpus_show(gpu: str) -> None:
     from wattcast.predictor import catalog
 
     opened = predictor()
-    print_json(catalog.gpu_details(opened.gpus, gpu, opened.power.cards()))
+    show(catalog.gpu_details(opened.gpus, gpu, opened.power.cards()), as_json=True, brief=brief)
 
 
 @gpus.command("check")

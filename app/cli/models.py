@@ -18,6 +18,7 @@ from wattcast.app.cli.inputs import AsJson, fail, progress
 from wattcast.app.cli.output import Shown, print_json, services, show, told
 from wattcast.app.settings import Settings
 from wattcast.predictor import reports
+from wattcast.predictor.messages.catalog import ModelSummary
 from wattcast.predictor.reports import Block, Line, members_table
 
 models = typer.Typer(help="List, promote or roll back trained models.", invoke_without_command=True)
@@ -37,7 +38,7 @@ def models_default(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 @models.command("list")
-def models_list() -> Shown[Any]:
+def models_list() -> Shown[list[ModelSummary]]:
     """List trained models and their error on unseen kernels."""
     from wattcast.app.services import Services
     from wattcast.predictor import catalog

@@ -10,7 +10,12 @@ import typer
 from wattcast.app.cli import inputs
 from wattcast.app.cli.inputs import OWN, OnGpus, Options, ask, body_of, fail, read_json, scalars
 from wattcast.predictor.messages import operators as messages
+from wattcast.predictor.messages.compare import CompareAnswer
+from wattcast.predictor.messages.dvfs import DvfsAnswer
 from wattcast.predictor.messages.language_model import LanguageModelAnswer, LanguageModelRequest
+from wattcast.predictor.messages.operators import OperatorSweepAnswer
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
+from wattcast.predictor.messages.sweep import BatchAnswer
 
 SHORT = {"batched-gemm": "batched_gemm", "linear-attention": "linear_attention"}
 
@@ -33,7 +38,9 @@ def operator(
     new: list[str] | None = None,
     explain: bool = False,
     power_limits: str | None = None,
-) -> Any:
+) -> (
+    PredictAnswer | PredictAnswers | BatchAnswer | DvfsAnswer | CompareAnswer | OperatorSweepAnswer
+):
     """Predict a matrix product, attention or experts by shape alone.
 
     Args:

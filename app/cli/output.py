@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import rich.table
 import typer
@@ -99,17 +99,11 @@ def forms_of(answer: Any) -> list[str]:
     """How an answer of this type can be printed beside its report."""
     if answer is None:
         return []
-    from wattcast.predictor.reports.brief import forms
+    from wattcast.predictor.reports.brief import briefs
 
-    names = set(_names(answer))
-    brief = ["brief"] if names & forms().keys() else []
-    return [*brief, *(["sarif"] if names & {"AdviceAnswer", "HotspotsAnswer"} else ()), "as_json"]
-
-
-def _names(kind: Any) -> Iterator[str]:
-    yield getattr(kind, "__name__", "")
-    for each in get_args(kind):
-        yield from _names(each)
+    short = {each.__name__ for each in briefs(answer)}
+    sarif = ["sarif"] if short & {"BriefAdviceAnswer", "BriefHotspotsAnswer"} else []
+    return [*(["brief"] if short else ()), *sarif, "as_json"]
 
 
 def show(answer: Any, as_json: bool, brief: bool = False, sarif: bool = False) -> None:

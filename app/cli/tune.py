@@ -20,7 +20,7 @@ from wattcast.app.settings import Settings
 from wattcast.models.intervals import quantity
 from wattcast.predictor import rank as ranking
 from wattcast.predictor.forecasts import Crew, Forecast, failures, forecasts
-from wattcast.predictor.messages.tunings import RankAnswer, Stands, named
+from wattcast.predictor.messages.tunings import RankAnswer, Standing, named
 from wattcast.predictor.reports import Line
 from wattcast.predictor.tune import Objective, Tuning
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning, t4_text
@@ -117,7 +117,8 @@ def tune(
     workers: Annotated[int | None, typer.Option(min=1)] = None,
     dask: str | None = None,
     as_json: inputs.AsJson = False,
-) -> Shown[Stands]:
+    brief: inputs.Brief = False,
+) -> Shown[Standing]:
     """Find the best tuning configuration with few measurements.
 
     Predicts all configurations, of a large space those that matter, then says which to measure
@@ -184,7 +185,7 @@ def tune(
         for one in measured:
             _tell(tuning, one)
         if runner is not None:
-            _search(tuning, runner, results, budget, gain, quiet=as_json)
+            _search(tuning, runner, results, budget, gain, quiet=as_json or brief)
     answer = tuning.answer(following, gain)
     refused = [
         f"{each['count']} refused ({each['kind']}), the first: "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Union, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import to_json
@@ -28,12 +28,11 @@ def forms() -> Mapping[str, Any]:
     return read_toml(Path(__file__).with_suffix(".toml"))
 
 
-def with_brief(answer: Any) -> Any:
-    """A model of an answer, or of one of several, and the brief forms of those that have one: what
-    a route that takes ``detail`` may answer."""
-    kinds = get_args(answer) or (answer,)
-    short = [_model(each.__name__) for each in kinds if each.__name__ in forms()]
-    return Union[(*kinds, *short)]
+def briefs(answer: Any) -> list[type[BaseModel]]:
+    """Models of the brief forms of an answer's type: of one, of several, or of rows of one."""
+    name = getattr(answer, "__name__", "")
+    found = [_model(name)] if name in forms() else []
+    return found + [short for each in get_args(answer) for short in briefs(each)]
 
 
 @cache
@@ -45,10 +44,11 @@ def _model(name: str) -> type[BaseModel]:
     )
 
 
-def brief(answer: BaseModel, *, kept: bool = False) -> bytes:
+def brief(answer: BaseModel | Sequence[BaseModel], *, kept: bool = False) -> bytes:
     """One line of JSON without the answer's details, at most ``MOST_BYTES``. ``kept``: the answer
     can be asked for again, and ``id`` says by which name."""
-    told = _members(answer, forms()[type(answer).__name__])
+    one = answer if isinstance(answer, BaseModel) else next(iter(answer), None)
+    told = _members(answer, forms().get(type(one).__name__, {}))
     if not kept:
         told.pop("id", None)
     while len(text := to_json(told, inf_nan_mode="null")) > MOST_BYTES:
@@ -80,7 +80,7 @@ def _at(of: Any, where: str) -> Any:
         if name.isdecimal():
             of = dict(enumerate(of or ())).get(int(name))
         else:
-            of = getattr(of, name, None)
+            of = of.get(name) if isinstance(of, dict) else getattr(of, name, None)
     return of
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.app.conftest import Run
 from tests.app.test_hotspots import predicted, text_of
+from tests.app.test_language_model import LLAMA
 from wattcast.predictor.reports import brief as briefs
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,21 @@ def asked(ptx: str) -> dict[str, tuple[str, dict[str, Any]]]:
     one = {"ptx": ptx, "gpu": "v100", "launch": LAUNCH}
     sides = {"gpu": "v100", "launch": LAUNCH}
     vary = {"m": [64 * n for n in range(1, 40)]}
+    space = {
+        "tune_params": {"block_size_x": [32 * n for n in range(1, 33)]},
+        "problem_size": [4096],
+    }
+    work = [{"name": f"{n}" * 60, "operator": GEMM} for n in range(8)]
     return {
+        "AnalyzeAnswer": ("/analyze", one),
+        "FeaturesAnswer": ("/features", {**one, "schema": "activity1"}),
+        "BatchAnswer": ("/predict/batch", {"ptx": ptx, "gpu": "v100", "launches": [LAUNCH] * 60}),
+        "TuningsAnswer": ("/tunings", {"ptx": ptx, "gpu": "v100", "predictions": 1, **space}),
+        "FleetAnswer": ("/fleet", {"jobs": work, "boards": {"h200": 1}, "limits": 1}),
+        "LanguageModelAnswer": (
+            "/language-models",
+            {"config": LLAMA, "gpu": "h200", "batches": [1, 2, 3]},
+        ),
         "PredictAnswer": ("/predict", one),
         "PredictAnswers": ("/predict", {"ptx": ptx, "gpus": ["v100", "a100"], "launch": LAUNCH}),
         "CompareAnswer": ("/compare", {"old": {"ptx": ptx}, "new": {"ptx": ptx}, **sides}),
@@ -44,10 +59,7 @@ def asked(ptx: str) -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
-LONG = sorted(FORMS.keys() - {"AdviceAnswer", "HotspotsAnswer"})
-
-
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", sorted(asked("")))
 def test_brief_over_http(client: httpx.Client, vector_add: str, name: str) -> None:
     ptx = vector_add.replace("vector_add", "vector_add" * 100)
     path, body = asked(ptx)[name]
@@ -68,10 +80,55 @@ def test_a_brief_prediction_leads_to_its_lines_and_advice(
     body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH}
     kept = client.post("/predict?detail=brief", json=body).json()
     assert kept["time_seconds"] == pytest.approx(kept["energy_joules"] / kept["power_watts"], 1e-3)
-    for what, name in (("hotspots", "HotspotsAnswer"), ("advice", "AdviceAnswer")):
-        answer = client.get(f"/predictions/{kept['id']}/{what}?detail=brief")
-        assert answer.json().keys() <= {*FORMS[name], "left_out"}
+    again = client.get(f"/predictions/{kept['id']}?detail=brief")
+    assert again.json() == kept
+    for path, name in {
+        f"/predictions/{kept['id']}/hotspots?": "HotspotsAnswer",
+        f"/predictions/{kept['id']}/advice?": "AdviceAnswer",
+        f"/explain?prediction_id={kept['id']}&": "ShapAnswer",
+        f"/explain?prediction_id={kept['id']}&method=lime&": "LimeAnswer",
+        f"/explain?prediction_id={kept['id']}&target=time&": "TimeShapAnswer",
+        f"/explain?prediction_id={kept['id']}&target=time&method=lime&": "TimeLimeAnswer",
+        "/gpus?": "GpuSummary",
+        "/gpus/v100?": "GpuDetails",
+        "/models?": "ModelSummary",
+    }.items():
+        answer = client.get(f"{path}detail=brief")
+        assert answer.status_code == 200, answer.text
+        assert (answer.json().keys() - {"id"}) <= {*FORMS[name], "left_out"}
+        assert answer.json().keys() - {"id", "warnings", "left_out"}
         assert len(answer.content) <= 1024
+
+
+def test_brief_on_the_command_line(run: Run, tmp_path: Path, vector_add: str) -> None:
+    code, space, jobs = (tmp_path / name for name in ("code/k.ptx", "space.json", "jobs.toml"))
+    code.parent.mkdir()
+    code.write_text(vector_add.replace("vector_add", "vector_add" * 100))
+    sizes = {"block_size_x": [32 * n for n in range(1, 13)]}
+    space.write_text(json.dumps({"tune_params": sizes, "problem_size": [4096]}))
+    jobs.write_text("[[jobs]]\nname = 'p'\noperator = {name = 'gemm', m = 64, n = 64, k = 64}\n")
+    on, launch = ("--gpu", "v100"), ("--grid", "4096", "--block", "256")
+    trace = ROOT / "app" / "demo" / "training_step.pt.trace.json.gz"
+    for name, words in {
+        "AnalyzeAnswer": ("analyze", code, *on, *launch),
+        "FeaturesAnswer": ("features", code, *on, *launch),
+        "ShapAnswer": ("explain", code, *on, *launch),
+        "RankAnswer": ("rank", space, code, *on),
+        "Standing": ("tune", space, code, *on, "--workers", "1"),
+        "BulkAnswer": ("bulk", code.parent, *on, *launch),
+        "FleetAnswer": ("fleet", jobs, "--boards", "h200:1"),
+        "PredictAnswer": ("operator", "gemm", "--m", "64", "--n", "64", "--k", "64", *on),
+        "ApplicationAnswer": ("app", trace),
+        "GpuSummary": ("gpus", "list"),
+        "GpuDetails": ("gpus", "show", "v100"),
+        "ModelSummary": ("models", "list"),
+    }.items():
+        out, _ = run(*map(str, words), "--brief")
+        assert len(out.encode()) <= 1025
+        assert out.count("\n") == 1
+        told = json.loads(out)
+        assert told.keys() <= {*FORMS[name], "left_out"} - {"id"}
+        assert len(told) >= (1 if name in ("GpuSummary", "ModelSummary") else 3), name
 
 
 @pytest.mark.parametrize("detail", ["", "short", "brief\x00", "BRIEF", "b" * 5000])
@@ -87,9 +144,9 @@ def test_an_unknown_detail_is_refused(client: httpx.Client, vector_add: str, det
 
 def test_the_service_describes_it(client: httpx.Client) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    for path in ("/predict", "/compare", "/judge", "/sweep", "/dvfs", "/cost"):
+    for path in ("/predict", "/judge", "/dvfs", "/features", "/analyze", "/fleet", "/tunings"):
         assert [each["name"] for each in paths[path]["post"]["parameters"]] == ["detail"]
-    assert "parameters" not in paths["/features"]["post"]
+    assert "detail" not in {each["name"] for each in paths["/retrain"]["post"]["parameters"]}
 
 
 def test_its_names_are_listed() -> None:

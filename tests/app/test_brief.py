@@ -108,6 +108,7 @@ def test_brief_on_the_command_line(run: Run, tmp_path: Path, vector_add: str) ->
     space.write_text(json.dumps({"tune_params": sizes, "problem_size": [4096]}))
     jobs.write_text("[[jobs]]\nname = 'p'\noperator = {name = 'gemm', m = 64, n = 64, k = 64}\n")
     on, launch = ("--gpu", "v100"), ("--grid", "4096", "--block", "256")
+    shape = ("--m", "64", "--n", "64", "--k", "64")
     trace = ROOT / "app" / "demo" / "training_step.pt.trace.json.gz"
     for name, words in {
         "AnalyzeAnswer": ("analyze", code, *on, *launch),
@@ -117,7 +118,7 @@ def test_brief_on_the_command_line(run: Run, tmp_path: Path, vector_add: str) ->
         "Standing": ("tune", space, code, *on, "--workers", "1"),
         "BulkAnswer": ("bulk", code.parent, *on, *launch),
         "FleetAnswer": ("fleet", jobs, "--boards", "h200:1"),
-        "PredictAnswer": ("operator", "gemm", "--m", "64", "--n", "64", "--k", "64", *on),
+        "PredictAnswer": ("operator", "gemm", *shape, "--gpu", "h200"),
         "ApplicationAnswer": ("app", trace),
         "GpuSummary": ("gpus", "list"),
         "GpuDetails": ("gpus", "show", "v100"),

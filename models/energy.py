@@ -38,7 +38,7 @@ def energy(power_watts: Estimate, duration: TimePrediction, gpu: GpuProfile) -> 
     narrowed. The interval lies within the product of the ends, and claims no more than either part.
     """
     seconds = duration.estimate
-    width = interval_of(gpu)[0]
+    width = duration.width or interval_of(gpu)[0]
     bases = power_watts.basis, seconds.basis
     own = duration.family == DEFAULT and duration.card is None and "seen_kernel" not in bases
     share = JOINT if own else 1.0

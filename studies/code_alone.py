@@ -37,6 +37,8 @@ RESULTS = Path(__file__).with_suffix(".csv")
 FILES = 3
 """Sources of a program that are tried: those that launch the kernel come first."""
 LONGEST_SECONDS = 30.0
+KNOWN = ("nothing", "arguments")
+"""Doubts that leave a launch's work known but for what is assumed of its arguments."""
 BY_THREADS = ((0, 4), (4, 5), (5, 6), (6, 7), (7, 10))
 """Decades of threads of a launch."""
 
@@ -152,7 +154,7 @@ def tables(asked: Sequence[Asked], failed: Counter[str]) -> str:
             yield described(name, list(each))
 
     lines = list(grouped(asked, lambda row: row.doubt))
-    known = [row for row in asked if row.doubt in ("nothing", "arguments")]
+    known = [row for row in asked if row.doubt in KNOWN]
     lines += grouped(known, lambda row: f"no trips, {row.regime}")
     lines += grouped(known, lambda row: f"{row.doubt}, {row.regime}")
     trips = [row for row in asked if row.doubt == "trips"]

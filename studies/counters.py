@@ -475,7 +475,9 @@ def score(space: Space, found: Sequence[Asked], seeded: Sequence[int]) -> dict[s
         "kernel": space.kernel,
         "gpu": chosen[0].row["gpu"],
         "time": time_score(found, chosen),
-        "log_ratios": log_ratios((one.measured_seconds, one.seconds) for one in chosen),
+        "log_ratios": log_ratios(
+            (one.bound_by, one.measured_seconds, one.seconds) for one in chosen
+        ),
     }
     if space.counters:
         figures["counts"] = count_score(chosen)

@@ -177,6 +177,7 @@ class Point(NamedTuple):
     watts: float
     told_limited: bool
     shares: Mapping[str, float]
+    regime: str
 
 
 def leave_out(predictor: Predictor, gpu: str) -> None:
@@ -238,6 +239,7 @@ def sweep(predictor: Predictor, gpu: str) -> list[Point]:
                 answer["power"]["watts"],
                 any(warning["code"] == "power_limited" for warning in answer["warnings"]),
                 shares_of(answer["time_model"]["parts"], answer["time"]["seconds"]),
+                answer["time_model"]["regime"],
             )
         )
     return found
@@ -294,7 +296,7 @@ def sweep_score(found: Sequence[Point]) -> dict[str, Any]:
         first = [one.multiply_adds for one in found if getattr(one, which)]
         if first:
             score[name] = first[0]
-    ratios = log_ratios((one.measured_seconds, one.seconds) for one in below)
+    ratios = log_ratios((one.regime, one.measured_seconds, one.seconds) for one in below)
     return {**score, "log_ratios": {"sweep": ratios}}
 
 
@@ -308,14 +310,18 @@ def program_score(found: Sequence[Outcome]) -> dict[str, Any]:
         "power": [round(float(each), 1) for each in (power.mean(), np.median(power))],
         "times_inside_interval": int(sum(one.inside for one in found)),
         "log_ratios": {
-            one.program: log_ratios([(one.measured_seconds, one.seconds)]) for one in found
+            one.program: log_ratios([(one.bound_by, one.measured_seconds, one.seconds)])
+            for one in found
         },
     }
 
 
-def log_ratios(times: Iterable[tuple[float, float]]) -> list[float]:
-    """ln(measured / predicted) of pairs of times, from the least on."""
-    return sorted(round(float(np.log(measured / predicted)), 3) for measured, predicted in times)
+def log_ratios(times: Iterable[tuple[str, float, float]]) -> dict[str, list[float]]:
+    """ln(measured / predicted) of pairs of times by what bounds them, from the least on."""
+    found: dict[str, list[float]] = {}
+    for regime, measured, predicted in sorted(times, key=lambda time: time[1] / time[2]):
+        found.setdefault(regime, []).append(round(float(np.log(measured / predicted)), 3))
+    return found
 
 
 def _measured(rows: FrequencyTable, name: str) -> tuple[float, float]:

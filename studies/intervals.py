@@ -45,8 +45,20 @@ from wattcast.models.energy import JOINT
 from wattcast.models.intervals import conformal_factors, supported_level
 from wattcast.models.power.anchoring import ANY, WIDTHS, AnchoredWidth
 from wattcast.models.store import ArtifactStore
-from wattcast.models.time.bottleneck import predicted_seconds
-from wattcast.models.time.calibration import TimeCard, interval_width, program_errors
+from wattcast.models.time.base import Regime
+from wattcast.models.time.bottleneck import (
+    CONSTANTS,
+    launch_seconds,
+    predicted_seconds,
+    regime,
+    resource_seconds,
+)
+from wattcast.models.time.calibration import (
+    ERRORS_SERVED,
+    TimeCard,
+    interval_width,
+    program_errors,
+)
 
 Floats = NDArray[np.float64]
 Names = NDArray[np.str_]
@@ -114,6 +126,12 @@ def _predicted_seconds(row: MeasuredProgram | ServedProgram, gpu: GpuProfile) ->
     return predicted_seconds(row.activity, gpu, row.clocks, TABLE_CONSTANTS)
 
 
+def _regime(row: MeasuredProgram | ServedProgram, gpu: GpuProfile) -> Regime:
+    constants = CONSTANTS if isinstance(row, ServedProgram) else TABLE_CONSTANTS
+    resources = resource_seconds(row.activity, gpu, row.clocks, constants)
+    return regime(resources, launch_seconds(row.activity, gpu, constants))
+
+
 @lru_cache(maxsize=1)
 def joint_errors() -> Errors:
     """Power of programs left out, times by the default model, at all clocks of four boards."""
@@ -132,13 +150,14 @@ def joint_errors() -> Errors:
         took = np.array([row.time_seconds for row in rows])
         card = ArtifactStore().find(board, "power", "physical", "activity1").card
         _, high = card.intervals.unseen_kernel.around(watts[told])
-        half = float(np.log(interval_width(board)[0].high_factor))
+        widths = [interval_width(board, _regime(row, gpu))[0].high_factor for row in rows]
+        halves = np.log(widths)[told]
         parts.append(
             (
                 np.log(measured / watts)[told],
                 np.log(took / seconds)[told],
                 np.log(high / watts[told]),
-                np.full(int(told.sum()), half),
+                halves,
             )
         )
         boards += [board] * int(told.sum())
@@ -361,20 +380,23 @@ SCALED = "hybrid"
 
 
 def served_lines(path: Path = SERVED) -> Iterator[Held]:
-    """Times as users ask them, at reference clocks: each program under the widths of the others."""
-    told = program_errors()
+    """Times as users ask them, at reference clocks: each program under the widths that the others
+    give its regime."""
+    told = program_errors(ERRORS_SERVED)
     names = np.array([kernel_group(one.program) for one in told])
+    regimes = np.array([one.regime for one in told])
     ratios = np.array([one.log_ratio for one in told])
     for board, figures in json.loads(path.read_text("utf-8")).items():
-        if board not in {one.gpu for one in told}:
+        if board not in {one.gpu for one in program_errors()}:
             continue
         programs, errors, widths = [], [], []
-        for program, found in figures["log_ratios"].items():
-            others = names != kernel_group(program)
-            half = _half(ratios[others], names[others])
-            programs += [program] * len(found)
-            errors += found
-            widths += [half] * len(found)
+        for program, by_regime in figures["log_ratios"].items():
+            for bounded, found in by_regime.items():
+                others = (names != kernel_group(program)) & (regimes == bounded)
+                half = _half(ratios[others], names[others])
+                programs += [program] * len(found)
+                errors += found
+                widths += [half] * len(found)
         every = np.ones(len(errors), dtype=np.bool_)
         half_widths = np.array(widths)
         yield _held("time, as asked", board, "programs left out, PTX in", every,

@@ -81,6 +81,7 @@ class Asked(NamedTuple):
     parts: Mapping[str, float]
     warnings: tuple[str, ...]
     seconds_taken: float
+    regime: str
 
 
 def kernels() -> Iterator[tuple[str, Mapping[str, Any], Counters]]:
@@ -133,7 +134,7 @@ def ask(predictor: Predictor, folder: Path, chosen: Sequence[str]) -> Iterator[A
             },
             answer["time_model"]["parts"],
             tuple(sorted({warning["code"] for warning in answer["warnings"]})),
-            taken,
+            taken, answer["time_model"]["regime"],
         )  # fmt: skip
 
 
@@ -187,7 +188,7 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
     write(tables(found))
     if options.write:
         kept = {
-            one.name: log_ratios([(one.measured, one.cycles)])
+            one.name: log_ratios([(one.regime, one.measured, one.cycles)])
             for one in found
             if one.name not in CHOSEN_BY
         }

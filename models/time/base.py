@@ -23,7 +23,7 @@ from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card
 from wattcast.models.clocks import ClockPair
-from wattcast.models.intervals import Estimate
+from wattcast.models.intervals import Estimate, IntervalWidth
 
 Regime = Literal["compute", "memory", "latency", "launch"]
 """What bounds a launch: an SM's pipes and caches, device memory, waiting, or its start."""
@@ -37,8 +37,9 @@ class TimePrediction:
     (``bottleneck``), or summands (``scheduling``); each model's docstring says which.
     ``regime`` is ``None`` where a model does not tell, and so is ``bound``, what binds the launch
     in words, worked out by ``binds`` when it is asked for: answers of many clocks do not ask.
-    ``card`` is that of a correction by
-    measurements of the GPU (``wattcast.models.time.calibration``), if one was made.
+    ``width`` is what the model itself misses, beside what is assumed of the launch.
+    ``card`` is that of a correction by measurements of the GPU
+    (``wattcast.models.time.calibration``), if one was made.
 
     Raises ModelError where the model comes to no time above 0: it counts nothing of what the
     kernel does (a roofline counts no integers), which does not mean that the launch takes none.
@@ -52,6 +53,7 @@ class TimePrediction:
     binds: Callable[[], str] | None = field(default=None, repr=False, compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=())
     card: Card | None = None
+    width: IntervalWidth | None = None
 
     def __post_init__(self) -> None:
         seconds = self.estimate.value

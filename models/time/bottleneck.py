@@ -432,7 +432,9 @@ class BottleneckTimeModel:
         if analysis.trips_assumed and analysis.counts.never_entered:
             most = assumed_trips_of(analysis.launch.threads)[1]
             cases.append(start + (seconds - start) * most / DEFAULT_TRIP_COUNT)
-        width, basis = interval_of(gpu)
+        bounded = regime(resources, start)
+        own, basis = interval_of(gpu, bounded, assumed=bool(analysis.needs))
+        width = own
         if analysis.cut_short:
             width, basis = width.widened(EXTRAPOLATED_WIDENING), weaker(basis, "extrapolated")
         error = 1.0 + analysis.coverage.error
@@ -449,7 +451,8 @@ class BottleneckTimeModel:
             estimate=estimate,
             clocks=pair,
             parts={**resources, "launch": start},
-            regime=regime(resources, start),
+            regime=bounded,
+            width=own,
             binds=lambda: bound_by(
                 resources, start, activity, more, lambda: analysis.least,
                 lambda did, beside: resource_seconds(did, gpu, pair, more=beside),

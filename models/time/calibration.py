@@ -9,7 +9,7 @@ correction is a factor on the predicted seconds: one, or one for each ``regime``
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import exp
@@ -117,11 +117,14 @@ ERRORS_SERVED = Path(__file__).with_name("served_errors.csv")
 
 
 class ProgramError(NamedTuple):
-    """ln(measured / predicted) seconds of one program on one GPU."""
+    """ln(measured / predicted) seconds of one program on one GPU; where they are kept, what bounds
+    it and whether arguments that decide its work were assumed."""
 
     gpu: str
     program: str
     log_ratio: float
+    regime: str = ""
+    assumed: bool = False
 
 
 @lru_cache(maxsize=2)
@@ -129,36 +132,74 @@ def program_errors(path: Path = ERRORS) -> tuple[ProgramError, ...]:
     """All errors the intervals rest on."""
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(
-            ProgramError(row["gpu"], row["program"], float(row["log_ratio"]))
+            ProgramError(
+                row["gpu"],
+                row["program"],
+                float(row["log_ratio"]),
+                row.get("regime", ""),
+                row.get("assumed") == "1",
+            )
             for row in csv.DictReader(file)
         )
 
 
-def interval_of(gpu: GpuProfile) -> tuple[IntervalWidth, Basis]:
+def interval_of(
+    gpu: GpuProfile, regime: Regime | None = None, *, assumed: bool = False
+) -> tuple[IntervalWidth, Basis]:
     """``interval_width``, or what was measured on the GPU where its profile tells that."""
     own = gpu.time_interval
     if own is None:
-        return interval_width(gpu.id)
+        return interval_width(gpu.id, regime, assumed)
     width = IntervalWidth(low_factor=own.low_factor, high_factor=own.high_factor)
     return width, "unseen_kernel"
 
 
-@lru_cache(maxsize=256)
-def interval_width(gpu_id: str) -> tuple[IntervalWidth, Basis]:
-    """Interval factors at 90 % and what they rest on.
+OWN_WIDTH = 30
+"""Programs from which on launches with assumed arguments, and those without, have each a width: at
+90 % three of so many lie above it. A judgement."""
+
+
+@lru_cache(maxsize=1024)
+def interval_width(
+    gpu_id: str, regime: Regime | None = None, assumed: bool = False
+) -> tuple[IntervalWidth, Basis]:
+    """Interval factors at 90 % of launches of a regime, or of all, and what they rest on.
 
     What answers of the service missed is pooled over all boards, because twenty programs of one
-    give no 90 % quantile. A GPU among the four of ``bottleneck_errors.csv`` is ``unseen_kernel``;
-    any other has datasheet facts alone: ``uncalibrated``.
+    give no 90 % quantile. Launches that memory bounds are known better than those that wait, so
+    each regime has its own (Mondrian conformal prediction: Vovk, Gammerman and Shafer, Algorithmic
+    Learning in a Random World, 2005, section 4.5), and so have launches where arguments that
+    decide the work are ``assumed``, if ``OWN_WIDTH`` programs tell it. A GPU among the four of
+    ``bottleneck_errors.csv`` is ``unseen_kernel``; any other has datasheet facts alone:
+    ``uncalibrated``.
     """
     measured = any(error.gpu == gpu_id for error in program_errors())
-    errors = program_errors(ERRORS_SERVED)
-    programs = sorted({error.program for error in errors})
-    groups = [programs.index(error.program) for error in errors]
-    residuals = [error.log_ratio for error in errors]
-    low, high = conformal_factors(residuals, groups, LEVEL, symmetric=True)
-    width = IntervalWidth(low_factor=low, high_factor=high)
-    return width, "unseen_kernel" if measured else "uncalibrated"
+    factor = factor_of(program_errors(ERRORS_SERVED), regime, assumed)
+    return IntervalWidth(low_factor=1 / factor, high_factor=factor), (
+        "unseen_kernel" if measured else "uncalibrated"
+    )
+
+
+def factor_of(errors: Sequence[ProgramError], regime: str | None, assumed: bool) -> float:
+    """High over predicted seconds of such a launch. What is assumed makes nothing surer."""
+    factors = []
+    for each in {False, assumed}:
+        own = of_kind(errors, regime, each)
+        programs = sorted({error.program for error in own})
+        groups = [programs.index(error.program) for error in own]
+        ratios = [error.log_ratio for error in own]
+        factors.append(conformal_factors(ratios, groups, LEVEL, symmetric=True)[1])
+    return max(factors)
+
+
+def of_kind(
+    errors: Iterable[ProgramError], regime: str | None, assumed: bool
+) -> list[ProgramError]:
+    """The errors that the interval of such a launch rests on."""
+    bounded = [one for one in errors if regime in (None, one.regime)]
+    own = [one for one in bounded if one.assumed == assumed]
+    enough = regime is not None and len({one.program for one in own}) >= OWN_WIDTH
+    return own if enough else bounded
 
 
 # --- The least time a launch can take: what its start takes, and what surel --------------------
@@ -411,7 +452,7 @@ class CorrectedTimes:
         """
         if found.family != FAMILY or found.regime is None:
             raise ModelError(f"a correction of {FAMILY} does not fit {found.family}")
-        estimate, before = found.estimate, interval_of(gpu)[0]
+        estimate, before = found.estimate, found.width or interval_of(gpu)[0]
         seconds = self.seconds(found.regime, estimate.value)
         outside = any(self._outside(found.regime, estimate.value, found.clocks))
         basis: Basis = "extrapolated" if outside else "unseen_kernel"

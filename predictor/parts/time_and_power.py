@@ -17,7 +17,7 @@ from wattcast.models.energy import energy
 from wattcast.models.intervals import BOARD_SPREAD, Estimate, between, less_sure
 from wattcast.models.power.physical import PhysicalPowerModel
 from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
-from wattcast.models.time.calibration import interval_of, least_seconds
+from wattcast.models.time.calibration import least_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.messages import ClocksAnswer, Need, TimeModel
 from wattcast.predictor.parts.power_models import TARGET, PowerModels, reference_of
@@ -291,9 +291,9 @@ def long_enough(
 def narrowed(needs: list[Need], duration: TimePrediction | None, gpu: GpuProfile) -> list[Need]:
     """The needs, the first of them with how much narrower the time gets where trips are given:
     what is left then is the model's own width."""
-    if not needs or needs[0].assumes != "trips" or duration is None or duration.family != DEFAULT:
+    if not needs or needs[0].assumes != "trips" or duration is None or duration.width is None:
         return needs
-    width, _ = interval_of(gpu)
+    width = duration.width
     time = duration.estimate
     narrows = time.high / time.low * width.low_factor / width.high_factor
     if narrows < LEAST_NARROWER:

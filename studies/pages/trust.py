@@ -90,7 +90,12 @@ def _programs() -> list[Board]:
     baselines = json.loads(held_out.RESULTS.read_text(encoding="utf-8"))["time_baselines"]
     found = []
     for gpu, score in json.loads(end_to_end.RESULTS.read_text(encoding="utf-8")).items():
-        logs = [each for one in score["log_ratios"].values() for each in one]
+        logs = [
+            ratio
+            for program in score["log_ratios"].values()
+            for ratios in program.values()
+            for ratio in ratios
+        ]
         ratios = np.exp(-np.array(logs))  # the file holds ln(measured / predicted)
         inside = score.get("times_inside_interval")
         found.append(

@@ -384,13 +384,14 @@ def test_what_is_cut_short_widens_the_model_and_not_the_trips_again() -> None:
     def width(*, cut_short: bool) -> float:
         analysis = SimpleNamespace(
             activity=likely, activity_cases=(most,), extras=extras, cut_short=cut_short,
-            trips_assumed=False,
+            trips_assumed=False, needs=(),
             coverage=SimpleNamespace(error=0.0), activity_diagnostics=(), least=None,
         )  # fmt: skip
-        found = BottleneckTimeModel().predict(cast(KernelAnalysis, analysis), V100).estimate
-        return log(found.high / found.value)
+        found = BottleneckTimeModel().predict(cast(KernelAnalysis, analysis), V100)
+        assert found.regime == "compute"
+        return log(found.estimate.high / found.estimate.value)
 
-    own = log(interval_of(V100)[0].high_factor)
+    own = log(interval_of(V100, "compute")[0].high_factor)
     grown = width(cut_short=True) ** 2 - width(cut_short=False) ** 2
     assert grown == pytest.approx((EXTRAPOLATED_WIDENING**2 - 1) * own**2)
 
@@ -408,7 +409,7 @@ def test_a_loop_that_what_is_assumed_never_enters_is_in_the_interval() -> None:
         found = BottleneckTimeModel().predict(analysis, V100).estimate
         return found.high / found.value
 
-    own = interval_of(V100)[0].high_factor
+    own = interval_of(V100, "latency")[0].high_factor  # blocks are handed out: nothing else is done
     assert spread(80_000) > 20
     # A launch of few threads goes round its loops more often than one of many.
     entered = GUARDED.replace("@%p1 bra END;", "")

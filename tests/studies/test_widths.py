@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from math import exp, log
+from itertools import product
+from math import log
+from typing import get_args
 
 import pytest
 
-from studies.widths import errors, left_out, width
+from studies.widths import errors, left_out
+from wattcast.models.time.base import Regime
 from wattcast.models.time.calibration import (
     ERRORS_SERVED,
+    OWN_WIDTH,
     ProgramError,
+    factor_of,
     interval_width,
+    of_kind,
     program_errors,
 )
 
@@ -18,9 +24,9 @@ from wattcast.models.time.calibration import (
 def test_a_kernel_asked_a_thousand_times_counts_as_one() -> None:
     few = [ProgramError("a40", f"kernel {number}", 0.1) for number in range(19)]
     many = [ProgramError("a40", "often", 0.5)] * 1000
-    assert width(few) == pytest.approx(0.1)
+    assert log(factor_of(few, None, False)) == pytest.approx(0.1)
     # 20 kernels and one to come: 19 of 21 masses are enough for 90 %.
-    assert width([*few, *many]) == pytest.approx(0.1)
+    assert log(factor_of([*few, *many], None, False)) == pytest.approx(0.1)
 
 
 def test_what_is_left_out_does_not_widen_its_own_interval() -> None:
@@ -32,16 +38,38 @@ def test_what_is_left_out_does_not_widen_its_own_interval() -> None:
 
 
 def test_the_intervals_rest_on_what_the_studies_found() -> None:
-    found = [(e.gpu, e.program, e.log_ratio) for e in errors()]
-    assert [(e.gpu, e.program, e.log_ratio) for e in program_errors(ERRORS_SERVED)] == found
-    assert len({program for _, program, _ in found}) >= 18
+    found = list(errors())
+    assert list(program_errors(ERRORS_SERVED)) == found
+    for regime in get_args(Regime):
+        # Of nine programs a 90 % interval exists (``supported_level``).
+        assert len({error.program for error in found if error.regime == regime}) >= 18
 
 
-def test_a_board_without_calibration_has_the_width_of_all_kernels() -> None:
-    found, basis = interval_width("a40")
-    assert basis == "uncalibrated"
-    assert log(found.high_factor) == pytest.approx(width(program_errors(ERRORS_SERVED)))
-    assert found.low_factor == pytest.approx(1 / found.high_factor)
-    assert exp(2 * width(program_errors(ERRORS_SERVED))) <= 3.0
-    shares = [share for _, share, _ in left_out(list(errors()), lambda error: error.program)]
-    assert sum(shares) / len(shares) >= 0.9
+def test_a_board_without_calibration_has_the_width_of_all_kernels_of_a_kind() -> None:
+    errors_served = program_errors(ERRORS_SERVED)
+    for regime, assumed in product(get_args(Regime), (False, True)):
+        found, basis = interval_width("a40", regime, assumed)
+        assert basis == "uncalibrated"
+        assert found.high_factor == pytest.approx(factor_of(errors_served, regime, assumed))
+        assert found.low_factor == pytest.approx(1 / found.high_factor)
+    assert interval_width("a40", "memory")[0].high_factor < 2.0
+    assert interval_width("a40", "compute")[0].high_factor < 2.0
+    shares = [share for _, share, _ in left_out(errors_served, lambda error: error.program)]
+    assert 0.87 <= sum(shares) / len(shares) <= 0.97
+
+
+def test_launches_with_assumed_arguments_have_a_width_of_their_own_from_thirty_programs_on() -> (
+    None
+):
+    def program(number: int, ratio: float, assumed: bool) -> ProgramError:
+        return ProgramError("a40", f"{assumed} {number}", ratio, "compute", assumed)
+
+    known = [program(number, 0.1, assumed=False) for number in range(OWN_WIDTH)]
+    guessed = [program(number, 1.0, assumed=True) for number in range(OWN_WIDTH)]
+    other = ProgramError("a40", "other", 9.0, "memory")
+    assert of_kind([*known, *guessed, other], "compute", False) == known
+    assert of_kind([*known, *guessed, other], "compute", True) == guessed
+    assert of_kind([*known[1:], *guessed], "compute", False) == [*known[1:], *guessed]
+    assert of_kind([*known, *guessed, other], None, False) == [*known, *guessed, other]
+    surer = [error._replace(log_ratio=0.01) for error in guessed]
+    assert log(factor_of([*known, *surer], "compute", True)) == pytest.approx(0.1)

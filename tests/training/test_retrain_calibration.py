@@ -217,7 +217,7 @@ def timed(factors: tuple[float, float], out: Path, *, shuffled: bool = False) ->
 
 
 def prediction(seconds: float, regime: str = "memory", clocks: ClockPair = CLOCKS):
-    width = interval_of(GPU)[0]
+    width = interval_of(GPU, regime)[0]  # type: ignore[arg-type]
     low, high = seconds * width.low_factor, seconds * width.high_factor
     estimate = Estimate(seconds, low, high, 0.9, "uncalibrated")
     return TimePrediction("bottleneck", estimate, clocks, {"dram": seconds}, regime)  # type: ignore[arg-type]

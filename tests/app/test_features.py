@@ -106,14 +106,3 @@ def test_a_board_nobody_measured_says_so_and_stays_within_its_limit(
         assert 0 < answer["power"]["watts"] <= facts["power"]["tdp_watts"]["value"], gpu
         moved = 3 * 4 * 65536 * 256 / facts["memory"]["bandwidth_bytes_per_second"]["value"]
         assert moved < answer["time"]["seconds"] < 4 * moved, gpu
-
-
-def test_a_gpu_that_is_not_known_gets_near_matches(client: httpx.Client) -> None:
-    refused = client.get("/gpus/a100-40gb")
-    assert refused.status_code == 404
-    assert refused.json()["near"] == ["a100-pcie-40gb", "a100-sxm4-40gb"]
-    assert "a100-sxm4-40gb" in refused.json()["detail"]
-
-
-def test_the_service_is_ready(client: httpx.Client) -> None:
-    assert client.get("/readyz").json()["status"] == "ok"

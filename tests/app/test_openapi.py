@@ -80,28 +80,6 @@ def test_every_route_documents_its_problems(document: dict[str, Any]) -> None:
             assert operation["responses"][status]["content"][media]["schema"], path
 
 
-def test_every_call_of_the_design_is_there(document: dict[str, Any]) -> None:
-    assert {
-        ("post", "/predict"),
-        ("post", "/features"),
-        ("post", "/analyze"),
-        ("get", "/explain"),
-        ("get", "/schemas"),
-        ("get", "/schemas/{schema_id}"),
-        ("get", "/gpus"),
-        ("get", "/gpus/{gpu}"),
-        ("get", "/models"),
-        ("get", "/models/{gpu}/{target}"),
-        ("post", "/measurements"),
-        ("get", "/measurements"),
-        ("get", "/measurements/{batch_id}"),
-        ("delete", "/measurements/{batch_id}"),
-        ("get", "/metrics"),
-        ("get", "/healthz"),
-        ("get", "/readyz"),
-    } <= {(method, path) for path, method, _ in operations(document)}
-
-
 ASKED: dict[str, type[BaseModel]] = {
     "/predict": PredictRequest,
     "/features": FeaturesRequest,

@@ -171,8 +171,10 @@ def test_kernels_that_cannot_be_told(client: httpx.Client, vector_add: str, loop
 def test_an_unknown_gpu_lists_the_known(client: httpx.Client, vector_add: str) -> None:
     members = problem(client.post("/predict", json=body(vector_add, gpu="rtx-9999")), 422, "gpu")
     assert "tesla-v100" in members["known"]
-    members = problem(client.get("/gpus/rtx-9999"), 404, "unknown-gpu")
+    members = problem(client.get("/gpus/a100-40gb"), 404, "unknown-gpu")
     assert "tesla-v100" in members["known"]
+    assert members["near"] == ["a100-pcie-40gb", "a100-sxm4-40gb"]
+    assert "a100-sxm4-40gb" in members["detail"]
 
 
 def test_no_path_of_a_request_touches_the_file_system(

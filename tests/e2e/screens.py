@@ -18,7 +18,6 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import Browser, Route
 
@@ -41,7 +40,6 @@ FIXED_TIME = "2026-01-{:02d}T12:00:00+00:00"
 _STEADY_MILLISECONDS = 250
 _MOST_LOOKS = 20
 
-Pixels = NDArray[np.int16]
 
 DIFFERENT = 64
 """Levels of 255 by which a channel of a pixel must differ to count: more than antialiasing and the

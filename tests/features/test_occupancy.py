@@ -8,6 +8,7 @@ cuda_occupancy.h of CUDA 13.0 when this was written: no difference.)
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -39,19 +40,9 @@ def gpu_of(capability: str) -> GpuProfile:
 GOLDEN = rows("occupancy", "golden")
 
 
-@pytest.mark.parametrize(
-    ("capability", "block", "registers", "static", "dynamic", "blocks", "warps", "limiter"), GOLDEN
-)
-def test_golden_values(
-    capability: str,
-    block: int,
-    registers: int,
-    static: int,
-    dynamic: int,
-    blocks: int,
-    warps: int,
-    limiter: str,
-) -> None:
+@pytest.mark.parametrize("row", GOLDEN)
+def test_golden_values(row: tuple[Any, ...]) -> None:
+    capability, block, registers, static, dynamic, blocks, warps, limiter = row
     gpu = gpu_of(capability)
     found = occupancy(gpu, Launch.of(1000, block, dynamic), registers, static)
     assert found.resident_blocks_per_sm == blocks

@@ -44,8 +44,6 @@ def body(lines: str) -> KernelCode:
 
 VECTOR_ADD = KernelWork(code_of("vector_add.ptx"), Launch.of(196, 256), (), 12, 0)
 MATMUL = KernelWork(code_of("tiled_matmul.ptx"), Launch.of((32, 32), (32, 32)), (32,), 32, 8192)
-MEASURED_VECTOR_ADD_US = 2.64  # thesis Table 4.2, Tesla K20
-MEASURED_MATMUL_US = 6997.75  # thesis Table 6.1, Tesla K20
 
 OPCODES = (
     "ld.global.f32",

@@ -137,7 +137,7 @@ def test_the_service_answers_while_its_description_is_made(
     def waiting(**_: Any) -> dict[str, Any]:
         begun.set()
         assert healthy.wait(30)
-        return {}
+        return {"paths": {}}
 
     monkeypatch.setattr(problems, "get_openapi", waiting)
     with running(settings_at(tmp_path)) as client, ThreadPoolExecutor() as threads:

@@ -61,51 +61,31 @@ def _regions(
 
 
 def read_global(
-    site: Site, tally: Tally, addresses: Offsets, group: Group, dtype: DType, count: int
-) -> list[Array]:
-    """``count`` consecutive values per thread; uniform if the address is."""
+    site: Site, tally: Tally, addresses: Offsets, group: Group, dtype: DType, count: int,
+    *, idle: bool = False,
+) -> list[Array]:  # fmt: skip
+    """``count`` consecutive values per thread; uniform if the address is. ``idle``: complains of
+    addresses all the same; what is there stays unknown, also where a store would write it."""
     machine = group.machine
     size = dtype.itemsize
-    addresses = _aligned(machine, site, addresses, size * count, group)
-    active = addresses
-    compact = addresses.shape[0] > 1 and not group.everyone
+    active = _aligned(machine, site, addresses, size * count, group)
+    compact = active.shape[0] > 1 and not group.everyone
     if compact:
-        active = addresses[group.index]
+        active = active[group.index]
     found = _regions(machine, site, tally, active, size * count)
+    places = [active + size * k for k in range(count)]
+    if idle:
+        if found is None:
+            consequence = "read as 0" if site.loads else "not written"
+            for where in places:
+                list(_by_region(site, machine, where, size, consequence))
+        return [np.zeros(1, dtype=dtype)] * count
     if found is not None:
         region, offsets = found
         values = [region.read(offsets + size * k, dtype, site.role) for k in range(count)]
     else:
-        values = [_scattered(site, active + size * k, machine, dtype) for k in range(count)]
+        values = [_scattered(site, where, machine, dtype) for where in places]
     return [_expanded(v, group) for v in values] if compact else values
-
-
-def touch_global(
-    site: Site, tally: Tally, addresses: Offsets, group: Group, dtype: DType, count: int
-) -> list[Array]:
-    """Complains of addresses as reading and writing there does; what is there stays unknown."""
-    machine = group.machine
-    size = dtype.itemsize
-    addresses = _aligned(machine, site, addresses, size * count, group)
-    if addresses.shape[0] > 1 and not group.everyone:
-        addresses = addresses[group.index]
-    if _regions(machine, site, tally, addresses, size * count) is None:
-        for where in (addresses + size * k for k in range(count)):
-            outside = machine.memory.sort_out(where) < 0
-            if outside.any():
-                consequence = "read as 0" if site.loads else "not written"
-                machine.complain_address(site, int(where[outside][0]), consequence)
-    return [np.zeros(1, dtype=dtype)] * count
-
-
-def touch_private(
-    site: Site, memory: PrivateMemory, addresses: Offsets, group: Group, dtype: DType, count: int
-) -> list[Array]:
-    """The same for shared and local memory."""
-    width = dtype.itemsize * count
-    addresses = _aligned(group.machine, site, addresses, width, group)
-    private_positions(site, memory, addresses, group, width)
-    return [np.zeros(1, dtype=dtype)] * count
 
 
 def _expanded(values: Array, group: Group) -> Array:
@@ -211,12 +191,15 @@ def private_positions(
 
 
 def read_private(
-    site: Site, memory: PrivateMemory, addresses: Offsets, group: Group, dtype: DType, count: int
-) -> list[Array]:
-    """``count`` consecutive values per thread from shared or local memory."""
+    site: Site, memory: PrivateMemory, addresses: Offsets, group: Group, dtype: DType, count: int,
+    *, idle: bool = False,
+) -> list[Array]:  # fmt: skip
+    """The same from shared or local memory."""
     size = dtype.itemsize
     addresses = _aligned(group.machine, site, addresses, size * count, group)
     positions, inside = private_positions(site, memory, addresses, group, size * count)
+    if idle:
+        return [np.zeros(1, dtype=dtype)] * count
     values = [memory.read(positions + size * k if k else positions, dtype) for k in range(count)]
     if inside is not None:
         values = [np.where(inside, v, dtype.type(0)) for v in values]

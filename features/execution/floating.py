@@ -7,6 +7,7 @@ first: what is counted rests on floats through comparisons alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -73,28 +74,18 @@ _OR_NAN: dict[str, Function] = {"min": np.minimum, "max": np.maximum}
 
 def _function(base: str, modifiers: tuple[str, ...], dtype: DType) -> Function:
     """On arrays of f32 or f64, modifiers included."""
-    function = _OR_NAN[base] if base in _OR_NAN and "NaN" in modifiers else _FUNCTIONS[base][0]
-    if "xorsign" in modifiers:
-        plain = function
+    plain = _OR_NAN[base] if base in _OR_NAN and "NaN" in modifiers else _FUNCTIONS[base][0]
+    changes = {"xorsign", "sat", "relu"}.intersection(modifiers)
 
-        def function(a: Array, b: Array) -> Array:
-            sign = np.signbit(a) ^ np.signbit(b)
-            return np.copysign(plain(np.abs(a), np.abs(b)), np.where(sign, -1.0, 1.0)).astype(dtype)
+    def changed(*values: Array) -> Any:
+        found = plain(*map(np.abs, values)) if "xorsign" in changes else plain(*values)
+        if "xorsign" in changes:
+            odd = np.logical_xor(*map(np.signbit, values))
+            found = np.copysign(found, np.where(odd, -1.0, 1.0)).astype(dtype)
+        found = saturate(found) if "sat" in changes else found
+        return np.maximum(found, dtype.type(0)) if "relu" in changes else found
 
-    if "sat" in modifiers:
-        unclamped = function
-
-        def function(*s: Array) -> Array:
-            return saturate(unclamped(*s))
-
-    if "relu" in modifiers:
-        signed = function
-
-        def function(*s: Array) -> Array:
-            positive: Array = np.maximum(signed(*s), dtype.type(0))
-            return positive
-
-    return function
+    return changed if changes else plain
 
 
 def saturate(a: Array) -> Array:

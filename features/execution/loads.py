@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -212,8 +213,7 @@ def by_space(site: access.Site, width: int, private: Act, far: Act) -> Act:
 
 def reader(site: access.Site, dtype: DType, count: int, *, idle: bool = False) -> Act:
     """Counts and reads ``count`` consecutive values; ``idle``: only counts."""
-    private = access.touch_private if idle else access.read_private
-    far = access.touch_global if idle else access.read_global
+    private, far = (partial(one, idle=idle) for one in (access.read_private, access.read_global))
     act = by_space(site, dtype.itemsize * count, private, far)
     return lambda where, group: act(where, group, dtype, count)
 
@@ -354,8 +354,7 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
         values = [np.zeros(1, dtype=dtype)] * count
         if copied is not None:
             tally.count_global(where, copied, width)
-            look = access.touch_global if idle else access.read_global
-            read = look(site, tally, where, copied, dtype, count)
+            read = access.read_global(site, tally, where, copied, dtype, count, idle=idle)
             if copied is group or idle:
                 values = read
             else:
@@ -367,7 +366,7 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
         target = addresses(frame, to_slot, to_offset)
         machine.tallies[shared.number].count_shared(target, width, group)
         if idle:
-            access.touch_private(shared, machine.shared, target, group, dtype, count)
+            access.read_private(shared, machine.shared, target, group, dtype, count, idle=True)
             return
         access.write_private(shared, machine.shared, target, group, values)
 

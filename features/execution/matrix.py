@@ -27,7 +27,7 @@ from wattcast.features.execution.context import (
 )
 from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import U32, Array, Group, as_type, spread
+from wattcast.features.execution.values import U32, Group, as_type, spread
 from wattcast.features.execution.warp import Builder
 from wattcast.features.fifth import descriptor_place, descriptor_shape, product_shape
 from wattcast.features.isa import isa
@@ -56,12 +56,6 @@ def unfollowed(context: Context) -> Handler:
         """Nothing counted rests on it."""
 
     return told if context.decides else silent
-
-
-def _taking_part(group: Group, value: Array) -> Array:
-    """A value of each lane of the warps that take part, ``[warps, 32]``."""
-    table = spread(value, group.machine.count).reshape(-1, WARP_SIZE)
-    return table if group.layout.rows is None else table[group.layout.rows]
 
 
 def _product_shape(modifiers: tuple[str, ...]) -> tuple[int, int, int]:
@@ -112,11 +106,11 @@ class _Tiles:
 
     def locate(self, frame: Frame, group: Group) -> tuple[Offsets, bool]:
         """Element addresses of the warps that take part, and whether they are shared."""
-        first = _taking_part(group, addresses(frame, self.slot, self.offset))[:, 0]
+        first = group.by_warp(addresses(frame, self.slot, self.offset))[0][:, 0]
         lead = np.full(1, self.lead, dtype=np.int64)
         if self.stride is not None:
             held = as_type(frame[self.stride], U32)
-            lead = _taking_part(group, held)[:, 0].astype(np.int64)
+            lead = group.by_warp(held)[0][:, 0].astype(np.int64)
         row, column = self.places
         along, across = (row, column) if self.by_row else (column, row)
         element = along * lead[:, None] + across
@@ -167,7 +161,7 @@ def _matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Han
     def handler(frame: Frame, group: Group) -> None:
         tally = group.machine.tallies[site.number]
         if not (loads and tally.count_again(frame[slot], group)):
-            starts = _taking_part(group, addresses(frame, slot, offset))[:, : 8 * count]
+            starts = group.by_warp(addresses(frame, slot, offset))[0][:, : 8 * count]
             if site.space == "generic":
                 starts = access.in_window(starts)
             tally.count_matrices(starts, group)

@@ -312,37 +312,28 @@ def special_values(machine: Machine, name: str) -> Array | None:
     block = np.repeat(blocks, machine.per_block)
     place = *place_in(launch.grid, block), np.zeros(1, dtype=np.int64)
 
-    def one(value: int) -> Array:
-        return np.array([value], dtype=U32)
-
-    if head == "smid":
-        return _squeezed(block % machine.multiprocessors, U32)
     dynamic = machine.shared_bytes - machine.program.shared_bytes
-    fixed = {
-        "nwarpid": 64, "nsmid": machine.multiprocessors, "gridid": 0,
-        "dynamic_smem_size": dynamic, "total_smem_size": machine.shared_bytes,
-        "aggr_smem_size": machine.shared_bytes, "reserved_smem_offset_begin": 0,
-    }  # fmt: skip
-    if head in fixed:
-        return one(fixed[head])
     cluster = machine.program.cluster
-    if head == "clusterid":
-        return _squeezed(place[number] // (*cluster, 1)[number], U32)
-    if head == "nclusterid":
-        return one(launch.grid[number] // cluster[number] if number < 3 else 0)
-    if head == "cluster_ctaid":
-        return _squeezed(place[number] % (*cluster, 1)[number], U32)
-    if head in ("cluster_nctaid", "cluster_nctarank", "is_explicit_cluster"):
-        whole = cluster[0] * cluster[1] * cluster[2]
-        return one({"cluster_nctarank": whole, "is_explicit_cluster": whole > 1}.get(
-            head, (*cluster, 0)[number]))  # fmt: skip
-    if head == "cluster_ctarank":
-        x, y, z = (at % size for at, size in zip(place, cluster, strict=False))
-        return _squeezed(x + cluster[0] * (y + cluster[1] * z), U32)
+    whole = math.prod(cluster)
+    sizes, blocks_along = (*cluster, 1), (*launch.grid, 0)
+    x, y, z = (at % size for at, size in zip(place, cluster, strict=False))
+    words: dict[str, Any] = {
+        "smid": block % machine.multiprocessors, "nsmid": machine.multiprocessors,
+        "nwarpid": 64, "gridid": 0, "dynamic_smem_size": dynamic,
+        "total_smem_size": machine.shared_bytes, "aggr_smem_size": machine.shared_bytes,
+        "reserved_smem_offset_begin": 0, "clusterid": place[number] // sizes[number],
+        "nclusterid": blocks_along[number] // sizes[number],
+        "cluster_ctaid": place[number] % sizes[number],
+        "cluster_nctaid": (*cluster, 0)[number], "cluster_nctarank": whole,
+        "is_explicit_cluster": whole > 1,
+        "cluster_ctarank": x + cluster[0] * (y + cluster[1] * z),
+    }  # fmt: skip
+    if head in words:
+        return _squeezed(np.atleast_1d(words[head]), U32)
     if head in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
         return np.zeros(1, dtype=U64)
     if head.startswith(("envreg", "pm")):
-        return one(0)
+        return np.zeros(1, dtype=U32)
     if head in ("shared_window", "local_window"):
         return np.array([WINDOWS[head.partition("_")[0]]], dtype=U64)
     return None

@@ -112,12 +112,6 @@ class Skip:
     def _carried(self, frame: Frame) -> list[Array]:
         return [frame[slot] for slot in self.path.carried]
 
-    def _with(self, carried: list[Array]) -> Frame:
-        frame = list(self.frame)
-        for slot, value in zip(self.path.carried, carried, strict=True):
-            frame[slot] = value
-        return frame
-
     # --- the slice ---
 
     def _simulate(self) -> list[Array]:

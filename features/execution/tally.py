@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from wattcast.features import memory
 from wattcast.features.execution.spaces import Offsets, Region
-from wattcast.features.execution.values import Counts, Group, Mask
+from wattcast.features.execution.values import Counts, Group, Mask, spread
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT, changes, sampled
 
@@ -196,9 +196,7 @@ class Contention:
                 where = np.full(slots.size, int(addresses[0]) & ADDRESS_MASK, dtype=np.int64)
                 self._log(where, slots, group.lanes[slots], group.warps[slots])
             return
-        rows, lanes, owner = group.layout
-        table = addresses.reshape(-1, WARP_SIZE)
-        table = table if rows is None else table[rows]
+        table, lanes, owner = group.by_warp(addresses)
         ordered = np.sort(table if lanes is None else np.where(lanes, table, _NOBODY), axis=1)
         first = np.ones(ordered.shape, dtype=np.bool_)
         np.not_equal(ordered[:, 1:], ordered[:, :-1], out=first[:, 1:])
@@ -291,19 +289,11 @@ class Tally:
         executed again, so its last execution is kept to compare with."""
         self.repeats = repeats
         self.number = number
-        self.requests: Counts
-        self.sectors: Counts
-        self.local_sectors: Counts
-        self.shared_requests: Counts
-        self.transactions: Counts
-        self.constants: Counts
-        self.l1_millicycles: Counts
-        # Distinct sectors of skipped iterations that the log does not hold one by one.
-        self.extra: Counts
+        # ``extra``: distinct sectors of skipped iterations that the log does not hold one by one.
         (
             self.requests, self.sectors, self.local_sectors, self.shared_requests,
             self.transactions, self.constants, self.l1_millicycles, self.extra,
-        ) = table  # fmt: skip
+        ) = tuple[Counts, ...](table)  # fmt: skip
         slots = table.shape[1]
         self.contention = Contention(slots) if atomic else None
         self.log = memory.SectorLog(most_keys)
@@ -333,10 +323,8 @@ class Tally:
             return step if same.all() else None
         return step if (same | ~group.mask).all() else None
 
-    SECTORS = 1
-
     def counters(self) -> tuple[Counts, ...]:
-        """All counters, ``sectors`` at index ``SECTORS``."""
+        """All counters, ``sectors`` at index 1."""
         own = (
             self.requests, self.sectors, self.shared_requests, self.transactions,
             self.local_sectors, self.constants, self.l1_millicycles,
@@ -398,9 +386,7 @@ class Tally:
                 keys = keys + (step >> memory.SECTOR_SHIFT)
                 self._memo = (counts, keys)
         else:
-            rows, lanes, owner = group.layout
-            table = addresses.reshape(-1, WARP_SIZE)
-            table = table if rows is None else table[rows]
+            table, lanes, owner = group.by_warp(addresses)
             per_row, values = memory.sectors(table, lanes)
             keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
             counts = np.zeros((2, machine.slots), dtype=np.int64)
@@ -431,14 +417,12 @@ class Tally:
                 self.transactions += warps
                 self._last, self._memo = (group, addresses), None
                 return
-            addresses = np.broadcast_to(addresses, (machine.count,))
+            addresses = spread(addresses, machine.count)
         step = self._shift(addresses, group, max(4, width))
         if step is not None and self._memo is not None:
             counts = self._memo[0]
         else:
-            rows, lanes, owner = group.layout
-            table = addresses.reshape(-1, WARP_SIZE)
-            table = table if rows is None else table[rows]
+            table, lanes, owner = group.by_warp(addresses)
             counts = machine.per_slot(memory.shared_transactions(table, width, lanes), owner)
             self._memo = (counts, None)
         self._last = (group, addresses)
@@ -508,9 +492,8 @@ class Tally:
             self.constants += group.warps
             return
         machine = group.machine
-        rows, lanes, owner = group.layout
-        table = addresses.reshape(-1, WARP_SIZE)
-        per_row, _ = memory.distinct_per_row((table if rows is None else table[rows]) >> 2, lanes)
+        table, lanes, owner = group.by_warp(addresses)
+        per_row, _ = memory.distinct_per_row(table >> 2, lanes)
         self.constants += machine.per_slot(per_row, owner)
 
     def count_long_ways(self, long: Mask, group: Group) -> None:
@@ -531,9 +514,7 @@ class Tally:
         """
         self.requests += group.warps
         machine = group.machine
-        rows, lanes, owner = group.layout
-        table = np.broadcast_to(addresses, (machine.count,)).reshape(-1, WARP_SIZE)
-        table = table if rows is None else table[rows]
+        table, lanes, owner = group.by_warp(addresses)
         lane = np.arange(WARP_SIZE, dtype=np.int64) >> 3
         total = np.zeros(table.shape[0], dtype=np.int64)
         for word in range(0, max(4, width), 4):

@@ -240,6 +240,12 @@ class Group:
         chosen = rows if rows.size < table.shape[0] else None
         return Layout(chosen, lanes, self.machine.owners[rows])
 
+    def by_warp(self, value: Array) -> tuple[Array, Mask | None, npt.NDArray[np.int64]]:
+        """What the warps that take part hold, ``[rows, 32]``; their lanes and slots."""
+        rows, lanes, owners = self.layout
+        table = spread(value, self.machine.count).reshape(-1, WARP_SIZE)
+        return table if rows is None else table[rows], lanes, owners
+
     @cached_property
     def traced(self) -> tuple[Mask, Counts]:
         """For each warp of the layout: whether its block is traced, and its rank in its block."""

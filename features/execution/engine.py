@@ -17,8 +17,8 @@ from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.sampling import SamplingPlan, plan_blocks
+from wattcast.features.execution.steady import overrides
 from wattcast.features.execution.summary import ExecutionResult, summarise
-from wattcast.features.execution.trips import overrides
 from wattcast.features.execution.values import Array, CutShortError, Group
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch

@@ -23,9 +23,8 @@ from wattcast.features.execution.context import FRAME_STEP, PARAMETERS, Frame, G
 from wattcast.features.execution.paths import Step
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.spaces import TensorMap, special_values
-from wattcast.features.execution.steady import Steady
+from wattcast.features.execution.steady import Override, Steady, Trips
 from wattcast.features.execution.tally import COUNTED, Tally, Trace
-from wattcast.features.execution.trips import Override, Trips
 from wattcast.features.execution.values import (
     BOOL,
     U32,

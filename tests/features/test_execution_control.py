@@ -8,7 +8,7 @@ import pytest
 
 from tests.features.execution_kernels import run
 from tests.fixtures.tables import table
-from wattcast.features.execution import steady, trips
+from wattcast.features.execution import steady
 
 IN_PROGRESS = table("bodies", "in_progress")
 
@@ -23,7 +23,7 @@ def test_loops_in_progress_are_not_settled_early(
         ret; }
     """
     kept, _ = run(body, before=before)
-    monkeypatch.setattr(trips, "MOST_HELD", 0)
+    monkeypatch.setattr(steady, "MOST_HELD", 0)
     settled, _ = run(body, before=before)
     assert settled.loops == kept.loops
     assert max(loop.mean for loop in kept.loops) > 2
@@ -33,7 +33,7 @@ def test_loops_in_progress_are_not_settled_early(
 def test_memory_for_loops_does_not_grow_with_their_number(
     again: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trips, "MOST_HELD", 4)
+    monkeypatch.setattr(steady, "MOST_HELD", 4)
     monkeypatch.setattr(steady, "WATCHED_BYTES", 2**20)
     body = "\n".join(
         f"mov.u32 %r6, 0; $l{i}: add.u32 %r6, %r6, 1; {again} @%p1 bra $l{i};" for i in range(200)

@@ -32,6 +32,9 @@ from wattcast.predictor.messages import POWER_MODEL_NAMES, TIME_MODEL_NAMES
 from wattcast.predictor.messages.language_model import LanguageModelRequest
 from wattcast.predictor.messages.operators import OperatorRequest
 
+FIRST = "transpose.json"
+"""The solved example that the page opens with (``predict.js``)."""
+
 PLOTLY = "plotly.js"
 """The bundled script of the installed plotly package, under this name."""
 
@@ -136,6 +139,8 @@ def page(*, first: bool = True) -> Asset:
     nothing of what is stored, so anyone may load it."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    solved = assets()[FIRST].content.decode().replace("<", "\\u003c")  # the same, as JSON
+
     environment = Environment(
         loader=PackageLoader("wattcast.app.web"),
         autoescape=True,
@@ -145,7 +150,7 @@ def page(*, first: bool = True) -> Asset:
     )
     rendered = environment.get_template("page.html.j2").render(
         static=f"/static/{current_version()}",
-        first=first,
+        first=(FIRST, solved) if first else None,
         version=installed_version(),
         power_models=POWER_MODEL_NAMES,
         time_models=TIME_MODEL_NAMES,

@@ -333,7 +333,7 @@ def warnings(
         lines = {
             instruction.line: instruction.location.line
             for instruction in analysis.function.body.instructions
-            if instruction.location is not None
+            if instruction.location is not None and instruction.location.line  # 0: of no line
         }
     doubts = _doubts(analysis, source.cuda is None)
     listed += _each_once((doubts, analysis.diagnostics, *groups), lines)

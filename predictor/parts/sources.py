@@ -112,7 +112,14 @@ class Sources:
             asked = qualified(cuda.whole, named)
             cuda = self._compile(*code, *rest, instances=(asked,))
             known = self._modules.read(cuda.compiled.ptx)
-        if not known.module.kernels and cuda.kernels:
+        if not known.module.kernels and not cuda.kernels:
+            raise KernelError(
+                "the source has no __global__ function: name the file that holds the kernel. What "
+                "libraries launch is told by `wattcast operator` or, of a profiler's trace, by "
+                "`wattcast app`",
+                known=[],
+            )
+        if not known.module.kernels:
             names = ", ".join(dict.fromkeys(kernel.kernel for kernel in cuda.kernels))
             example = example_instance(cuda.whole, cuda.kernels[0].kernel)
             raise KernelError(

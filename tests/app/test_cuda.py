@@ -136,6 +136,38 @@ def test_a_file_with_a_main_is_answered_without_nvcc(
     assert answer["kernel"]["demangled"].startswith("void scale<(int)64, double>(")
 
 
+TILES = """
+__global__ void gemm(const float* a, const float* b, float* c, int n) {
+  int col = (blockIdx.x * 16 + threadIdx.x) * 4, row = (blockIdx.y * 16 + threadIdx.y) * 4;
+  float s[4][4] = {};
+  for (int k = 0; k < n; ++k) {
+    float p[4], q[4];
+    for (int i = 0; i < 4; ++i) { p[i] = a[(row + i) * n + k]; q[i] = b[k * n + col + i]; }
+    for (int i = 0; i < 4; ++i) for (int j = 0; j < 4; ++j) s[i][j] += p[i] * q[j];
+  }
+  for (int i = 0; i < 4; ++i) for (int j = 0; j < 4; ++j) c[(row + i) * n + col + j] = s[i][j];
+}
+"""
+
+
+@needs_compiler
+def test_what_the_compiler_ascribes_to_no_line_is_warned_of_without_one(
+    client: httpx.Client,
+) -> None:
+    """NVRTC says line 0 where it made one instruction of several lines."""
+    launch = {"grid": [1, 1], "block": [16, 16], "arguments": {"n": 64}}
+    answer = client.post("/predict", json={**body(TILES), "launch": launch}).json()
+    assert "loop_extrapolated" in {warning["code"] for warning in answer["warnings"]}
+    assert all(warning["source_line"] != 0 for warning in answer["warnings"])
+
+
+@needs_compiler
+def test_a_source_without_a_kernel_is_told_so(client: httpx.Client) -> None:
+    told = problem(client.post("/predict", json=body("int main() { return 0; }\n")), 422, "kernel")
+    assert told["detail"].startswith("the source has no __global__ function")
+    assert told["known"] == []
+
+
 @pytest.mark.parametrize(
     ("template", "instance"),
     [

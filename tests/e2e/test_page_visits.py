@@ -89,3 +89,32 @@ def test_the_link_to_an_operator_is_titled_with_its_name(
     found = service.post("/predict", json={"gpu": "h200", "operator": operator}).json()
     page.open(f"/?prediction={found['id']}")
     page.page.wait_for_selector("#result-title:has-text('gemm on h200-sxm5')")
+
+
+@pytest.mark.parametrize("visits", [1, 2])
+def test_a_link_to_another_place_opens_it_and_keeps_its_address(page: Watched, visits: int) -> None:
+    """The first example, which is shown before all else, changes neither."""
+    tab = page.page
+    for name, place in (("diff", "compare"), ("cost", "application")):
+        for _ in range(visits):
+            tab.goto("about:blank")
+            page.open(f"/#{name}")
+        assert tab.locator("[role=tab][aria-selected=true]").get_attribute("id") == f"tab-{place}"
+        assert tab.locator(f"#view-{name}").is_visible()
+        assert tab.url.endswith(f"/#{name}")
+        tab.click("#tab-kernel")
+        page.settled()  # the example is there all the same
+    page.check_quiet()
+
+
+def test_the_first_example_is_in_the_page_and_another_is_asked_for(page: Watched) -> None:
+    asked: list[str] = []
+    page.page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.open()
+    page.settled()
+    assert not [name for name in asked if name in ("transpose.json", "predict")]
+    page.open("/?example=matmul")
+    page.settled()
+    assert "matmul.json" in asked
+    assert "transpose.json" not in asked
+    page.check_quiet()

@@ -70,8 +70,11 @@ async function cameWithThePage(name) {
   return answer;
 }
 
-/** A JSON file that came with the page, and another file, as if a reader had chosen it. */
-export const packaged = async (name) => (await cameWithThePage(`${name}.json`)).json();
+/** A JSON file that came with the page, or in it, and another file, as if a reader had chosen it. */
+export const packaged = async (name) => {
+  const here = document.getElementById(`${name}.json`);
+  return here ? JSON.parse(here.textContent) : (await cameWithThePage(`${name}.json`)).json();
+};
 export const packagedFile = async (name) => new File([await (await cameWithThePage(name)).blob()], name);
 
 const ENDED = new Set(["done", "failed", "cancelled"]);

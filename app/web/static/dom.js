@@ -45,6 +45,9 @@ export function say(element, text) {
   if (text && document.activeElement?.id !== "editor") element.scrollIntoView({ block: "nearest" });
 }
 
+/** Once what is there now can be seen. */
+export const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+
 /** Tell those who cannot see it what has happened. */
 export function announce(text) {
   byId("status").textContent = text;

@@ -2,7 +2,7 @@
 // page's policy allows. Lines carry heat, colours that link them to lines elsewhere, and problems.
 
 import * as cm from "./codemirror.js";
-import { percent } from "./dom.js";
+import { painted, percent } from "./dom.js";
 
 const HEATS = 10;
 export const LINK_COLOURS = 6;
@@ -148,10 +148,14 @@ export class Pane {
   /** What is shown as: language and whether it is fixed; what is marked, and whether any line has a problem. */
   #shown = "";
   #isMarked = false;
+  /** The language that is to be coloured next. */
+  #colours = null;
   #hasProblems = false;
 
   constructor(host, { label, typed = null, entered = () => {}, pointed = () => {}, picked = () => {} }) {
     const root = host.attachShadow({ mode: "open" });
+    // Without the focus nothing is selected here; to look all the same has the browser lay out the page.
+    root.getSelection = () => (root.activeElement ? Object.getPrototypeOf(root).getSelection.call(root) : null);
     host.wholeText = () => this.text;  // for a copy of the page, which cannot look inside
     const lineAt = (view, event) => {
       const at = view.posAtCoords({ x: event.clientX, y: event.clientY });
@@ -210,13 +214,26 @@ export class Pane {
     const isSame = text === this.text;
     const effects = isSame ? [] : [setMarked.of([])];
     if (heat || !isSame) effects.push(setLines.of(heat ?? []));
-    if (this.#shown !== `${language} ${fixed}`) effects.push(
-      this.#language.reconfigure(language === "ptx" ? ptx : cm.cppLanguage),
-      this.#fixed.reconfigure(fixed ? cm.EditorState.readOnly.of(true) : []));
+    const isOther = this.#shown !== `${language} ${fixed}`;
+    if (isOther) effects.push(this.#fixed.reconfigure(fixed ? cm.EditorState.readOnly.of(true) : []));
+    if (isOther || !isSame) {
+      effects.push(this.#language.reconfigure([]));
+      this.#colour(language === "ptx" ? ptx : cm.cppLanguage);
+    }
     this.#shown = `${language} ${fixed}`;
     if (effects.length) this.#view.dispatch({
       ...(isSame ? {} : { changes: { from: 0, to: state.doc.length, insert: text } }), effects, annotations: byProgram.of(true),
     });
+  }
+
+  /** Colours of the syntax, once the text can be seen: to read it takes longer than to show it. */
+  async #colour(language) {
+    const isAsked = this.#colours !== null;
+    this.#colours = language;
+    if (isAsked) return;
+    await painted();
+    this.#view.dispatch({ effects: this.#language.reconfigure(this.#colours), annotations: byProgram.of(true) });
+    this.#colours = null;
   }
 
   /** Heat and colours of lines, [{line, share, link}]; none takes them away. */
@@ -238,8 +255,11 @@ export class Pane {
     const { from } = view.state.doc.line(line);
     view.requestMeasure({
       key: "scrollTo",
-      read: () => view.lineBlockAt(Math.min(from, view.state.doc.length)),
-      write: (block) => (view.scrollDOM.scrollTop = block.top - (view.scrollDOM.clientHeight - block.height) / 2),
+      read: () => {
+        const block = view.lineBlockAt(Math.min(from, view.state.doc.length));
+        return block.top - (view.scrollDOM.clientHeight - block.height) / 2;
+      },
+      write: (top) => (view.scrollDOM.scrollTop = top),
     });
   }
 

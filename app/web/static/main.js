@@ -1,4 +1,4 @@
-// Starts the page: every view wires itself, then GPUs are listed and the address is followed.
+// Starts the page: the address is followed and the first example shown, then every view wires itself.
 
 import * as accuracy from "./accuracy.js";
 import { key, onKeyNeeded } from "./api.js";
@@ -6,7 +6,7 @@ import * as application from "./application.js";
 import * as clocks from "./clocks.js";
 import * as cost from "./cost.js";
 import * as diff from "./diff.js";
-import { byId, say } from "./dom.js";
+import { byId, painted, say } from "./dom.js";
 import { fillChips, fillGpus, gpus, searchable } from "./gpus.js";
 import * as past from "./history.js";
 import * as kernel from "./kernel.js";
@@ -49,12 +49,21 @@ function askForKeys(again) {
   byId("key-forget").addEventListener("click", () => keep(""));
 }
 
+const later = [sweep, clocks, tune, diff, cost, application, operators, past, accuracy, measurements, models];
+
 async function fill() {
   const id = new URLSearchParams(location.search).get("prediction");
+  const asked = gpus();
+  asked.catch(() => {});  // told below
   const example = id ? null : await predict.openFirst().catch(kernel.complain);  // what is looked at comes first
+  await painted();
+  if (later.length) {
+    for (const view of later.splice(0)) view.start();
+    tabs.fill();
+  }
   let found;
   try {
-    found = await gpus();
+    found = await asked;
   } catch (error) {
     kernel.complain(error);
     return;
@@ -70,7 +79,7 @@ async function fill() {
 }
 
 kernel.start(predict.told);
-for (const view of [predict, sweep, clocks, tune, diff, cost, application, operators, past, accuracy, measurements, models]) view.start();
+predict.start();
 askForKeys(() => {
   kernel.complain({ message: "" });
   fill();

@@ -12,7 +12,8 @@ import { asked as askedWhy, showComponents, showSpeed, showWhy } from "./why.js"
 /** The example that the page opens with. */
 const FIRST = "transpose";
 const HOT_ROWS = 5000;
-/** How long typing must rest before the change is asked about: longer than a key held down repeats (33 ms). */
+/** How long changes that follow each other must rest before they are asked about: longer than a key held down repeats
+ *  (33 ms). One that follows none is asked about at once. */
 const REST_MILLISECONDS = 40;
 /** A difference of energy below this is rounding. */
 const SAME = 5e-5;
@@ -26,6 +27,7 @@ let first = null;
 let mend = {};
 let asking = null;
 let later = null;
+let changedAt = -Infinity;
 let isStale = false;
 
 export const shown = () => current;
@@ -40,7 +42,7 @@ function stale(now) {
   }
 }
 
-const isOpen = () => !byId("view-predict").hidden;
+const isOpen = () => !byId("view-predict").closest("[role=tabpanel]").hidden;
 
 /** Something in the form is different: what is under way is about what was. */
 function changed({ isOther = false } = {}) {
@@ -51,7 +53,9 @@ function changed({ isOther = false } = {}) {
   asking?.abort();
   clearTimeout(later);
   if (current) stale(true);
-  later = setTimeout(() => (isOpen() ? ask() : null), REST_MILLISECONDS);
+  const isRepeated = performance.now() - changedAt < REST_MILLISECONDS;
+  changedAt = performance.now();
+  later = setTimeout(() => (isOpen() ? ask() : null), isRepeated ? REST_MILLISECONDS : 0);
 }
 
 /** Ask about the form as it is; a later question cancels this one. `byHand`: somebody pressed the button. */

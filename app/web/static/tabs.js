@@ -68,6 +68,12 @@ export function start() {
     event.preventDefault();
     go(all.at(next % all.length), true);
   });
+  addEventListener("hashchange", () => open(named(), { remember: false }));
+  open(named(), { remember: false });
+}
+
+/** What every view has, once it is wired; those in sight are told. */
+export function fill() {
   for (const view of viewsIn(document)) {
     view.append(savesOfView(view, view.dataset.title));
     view.addEventListener("toggle", () => {
@@ -75,7 +81,6 @@ export function start() {
       address(nameOf(view));
       isSeen(view);
     });
+    if (!isFolded(view) && !view.closest("[role=tabpanel]").hidden) isSeen(view);
   }
-  addEventListener("hashchange", () => open(named(), { remember: false }));
-  open(named(), { remember: false });
 }

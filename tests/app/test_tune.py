@@ -152,6 +152,8 @@ def test_runs_that_fail_are_written_down_as_failed(
     ],
 )
 def test_what_is_wrong_is_told(files: tuple[Path, Path], words: tuple[str, ...], told: str) -> None:
+    few = {"block_size_x": [64, 128], "work": [1]}
+    files[0].write_text(json.dumps({**SPACE, "tune_params": few}), encoding="utf-8")
     given = ["tune", *map(str, files), "--gpu", "a100", "--grid-div-x", "block_size_x,work", *words]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 2

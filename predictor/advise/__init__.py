@@ -22,7 +22,7 @@ from wattcast.features.activity.counts import QUANTITIES, Activity
 from wattcast.features.errors import ServiceError
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.predictor import Predictor, parts
-from wattcast.predictor.advise.adviser import Adviser, gain
+from wattcast.predictor.advise.adviser import LEAST_GAIN_PERCENT, Adviser, gain
 from wattcast.predictor.advise.launches import others, patches
 from wattcast.predictor.messages import ClocksAnswer
 from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain, Outcome
@@ -30,9 +30,6 @@ from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of, request_of
 from wattcast.predictor.sweep import RESOLUTION
-
-LEAST_GAIN_PERCENT = 0.5
-"""Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
 
 MOST_ADVICE = 25
 

@@ -31,6 +31,9 @@ from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.swept import stored
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
 
+LEAST_GAIN_PERCENT = 0.5
+"""Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
+
 MOST_PLACES = 50
 
 MOST_PTX = 200_000
@@ -161,7 +164,8 @@ class Adviser:
         text = self.analysis.module.text.splitlines()
         for finding in find(self.analysis):
             if self._guessed(finding):
-                yield messages.Advised(**self._told(finding), places=_places(finding, text))
+                if finding.ptx is not None or self._noticed(finding):
+                    yield messages.Advised(**self._told(finding), places=_places(finding, text))
                 continue
             mended = self._mended(finding)
             if mended is None:
@@ -188,6 +192,12 @@ class Adviser:
             for each in finding.places
             if each.function == analysis.function.name
         )
+
+    def _noticed(self, finding: Finding) -> bool:
+        """Whether a finding saves anything noticeable under what was assumed."""
+        mended = self._mended(finding)
+        saved = None if mended is None else gain(self.before, mended[1])
+        return saved is None or max(saved.energy_percent, saved.time_percent) >= LEAST_GAIN_PERCENT
 
     def _mended(self, finding: Finding) -> tuple[Activity, messages.Outcome] | None:
         """What a finding leaves: counted, or analysed anew where the PTX was changed; ``None``

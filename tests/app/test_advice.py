@@ -24,7 +24,8 @@ from wattcast.models.power.physical import WorkAtTime
 from wattcast.models.time.beside import beside
 from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.predictor import parts
-from wattcast.predictor.advise import LEAST_GAIN_PERCENT, advise
+from wattcast.predictor.advise import advise
+from wattcast.predictor.advise.adviser import LEAST_GAIN_PERCENT
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict

@@ -164,6 +164,23 @@ def test_lanes_fill_fewer_warps_only_where_their_block_has_more_than_one(
     assert ("divergent_branch" in {each.code for each in found.advice}) is split
 
 
+LONG = HALF.replace("p0)", "p0, .param .u32 p1)").replace("%r2, 9000", "%r2, %r3")
+LONG = LONG.replace("mov.u32 %r2, 0;", "ld.param.u32 %r3, [p1];\n mov.u32 %r2, 0;")
+GUARD = "setp.gt.u32 %p1, %r1, 15;\n @%p1 bra $OUT;\n"
+
+
+def test_what_saves_nothing_noticeable_is_not_told_without_a_number_either(
+    services: Services,
+) -> None:
+    """Half of the lanes take a loop whose trips nobody gives, or one instruction after it."""
+    assert GUARD in LONG
+    short = LONG.replace(GUARD, "").replace("$OUT:", f"{GUARD} add.f32 %f1, %f1, %f1;\n$OUT:")
+    for ptx, codes in ((LONG, {"divergent_branch"}), (short, set())):
+        found = told(services, asked("half", ptx=ptx, grid=[4096], block=[64]))
+        assert found.needs
+        assert {each.code for each in found.unpriced} == codes
+
+
 def test_a_launch_that_is_over_at_once_is_not_drawn_together_on_fewer_sms(
     services: Services,
 ) -> None:

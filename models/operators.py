@@ -73,12 +73,25 @@ GROWS: Mapping[str, str] = {
     "gemm": "rows", "prefill": "new", "decode": "cached", "moe": "tokens", "quantize": "rows",
     "gdn": "new", "mamba2": "new",
 }  # fmt: skip
-"""What a call's tokens are counted by: along it, times never fall."""
+"""What a call's tokens are counted by: along it, times learnt never fall."""
+RISES: Mapping[str, tuple[str, ...]] = {
+    name: (axis, *{"prefill": ("batch", "cached"), "decode": ("batch",), "gdn": ("batch",),
+                   "mamba2": ("batch",)}.get(name, ()))
+    for name, axis in GROWS.items()
+}  # fmt: skip
+"""Values of a call with which its tokens grow: along them, times told never fall."""
 
 RISING_STEPS = 16
-"""Lower sweep values that a time is held against; sweeps of all operators but products have at most
-27. Products on boards of their own (74 values) are not: their trees, fitted to times that rise,
-fall by over 2 % in less than one of a hundred steps (``tests/models/test_operators.py``)."""
+"""Lower sweep values that a time is held against along one axis; tokens have at most 30."""
+BOTH_STEPS = (6, 2, 1)
+"""The same where tokens grow along several axes: all combinations are asked."""
+OWN_STEPS = np.array([1, 2, 4, 8])
+"""Steps down of products on boards of their own, whose 74 values lie near each other."""
+UNSWEPT = np.zeros(1)
+"""Where a value was not varied: a time is held against that of none (no cached tokens)."""
+TOLERANCE = 0.985
+"""How far a time may stay below those it is held against: falls of 2 % are let pass, and held to
+the percent mamba2 on H200 was .4 points further off on measured rows."""
 LEAST_SHARE = 1 / 16
 REGULAR = ("prefill", "decode", "quantize")
 """Operators whose ratio to the roofline varies little along the tokens: a lower sweep value whose
@@ -255,12 +268,14 @@ class Trees:
 
 class Corners(NamedTuple):
     """Neighbours of calls ``[n]`` in the sweep: columns ``[m]``, their weights and whose they
-    are, both ``[m]``, and which calls lie inside the sweep."""
+    are, both ``[m]``; which calls lie inside the sweep, and the nearest values there,
+    ``[axes, n]``."""
 
     call: dict[str, Floats]
     weights: Floats
     of: NDArray[np.intp]
     inside: NDArray[np.bool_]
+    nearest: Floats
 
 
 def corners(
@@ -268,15 +283,14 @@ def corners(
 ) -> Corners:
     """The simplex of sweep values around each call: its corners step one axis after the other from
     the lower neighbours to the upper ones, the axis with the largest fraction first (Kuhn's
-    triangulation). Beyond the ends of an axis the call's own value stands."""
-    asked = np.array([call[name] for name in axes])
-    low, high, within = np.empty_like(asked), np.empty_like(asked), np.empty(asked.shape, bool)
-    for row, (name, value) in enumerate(zip(axes, asked, strict=True)):
+    triangulation). Beyond the ends of an axis the last value stands."""
+    given = np.array([call[name] for name in axes])
+    asked, low, high = np.empty_like(given), np.empty_like(given), np.empty_like(given)
+    for row, name in enumerate(axes):
         known = np.asarray(knots[name])
-        at = np.searchsorted(known[1:-1], value, side="right")
+        asked[row] = np.minimum(np.maximum(given[row], known[0]), known[-1])
+        at = np.searchsorted(known[1:-1], asked[row], side="right")
         low[row], high[row] = known[at], known[1:][at] if len(known) > 1 else known[0]
-        within[row] = (value >= known[0]) & (value <= known[-1])
-    low, high = np.where(within, low, asked), np.where(within, high, asked)
     # One is added: cached tokens may be none.
     span = np.log((high + 1.0) / (low + 1.0))
     part = np.log((asked + 1.0) / (low + 1.0))
@@ -288,11 +302,16 @@ def corners(
     step, of = np.nonzero(weights > 1e-9)
     found = {name: values[of] for name, values in call.items()}
     taken = np.where(step > np.argsort(order, axis=0)[:, of], high[:, of], low[:, of])
-    for name, value in zip(axes, taken, strict=True):
-        if name == "heads" and "kv_heads" in found:  # the same number of queries a key
-            found["kv_heads"] = found["kv_heads"] * value / found["heads"]
-        found[name] = value
-    return Corners(found, weights[step, of], of, np.asarray(within.all(axis=0)))
+    _moved(found, axes, taken)
+    return Corners(found, weights[step, of], of, np.asarray((asked == given).all(axis=0)), asked)
+
+
+def _moved(call: dict[str, Floats], axes: Sequence[str], to: Floats) -> None:
+    """Put values ``[axes, n]`` into a call's columns."""
+    for name, value in zip(axes, to, strict=True):
+        if name == "heads" and "kv_heads" in call:  # the same number of queries a key
+            call["kv_heads"] = call["kv_heads"] * value / call["heads"]
+        call[name] = value
 
 
 def held_clock(board: Board, held_back: tuple[float, float]) -> float:
@@ -332,13 +351,14 @@ def _rising(
     operator: str, trees: Trees, near: NDArray[np.float32], of: NDArray[np.intp],
     below: NDArray[np.float32], bases: tuple[Floats, Floats],
 ) -> Floats:  # fmt: skip
-    """Logarithms of the seconds of neighbours, none less than those of the values below them."""
+    """Logarithms of the seconds of neighbours, none less than ``TOLERANCE`` of those of the values
+    below them."""
     told, base = trees.score(near) + bases[0], bases[1]
     if operator in REGULAR:
         able = base > told[of] + np.log(LEAST_SHARE)
         of, below, base = of[able], below[able], base[able]
     if len(of):
-        np.maximum.at(told, of, trees.score(below) + base)
+        np.maximum.at(told, of, trees.score(below) + base + np.log(TOLERANCE))
     return told
 
 
@@ -404,10 +424,14 @@ class OperatorModel:
         around = self.corners(operator, call)
         of, lower = self._lower(operator, around.call)
         asked: list[Columns] = [call, around.call, lower]
+        if not around.inside.all():
+            nearest = dict(call)
+            _moved(nearest, [*self._knots[operator]], around.nearest)
+            asked.append(nearest)
         every = {name: np.concatenate([each[name] for each in asked]) for name in call}
         found, whole = features(operator, every, board)
         ends = [0, *accumulate(len(each["math_bits"]) for each in asked)]
-        vectors, near, below = (found[a:b] for a, b in pairwise(ends))
+        vectors, near, below = (found[a:b] for a, b in pairwise(ends[:4]))
         size = len(vectors)
         exact = Quantities(*(part[..., :size] for part in whole))
         computes, memories = roofline_seconds(whole, every["math_bits"], board)
@@ -420,11 +444,14 @@ class OperatorModel:
             weighted = near.weights * scores
             return np.asarray(np.bincount(near.of, weighted, minlength=size), dtype=np.float64)
 
+        bases = base[size : ends[2]], base[ends[2] : ends[3]]
+        rising = _rising(operator, trees, near, of, below, bases)
         if self._by_roofline(operator):  # what the roofline knows, at the call itself
-            time = mean(trees.score(near), around) + base[:size]
+            time = mean(rising - bases[0], around) + base[:size]
         else:
-            bases = base[size : ends[2]], base[ends[2] :]
-            time = mean(_rising(operator, trees, near, of, below, bases), around)
+            time = mean(rising, around)
+            if len(asked) > 3:  # beyond the sweep as far behind the roofline as at its end
+                time += base[:size] - base[ends[3] :]
         least = np.maximum(compute, np.maximum(exact.bytes - board.l2_bytes, 0) / board.bandwidth)
         seconds = np.maximum(np.exp(time), least)
         # Trees of power tell the logarithm of the share of the limit.
@@ -449,13 +476,19 @@ class OperatorModel:
     def _lower(self, operator: str, near: Columns) -> tuple[NDArray[np.intp], Columns]:
         """Sweep values with fewer tokens than neighbours, all else equal, that their times are held
         against: whose they are, ``[m]``, and their columns."""
-        axis, steps = GROWS[operator], 0 if self._by_roofline(operator) else RISING_STEPS
-        known = self._knots[operator][axis]
-        below = np.searchsorted(known, near[axis])[:, None] - 1 - np.arange(steps)
-        of, step = np.nonzero(below >= 0)
-        lower = {name: values[of] for name, values in near.items()}
-        lower[axis] = known[below[of, step]]
-        return of, lower
+        axes = RISES[operator]
+        of, lower, moved = np.arange(len(near["math_bits"])), dict(near), np.zeros(1, dtype=bool)
+        for axis, count in zip(axes, BOTH_STEPS, strict=False):
+            steps = np.arange(1, 1 + (count if len(axes) > 1 else RISING_STEPS))
+            steps = np.r_[0, OWN_STEPS if self._by_roofline(operator) else steps]
+            known = self._knots[operator].get(axis, UNSWEPT)
+            below = np.searchsorted(known, lower[axis])[:, None] - steps
+            row, step = np.nonzero((below >= 0) | (steps == 0))
+            value = np.where(step == 0, lower[axis][row], known.take(below[row, step], mode="clip"))
+            of, moved = of[row], np.broadcast_to(moved, len(below))[row] | (step > 0)
+            lower = {name: values[row] for name, values in lower.items()}
+            lower[axis] = value
+        return of[moved], {name: values[moved] for name, values in lower.items()}
 
     def _sustained(self, operator: str, compute: Floats, memory: Floats, limit: float) -> Floats:
         """Watts while calls follow each other without a pause, of shares of both peaks; NaN where
@@ -468,15 +501,18 @@ class OperatorModel:
         return np.asarray(idle - (limit - idle) * np.expm1(-x))
 
     def width(self, operator: str, quantity: Quantity, inside: bool) -> tuple[float, float]:
-        """Factors of the interval's ends."""
+        """Factors of the interval's ends. An operator measured on one board alone is as sure on
+        others as the least sure one."""
         if self._widths_from is not None:
             return self._widths_from.width(operator, quantity, inside)
-        trees = self.trees(operator, quantity)
-        assert trees is not None
+        own = self.trees(operator, quantity)
+        every = (
+            [own] if own else [one for (_, told), one in self._trees.items() if told == quantity]
+        )
         widening = 1.0 if inside else self.card.intervals.extrapolated_widening
         return (
-            float(np.exp(trees.fitted.low * widening)),
-            float(np.exp(trees.fitted.high * widening)),
+            float(np.exp(min(one.fitted.low for one in every) * widening)),
+            float(np.exp(max(one.fitted.high for one in every) * widening)),
         )
 
     def basis(self, inside: bool) -> Basis:

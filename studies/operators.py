@@ -5,16 +5,17 @@ by n x k, attention by heads, experts by their geometry), on rows left out by ch
 pooled model, on each board left out, beside the median and the roofline. ``--fit FOLDER`` fits all
 models anew from the files of ``../shared/data/operators`` into ``--out``. ``--left-out FOLDER``
 fits small models to a sample of those files instead, without one operator or one framework each,
-and scores them on what was left out; it takes some minutes. ``--physics CALLS`` asks the models so
-many random calls of each board and counts what physics rules out.
+and scores them on what was left out; it takes some minutes. ``--physics REQUESTS`` asks the service
+so many random requests, and each again with more, and counts what physics rules out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, product
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,25 +38,28 @@ from studies.fitting.operators import (
     table_of,
     write_model,
 )
+from wattcast.app.settings import Settings
 from wattcast.features.gpus import load_gpu
 from wattcast.features.operators import (
     CALL_FEATURES,
+    DISTRIBUTIONS,
     FEATURE_NAMES,
     SCHEMA_ID,
-    Board,
-    Floats,
-    board_of,
+    TILE_SHAPES,
 )
 from wattcast.models.operators import (
-    GROWS,
     POOLED,
     OperatorCard,
-    OperatorModel,
     Operators,
     OperatorScores,
     operator_store,
 )
 from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.predictor import Predictor
+from wattcast.predictor.messages.operators import OperatorOptions
+from wattcast.predictor.messages.predict import PredictAnswer
+from wattcast.predictor.operators import predicted as answered
+from wattcast.predictor.parts.operators import OPERATOR, Asked, model_of
 from wattcast.training.families import SEED
 
 Line = tuple[str, ...]
@@ -71,14 +75,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--board", action="append", help="these boards alone (or pooled)")
     parser.add_argument("--only", action="append", metavar="FILE",
                         help="fit these parts anew (moe_time), the others stay")  # fmt: skip
-    parser.add_argument("--physics", type=int, metavar="CALLS", help="random calls of each board")
+    parser.add_argument("--physics", type=int, metavar="REQUESTS", help="random requests of all")
     parser.add_argument("--left-out", type=Path, metavar="FOLDER", help="operators and frameworks")
     asked = parser.parse_args(arguments)
     rows = None
     if asked.left_out is not None:
         rows = chain((LEFT_OUT,), left_out(asked.left_out, asked.board or ("h200-sxm5", "b200")))
     elif asked.physics:
-        rows = chain((PHYSICS,), physics_lines(asked.physics, asked.board or (*BOARDS, POOLED)))
+        rows = chain((PHYSICS,), physics_lines(asked.physics, asked.board or (*BOARDS, *LENT)))
     if rows is not None:
         for row in rows:
             print("| " + " | ".join(row) + " |", flush=True)
@@ -219,92 +223,134 @@ def _errors(scores: OperatorScores) -> Line:
 
 # --- what physics allows -----------------------------------------------------------------------
 
-PLAIN = {"math_bits": 16.0, "weight_bits": 16.0, "block_scaled": 0.0, "framework": 0.0}
-CHUNK = 2_000
-PHYSICS = ("board", "operator", "calls", "above a peak", "over 2 % less time with more tokens",
-           "over 10 % between neighbours", "largest step")  # fmt: skip
+EXTENTS: Mapping[str, Mapping[str, tuple[int, int]]] = {
+    "gemm": {"m": (1, 65_536), "n": (16, 131_072), "k": (16, 131_072)},
+    "prefill": {"new_tokens": (1, 32_768), "cached_tokens": (0, 32_768), "batch": (1, 256)},
+    "decode": {"cached_tokens": (0, 131_072), "batch": (1, 1024)},
+    "moe": {"tokens": (1, 65_536), "hidden": (1024, 8192), "inner": (512, 16_384)},
+    "quantize": {"m": (1, 65_536), "k": (32, 32_768)},
+    "gdn": {"new_tokens": (1, 32_768), "batch": (1, 256)},
+    "mamba2": {"new_tokens": (1, 32_768), "batch": (1, 256)},
+}
+"""Extents asked, twice as far as the sweeps: those of tokens first."""
+TOKENS = ("m", "tokens", "new_tokens", "cached_tokens", "batch")
+LINEAR: Mapping[str, list[Any]] = {
+    "name": ["linear_attention"], "stage": ["convolution", "recurrence"],
+    "key_heads": [1, 8], "head_size": [64, 128], "key_size": [64, 128],
+}  # fmt: skip
+ATTENTION: Mapping[str, list[Any]] = {
+    "name": ["attention"], "kv_heads": [1, 2, 4, 8], "heads": [8, 16, 32, 64],
+    "head_size": [64, 128, 256], "window": [0, 0, 0, 128, 4096],
+}  # fmt: skip
+CHOICES: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "gemm": {"name": ["gemm"]}, "quantize": {"name": ["quantize"]},
+    "prefill": {**ATTENTION, "phase": ["prefill"]},
+    "decode": {**ATTENTION, "phase": ["decode"]},
+    "moe": {"name": ["moe"], "topk": [1, 2, 4, 6, 8], "experts": [8, 16, 64, 128, 256],
+            "expert_parallel": [1, 2, 4, 8], "gated": [True, True, False],
+            "distribution": list(DISTRIBUTIONS)},
+    "gdn": {**LINEAR, "kind": ["gdn"], "heads": [16, 32, 48, 64]},
+    "mamba2": {**LINEAR, "kind": ["mamba2"], "heads": [16, 64, 128, 256]},
+}  # fmt: skip
+LENT = ("gb200", "a40")
+"""Boards without rows: answered by B200's models, and by the pooled ones."""
+PHYSICS = ("board", "operator", "requests", "answered", "above a peak",
+           "over 2 % less time with more tokens", "over 10 % between neighbours",
+           "of these beyond waves", "largest step")  # fmt: skip
 
 
 class Physics(NamedTuple):
-    """Of random calls: how many are above a peak rate, bandwidth or the power limit, and the shares
-    that take over 2 % less time with 1 % more or twice the tokens, and over 10 % more or less with
-    1 % more (both inside the sweep); ``step`` is the largest such ratio."""
+    """Of random requests: how many are answered and above a peak rate, bandwidth or the limit; of
+    those with 1 % more or twice of one extent that counts tokens, how many take over 2 % less
+    time; of those with 1 % more of any extent, how many take over 10 % more or less (``jumps``),
+    and how many of these more than whole waves of some tile shape grow by (``beyond``): a product
+    that begins another wave really takes longer. ``step`` is the largest ratio."""
 
+    answered: int
     above: int
-    falls: float
-    jumps: float
+    raised: int
+    falls: int
+    near: int
+    jumps: int
+    beyond: int
     step: float
 
 
-def physics(model: OperatorModel, operator: str, board: Board, size: int, seed: int) -> Physics:
-    """What physics rules out, counted on random calls."""
-    call, axis = random_calls(operator, seed, size), GROWS[operator]
-    found = model.predict(operator, call, board)
-    above = found.quantities.flops / found.seconds > board.tensor[16] * 1.0001
-    beyond = np.maximum(found.quantities.bytes - board.l2_bytes, 0.0)
-    above |= beyond / found.seconds > board.bandwidth * 1.0001
-    above |= found.watts > model.limit_watts(board) * 1.0001
-    ratios, near = [], np.empty(0)
-    for factor in (1.01, 2.0):
-        step = np.maximum(call[axis] + 1, np.floor(call[axis] * factor))
-        more = model.predict(operator, {**call, axis: step}, board)
-        inside = found.inside & more.inside
-        ratios.append((more.seconds / found.seconds)[inside])
-        if factor < 2:
-            near = ratios[-1][(step / call[axis])[inside] < 1.02]
-    every = np.concatenate(ratios)
-    apart = np.abs(np.log(near))
-    return Physics(int(above.sum()), float((every < 0.98).mean()) if len(every) else 0.0,
-                   float((np.abs(near - 1.0) > 0.1).mean()) if len(near) else 0.0,
-                   float(np.exp(apart.max())) if len(near) else 1.0)  # fmt: skip
+def physics(predictor: Predictor, gpu: str, kind: str, size: int, seed: int) -> Physics:
+    """What physics rules out, counted on random requests of any measured format and framework."""
+    draw, profile = np.random.default_rng(seed), predictor.gpus.load(gpu)
+    facts = model_of(predictor, kind, profile).card.operators[kind]
+    format_ = {"prefill": "kv_dtype", "decode": "kv_dtype", "gemm": "dtype", "moe": "dtype"}
+    choices = {**CHOICES[kind], **({format_[kind]: facts.formats} if kind in format_ else {})}
+    requests = [
+        {name: int(np.exp(draw.uniform(np.log(low + 1), np.log(high + 2)))) - 1
+         for name, (low, high) in EXTENTS[kind].items()}
+        | {name: values[int(draw.integers(len(values)))] for name, values in choices.items()}
+        for _ in range(size)
+    ]  # fmt: skip
+    whose = [facts.frameworks[at] for at in draw.integers(len(facts.frameworks), size=size)]
+
+    def answers(asked: Sequence[Mapping[str, Any]]) -> list[PredictAnswer | None]:
+        each = [Asked(OPERATOR.validate_python(one), profile, OperatorOptions(framework=framework))
+                for one, framework in zip(asked, whose, strict=True)]  # fmt: skip
+        told = answered(predictor, each)
+        return [one if isinstance(one, PredictAnswer) else None for one in told]
+
+    first = answers(requests)
+    above = [_above(one, profile.tdp_watts) for one in first if one is not None]
+    raised, near = [], []
+    for axis in EXTENTS[kind]:
+        for factor in (1.01, 2.0) if axis in TOKENS else (1.01,):
+            more = [{**one, axis: max(one[axis] + 1, int(one[axis] * factor))} for one in requests]
+            for old, new, before, after in zip(requests, more, first, answers(more), strict=True):
+                if before is None or after is None or before.time is None or after.time is None:
+                    continue
+                ratio = after.time.seconds / before.time.seconds
+                if axis in TOKENS:
+                    raised.append(ratio)
+                if new[axis] <= 1.02 * old[axis]:
+                    near.append((max(ratio, 1 / ratio), ratio, _waves(before, after)))
+    jumps = [(ratio, waves) for size_, ratio, waves in near if size_ > 1.1]
+    return Physics(
+        len(above), sum(above), len(raised), sum(one < 0.98 for one in raised), len(near),
+        len(jumps), sum(ratio < 1 or ratio > 1.1 * waves for ratio, waves in jumps),
+        max((one[0] for one in near), default=1.0),
+    )  # fmt: skip
+
+
+def _above(answer: PredictAnswer, limit: float) -> bool:
+    told, power = answer.operator, answer.power
+    assert told is not None
+    return (
+        told.flops_per_second > 1.0001 * told.peak_flops_per_second
+        or told.bytes_per_second > 1.0001 * told.peak_bytes_per_second
+        or (power is not None and power.watts > 1.0001 * limit)
+    )
+
+
+def _waves(before: PredictAnswer, after: PredictAnswer) -> float:
+    """The largest ratio of whole waves, of any tile shape (features are logarithms to base 2)."""
+    names = [f"waves_{rows}x{columns}" for rows, columns in TILE_SHAPES]
+    counts = [[np.ceil(np.exp2(float(one.features[name] or 0.0)) - 1e-6) for name in names]
+              for one in (before, after)]  # fmt: skip
+    return max(float(new / max(old, 1.0)) for old, new in zip(*counts, strict=True))
 
 
 def physics_lines(count: int, boards: Sequence[str]) -> Iterator[Line]:
-    """``count`` random calls of each board, shared among its operators, in chunks."""
-    models = Operators()
-    for gpu in boards:
-        model, board = models.of(gpu), board_of(load_gpu("a40" if gpu == POOLED else gpu))
-        if model is None:
-            continue
-        each = max(count // len(model.card.operators) // CHUNK, 1)
-        for operator in model.card.operators:
-            found = [physics(model, operator, board, CHUNK, seed) for seed in range(each)]
-            yield (gpu, operator, f"{each * CHUNK:,}", f"{sum(one.above for one in found)}",
-                   f"{np.mean([one.falls for one in found]):.2%}",
-                   f"{np.mean([one.jumps for one in found]):.2%}",
-                   f"x{max(one.step for one in found):.2f}")  # fmt: skip
+    """``count`` random requests to the service, shared among boards and operators."""
+    with TemporaryDirectory() as home:
+        predictor = Predictor(Settings(home=Path(home)))
+        size = max(count // len(boards) // len(EXTENTS), 1)
+        total = Physics(0, 0, 0, 0, 0, 0, 0, 1.0)
+        for gpu, kind in product(boards, EXTENTS):
+            found = physics(predictor, gpu, kind, size, SEED)
+            *counts, _ = (sum(pair) for pair in zip(total, found, strict=True))
+            total = Physics._make([*counts, max(total.step, found.step)])
+            yield gpu, kind, f"{size:,}", *_counted(found)
+        yield "all", "all", f"{size * len(boards) * len(EXTENTS):,}", *_counted(total)
 
 
-def random_calls(operator: str, seed: int, size: int) -> dict[str, Floats]:
-    """Random bfloat16 calls ``[size]``, spread evenly over the logarithms of their extents."""
-    draw = np.random.default_rng(seed)
-
-    def upto(most: int, least: int = 1) -> Floats:
-        return np.floor(np.exp(draw.uniform(np.log(least), np.log(most + 1), size)))
-
-    def one_of(*values: float) -> Floats:
-        return draw.choice(np.array(values, dtype=float), size)
-
-    keys = one_of(1, 2, 4, 8)
-    cached = np.where(draw.random(size) < 0.5, 0, upto(16384))
-    attention = {
-        "batch": upto(128), "heads": keys * one_of(1, 2, 4, 8), "kv_heads": keys,
-        "head_size": one_of(64, 128), "window": one_of(0), "causal": one_of(1),
-    }  # fmt: skip
-    linear = {
-        "batch": upto(64), "new": upto(16384), "heads": one_of(16, 32, 64), "stage": one_of(0, 1),
-        "key_heads": one_of(8, 16), "key_size": one_of(128), "head_size": one_of(64, 128),
-    }  # fmt: skip
-    shapes = {
-        "gemm": {"rows": upto(32768), "columns": upto(65536, 32), "depth": upto(65536, 32),
-                 "batch": one_of(1)},
-        "prefill": {**attention, "new": upto(16384), "cached": cached},
-        "decode": {**attention, "new": one_of(1), "cached": upto(65536)},
-        "moe": {"tokens": upto(16384), "hidden": one_of(2048, 4096, 7168), "gated": one_of(1),
-                "inner": one_of(768, 1536, 2048, 14336), "topk": one_of(2, 4, 8),
-                "experts": one_of(8, 64, 128), "tensor_parallel": one_of(1),
-                "expert_parallel": one_of(1, 2, 4), "distribution": one_of(0, 1.01, 1.2)},
-        "quantize": {"rows": upto(32768), "columns": upto(65536, 32)},
-        "gdn": linear, "mamba2": linear,
-    }  # fmt: skip
-    return {name: np.full(size, value) for name, value in PLAIN.items()} | shapes[operator]
+def _counted(found: Physics) -> Line:
+    return (f"{found.answered:,}", f"{found.above:,}", f"{found.falls:,} of {found.raised:,}",
+            f"{found.jumps:,} of {found.near:,}", f"{found.beyond:,}",
+            f"x{found.step:.2f}")  # fmt: skip

@@ -96,9 +96,11 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows = space.rows()
     first, second = sample(rows, 2)[0]
     ptx = (
-        ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry cn_pnpoly("
+        ".version 7.0\n.target sm_75\n.address_size 64\n.const .align 8 .b8 d_vertices[4800];\n"
+        ".visible .entry cn_pnpoly("
         ".param .u64 a, .param .u64 b, .param .u32 n)\n{\n.reg .b64 %rd<2>; .reg .f32 %f<3>;\n"
-        "ld.param.u64 %rd1, [a];\nld.global.f32 %f1, [%rd1];\nfma.rn.f32 %f2, %f1, %f1, %f1;\n"
+        "ld.param.u64 %rd1, [a];\nld.global.f32 %f1, [%rd1];\nld.const.f32 %f2, [d_vertices];\n"
+        "fma.rn.f32 %f2, %f1, %f1, %f2;\n"
         "st.global.f32 [%rd1], %f2;\nret;\n}\n"
     )
     monkeypatch.setenv("WATTCAST_PUBLIC_SPACES", str(tmp_path))

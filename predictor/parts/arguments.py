@@ -69,7 +69,7 @@ def example_instance(source: str, kernel: str) -> str:
     parameters = inside and _split(inside[1], angles=True)
     kinds = [_EXAMPLE.match(each) for each in parameters or ("int", "class")]
     size = "256" if kinds.count(None) < 2 else "16"  # a block, or a tile's sides
-    names = (size if each is None else "true" if each[1] else "float" for each in kinds)
+    names = (size if each is None else _KINDS[each.lastgroup or "other"] for each in kinds)
     return f"{_inside(before)}{kernel}<{', '.join(names)}>"
 
 
@@ -97,7 +97,12 @@ def _inside(before: str) -> str:
 
 _BRACE = re.compile(r"(?:\bnamespace\s+([\w:]+)\s*)?\{|\}")
 _TEMPLATE = re.compile(r"\btemplate\s*<(.*?)>\s*(?:__\w+__|static|inline|void)\b", re.DOTALL)
-_EXAMPLE = re.compile(r"\s*(?:const\s+)?(?:(bool)|typename|class)\b")
+_EXAMPLE = re.compile(
+    r"\s*(?:const\s+)?(?:(?P<flag>bool)\b|(?:typename|class)\s+(?P<place>\w*(?i:index|idx|offset))|"
+    r"(?:typename|class)\b)"
+)
+_KINDS = {"flag": "true", "place": "int", "other": "float"}
+"""What an instance may have: a type by which arrays are indexed is no float."""
 
 
 def _read(text: str, start: int) -> KernelNames | None:

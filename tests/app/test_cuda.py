@@ -175,6 +175,7 @@ def test_a_source_without_a_kernel_is_told_so(client: httpx.Client) -> None:
         ("template <int N, bool B>\n__launch_bounds__(N, max(N / 64, 1))\n__global__ void",
          "f<256, true>"),
         ("template <class T, int N = sizeof(T) * 8> __global__ void", "f<float, 256>"),
+        ("template <class T, typename index_t, int N> __global__ void", "f<float, int, 256>"),
         ("struct S { int x; };\nnamespace a { namespace b {\n"
          "template <int M, int N>\nstatic __global__ void", "a::b::f<16, 16>"),
     ],

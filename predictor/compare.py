@@ -24,6 +24,7 @@ from wattcast.features.loops import natural_loops
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Function
 from wattcast.models.clocks import ClockPair
+from wattcast.models.energy import LEAST_SHARE
 from wattcast.models.speed import NAMES, unit_cycles, unit_seconds
 from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
 from wattcast.models.time.beside import beside
@@ -326,9 +327,11 @@ def judge(predictor: Predictor, request: messages.JudgeRequest) -> messages.Judg
     was, now = before.side.measured, after.side.measured
     mixes = [_shares(each, gpu) for each in (before, after)]
     apart = math.dist(*([mix.get(name, 0.0) for name in {**mixes[0], **mixes[1]}] for mix in mixes))
-    time = _ratio("time", was.time.seconds, now.time.seconds, was.time, now.time, apart)
+    longer = _beyond(after) - _beyond(before)
+    more = _half(now.power) ** 2 - _half(was.power) ** 2 + longer
+    time = _ratio("time", was.time.seconds, now.time.seconds, abs(longer), apart)
     joules = was.energy.joules, now.energy.joules
-    energy = _ratio("energy", *joules, was.energy, now.energy, apart)
+    energy = _ratio("energy", *joules, abs(more), apart)
     reference, candidate = _judged(before), _judged(after)
     flags = list(_flags(before, reference, candidate, gpu))
     kept = request.min_speedup is None or 1 / time.ratio >= request.min_speedup
@@ -387,14 +390,22 @@ def _shares(code: CodeSide, gpu: GpuProfile) -> dict[str, float]:
     return {name: part / found.estimate.value for name, part in found.parts.items()}
 
 
-def _ratio(
-    name: str, was: float, now: float, old: Interval, new: Interval, apart: float
-) -> messages.Ratio:
-    """What both sides are unsure of alike cancels; what one is unsure of beyond the other stays."""
+def _half(interval: Interval) -> float:
+    return math.log(interval.high / max(interval.low, LEAST_SHARE * interval.high)) / 2
+
+
+def _beyond(code: CodeSide) -> float:
+    """Square of what a time's half width has beyond its model's own, by what is assumed."""
+    width = code.duration.width
+    own = math.log(width.high_factor / width.low_factor) / 2 if width else 0.0
+    return max(0.0, _half(code.side.measured.time) ** 2 - own**2)
+
+
+def _ratio(name: str, was: float, now: float, beyond: float, apart: float) -> messages.Ratio:
+    """What both sides are unsure of alike cancels, and so do the model's own widths, which pairs
+    have calibrated; what one is unsure of ``beyond`` the other, a square, stays."""
     middle = math.log(now / was)
-    halves = [math.log(each.high / each.low) / 2 for each in (old, new)]
-    beyond = math.sqrt(abs(halves[0] ** 2 - halves[1] ** 2))
-    scale = spreads()[name].scale(middle, apart, beyond)
+    scale = spreads()[name].scale(middle, apart, math.sqrt(beyond))
     below = -middle / scale
     return messages.Ratio(
         ratio=now / was,

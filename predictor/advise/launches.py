@@ -362,10 +362,14 @@ def _known(adviser: Adviser, source: str) -> Iterator[_Change]:
     signature, (at, end) = _signature(adviser, source), _body(adviser, source)
     given = adviser.analysis.launch.arguments
     parameters = adviser.analysis.function.parameters
-    for place, told in enumerate(signature[1].split(",") if signature else ()):
-        name = told.split()[-1] if told.strip() else ""
+    told = signature[1].split(",") if signature else []
+    if len(told) != len(parameters):
+        return  # commas of something else
+    for place, each in enumerate(told):
+        name = each.split()[-1] if each.strip() else ""
         value = given.get(str(place), given.get(parameters[place].name))
-        if not isinstance(value, int) or not re.search(rf"[/%]=?\s*{name}\b", source[at:end]):
+        divides = name.isidentifier() and re.search(rf"[/%]=?\s*{name}\b", source[at:end])
+        if not isinstance(value, int) or not divides:
             continue
         start = source.index("{", at) + 1
         line = f"\n    __builtin_assume({name} == {value});"

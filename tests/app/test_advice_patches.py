@@ -197,6 +197,25 @@ def test_the_array_of_another_kernel_of_the_file_is_not_taken_for_its_own(
     assert "@@ -13,7 +13,7 @@" in each["diff"]  # its own lines are the later ones
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "more"),
+    [
+        ("float* out, int width", "float* out, int width, Pair<int, int> last", "last.second"),
+        ("const float* in", "const float *in", "0"),
+    ],
+)
+def test_parameters_of_any_spelling_are_read(
+    run: Run, tmp_path: Path, before: str, after: str, more: str
+) -> None:
+    """Commas inside a type, and a pointer given as a number beside its star, ended in a failure."""
+    file = tmp_path / "own.cu"
+    head = "template <class A, class B> struct Pair { A first; B second; };\n"
+    text = FLIP.replace(before, after).replace("in[i]", f"in[i] + {more}")
+    file.write_text(head + text, "utf-8")
+    told = json.loads(run("advise", str(file), *FLIPPING, "--arg", "0=0", "--patch", "--json")[0])
+    assert {each["code"] for each in told["patches"]} <= {"constant_division"}
+
+
 def test_lines_are_changed_of_source_alone(run: Run) -> None:
     words = ("app/demo/vector_add.ptx", "--gpu", "v100", "--grid", "64", "--block", "256")
     _, err = run("advise", *words, "--patch", status=Exit.BAD_INPUT)

@@ -101,6 +101,8 @@ class Router(APIRouter):
         """Declares an endpoint, with ``detail`` where its answer has a brief form; ``also`` are
         answers besides, ``more`` goes to FastAPI."""
         short = briefs(answer)
+        if short and "validation" not in kinds:
+            kinds = f"{kinds} validation".strip()
         responses = {**(also or {}), **(problems.documented(kinds) if kinds else {})}
 
         def declare(endpoint: F) -> F:

@@ -17,7 +17,7 @@ from wattcast.models.energy import energy
 from wattcast.models.intervals import BOARD_SPREAD, Estimate, between, less_sure
 from wattcast.models.power.physical import PhysicalPowerModel
 from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
-from wattcast.models.time.calibration import least_seconds
+from wattcast.models.time.calibration import interval_of, least_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.messages import ClocksAnswer, Need, TimeModel
 from wattcast.predictor.parts.power_models import TARGET, PowerModels, reference_of
@@ -293,7 +293,7 @@ def narrowed(needs: list[Need], duration: TimePrediction | None, gpu: GpuProfile
     what is left then is the model's own width."""
     if not needs or needs[0].assumes != "trips" or duration is None or duration.width is None:
         return needs
-    width = duration.width
+    width, _ = interval_of(gpu, duration.regime)
     time = duration.estimate
     narrows = time.high / time.low * width.low_factor / width.high_factor
     if narrows < LEAST_NARROWER:

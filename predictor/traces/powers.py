@@ -233,7 +233,7 @@ class BoardPowers:
     def _told(self, one: Served, code: Code) -> KindPower:
         request = self.asked(one.kind, code)
         source = self.predictor.sources.read(request, self.gpu)
-        analysis = parts.analysed(self.predictor, request, source, self.gpu)
+        analysis = parts.analysed(self.predictor, request, source, self.gpu, ptxas=True)
         needs = parts.needs(source, analysis)
         trips = parts.trip_counts(analysis)
         found = self._watts(analysis, one.mean_seconds or None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,7 +216,10 @@ def test_fewer_registers_that_spill_nothing_are_advised_so(
     def report(_module: Any, _function: Any, _gpu: Any, most: int | None = None) -> PtxasReport:
         return PtxasReport(min(most or 104, 104), 0, 0, 0, 0, 70)
 
-    monkeypatch.setattr("wattcast.features.analysis.assembled", report)
+    def assembling(*code: Any) -> nullcontext[Callable[[], PtxasReport]]:
+        return nullcontext(lambda: report(*code))
+
+    monkeypatch.setattr("wattcast.features.analysis.assembling", assembling)
     monkeypatch.setattr("wattcast.predictor.advise.launches.assembled", report)
     request = request_for(CHASING, launch={"grid": [4096], "block": [64]})
     services = Services(settings_at(tmp_path, ptxas="auto"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.app.test_dvfs import MATMUL, MATMUL_LAUNCH, ask, at, pairs, run
+from tests.app.conftest import Run
+from tests.app.test_dvfs import MATMUL, MATMUL_LAUNCH, ask, at, pairs
 from wattcast.models.papers.scaling.card import scaling_store
 from wattcast.models.papers.scaling.code import code_scaling
 
@@ -90,10 +90,10 @@ def test_what_they_cannot_answer_is_refused(
     assert says in answer.text
 
 
-def test_the_command_takes_them(tmp_path: Path) -> None:
-    told = run(tmp_path, "--gpu", "gtx-titan-x", "--model", "sequence", "--json")
-    assert told.returncode == 0, told.stderr
-    answer = json.loads(told.stdout)
+def test_the_command_takes_them(run: Run) -> None:
+    words = ("dvfs", "-", "--grid", "32,32", "--block", "32,32", "--arg", "3=1024")
+    told, _ = run(*words, "--gpu", "gtx-titan-x", "--model", "sequence", "--json", stdin=MATMUL)
+    answer = json.loads(told)
     assert answer["model"]["family"] == "sequence"
     assert len(answer["points"]) == 32
 

@@ -237,15 +237,16 @@ def test_kernels_with_code_follow_it_and_operators_their_share(tmp_path: Path) -
     name = next(line.split()[2].strip("(") for line in code.read_text().splitlines()
                 if line.startswith(".visible .entry"))  # fmt: skip
     launch = Launch(name, 0, 5_000_000, grid=(32, 32, 1), block=(32, 32, 1))
+    own = {"grid": (32, 32), "block": (32, 32), "registers_per_thread": launch.registers}
     file = kineto(tmp_path / "one.json", [launch])
     told = wattcast.dvfs(trace=file, gpu="v100", code=[code], registry=False)
-    kernel = wattcast.dvfs(code, gpu="v100", grid=(32, 32), block=(32, 32), registry=False)
+    kernel = wattcast.dvfs(code, gpu="v100", **own, registry=False)
     assert isinstance(told, DvfsAnswer)
     assert isinstance(kernel, DvfsAnswer)
-    own = {point.core_mhz: point.scale for point in kernel.points}
+    scales = {point.core_mhz: point.scale for point in kernel.points}
     for point in told.points:
-        assert point.scale.time == pytest.approx(own[point.core_mhz].time, rel=1e-6)
-        assert point.scale.power == pytest.approx(own[point.core_mhz].power, rel=1e-6)
+        assert point.scale.time == pytest.approx(scales[point.core_mhz].time, rel=1e-6)
+        assert point.scale.power == pytest.approx(scales[point.core_mhz].power, rel=1e-6)
 
 
 def test_what_is_no_trace_of_one_kind_of_board_is_refused(

@@ -229,8 +229,16 @@ def file(tmp_path: Path, vector_add: str) -> str:
 @pytest.mark.parametrize("method", ["shap", "lime"])
 @pytest.mark.parametrize("target", ["power", "time"])
 def test_the_command_tells_without_a_server_what_http_answers(
-    client: httpx.Client, run: Run, file: str, vector_add: str, model: str, method: str, target: str
+    client: httpx.Client,
+    run: Run,
+    file: str,
+    vector_add: str,
+    model: str,
+    method: str,
+    target: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("WATTCAST_PTXAS", "off")  # as the service of these tests
     asked = ("--model", model, "--method", method, "--target", target)
     told = json.loads(run("explain", file, *LAUNCH, *asked, "--json")[0])
     prediction = predicted(client, vector_add, model=model)

@@ -56,6 +56,7 @@ from wattcast.models.time.bottleneck import (
 from wattcast.models.time.calibration import (
     ERRORS_SERVED,
     TimeCard,
+    factor_of,
     interval_width,
     program_errors,
 )
@@ -383,17 +384,14 @@ def served_lines(path: Path = SERVED) -> Iterator[Held]:
     """Times as users ask them, at reference clocks: each program under the widths that the others
     give its regime."""
     told = program_errors(ERRORS_SERVED)
-    names = np.array([kernel_group(one.program) for one in told])
-    regimes = np.array([one.regime for one in told])
-    ratios = np.array([one.log_ratio for one in told])
     for board, figures in json.loads(path.read_text("utf-8")).items():
         if board not in {one.gpu for one in program_errors()}:
             continue
         programs, errors, widths = [], [], []
         for program, by_regime in figures["log_ratios"].items():
             for bounded, found in by_regime.items():
-                others = (names != kernel_group(program)) & (regimes == bounded)
-                half = _half(ratios[others], names[others])
+                others = [e for e in told if kernel_group(e.program) != kernel_group(program)]
+                half = float(np.log(factor_of(others, bounded, assumed=False)))
                 programs += [program] * len(found)
                 errors += found
                 widths += [half] * len(found)

@@ -32,7 +32,7 @@ SCALES = (
 CASES: dict[str, tuple[str, Shape]] = {
     what: (what.split(",")[0], launched(what.split(",")[0], *numbers))
     for what, numbers in (
-        ("copy", (128, 64, 8190)),
+        ("copy", (128, 64, 8192)),
         ("saxpy", (128, 64, 8192)),
         ("strided", (48, 96, 4608, 9)),
         ("gather, large table", (120, 64, 7680, 20000)),

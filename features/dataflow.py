@@ -176,6 +176,12 @@ def definitions(instructions: Iterable[ir.Instruction]) -> dict[str, list[ir.Ins
     return found
 
 
+@attached
+def written(body: ir.Body) -> dict[str, list[ir.Instruction]]:
+    """``definitions`` of a whole body, found once."""
+    return definitions(body.instructions)
+
+
 def closure(seeds: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
     """The seeds and all that follows from them, step by step."""
     found = set(seeds)

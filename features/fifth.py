@@ -5,8 +5,7 @@ Source: PTX ISA 9.0, TensorCore 5th Generation Family Instructions, Instruction 
 
 from __future__ import annotations
 
-from wattcast.features.attached import attached
-from wattcast.features.dataflow import definitions
+from wattcast.features.dataflow import written
 from wattcast.features.ptx.ir import Body, Immediate, Instruction, Operand, Register, Vector
 
 DEPTHS = {
@@ -46,7 +45,7 @@ def _bits(body: Body, operand: Operand, depth: int) -> tuple[int, int]:
     """Which bits of an operand the text tells, and their values: through mov, and, or."""
     if isinstance(operand, Immediate):
         return -1, int(operand.value)
-    made = _made(body).get(operand.name, []) if isinstance(operand, Register) else []
+    made = written(body).get(operand.name, []) if isinstance(operand, Register) else []
     if len(made) != 1 or made[0].predicate is not None or not depth:
         return 0, 0
     parts = [_bits(body, each, depth - 1) for each in made[0].operands[1:]]
@@ -64,8 +63,3 @@ def _bits(body: Body, operand: Operand, depth: int) -> tuple[int, int]:
             return known & other | known & value | other & more, value & known | more & other
         return known & other | known & ~value | other & ~more, value & more & known & other
     return 0, 0
-
-
-@attached
-def _made(body: Body) -> dict[str, list[Instruction]]:
-    return definitions(body.instructions)

@@ -10,7 +10,8 @@ Launches and times are those of ``time/rtx_3080_launches.csv`` of the data folde
 grid and block of a kernel is one row, its first launch the measured one. What arguments would tell
 is assumed by the service, so this asks what an answer is worth where a loop, a guard or an address
 rests on a guess. Shares are means over programs. The range of assumed trips rests on the first 114
-rows (``features/trips.py``), so figures of trips are not those of rows held out.
+rows (``features/trips.py``), so figures of trips are not those of rows held out. Ends of intervals
+that are kept are those served when the rows were asked.
 """
 
 from __future__ import annotations

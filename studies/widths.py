@@ -10,7 +10,7 @@ kernels of a Volta, and programs asked with code and launch alone, of those the 
 trip count is assumed and no function is missing. A kernel counts as one, however many boards,
 configurations or points were asked. What bounds a launch decides its width. Norms were chosen with
 public programs and spaces in sight (``end_to_end``, ``counters``); of the programs asked with code
-alone, constants of shared stores and store headers were (docs/physical.md).
+alone, the header of stores was (docs/bottleneck.md).
 """
 
 from __future__ import annotations

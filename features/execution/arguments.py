@@ -24,7 +24,7 @@ from functools import cache
 import numpy as np
 
 from wattcast.features.attached import attached
-from wattcast.features.dataflow import definitions
+from wattcast.features.dataflow import written
 from wattcast.features.errors import Diagnostic, LaunchError
 from wattcast.features.execution import spaces
 from wattcast.features.execution.program import GlobalVariable, Program
@@ -38,6 +38,7 @@ from wattcast.features.execution.spaces import (
     SyntheticRegion,
 )
 from wattcast.features.execution.values import TYPES, DType
+from wattcast.features.integers import fold
 from wattcast.features.launch import Argument, Launch, PointerHint
 from wattcast.features.loops import deciding
 from wattcast.features.ptx import ir
@@ -120,14 +121,14 @@ MOST_STEPS = 9
 def _factors(kernel: ir.Function) -> Callable[[str, int], tuple[str, ...]]:
     """What tells the parameters of the longest product in the sum that a register is, one that is
     squared twice, from so many instructions before it."""
-    made = _made(kernel)
+    made = written(kernel.body)
 
     @cache
     def product(register: str, steps: int) -> tuple[str, ...]:
-        written = made.get(register, ())
-        if len(written) != 1 or not steps:
+        ways = made.get(register, ())
+        if len(ways) != 1 or not steps:
             return ()
-        (one,) = written
+        (one,) = ways
         if one.opcode.startswith("ld.param"):
             place = ir.place_of(one.operands[1])
             return (place[0],) if place else ()
@@ -142,15 +143,10 @@ def _factors(kernel: ir.Function) -> Callable[[str, int], tuple[str, ...]]:
 _PRODUCTS = ("mul.lo", "mul.wide", "mad.lo", "mad.wide")
 
 
-@attached
-def _made(kernel: ir.Function) -> dict[str, list[ir.Instruction]]:
-    return definitions(kernel.body.instructions)
-
-
 def _largest(kernel: ir.Function, index: str, launch: Launch) -> int | None:
     """The largest value of an index that is a sum of multiples of thread and block numbers; none of
     one that is anything else."""
-    made = _made(kernel)
+    made = written(kernel.body)
 
     def special(name: str) -> int | None:
         head, _, axis = name.partition(".")
@@ -166,30 +162,28 @@ def _largest(kernel: ir.Function, index: str, launch: Launch) -> int | None:
             return operand.value if isinstance(operand.value, int) else None
         if isinstance(operand, ir.Special):
             return special(operand.name)
-        written = made.get(operand.name, []) if isinstance(operand, ir.Register) else []
-        if len(written) != 1 or not steps or written[0].base not in _SUMS:
+        ways = made.get(operand.name, []) if isinstance(operand, ir.Register) else []
+        if len(ways) != 1 or not steps or ways[0].base not in _SUMS:
             return None
-        found = [of(each, steps - 1) for each in written[0].operands[1:]]
-        values = [each for each in found if each is not None]
-        falls = written[0].base != "add" and min(values, default=0) < 0
-        high = written[0].base in ("mul", "mad") and not written[0].opcode.startswith(_PRODUCTS)
-        if falls or high or len(values) < len(found):
+        (one,) = ways
+        values = [of(each, steps - 1) for each in one.operands[1:]]
+        known = [each for each in values if each is not None]
+        falls = one.base != "add" and min(known, default=0) < 0
+        high = one.base in ("mul", "mad") and not one.opcode.startswith(_PRODUCTS)
+        if falls or high or len(known) < len(values):
             return None
-        return _SUMS[written[0].base](*values)
+        for operation in _SUMS[one.base]:
+            known = [fold(operation, 64, 64, (known[0], known[1])), *known[2:]]
+        return known[0]
 
     return of(ir.Register(index), MOST_STEPS)
 
 
-_SUMS: dict[str, Callable[..., int]] = {
-    "mov": lambda value: value,
-    "cvt": lambda value: value,
-    "add": lambda left, right: left + right,
-    "or": lambda left, right: left | right,
-    "mul": lambda left, right: left * right,
-    "mad": lambda left, right, added: left * right + added,
-    "shl": lambda value, bits: value << min(bits, 63),
-}
-"""What an index is made by, of its operands' largest values: nothing falls as they grow."""
+_SUMS: dict[str, tuple[str, ...]] = {
+    "mov": (), "cvt": (), "add": ("add",), "or": ("or",), "mul": ("mul",), "mad": ("mul", "add"),
+    "shl": ("shl",),
+}  # fmt: skip
+"""What an index is made by, as operations of ``integers``: nothing falls as operands grow."""
 
 
 def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from wattcast.features.attached import attached
-from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
+from wattcast.features.dataflow import closure, computed_from, reads, writes, written
 from wattcast.features.ptx import ir
 
 _ADDRESS_STEPS = frozenset({
@@ -82,7 +82,7 @@ def _that_count(
                 continue
         if not is_plain(one):
             found.update(reads(one))
-    return frozenset(computed_from(found, definitions(body.instructions)))
+    return frozenset(computed_from(found, written(body)))
 
 
 class Usage:

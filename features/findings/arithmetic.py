@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.dataflow import definitions, reads, writes
+from wattcast.features.dataflow import reads, writes, written
 from wattcast.features.findings.finding import (
     Difference,
     Evidence,
@@ -194,7 +194,7 @@ def constant_division(evidence: Evidence) -> Iterator[Finding]:
     """
     analysis = evidence.analysis
     for function, events in evidence.functions():
-        made = definitions(function.body.instructions)
+        made = written(function.body)
         groups: dict[str, list[Instruction]] = {}
         for one in function.body.instructions:
             facts = classify(one.opcode)
@@ -352,7 +352,7 @@ def expensive_in_loops(evidence: Evidence) -> Iterator[Finding]:
     analysis = evidence.analysis
     function = analysis.function
     events = evidence.events[function.name]
-    made = definitions(function.body.instructions)
+    made = written(function.body)
     for loop in analysis.loops.loops:
         changed = _changed(analysis, loop)
         repeated: dict[str, list[Instruction]] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.dataflow import computed_from, definitions, flow, reads, writes
+from wattcast.features.dataflow import computed_from, flow, reads, writes, written
 from wattcast.features.findings.arithmetic import divisor_of
 from wattcast.features.findings.finding import (
     Evidence,
@@ -65,7 +65,7 @@ def trees(evidence: Evidence) -> Iterator[_Tree]:
     """The reductions of a kernel that run."""
     analysis = evidence.analysis
     launch = analysis.launch
-    made = definitions(analysis.function.body.instructions)
+    made = written(analysis.function.body)
     events = evidence.events[analysis.function.name]
     for loop in analysis.loops.loops:
         inside = inside_of(analysis, loop.blocks)
@@ -104,7 +104,7 @@ def trees(evidence: Evidence) -> Iterator[_Tree]:
 def _read_by_many(analysis: KernelAnalysis, events: InstructionEvents) -> bool:
     """Whether several lanes each read their own word of shared memory outside of loops: more than
     the one sum is wanted."""
-    made, thread = definitions(analysis.function.body.instructions), Special("%tid.x")
+    made, thread = written(analysis.function.body), Special("%tid.x")
     members = {
         one.position for loop in analysis.loops.loops for one in inside_of(analysis, loop.blocks)
     }
@@ -159,7 +159,7 @@ def _spread(
     analysis = evidence.analysis
     function = analysis.function
     change = Rewriting(analysis.module, function)
-    made = definitions(function.body.instructions)
+    made = written(function.body)
     threads = analysis.launch.block[0]
     left = change.new("b32")
     first = function.body.instructions[0]

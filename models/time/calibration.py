@@ -174,10 +174,15 @@ def interval_width(
     ``uncalibrated``.
     """
     measured = any(error.gpu == gpu_id for error in program_errors())
-    factor = factor_of(program_errors(ERRORS_SERVED), regime, assumed)
+    factor = _served_factor(regime, assumed)
     return IntervalWidth(low_factor=1 / factor, high_factor=factor), (
         "unseen_kernel" if measured else "uncalibrated"
     )
+
+
+@lru_cache(maxsize=16)
+def _served_factor(regime: Regime | None, assumed: bool) -> float:
+    return factor_of(program_errors(ERRORS_SERVED), regime, assumed)
 
 
 def factor_of(errors: Sequence[ProgramError], regime: str | None, assumed: bool) -> float:
@@ -185,10 +190,8 @@ def factor_of(errors: Sequence[ProgramError], regime: str | None, assumed: bool)
     factors = []
     for each in {False, assumed}:
         own = of_kind(errors, regime, each)
-        programs = sorted({error.program for error in own})
-        groups = [programs.index(error.program) for error in own]
-        ratios = [error.log_ratio for error in own]
-        factors.append(conformal_factors(ratios, groups, LEVEL, symmetric=True)[1])
+        ratios, programs = [one.log_ratio for one in own], [one.program for one in own]
+        factors.append(conformal_factors(ratios, programs, LEVEL, symmetric=True)[1])
     return max(factors)
 
 

@@ -25,7 +25,6 @@ from studies.fitting.operators import (
     FEW_GROUPS,
     FILES,
     FRAMEWORKS,
-    Kept,
     Table,
     fit,
     fit_board,
@@ -44,7 +43,6 @@ from wattcast.features.operators import (
     CALL_FEATURES,
     DISTRIBUTIONS,
     FEATURE_NAMES,
-    SCHEMA_ID,
     TILE_SHAPES,
 )
 from wattcast.models.operators import (
@@ -73,8 +71,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--fit", type=Path, metavar="FOLDER", help="fit anew from these files")
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="where models lie")
     parser.add_argument("--board", action="append", help="these boards alone (or pooled)")
-    parser.add_argument("--only", action="append", metavar="FILE",
-                        help="fit these parts anew (moe_time), the others stay")  # fmt: skip
     parser.add_argument("--physics", type=int, metavar="REQUESTS", help="random requests of all")
     parser.add_argument("--left-out", type=Path, metavar="FOLDER", help="operators and frameworks")
     asked = parser.parse_args(arguments)
@@ -89,14 +85,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if asked.fit is not None:
         for board in asked.board or (*BOARDS, POOLED):
-            kept = None
-            if asked.only:
-                found = operator_store().find(board, "operator", "xgboost", SCHEMA_ID)
-                kept = Kept(found, tuple(asked.only))
             if board == POOLED:
-                fit_pooled(asked.fit, asked.out, kept)
+                fit_pooled(asked.fit, asked.out)
             else:
-                fit_board(asked.fit, board, asked.out, kept=kept)
+                fit_board(asked.fit, board, asked.out)
     print("| " + " | ".join(HEADINGS) + " |")
     print("|" + " --- |" * len(HEADINGS))
     for card in operator_store((asked.out,)).list():
@@ -184,16 +176,16 @@ def _apart(
                texts[2] if quantity == "time" else "")  # fmt: skip
 
 
-def fit_pooled(folder: Path, out: Path, kept: Kept | None = None) -> OperatorCard:
+def fit_pooled(folder: Path, out: Path) -> OperatorCard:
     """The artifact of boards nobody measured."""
     firsts, fits, sources = list[Table](), [], []
     for operator, stem in FILES.items():
         found = [read_rows(folder, operator, board) for board in BOARDS]
         tables = [table_of(rows) for rows in found if rows is not None]
-        fits.append(pooled_fit(tables, kept))
+        fits.append(pooled_fit(tables))
         firsts.append(tables[0])
         sources += [source_of(folder / f"{stem}_{table.rows.gpu}.parquet") for table in tables]
-    return write_model(POOLED, firsts, fits, sources, out, kept=kept)
+    return write_model(POOLED, firsts, fits, sources, out)
 
 
 def lines(card: OperatorCard) -> Iterator[Line]:

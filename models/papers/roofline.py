@@ -5,7 +5,7 @@
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
 for multicore architectures", Communications of the ACM 52(4), 2009. Nothing waits and nothing
 starts: the result is a lower bound, as far as the counts are right. docs/time.md says what it
-counts; the variant of the thesis' appendix is ``studies/papers/thesis/instruction_roofline.py``.
+counts.
 """
 
 from __future__ import annotations

@@ -57,7 +57,6 @@ from wattcast.models.operators import (
     Sustained,
     log_base,
 )
-from wattcast.models.store import Artifact
 from wattcast.training.families import SEED, library_versions
 from wattcast.training.provenance import (
     code_revision,
@@ -526,28 +525,12 @@ class Fit:
     boosters: Mapping[str, tuple[Any, int]]
 
 
-@dataclass(frozen=True)
-class Kept:
-    """An artifact whose trees stay, but for those of the files ``anew`` (``moe_time``)."""
-
-    before: Artifact[OperatorCard]
-    anew: tuple[str, ...]
-
-    def part(self, operator: str, quantity: Quantity) -> Fitted | None:
-        """What stays of an operator."""
-        facts = self.before.card.operators[operator]
-        found = facts.time if quantity == "time" else facts.power
-        return None if f"{operator}_{quantity}" in self.anew else found
-
-
-def fit_operator(table: Table, lending: Sequence[Table] = (), kept: Kept | None = None) -> Fit:
+def fit_operator(table: Table, lending: Sequence[Table] = ()) -> Fit:
     """Fit time and power of one operator on one board, scored on shape groups left out."""
     rows = table.rows
     boosters: dict[str, tuple[Any, int]] = {}
 
     def part(quantity: Quantity) -> Fitted | None:
-        if kept is not None and (stays := kept.part(rows.operator, quantity)) is not None:
-            return stays
         able = np.flatnonzero(np.isfinite(table.measured(quantity)))
         if len(able) < 200:
             return None
@@ -639,9 +622,8 @@ def source_of(path: Path) -> Source:
 
 
 def write_model(
-    gpu: str, tables: Sequence[Table], fits: Sequence[Fit], sources: Sequence[Source], out: Path,
-    kept: Kept | None = None,
-) -> OperatorCard:  # fmt: skip
+    gpu: str, tables: Sequence[Table], fits: Sequence[Fit], sources: Sequence[Source], out: Path
+) -> OperatorCard:
     """Write the artifact of a board."""
     rows = [table.rows for table in tables]
     measured = [one for one in rows if np.isfinite(one.watts).any()]
@@ -686,10 +668,6 @@ def write_model(
         for one in fits:
             for name, (booster, count) in one.boosters.items():
                 write_trees(booster, name, count, folder)
-            for part in (one.facts.time, one.facts.power):
-                if kept is not None and part is not None and part.file not in one.boosters:
-                    for name in (f"{part.file}.ubj", f"{part.file}.onnx"):
-                        (folder / name).write_bytes(kept.before.read(name))
         for table, one in zip(tables, fits, strict=True):
             used = list(one.facts.time.inputs)
             vectors = table.vectors[:, [FEATURE_NAMES.index(name) for name in used]]
@@ -712,21 +690,20 @@ def tables_of(folder: Path, gpu: str) -> Iterator[Table]:
 
 
 def fit_board(
-    folder: Path, gpu: str, out: Path, progress: Callable[[str], None] = print,
-    kept: Kept | None = None,
-) -> OperatorCard:  # fmt: skip
+    folder: Path, gpu: str, out: Path, progress: Callable[[str], None] = print
+) -> OperatorCard:
     """Fit, score and write the artifact of a board."""
     tables = list(tables_of(folder, gpu))
     fits = []
     for table in tables:
-        found = fit_operator(table, lent(table, folder), kept)
+        found = fit_operator(table, lent(table, folder))
         fits.append(found)
         for quantity in (found.facts.time, found.facts.power):
             if quantity is not None:
                 progress(f"{gpu} {quantity.file}: {quantity.rows} rows, "
                          f"{quantity.scores[0].mean_percent} %")  # fmt: skip
     sources = [source_of(folder / f"{FILES[t.rows.operator]}_{gpu}.parquet") for t in tables]
-    return write_model(gpu, tables, fits, sources, out, kept=kept)
+    return write_model(gpu, tables, fits, sources, out)
 
 
 # --- boards nobody measured --------------------------------------------------------------------
@@ -838,15 +815,13 @@ CHOICE_ROWS, CHOICE_TREES = 600, 40
 """Rows of a board and trees by which the share is chosen."""
 
 
-def pooled_fit(tables: Sequence[Table], kept: Kept | None = None) -> Fit:
+def pooled_fit(tables: Sequence[Table]) -> Fit:
     """Trees of one operator for any board, scored on each board left out in turn; what times are
     set against is chosen without the board, too."""
     boosters: dict[str, tuple[Any, int]] = {}
     operator = tables[0].rows.operator
 
     def part(quantity: Quantity) -> Fitted | None:
-        if kept is not None and (stays := kept.part(operator, quantity)) is not None:
-            return stays
         boards = _Boards.drawn(tables, quantity)
         choice = boards.thinned()
         every = range(len(boards.tables))

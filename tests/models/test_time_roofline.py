@@ -1,4 +1,4 @@
-"""The roofline of time: peaks as vendors print them, bounds by hand, the appendix' variant."""
+"""The roofline of time: peaks as vendors print them, bounds by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.papers.thesis.instruction_roofline import instruction_roofline
 from tests.models.time_works import K20, KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import LaunchError, ModelError
@@ -62,12 +61,6 @@ def matrices() -> KernelAnalysis:
     """C (256 x 256) += A B over 128 columns, FP16 in, FP32 out: 256 warps of 8 steps each."""
     sides = (("3", 256), ("4", 256), ("5", 128))
     return analysed(PTX / "wmma_matmul.sm_70.ptx", "tesla-v100", 64, 128, sides, 8)
-
-
-# --- on plain numbers ----------------------------------------------------------------------
-
-
-# --- of a launch ---------------------------------------------------------------------------
 
 
 def test_a_stream_is_bound_by_memory() -> None:
@@ -137,45 +130,3 @@ def test_assumed_trips_widen_the_interval() -> None:
 def test_an_empty_kernel_is_no_launch_of_0_seconds() -> None:
     with pytest.raises(ModelError, match=r"roofline .* fp32, .* memory, .* 0 s .* bottleneck"):
         MODEL.predict(empty("tesla-k20"), K20)
-
-
-# --- the thesis' appendix --------------------------------------------------------------------
-
-
-def test_the_appendix_roofline_of_vector_add() -> None:
-    """13 compute instructions (3 mov, mad, setp, 3 cvta, mul, 3 add of addresses, 1 of floats)
-    and 3 memory ones a warp, 1568 warps: I = 4.3333.
-
-    Vendor: beta = 208e9 / 128 = 1.625e9, P = 7.0417e9 warp instructions/s = 225.33 GOps/s,
-    t = 13 x 1568 / P = 2.8948 us. Thesis: 3 x 1568 batches, TP = 76363.8 (1.04 -
-    exp(-0.00021342 x 4704)) = 76363.8 x 0.673563 = 51435.8 MB/s: beta = 0.40184e9.
-    """
-    analysis = vector_add(50_176)
-    vendor = instruction_roofline(analysis, K20)
-    assert vendor.intensity == pytest.approx(13 / 3)
-    assert vendor.beta == 1.625e9
-    assert vendor.performance * 32 / 1e9 == pytest.approx(225.33, rel=1e-4)
-    assert vendor.seconds == pytest.approx(2.8948e-6, rel=1e-4)
-    thesis = instruction_roofline(analysis, K20, beta="thesis")
-    assert thesis.beta == pytest.approx(0.40184e9, rel=1e-4)
-    assert thesis.seconds == pytest.approx(13 * 1568 / (thesis.beta * 13 / 3))
-
-
-def test_the_roof_is_an_instruction_a_lane() -> None:
-    """pi = 192 / 32 x 13 x 706e6 = 55.068e9: a kernel that reads nothing runs at it."""
-    module = read_module(
-        ".version 7.0\n.target sm_35\n.address_size 64\n.visible .entry k()\n"
-        "{\n.reg .f32 %f<3>;\nadd.f32 %f1, %f2, %f2;\nret;\n}\n"
-    )
-    found = instruction_roofline(
-        analyse(module, None, Launch.of(13, 32), K20, analysis="symbolic"), K20
-    )
-    assert found.intensity == float("inf")
-    assert found.performance == found.peak == pytest.approx(55.068e9)
-
-
-def test_what_the_appendix_cannot_answer_is_refused() -> None:
-    with pytest.raises(ModelError, match="compute"):
-        instruction_roofline(empty("tesla-k20"), K20)
-    with pytest.raises(ModelError, match="tesla-v100"):
-        instruction_roofline(matrices(), V100, beta="thesis")

@@ -17,9 +17,6 @@ from studies.papers.thesis.data import (
     printed,
     rows_of,
 )
-from studies.papers.thesis.networks import (
-    Network,
-)
 from studies.papers.thesis.regressors import (
     REGRESSORS,
     TABLE_5_1,
@@ -72,23 +69,6 @@ def test_regressors_and_the_linear_one_come_by_gpu() -> None:
     }
     # Power is linear in these features.
     assert judge_linear(tables, ONCE)["one"].scores("random")["r2"].mean > 0.95
-
-
-# --- networks -----------------------------------------------------------------------------------
-
-
-def test_a_network_trains_for_its_epochs_at_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = np.random.default_rng(0).random((60, 3))
-    watts = 50 + 20 * vectors[:, 0]
-    uniform = Network((8, 8, 8), "uniform", epochs=30).fit(vectors, watts)
-    assert len(uniform.losses) == 30
-    assert uniform.losses[-1] < uniform.losses[0]
-    assert uniform.predict(vectors[:2]).shape == (2,)
-    # A schedule that really reaches the optimiser: without a rate nothing is learned any more.
-    monkeypatch.setattr("studies.papers.thesis.networks.learning_rate", lambda schedule, epoch: 0.0)
-    stopped = Network((8, 8, 8), "exponential", epochs=4).fit(vectors, watts)
-    known = Network((8, 8, 8), "uniform", epochs=1).fit(vectors, watts)
-    assert stopped.predict(vectors) == pytest.approx(known.predict(vectors))
 
 
 # --- initial study, repeated runs, the printed figures ------------------------------------------

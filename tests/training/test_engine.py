@@ -1,4 +1,4 @@
-"""Fits, searches and predictions of folders give the same on a cluster, even if a worker dies."""
+"""Fits and predictions of folders give the same on a cluster, even if a worker dies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 import wattcast
-from studies.fitting.trees.train import search
 from tests.training.uploaded import measured, order, packaged, uploads
 from wattcast.app.cli import app
-from wattcast.features.errors import ModelError
 from wattcast.training.boosted import FitTask, fit_predict_all, retrain
 from wattcast.training.engine import (
     ClusterError,
@@ -160,16 +158,6 @@ def test_a_worker_that_dies_in_the_middle_costs_nothing_but_time(
     assert found == {number: number * number for number in range(12)}
     started = [path.name.split("-")[0] for path in tmp_path.iterdir()]
     assert len(started) > len(set(started)), "no task of the dead worker ran again"
-
-
-def test_a_search_finds_what_is_no_worse_and_the_same_everywhere(engine: Engine) -> None:
-    sample = rows(100, 10)
-    found = [search(where, sample, "catboost", 3, at_once=2) for where in (InProcess(2), engine)]
-    assert found[0] == found[1]
-    assert found[0].mae_watts < found[0].baseline_mae_watts
-    assert found[0].trials == 3
-    with pytest.raises(ModelError, match="extratrees"):
-        search(InProcess(1), sample, "extratrees", 1)
 
 
 def test_one_model_is_fitted_on_rows_that_are_spread_over_workers(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +26,6 @@ from wattcast.models.papers.scaling.residual import POWER_EXPONENT, Float32s, Tr
 from wattcast.models.papers.scaling.use import UseTable
 from wattcast.training.families import SEED, get_family
 
-Library = Literal["xgboost", "catboost"]
-LIBRARY: Library = "catboost"
-"""On folds inside the training kernels CatBoost's symmetric trees err less than XGBoost's on the
-Titan X (0.82 against 0.93 points), the only campaign where trees matter, and alike elsewhere
-(study ``clocks --libraries`` of revision 5da0e32)."""
 INNER_FOLDS = 5
 LEAST_GAIN = 0.1
 """Share of the physical model's error that trees must save before they are worth their files."""
@@ -115,19 +110,18 @@ def choose(
     rows: ResidualRows,
     train: Bools,
     candidates: Sequence[TreeSettings] = CANDIDATES,
-    library: Library = LIBRARY,
 ) -> TreeSettings:
     """The candidate with the least error on groups left out inside the training rows.
 
     The first candidate, no trees, stays unless another errs ``LEAST_GAIN`` less.
     """
-    errors = inner_errors(rows, train, candidates, library)
+    errors = inner_errors(rows, train, candidates)
     best = int(np.argmin(errors))
     return candidates[best if errors[best] <= (1 - LEAST_GAIN) * errors[0] else 0]
 
 
 def inner_errors(
-    rows: ResidualRows, train: Bools, candidates: Sequence[TreeSettings], library: Library
+    rows: ResidualRows, train: Bools, candidates: Sequence[TreeSettings]
 ) -> list[float]:
     """Mean absolute error of each candidate, in points, on groups left out of the training rows."""
     groups = np.unique(rows.groups[train])
@@ -136,42 +130,33 @@ def inner_errors(
     fold = np.array([fold_of.get(group, -1) for group in rows.groups])
     total = float(rows.weights[train].sum())
     return [
-        100 / total * sum(_error(rows, train, fold == at, one, library) for at in range(folds))
+        100 / total * sum(_error(rows, train, fold == at, one) for at in range(folds))
         for one in candidates
     ]
 
 
-def fit_trees(
-    rows: ResidualRows, train: Bools, settings: TreeSettings, library: Library = LIBRARY
-) -> FittedTrees | None:
+def fit_trees(rows: ResidualRows, train: Bools, settings: TreeSettings) -> FittedTrees | None:
     """Trees of the training rows; ``None`` for no trees."""
     if settings.trees == 0:
         return None
     weights = rows.weights[train] / rows.weights[train].mean()
     rising = [int(at < _RISING[rows.quantity]) for at in range(rows.vectors.shape[1])]
-    fit = _fit_xgboost if library == "xgboost" else _fit_catboost
-    return fit(rows.vectors[train], rows.log_ratio[train], weights, rising, settings)
+    return _fit_catboost(rows.vectors[train], rows.log_ratio[train], weights, rising, settings)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedTrees:
-    """A library's fitted trees."""
+    """Fitted trees of CatBoost."""
 
-    library: Library
     model: Any
 
     def score(self, vectors: Float32s) -> Floats:
         """Predictions ``[n]``."""
-        if self.library == "catboost":
-            return np.asarray(self.model.predict(vectors, thread_count=1), dtype=np.float64)
-        import xgboost
-
-        matrix = xgboost.DMatrix(vectors, nthread=1)
-        return np.asarray(self.model.predict(matrix), dtype=np.float64)
+        return np.asarray(self.model.predict(vectors, thread_count=1), dtype=np.float64)
 
     def save(self, folder: Path, features: int) -> None:
         """Write the native and the ONNX file."""
-        save_compact(get_family(self.library), self.model, folder, features)
+        save_compact(get_family("catboost"), self.model, folder, features)
 
 
 def hyperparameters(settings: TreeSettings) -> dict[str, bool | int | float | str]:
@@ -187,29 +172,6 @@ def hyperparameters(settings: TreeSettings) -> dict[str, bool | int | float | st
         "rising_inputs": len(RISING),
         "random_seed": SEED,
     }
-
-
-def _fit_xgboost(
-    vectors: Float32s, target: Floats, weights: Floats, rising: list[int], settings: TreeSettings
-) -> FittedTrees:
-    import xgboost
-
-    parameters = {
-        "max_depth": settings.depth,
-        "learning_rate": settings.learning_rate,
-        "min_child_weight": settings.least_rows,
-        "reg_lambda": settings.l2,
-        "subsample": settings.row_share,
-        "colsample_bytree": settings.column_share,
-        "monotone_constraints": "(" + ",".join(map(str, rising)) + ")",
-        "tree_method": "hist",
-        "base_score": 0.0,
-        "seed": SEED,
-        "nthread": 1,
-    }
-    # One thread: sums in histograms then have one order, and equal fits give equal bytes.
-    matrix = xgboost.DMatrix(vectors, target, weight=weights, nthread=1)
-    return FittedTrees("xgboost", xgboost.train(parameters, matrix, settings.trees))
 
 
 def _fit_catboost(
@@ -232,14 +194,12 @@ def _fit_catboost(
         allow_writing_files=False,
     )
     model.fit(vectors, target, sample_weight=weights)
-    return FittedTrees("catboost", model)
+    return FittedTrees(model)
 
 
-def _error(
-    rows: ResidualRows, train: Bools, left_out: Bools, settings: TreeSettings, library: Library
-) -> float:
+def _error(rows: ResidualRows, train: Bools, left_out: Bools, settings: TreeSettings) -> float:
     """Weighted sum of absolute errors on the training rows left out."""
     test = train & left_out
-    trees = fit_trees(rows, train & ~left_out, settings, library)
+    trees = fit_trees(rows, train & ~left_out, settings)
     error = np.abs(rows.predict(trees, test) - rows.measured[test])
     return float(np.sum(error * rows.weights[test]))

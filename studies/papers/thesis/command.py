@@ -12,22 +12,17 @@ from studies import parser_of
 from studies.pages.page import Section
 from studies.papers.thesis.data import ASSIGNMENTS, Effort
 from studies.papers.thesis.feature_sections import (
-    dependence_section,
     dynamic_section,
     ranking_section,
     selection_section,
 )
 from studies.papers.thesis.fit_sections import (
-    autoencoder_section,
     compared_section,
-    pictures_section,
     regressions_section,
-    tuning_section,
 )
 from studies.papers.thesis.model_sections import (
     dwarfs_section,
     initial_section,
-    networks_section,
     outliers_section,
     regressors_section,
     repeated_section,
@@ -59,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.assignments, options.jobs, lambda line: print(line, file=sys.stderr, flush=True)
     )
     study = Study(effort)
-    sections = [PARTS[name](study) for name in options.part or USUAL]
+    sections = [PARTS[name](study) for name in options.part or PARTS]
     print(to_markdown("The thesis, reproduced", sections))
     return 0
 
@@ -73,23 +68,13 @@ PARTS: Mapping[str, Callable[[Study], Section]] = MappingProxyType(
         "initial": initial_section,
         "selection": selection_section,
         "regressors": regressors_section,
-        "networks": networks_section,
         "repeated": repeated_section,
         "ranking": ranking_section,
-        "dependence": dependence_section,
         "outliers": outliers_section,
         "dwarfs": dwarfs_section,
         "dynamic": dynamic_section,
         "regressions": regressions_section,
         "compared": compared_section,
-        "pictures": pictures_section,
-        "tuning": tuning_section,
-        "autoencoder": autoencoder_section,
     }
 )
 """Name of a part -> its section of the page."""
-
-ON_REQUEST = ("tuning", "autoencoder")
-"""Parts that only run where they are named: half an hour of a core, and PyTorch."""
-
-USUAL = tuple(name for name in PARTS if name not in ON_REQUEST)

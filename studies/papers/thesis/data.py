@@ -101,10 +101,6 @@ def beside_median(judged: Judged, protocol: Protocol, name: ScoreName) -> str:
 
 PRINTED_FILE = Path(__file__).with_name("printed.toml")
 
-Schedule = Literal["uniform", "exponential", "inverse time"]
-Size = Literal["smaller", "larger"]
-"""The thesis' two data sets of Tesla K20."""
-
 
 class _Facts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -136,28 +132,6 @@ class Correlation(_Facts):
     value: float
 
 
-class Trained(_Facts):
-    """A network of Table 5.6: epochs it was trained for and the R2 it reached."""
-
-    epochs: int
-    r2: float
-
-
-class Network(_Facts):
-    """A row of Table 5.6."""
-
-    features: Literal["engineering", "automatic"]
-    layers: tuple[int, int, int]
-    schedule: Schedule
-    rate: float
-    smaller: Trained
-    larger: Trained
-
-    def trained(self, size: Size) -> Trained:
-        """What it reached on one of the two data sets."""
-        return self.smaller if size == "smaller" else self.larger
-
-
 class Linear(_Facts):
     """Section 5.7."""
 
@@ -186,7 +160,6 @@ class Printed(_Facts):
 
     table_5_3: dict[str, Scores]
     correlations: tuple[Correlation, ...]
-    table_5_6: tuple[Network, ...]
     section_5_7: Linear
     table_5_8: dict[str, dict[str, Scores]]
     table_5_9: dict[str, RepeatedScores]
@@ -210,11 +183,6 @@ def printed() -> Printed:
 # --- The rows of the study: the thesis' three files, cleaned, with the feat --------------------
 
 
-SMALLER_LAST_SERIAL = 1000
-"""Last row number (``Sr No.``) of Tesla K20's smaller data. The larger file begins with them, and
-rows of the smaller one are the same rows, so no second reader is needed."""
-
-
 def study_tables(
     gpus: Sequence[str] = tuple(THESIS_FILES), root: Path | None = None
 ) -> dict[str, pd.DataFrame]:
@@ -232,12 +200,6 @@ def rows_of(frame: pd.DataFrame, features: Sequence[str] = MODEL_INPUTS) -> Rows
         frame["power_w"].to_numpy(float),
         frame["kernel_group"].to_numpy(),
     )
-
-
-def by_size(k20: pd.DataFrame) -> Mapping[Size, pd.DataFrame]:
-    """The thesis' smaller and larger data of Tesla K20."""
-    smaller = k20[k20["serial"] <= SMALLER_LAST_SERIAL].reset_index(drop=True)
-    return {"smaller": smaller, "larger": k20}
 
 
 def median_filled(vectors: Floats) -> Floats:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from studies.pages.page import Section, Table
-from studies.papers.thesis.data import PROTOCOLS, beside_median, printed, rows_of
+from studies.papers.thesis.data import PROTOCOLS, beside_median, printed
 from studies.papers.thesis.features import (
     LIMIT,
     THESIS,
@@ -24,47 +22,7 @@ from studies.papers.thesis.rows import CAMPAIGNS, QUANTITIES, DynamicStudy, stud
 from studies.papers.thesis.study import Study
 from wattcast.models.cards import ScoreName
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.scores import Floats, Protocol
-from wattcast.training.families import get_family
-
-POINTS = 15
-"""Quantiles at which a curve is computed, repeated values once."""
-
-
-class Curve(NamedTuple):
-    """Mean predicted watts at each value of a feature, and the share of rows at or below it."""
-
-    values: Floats
-    quantiles: Floats
-    watts: Floats
-
-    @property
-    def span_watts(self) -> float:
-        """Highest less lowest."""
-        return float(self.watts.max() - self.watts.min())
-
-
-def partial_dependence(
-    frame: pd.DataFrame, features: tuple[str, ...] = MODEL_INPUTS
-) -> Mapping[str, Curve]:
-    """Feature -> its curve, by XGBoost fitted on all rows of one GPU; the widest span first."""
-    rows, family = rows_of(frame, features), get_family("xgboost")
-    model = family.fit(rows.vectors, rows.watts)
-    curves = {}
-    for at, name in enumerate(features):
-        values, quantiles = grid(rows.vectors[:, at])
-        asked = np.tile(rows.vectors, (len(values), 1))
-        asked[:, at] = np.repeat(values, len(rows))
-        watts = family.predict(model, asked).reshape(len(values), -1).mean(axis=1)
-        curves[name] = Curve(values, quantiles, watts)
-    return dict(sorted(curves.items(), key=lambda each: -each[1].span_watts))
-
-
-def grid(column: Floats) -> tuple[Floats, Floats]:
-    """Distinct values at even quantiles of a column, and the share of rows at or below each."""
-    known = column[~np.isnan(column)]
-    values = np.unique(np.quantile(known, np.linspace(0, 1, POINTS), method="nearest"))
-    return values, np.searchsorted(np.sort(known), values, side="right") / len(known)
+from wattcast.training.evaluation.scores import Protocol
 
 
 def selection_section(study: Study) -> Section:
@@ -138,40 +96,6 @@ def _shap_agreement(found: Selection) -> str:
     return (
         "The thesis finds the same four features on top and the same two at the end by both; "
         f"here {top} of the first four and {last} of the last two are the same."
-    )
-
-
-def dependence_section(study: Study) -> Section:
-    """Figures 5.15 and 5.17."""
-    found = {gpu: partial_dependence(frame) for gpu, frame in study.tables.items()}
-    order = list(next(iter(found.values())))
-    return Section(
-        "Partial dependence (5.8, Figures 5.15 and 5.17)",
-        (
-            "What XGBoost, fitted on all rows of a GPU, makes of one feature with all others as "
-            "they are. The model's view: with kernels left out it errs as told above, so none of "
-            "it is a fact about the GPU.",
-            Table(
-                ("feature", *(f"{gpu}: span W" for gpu in found)),
-                [
-                    [name, *(f"{by_feature[name].span_watts:.1f}" for by_feature in found.values())]
-                    for name in order
-                ],
-                "Highest less lowest value of each curve.",
-            ),
-            *(_latency_step(gpu, curves["avg_comp_lat"]) for gpu, curves in found.items()),
-        ),
-    )
-
-
-def _latency_step(gpu: str, curve: Curve) -> str:
-    """The thesis' claim about avg_comp_lat (5.8.1), on one GPU."""
-    low, high = curve.watts[curve.values <= 10], curve.watts[curve.values > 10]
-    if not len(low) or not len(high):
-        return f"{gpu}: avg_comp_lat lies on one side of 10 cycles in all rows."
-    return (
-        f"{gpu}: beyond 10 cycles of avg_comp_lat, where the thesis sees power rise (5.8.1), the "
-        f"mean of the curve is {high.mean() - low.mean():+.1f} W from that up to 10 cycles."
     )
 
 

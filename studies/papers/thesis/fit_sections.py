@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from studies.pages.page import Section, Table
-from studies.papers.thesis.data import beside_median, by_size, median_filled, rows_of
-from studies.papers.thesis.model_sections import FOLDS_NOTE, SCORES, TITLES
-from studies.papers.thesis.networks import Network
-from studies.papers.thesis.regressors import tune
 from studies.papers.thesis.rows import (
     latency_lines,
     repeated_launches,
@@ -14,8 +10,6 @@ from studies.papers.thesis.rows import (
     throughputs,
 )
 from studies.papers.thesis.study import Study
-from wattcast.features.errors import MissingExtraError
-from wattcast.training.data.cleaning import MODEL_INPUTS
 
 
 def regressions_section(study: Study) -> Section:
@@ -87,102 +81,3 @@ def compared_section(study: Study) -> Section:
             "5,689.25 us and 83.2 W of the same launch.",
         ),
     )  # fmt: skip
-
-
-def tuning_section(study: Study) -> Section:
-    """Table 5.7 by nested cross-validation."""
-    rows = []
-    for model in study.models:
-        study.effort.progress(f"tesla-k20: {model} tuned")
-        found = tune(study.k20, model, study.effort)
-        rows.append(
-            [
-                model,
-                *(beside_median(found.judged, "random", name) for name in SCORES),
-                *(beside_median(found.judged, "grouped", name) for name in SCORES),
-                found.printed,
-                found.chosen["random"],
-                found.chosen["grouped"],
-            ]
-        )
-    return Section(
-        "Parameters found (Table 5.7)",
-        (
-            "Each regressor tuned on the training rows of every fold (three inner folds of the "
-            "same protocol), Tesla K20, one assignment. " + FOLDS_NOTE,
-            Table(
-                (
-                    "model",
-                    *(f"rows left out: {title}" for title in TITLES),
-                    *(f"kernels left out: {title}" for title in TITLES),
-                    *("printed", "chosen, rows left out", "chosen, kernels left out"),
-                ),
-                rows,
-                "In brackets the median of the training rows. Chosen: by all rows.",
-            ),
-        ),
-    )
-
-
-def pictures_section(study: Study) -> Section:
-    """Figures 5.5 and 5.11: correlations of the features, losses of the networks."""
-    names = list(MODEL_INPUTS)
-    found = study.k20[names].corr().fillna(0.0).to_numpy(float)
-    shown = (1, 10, 20, 40, 60)
-    losses = []
-    for size, frame in by_size(study.k20).items():
-        rows = rows_of(frame)
-        filled = median_filled(rows.vectors)
-        low, high = filled.min(axis=0), filled.max(axis=0)
-        vectors = (filled - low) / (high - low + (high == low))
-        for schedule in ("exponential", "inverse time"):
-            network = Network((64, 64, 128), schedule, shown[-1])
-            network.fit(vectors, rows.watts)
-            losses.append([size, schedule, *(f"{network.losses[at - 1]:.4f}" for at in shown)])
-    return Section(
-        "Correlations and losses (Figures 5.5 and 5.11)",
-        (
-            Table(
-                ("", *names),
-                [
-                    [name, *(f"{one:.2f}" for one in row)]
-                    for name, row in zip(names, found, strict=True)
-                ],
-                "Pearson's coefficient, Tesla K20 (Figure 5.5).",
-            ),
-            Table(
-                ("data", "schedule", *(f"epoch {at}" for at in shown)),
-                losses,
-                "Training loss of the networks (Figure 5.11).",
-            ),
-        ),
-    )
-
-
-def autoencoder_section(study: Study) -> Section:
-    """The rows of Table 5.6 with a variational autoencoder."""
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", "sequence") from error
-    from studies.papers.thesis.autoencoder import PRINTED_R2, judge_autoencoder
-
-    rows = []
-    for (size, frame), epochs in zip(by_size(study.k20).items(), (100, 50), strict=True):
-        study.effort.progress(f"autoencoder, {size} data")
-        judged = judge_autoencoder(frame, epochs, study.effort)
-        rows.append(
-            [size, beside_median(judged, "random", "r2"), f"{PRINTED_R2[size]:.3f}",
-             beside_median(judged, "grouped", "r2")]
-        )  # fmt: skip
-    return Section(
-        "A variational autoencoder's features (Table 5.6)",
-        (
-            Table(
-                ("data", "rows left out: R²", "printed", "kernels left out: R²"),
-                rows,
-                "Fifteen latent features of all static columns, then the 64, 64, 128 network. In "
-                "brackets the median of the training rows.",
-            ),
-        ),
-    )

@@ -16,7 +16,6 @@ from studies.papers.thesis.data import (
     printed,
     text,
 )
-from studies.papers.thesis.networks import BATCH, DECAY_EPOCHS, JudgedNetwork, judge_networks
 from studies.papers.thesis.regressors import RUNS, initial_study, repeated_runs
 from studies.papers.thesis.rows import Outliers, error_by_dwarf, rows_by_dwarf, study_outliers
 from studies.papers.thesis.study import K20, Study
@@ -154,48 +153,6 @@ def _best(judged: Mapping[str, Mapping[str, Judged]]) -> str:
         for gpu, models in judged.items()
     ]
     return "Least mean absolute error: " + "; ".join(said) + "."
-
-
-def networks_section(study: Study) -> Section:
-    """Table 5.6."""
-    found = judge_networks(study.k20, study.effort)
-    return Section(
-        "Neural networks (5.7.1, Table 5.6)",
-        (
-            "Three hidden layers on Tesla K20's smaller and larger data. scikit-learn's "
-            f"perceptron with Adam, batches of {BATCH}, a first rate of 0.01 that decays by the "
-            f"table's factor every {DECAY_EPOCHS} epochs; the thesis prints neither batch nor "
-            "decay steps, and uses Keras with dropout, which this perceptron lacks. Automatic "
-            "selection is the thesis' word for a method it does not name: here the 15 strongest "
-            "linear relations of the training rows. Its autoencoder is left out. One fold "
-            "assignment.",
-            Table(
-                (
-                    *("features", "layers", "rate", "data", "epochs"),
-                    *("rows left out: R²", "printed", "rows left out: MAE W"),
-                    *("kernels left out: R²", "kernels left out: MAE W"),
-                ),
-                [_network_cells(each) for each in found],
-                "In brackets the median of the training rows.",
-            ),
-        ),
-    )
-
-
-def _network_cells(each: JudgedNetwork) -> list[str]:
-    network, told = each.printed, each.printed.trained(each.size)
-    return [
-        network.features,
-        "-".join(str(size) for size in network.layers),
-        f"{network.schedule} {network.rate:g}",
-        each.size,
-        str(told.epochs),
-        beside_median(each.judged, "random", "r2"),
-        f"{told.r2:.3f}",
-        beside_median(each.judged, "random", "mae_watts"),
-        beside_median(each.judged, "grouped", "r2"),
-        beside_median(each.judged, "grouped", "mae_watts"),
-    ]
 
 
 def repeated_section(study: Study) -> Section:

@@ -382,13 +382,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = parser_of("queueing", __doc__)
     parser.add_argument("--write", action="store_true", help=f"also write {SPREAD_FILE.name}")
-    parser.add_argument("--shared", action="store_true", help="Eq. 16 to 21 only")
     options = parser.parse_args(arguments)
-    if options.shared:
-        from studies.papers.wang_chu.shared import shared_table  # which reads this module
-
-        print(shared_table())
-        return 0
     print(accuracy_table())
     print(kernel_table())
     print(static_table())

@@ -118,6 +118,7 @@ class Quantities(NamedTuple):
 
 
 TILES = (16, 64, 128)
+_TILE_ROWS = np.array(TILES)[:, None]
 
 
 def quantities(operator: str, call: Columns) -> Quantities:
@@ -129,7 +130,7 @@ def _uniform(
     flops: Floats, weights: Floats, moved: Floats,
     problems: Floats, rows: Floats, columns: Floats, depth: Floats,
 ) -> Quantities:  # fmt: skip
-    tiles = problems * np.ceil(rows / np.array(TILES)[:, None])
+    tiles = problems * np.ceil(rows / _TILE_ROWS)
     one = np.ones_like(flops)
     return Quantities(flops, weights, moved, problems, rows, columns, depth, one, tiles, rows)
 
@@ -176,10 +177,10 @@ def _attention(call: Columns) -> Quantities:
 def _moe(call: Columns) -> Quantities:
     tokens, hidden, matrices = call["tokens"], call["hidden"], 2.0 + call["gated"]
     inner = call["inner"] / call["tensor_parallel"]
-    keys = np.stack([call[name] for name in (
-        "tokens", "topk", "experts", "expert_parallel", "distribution")], axis=1)  # fmt: skip
-    distinct, place = np.unique(keys, axis=0, return_inverse=True)
-    loads = np.array([expert_load(*map(float, key)) for key in distinct])[place.reshape(-1)]
+    names = ("tokens", "topk", "experts", "expert_parallel", "distribution")
+    keys = [*zip(*(call[name].tolist() for name in names), strict=True)]
+    known = {key: expert_load(*key) for key in {*keys}}
+    loads = np.array([known[key] for key in keys])
     routed, hit, largest = loads[:, 0], loads[:, 1], loads[:, 2]
     return Quantities(
         flops=2.0 * routed * hidden * inner * matrices,
@@ -212,7 +213,7 @@ def expert_load(
         if wanted < count:  # spread over distinct experts, evenly over the ranks
             hit = max(round(wanted * local / count), 1)
             even = np.r_[np.ones(hit), np.zeros(local - hit)] * max(wanted * local / count, 1) / hit
-        return _load([even])
+        return _load(even[None])
     low, high = (1.0, tokens * 0.8) if wanted > count else (0.01, 2.0)
     order = _shuffles(count)
     power = 1.0 - exponent
@@ -225,7 +226,7 @@ def expert_load(
     law += room * spill / np.maximum(room.sum(axis=1, keepdims=True), 1.0)
     dealt = law[:, : local * (count // local)].reshape(len(law), -1, local)
     fullest = dealt.sum(axis=2).argmax(axis=1)
-    return _load([rank[at] for rank, at in zip(dealt, fullest, strict=True)])
+    return _load(dealt[np.arange(len(dealt)), fullest])
 
 
 @lru_cache(maxsize=64)
@@ -234,12 +235,11 @@ def _shuffles(count: int) -> Floats:
     return np.stack([draw.permutation(count).astype(float) for _ in range(4)])
 
 
-def _load(ranks: list[Floats]) -> tuple[float, ...]:
-    each = [
-        (r.sum(), (r >= 0.5).sum(), r.max(), *(np.ceil(np.floor(r + 0.5) / t).sum() for t in TILES))
-        for r in ranks
-    ]
-    return tuple(float(x) for x in np.mean(each, axis=0))
+def _load(ranks: Floats) -> tuple[float, ...]:
+    whole = np.floor(ranks + 0.5)
+    tiles = [np.ceil(whole / rows).sum(axis=1) for rows in TILES]
+    each = [ranks.sum(axis=1), (ranks >= 0.5).sum(axis=1), ranks.max(axis=1), *tiles]
+    return tuple(np.mean(each, axis=1).tolist())
 
 
 def _quantize(call: Columns) -> Quantities:
@@ -288,6 +288,7 @@ _RULES = {
 # --- schema operator1 --------------------------------------------------------------------------
 
 TILE_SHAPES = ((16, 128), (64, 128), (128, 128), (128, 256))
+_TILES_OF_BOTH = np.array(TILE_SHAPES, dtype=np.float64).T[..., None]
 
 CALL_FEATURES = (
     "rows", "columns", "depth", "batch", "new", "cached", "heads", "kv_heads", "head_size",
@@ -335,7 +336,7 @@ def features(operator: str, call: Columns, board: Board) -> tuple[NDArray[np.flo
     found = quantities(operator, call)
     compute, memory = roofline_seconds(found, call["math_bits"], board)
     moved = found.bytes
-    rows, columns = np.array(TILE_SHAPES, dtype=np.float64).T[..., None]
+    rows, columns = _TILES_OF_BOTH
     tiles = found.row_tiles[[0, 1, 2, 2]] * np.ceil(found.columns / columns)
     waves = tiles / board.sm_count
     serial = np.maximum(np.ceil(waves[2]), 1.0) * found.depth

@@ -11,10 +11,9 @@ were measured, of its power, with the sweep's values along its axes and the widt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, pairwise
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -85,10 +84,8 @@ RISING_STEPS = 16
 """Lower sweep values that a time is held against along one axis; tokens have at most 30."""
 BOTH_STEPS = (6, 2, 1)
 """The same where tokens grow along several axes: all combinations are asked."""
-OWN_STEPS = np.array([1, 2, 4, 8])
+OWN_STEPS = np.array([0, 1, 2, 4, 8])
 """Steps down of products on boards of their own, whose 74 values lie near each other."""
-UNSWEPT = np.zeros(1)
-"""Where a value was not varied: a time is held against that of none (no cached tokens)."""
 TOLERANCE = 0.985
 """How far a time may stay below those it is held against: falls of 2 % are let pass, and held to
 the percent mamba2 on H200 was .4 points further off on measured rows."""
@@ -99,6 +96,11 @@ roofline and launch are below ``LEAST_SHARE`` of the call's time is not asked.""
 
 SORTED_ROWS = 16
 """Fewer rows are asked of the trees as they are: sorting them takes as long (50 microseconds)."""
+
+MOST_TOGETHER = 256
+"""Calls of one run: tables of what they are held against then stay in the processor's cache."""
+MOST_KEPT = 100_000
+"""Sweep values whose answers are kept: some 35 MB."""
 
 VOLTAGE = VoltageCurve(floor=0.75, slope=1.0)
 """Core voltage over the relative clock where nothing was measured: the pooled physical model's
@@ -223,6 +225,18 @@ class Told(NamedTuple):
     roofline: Floats
     vectors: NDArray[np.float32]
 
+    @classmethod
+    def joined(cls, each: Sequence[Told]) -> Told:
+        """Answers for calls that were told apart."""
+        parts: list[Any] = [*zip(*each, strict=True)]
+        told: list[Any] = [
+            Quantities(*map(partial(np.concatenate, axis=-1), zip(*part, strict=True)))
+            if isinstance(part[0], Quantities)
+            else np.concatenate(part)
+            for part in parts
+        ]
+        return cls(*told)
+
 
 class Trees:
     """Trees of one operator and quantity: scored by ONNX Runtime, explained by their library."""
@@ -278,35 +292,45 @@ class Corners(NamedTuple):
     nearest: Floats
 
 
-def corners(
-    call: Columns, axes: Sequence[str], knots: Mapping[str, Sequence[float] | Floats]
-) -> Corners:
+class Axis:
+    """Sweep values of one axis. ``spans`` are logarithms of neighbours' ratios, 1 where there is
+    one value alone; to all values one is added there: cached tokens may be none."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.values = np.array(values)
+        self.inner, self.high = self.values[1:-1], self.values[min(1, len(values) - 1) :]
+        spans = np.log((self.high + 1.0) / (self.values[: len(self.high)] + 1.0))
+        self.spans = np.where(spans > 0, spans, 1.0)
+
+
+UNSWEPT = Axis((0.0,))
+"""Where a value was not varied: a time is held against that of none (no cached tokens)."""
+
+
+def corners(call: Columns, axes: Mapping[str, Axis]) -> Corners:
     """The simplex of sweep values around each call: its corners step one axis after the other from
     the lower neighbours to the upper ones, the axis with the largest fraction first (Kuhn's
     triangulation). Beyond the ends of an axis the last value stands."""
     given = np.array([call[name] for name in axes])
-    asked, low, high = np.empty_like(given), np.empty_like(given), np.empty_like(given)
-    for row, name in enumerate(axes):
-        known = np.asarray(knots[name])
-        asked[row] = np.minimum(np.maximum(given[row], known[0]), known[-1])
-        at = np.searchsorted(known[1:-1], asked[row], side="right")
-        low[row], high[row] = known[at], known[1:][at] if len(known) > 1 else known[0]
-    # One is added: cached tokens may be none.
-    span = np.log((high + 1.0) / (low + 1.0))
-    part = np.log((asked + 1.0) / (low + 1.0))
-    fraction = np.where(span > 0, part / np.where(span > 0, span, 1.0), 0.0)
-    order = np.argsort(-fraction, axis=0, kind="stable")
+    asked, low, high, span = np.empty((4, *given.shape))
+    for row, axis in enumerate(axes.values()):
+        known = axis.values
+        np.minimum(np.maximum(given[row], known[0]), known[-1], out=asked[row])
+        at = axis.inner.searchsorted(asked[row], "right")
+        low[row], high[row], span[row] = known[at], axis.high[at], axis.spans[at]
+    fraction = np.log((asked + 1.0) / (low + 1.0)) / span
+    order = (-fraction).argsort(axis=0, kind="stable")
     levels = np.zeros((len(axes) + 2, asked.shape[1]))
     levels[0], levels[1:-1] = 1.0, -np.sort(-fraction, axis=0)
     weights = levels[:-1] - levels[1:]
-    step, of = np.nonzero(weights > 1e-9)
+    step, of = (weights > 1e-9).nonzero()
     found = {name: values[of] for name, values in call.items()}
-    taken = np.where(step > np.argsort(order, axis=0)[:, of], high[:, of], low[:, of])
+    taken = np.where(step > order.argsort(axis=0)[:, of], high[:, of], low[:, of])
     _moved(found, axes, taken)
-    return Corners(found, weights[step, of], of, np.asarray((asked == given).all(axis=0)), asked)
+    return Corners(found, weights[step, of], of, (asked == given).all(axis=0), asked)
 
 
-def _moved(call: dict[str, Floats], axes: Sequence[str], to: Floats) -> None:
+def _moved(call: dict[str, Floats], axes: Iterable[str], to: Floats) -> None:
     """Put values ``[axes, n]`` into a call's columns."""
     for name, value in zip(axes, to, strict=True):
         if name == "heads" and "kv_heads" in call:  # the same number of queries a key
@@ -362,17 +386,44 @@ def _rising(
     return told
 
 
+Score = tuple[float, float, float]
+
+
+class Kept:
+    """What models told of sweep values, by the bytes of their columns: logarithms of seconds, of
+    what these are set against, and of the share of the limit. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._of: dict[object, dict[bytes, Score]] = {}
+        self._count = 0
+
+    def of(self, asked: object) -> dict[bytes, Score]:
+        """What is known for an operator, its models and a board."""
+        return self._of.setdefault(asked, {})
+
+    def add(self, known: dict[bytes, Score], more: Mapping[bytes, Score]) -> None:
+        """Keep more; all is forgotten where it would be too much."""
+        self._count += len(more)
+        if self._count > MOST_KEPT:
+            self._count, self._of = 0, {}
+        known.update(more)
+
+
 class OperatorModel:
     """The model of one artifact."""
 
     def __init__(
-        self, artifact: Artifact[OperatorCard], widths_from: OperatorModel | None = None
+        self,
+        artifact: Artifact[OperatorCard],
+        widths_from: OperatorModel | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self.card, self._artifact = artifact.card, artifact
+        self._kept = Kept() if kept is None else kept
         self._widths_from = widths_from
         self._knots = {
             operator: {
-                name: np.array(facts.knots[name])
+                name: Axis(facts.knots[name])
                 for name in AXES.get(operator, ())
                 if name in facts.knots
             }
@@ -392,7 +443,7 @@ class OperatorModel:
 
     def lent(self, pooled: OperatorModel) -> OperatorModel:
         """The same trees for another board, as sure as the pooled ones are of boards left out."""
-        return OperatorModel(self._artifact, pooled)
+        return OperatorModel(self._artifact, pooled, self._kept)
 
     def trees(self, operator: str, quantity: Quantity) -> Trees | None:
         """Trees of a quantity, ``None`` where it was not measured."""
@@ -400,8 +451,7 @@ class OperatorModel:
 
     def corners(self, operator: str, call: Columns) -> Corners:
         """Neighbours of calls in the sweep of an operator."""
-        knots = self._knots[operator]
-        return corners(call, [*knots], knots)
+        return corners(call, self._knots[operator])
 
     def has_power(self, operator: str) -> bool:
         """Whether watts of the operator were measured."""
@@ -419,54 +469,74 @@ class OperatorModel:
         if operator not in self.card.operators:
             known = ", ".join(self.card.operators)
             raise ModelError(f"no model of {operator} on {self.card.gpu}; it has {known}")
+        size = len(call["math_bits"])
+        if size > MOST_TOGETHER:
+            ends = range(0, size, MOST_TOGETHER)
+            calls = [{key: of[at : at + MOST_TOGETHER] for key, of in call.items()} for at in ends]
+            return Told.joined([self.predict(operator, one, board, power_from) for one in calls])
         other, trees = power_from or self, self.trees(operator, "time")
         assert trees is not None
         around = self.corners(operator, call)
-        of, lower = self._lower(operator, around.call)
-        asked: list[Columns] = [call, around.call, lower]
+        # Neighbours told before, for whatever call, are not asked again.
+        kept = self._kept.of((operator, self, other, *board[:4], *board.tensor.values()))
+        rows = np.array([*around.call.values()]).T.copy()
+        width = rows.itemsize * rows.shape[1]
+        keys: list[bytes] = rows.view(np.dtype((np.void, width))).ravel().tolist()  # type: ignore[assignment]
+        told = {key: kept.get(key) for key in keys}
+        fresh = {key: at for at, key in enumerate(keys) if told[key] is None}
+        asked: list[Columns] = [call]
         if not around.inside.all():
-            nearest = dict(call)
-            _moved(nearest, [*self._knots[operator]], around.nearest)
-            asked.append(nearest)
-        every = {name: np.concatenate([each[name] for each in asked]) for name in call}
+            asked.append(nearest := dict(call))
+            _moved(nearest, self._knots[operator], around.nearest)
+        if fresh:
+            near = {name: values[[*fresh.values()]] for name, values in around.call.items()}
+            of, lower = self._lower(operator, near)
+            asked += near, lower
+        every = call
+        if len(asked) > 1:
+            every = {name: np.concatenate([each[name] for each in asked]) for name in call}
         found, whole = features(operator, every, board)
-        ends = [0, *accumulate(len(each["math_bits"]) for each in asked)]
-        vectors, near, below = (found[a:b] for a, b in pairwise(ends[:4]))
-        size = len(vectors)
-        exact = Quantities(*(part[..., :size] for part in whole))
+        size = len(call["math_bits"])
+        vectors, exact = found[:size], Quantities(*(part[..., :size] for part in whole))
         computes, memories = roofline_seconds(whole, every["math_bits"], board)
-        rooflines = np.maximum(computes, memories)
         against = Against(trees.fitted.cached_share, trees.fitted.held_back)
         base = log_base(computes, memories, whole.bytes, board, against)
-        compute, memory, roofline = (one[:size] for one in (computes, memories, rooflines))
+        compute, memory = computes[:size], memories[:size]
+        power = other.trees(operator, "power")
+        if fresh:
+            end = len(found) - len(of)
+            start = end - len(fresh)
+            own, bases = found[start:end], (base[start:end], base[end:])
+            rising = _rising(operator, trees, own, of, found[end:], bases)
+            shares = np.full(len(own), np.nan) if power is None else power.score(own)
+            each = zip(rising.tolist(), bases[0].tolist(), shares.tolist(), strict=True)
+            new = dict(zip(fresh, each, strict=True))
+            told |= new
+            self._kept.add(kept, new)
+        rising, bases_, shares = np.array([told[key] for key in keys]).T
 
-        def mean(scores: Floats, near: Corners) -> Floats:
-            weighted = near.weights * scores
-            return np.asarray(np.bincount(near.of, weighted, minlength=size), dtype=np.float64)
+        def mean(scores: Floats) -> Floats:
+            weighted = around.weights * scores
+            return np.asarray(np.bincount(around.of, weighted, minlength=size), dtype=np.float64)
 
-        bases = base[size : ends[2]], base[ends[2] : ends[3]]
-        rising = _rising(operator, trees, near, of, below, bases)
         if self._by_roofline(operator):  # what the roofline knows, at the call itself
-            time = mean(rising - bases[0], around) + base[:size]
+            time = mean(rising - bases_) + base[:size]
         else:
-            time = mean(rising, around)
-            if len(asked) > 3:  # beyond the sweep as far behind the roofline as at its end
-                time += base[:size] - base[ends[3] :]
+            time = mean(rising)
+            if not around.inside.all():  # beyond the sweep as far behind the roofline as at its end
+                time += base[:size] - base[size : 2 * size]
         least = np.maximum(compute, np.maximum(exact.bytes - board.l2_bytes, 0) / board.bandwidth)
         seconds = np.maximum(np.exp(time), least)
         # Trees of power tell the logarithm of the share of the limit.
-        limit, power = other.limit_watts(board), other.trees(operator, "power")
-        shares = np.full(size, np.nan)
-        if power is not None:
-            shares = mean(power.score(near), around)
-        watts = np.minimum(np.exp(shares), 1.0) * limit
+        limit = other.limit_watts(board)
+        watts = np.minimum(np.exp(mean(shares)), 1.0) * limit
         steady = other._sustained(operator, compute / seconds, memory / seconds, limit)
         inside = around.inside if power_from is None else other.inside(operator, call)
-        return Told(seconds, watts, steady, inside, exact, roofline, vectors)
+        return Told(seconds, watts, steady, inside, exact, np.maximum(compute, memory), vectors)
 
     def inside(self, operator: str, call: Columns) -> NDArray[np.bool_]:
         """Which calls ``[n]`` lie inside the sweep of an operator."""
-        each = [(call[name], known) for name, known in self._knots[operator].items()]
+        each = [(call[name], axis.values) for name, axis in self._knots[operator].items()]
         within = [(v >= known[0]) & (v <= known[-1]) for v, known in each]
         return np.asarray(np.all(within, axis=0))
 
@@ -479,11 +549,11 @@ class OperatorModel:
         axes = RISES[operator]
         of, lower, moved = np.arange(len(near["math_bits"])), dict(near), np.zeros(1, dtype=bool)
         for axis, count in zip(axes, BOTH_STEPS, strict=False):
-            steps = np.arange(1, 1 + (count if len(axes) > 1 else RISING_STEPS))
-            steps = np.r_[0, OWN_STEPS if self._by_roofline(operator) else steps]
-            known = self._knots[operator].get(axis, UNSWEPT)
-            below = np.searchsorted(known, lower[axis])[:, None] - steps
-            row, step = np.nonzero((below >= 0) | (steps == 0))
+            steps = np.arange(1 + (count if len(axes) > 1 else RISING_STEPS))
+            steps = OWN_STEPS if self._by_roofline(operator) else steps
+            known = self._knots[operator].get(axis, UNSWEPT).values
+            below = known.searchsorted(lower[axis])[:, None] - steps
+            row, step = ((below >= 0) | (steps == 0)).nonzero()
             value = np.where(step == 0, lower[axis][row], known.take(below[row, step], mode="clip"))
             of, moved = of[row], np.broadcast_to(moved, len(below))[row] | (step > 0)
             lower = {name: values[row] for name, values in lower.items()}
@@ -536,6 +606,7 @@ class Operators:
         self._opened: dict[str, OperatorModel | None] = {}
         self._boards: dict[str, tuple[GpuProfile, Board]] = {}
         self._near: dict[tuple[str, str, Quantity], OperatorModel | None] = {}
+        self._kept = Kept()
         self._lock = Lock()
 
     def of(self, gpu: str) -> OperatorModel | None:
@@ -544,7 +615,7 @@ class Operators:
             if gpu not in self._opened:
                 try:
                     found = self._store.find(gpu, "operator", "xgboost", SCHEMA_ID)
-                    self._opened[gpu] = OperatorModel(found)
+                    self._opened[gpu] = OperatorModel(found, kept=self._kept)
                 except ModelError:
                     if any(card.gpu == gpu for card in self._store.list(gpu)):
                         raise

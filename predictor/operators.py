@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from math import exp, hypot, log, prod
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -57,6 +57,8 @@ from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT
 from wattcast.predictor.parts.trust import Ranked, incomparable
 from wattcast.predictor.predict import gpus_of, several
+
+MATH_BITS = FEATURE_NAMES.index("math_bits")
 
 
 def predict_operator(
@@ -104,12 +106,17 @@ def predict_operators(predictor: Predictor, request: messages.OperatorBatchReque
     has its problem in its place. Raises GpuError and ClockError."""
     gpu = predictor.gpus.load(request.gpu)
     predictions: list[BatchPrediction] = []
-    model, notes = None, list[WarningLine]()
-    for one in predicted(predictor, [Asked(one, gpu, request) for one in request.operators]):
-        predictions.append(BatchPrediction(**_one_of_many(one)))
-        if isinstance(one, PredictAnswer):
-            model = model or one.model
-            notes += one.warnings
+    model, notes = None, dict[str, WarningLine]()
+    for one in _each(predictor, [Asked(one, gpu, request) for one in request.operators]):
+        if not isinstance(one, _Row):
+            predictions.append(BatchPrediction(problem=LaunchProblem.of(one)))
+            continue
+        model, told = model or one.reference, one.costs()
+        warnings = one.warnings()
+        notes = {each.code: each for each in reversed(warnings)} | notes
+        costs = parts.costs(told.time, told.power, told.energy)
+        codes = [*dict.fromkeys(each.code for each in warnings)]
+        predictions.append(BatchPrediction(**costs, warnings=codes))
     return BatchAnswer(
         gpu=gpu.id,
         kernel=None,
@@ -121,7 +128,7 @@ def predict_operators(predictor: Predictor, request: messages.OperatorBatchReque
         predictions=predictions,
         failed=sum(each.problem is not None for each in predictions),
         needs=[],
-        warnings=_first_of_each_code(notes),
+        warnings=[*notes.values()],
     )
 
 
@@ -210,6 +217,13 @@ def predicted(
 ) -> Iterator[PredictAnswer | LaunchError | ModelError]:
     """Answers in the order asked, one made at a time: ten thousand kept would busy the collector
     of garbage for longer than they take. An error stands in the place of a call that has none."""
+    for one in _each(predictor, asked):
+        yield one.answer() if isinstance(one, _Row) else one
+
+
+def _each(
+    predictor: Predictor, asked: Sequence[Asked]
+) -> Iterator[_Row | LaunchError | ModelError]:
     found: list[Any] = [None] * len(asked)
     groups: dict[tuple[str, str], list[int]] = {}
     for number, one in enumerate(asked):
@@ -231,18 +245,16 @@ def predicted(
         power = power_model(predictor, kind, gpu, model)
         call = columns(kind, model, [asked[n] for n in able])
         told = model.predict(kind, call, board, None if power is model else power)
-        reference = reference_of(power.card)
         for row, number in enumerate(able):
-            found[number] = kind, (model, power), reference, board, told, row
-    for one, each in zip(asked, found, strict=True):
-        yield _answer(one, *each) if isinstance(each, tuple) else each
+            found[number] = _Row(asked[number], kind, (model, power), board, told, row)
+    yield from found
 
 
 def _unable(one: Asked) -> LaunchError | None:
     """Why a call cannot be run: the board does not multiply its format, or its operands take more
     than the board's memory."""
     try:
-        checked_format(getattr(one.operator, "dtype", None), one.gpu)
+        checked_format(vars(one.operator).get("dtype"), one.gpu)
     except LaunchError as error:
         return error
     size = least_bytes(one.operator)
@@ -280,74 +292,121 @@ def least_bytes(operator: messages.Operator) -> float:
             return 4.0 * operator.batch * operator.new_tokens * size
 
 
-def _answer(
-    one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel], reference: ModelReference,
-    board: Board, told: Told, row: int,
-) -> PredictAnswer:  # fmt: skip
-    model, power_by = models
-    gpu, card = one.gpu, power_by.card
-    inside = bool(told.inside[row])
-    seconds, watts = float(told.seconds[row]), float(told.watts[row])
-    sustained = float(told.sustained_watts[row])
-    moved, weights = told.quantities.moved_bytes, told.quantities.weight_bytes
-    flops, size = float(told.quantities.flops[row]), float(moved[row] + weights[row])
-    roofline = float(told.roofline[row])
-    features = {
-        name: None if value != value else value
-        for name, value in zip(FEATURE_NAMES, told.vectors[row].tolist(), strict=True)
-    }
-    math_bits = features["math_bits"] or 0.0
-    peak = board.tensor[16 if math_bits >= 16 else 8 if math_bits >= 8 else 4]
-    compute = flops / peak
-    measured_limit = power_by.limit_watts(board)
-    limit = checked_limit(one.options.power_limit_watts, gpu) or measured_limit
-    clock = 1.0
-    if watts == watts and limit < measured_limit:
-        share = compute / (compute + size / board.bandwidth)
-        idle = card.training.idle_watts * measured_limit / card.training.limit_watts
-        # What decides is what the board draws all the time, not what a short reading tells.
-        drawn = max(watts, sustained) if sustained == sustained else watts
-        found = limited(seconds, drawn, idle, share, limit)
-        clock, seconds = found.relative_clock, found.seconds
-        watts, sustained = min(watts, found.watts), min(sustained, found.watts)
-    time = _estimate(seconds, model, kind, "time", inside)
-    power = energy = None
-    if watts == watts:
-        power = _estimate(watts, power_by, kind, "power", inside)
-        power = replace(power, high=max(min(power.high, limit * (1.0 + OVER_LIMIT)), watts))
-        energy = _energy(power, time)
-    outside = [] if inside else [_outside(kind, model, one)]
-    framework = framework_of(kind, model, one.options)
-    return PredictAnswer(
-        **parts.NO_KERNEL,
-        id=uuid4(),
-        gpu=gpu.id,
-        **parts.costs(time, power, energy),
-        clocks=ClocksAnswer(core_mhz=gpu.core_mhz * clock, memory_mhz=gpu.memory_mhz),
-        power_limit_watts=limit,
-        model=reference,
-        components=None,
-        time_model=None,
-        schema=card.feature_schema.id,
-        features=features,
-        trust=_trust(power_by.pooled, inside),
-        warnings=[*outside, *_notes(one, kind, models, framework)],
-        operator=OperatorFigures(
-            asked=one.operator.model_dump(),
-            framework=framework,
-            bound="compute" if compute >= size / board.bandwidth else "memory",
-            roofline_seconds=roofline,
-            flops=flops,
-            flops_per_second=flops / seconds,
-            peak_flops_per_second=peak,
-            bytes=size,
-            bytes_per_second=max(size - board.l2_bytes, 0.0) / seconds,
-            peak_bytes_per_second=board.bandwidth,
-            joules_per_flop=energy.value / flops if energy is not None and flops else None,
-            peak_joules_per_flop=measured_limit / peak,
-            sustained_watts=sustained if sustained == sustained else None,
-        ),
-    )
+class _Costs(NamedTuple):
+    """What a call takes at its power limit; ``clock`` is the relative one it leaves."""
+
+    time: Estimate
+    power: Estimate | None
+    energy: Estimate | None
+    sustained_watts: float
+    clock: float
+    limit_watts: float
+
+
+class _Row(NamedTuple):
+    """One of the calls that models told together."""
+
+    one: Asked
+    kind: str
+    models: tuple[OperatorModel, OperatorModel]
+    board: Board
+    told: Told
+    row: int
+
+    @property
+    def reference(self) -> ModelReference:
+        """The model of its watts."""
+        return _reference(self.models[1])
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of its format."""
+        math_bits = float(self.told.vectors[self.row, MATH_BITS])
+        return self.board.tensor[16 if math_bits >= 16 else 8 if math_bits >= 8 else 4]
+
+    @property
+    def bytes(self) -> float:
+        """All that has to move once."""
+        found = self.told.quantities
+        return float(found.moved_bytes[self.row] + found.weight_bytes[self.row])
+
+    def costs(self) -> _Costs:
+        """Time, power and energy with their intervals."""
+        (model, power_by), told, row, gpu = self.models, self.told, self.row, self.one.gpu
+        card, inside = power_by.card, bool(told.inside[row])
+        seconds, watts = float(told.seconds[row]), float(told.watts[row])
+        sustained = float(told.sustained_watts[row])
+        measured_limit = power_by.limit_watts(self.board)
+        limit = checked_limit(self.one.options.power_limit_watts, gpu) or measured_limit
+        clock = 1.0
+        if watts == watts and limit < measured_limit:
+            compute = float(told.quantities.flops[row]) / self.peak
+            share = compute / (compute + self.bytes / self.board.bandwidth)
+            idle = card.training.idle_watts * measured_limit / card.training.limit_watts
+            # What decides is what the board draws all the time, not what a short reading tells.
+            drawn = max(watts, sustained) if sustained == sustained else watts
+            found = limited(seconds, drawn, idle, share, limit)
+            clock, seconds = found.relative_clock, found.seconds
+            watts, sustained = min(watts, found.watts), min(sustained, found.watts)
+        time = _estimate(seconds, model, self.kind, "time", inside)
+        power = energy = None
+        if watts == watts:
+            power = _estimate(watts, power_by, self.kind, "power", inside)
+            power = replace(power, high=max(min(power.high, limit * (1.0 + OVER_LIMIT)), watts))
+            energy = _energy(power, time)
+        return _Costs(time, power, energy, sustained, clock, limit)
+
+    def warnings(self) -> list[WarningLine]:
+        """What to know of it."""
+        model, inside = self.models[0], self.told.inside[self.row]
+        outside = [] if inside else [_outside(self.kind, model, self.one)]
+        return [*outside, *_notes(self.one, self.kind, self.models)]
+
+    def answer(self) -> PredictAnswer:
+        """As ``POST /predict`` tells it."""
+        (model, power_by), told, row, gpu = self.models, self.told, self.row, self.one.gpu
+        time, power, energy, sustained, clock, limit = self.costs()
+        flops, size, peak = float(told.quantities.flops[row]), self.bytes, self.peak
+        features = {
+            name: None if value != value else value
+            for name, value in zip(FEATURE_NAMES, told.vectors[row].tolist(), strict=True)
+        }
+        compute_bound = flops / peak >= size / self.board.bandwidth
+        return PredictAnswer(
+            **parts.NO_KERNEL,
+            id=uuid4(),
+            gpu=gpu.id,
+            **parts.costs(time, power, energy),
+            clocks=ClocksAnswer(core_mhz=gpu.core_mhz * clock, memory_mhz=gpu.memory_mhz),
+            power_limit_watts=limit,
+            model=self.reference,
+            components=None,
+            time_model=None,
+            schema=power_by.card.feature_schema.id,
+            features=features,
+            trust=_trust(power_by.pooled, bool(told.inside[row])),
+            warnings=self.warnings(),
+            operator=OperatorFigures(
+                asked=self.one.operator.model_dump(),
+                framework=framework_of(self.kind, model, self.one.options),
+                bound="compute" if compute_bound else "memory",
+                roofline_seconds=float(told.roofline[row]),
+                flops=flops,
+                flops_per_second=flops / time.value,
+                peak_flops_per_second=peak,
+                bytes=size,
+                bytes_per_second=max(size - self.board.l2_bytes, 0.0) / time.value,
+                peak_bytes_per_second=self.board.bandwidth,
+                joules_per_flop=energy.value / flops if energy is not None and flops else None,
+                peak_joules_per_flop=power_by.limit_watts(self.board) / peak,
+                sustained_watts=sustained if sustained == sustained else None,
+            ),
+        )
+
+
+@lru_cache(maxsize=256)
+def _reference(model: OperatorModel) -> ModelReference:
+    return reference_of(model.card)
 
 
 def _estimate(
@@ -390,9 +449,10 @@ def _outside(kind: str, model: OperatorModel, one: Asked) -> WarningLine:
 
 
 def _notes(
-    one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel], framework: str
+    one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel]
 ) -> Iterator[WarningLine]:
     facts, operator = models[0].card.operators[kind], one.operator
+    framework = framework_of(kind, models[0], one.options)
     if models[0] is not models[1]:
         yield _warning("stands_in", f"watts of {kind} were measured on other boards alone")
     if isinstance(operator, messages.Stream):
@@ -408,7 +468,7 @@ def _notes(
             f"{framework} was not measured for {kind} here; its kernels are taken to be as fast as "
             f"those of {', '.join(facts.frameworks)}",
         )
-    format_ = getattr(operator, "dtype", None)
+    format_ = vars(operator).get("dtype")
     if isinstance(operator, messages.Attention):
         format_ = operator.kv_dtype
     format_ = "bfloat16" if format_ == "float16" else format_

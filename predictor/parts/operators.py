@@ -80,7 +80,7 @@ def kind_of(operator: messages.Operator) -> str:
 
 def values_of(operator: messages.Operator) -> dict[str, float]:
     """The columns of ``wattcast.features.operators`` of one call."""
-    format_ = getattr(operator, "dtype", "bfloat16")
+    format_ = vars(operator).get("dtype", "bfloat16")
     math, weight = FORMATS["bfloat16" if format_ == "float16" else format_]
     found = {
         "math_bits": math,

@@ -22,7 +22,8 @@ from wattcast.features.operators import (
     operator_schema,
     quantities,
 )
-from wattcast.models.operators import Operators, Trees, corners, held_clock, limited
+from wattcast.models import operators as module
+from wattcast.models.operators import Axis, Operators, Trees, corners, held_clock, limited
 from wattcast.predictor import Predictor
 
 OPERATORS = Operators()
@@ -106,12 +107,17 @@ def test_vectors_are_finite_where_an_operator_has_a_value() -> None:
     assert not missing & {"flops", "rows", "roofline_seconds", "waves_128x128"}
 
 
-KNOTS = {"rows": (1.0, 16.0, 4096.0), "columns": (32.0, 1024.0), "depth": (64.0, 128.0, 8192.0)}
+KNOTS: dict[str, tuple[float, ...]] = {
+    "rows": (1.0, 16.0, 4096.0),
+    "columns": (32.0, 1024.0),
+    "depth": (64.0, 128.0, 8192.0),
+}
+KNOTS_OF = {name: Axis(values) for name, values in KNOTS.items()}
 
 
 @given(st.floats(1, 4096), st.floats(32, 1024), st.floats(64, 8192))
 def test_corners_surround_a_call_with_weights_of_one(m: float, n: float, k: float) -> None:
-    found = corners(columns(rows=m, columns=n, depth=k), ("rows", "columns", "depth"), KNOTS)
+    found = corners(columns(rows=m, columns=n, depth=k), KNOTS_OF)
     assert found.inside.all()
     assert found.weights.sum() == pytest.approx(1.0)
     assert len(found.weights) <= 4
@@ -122,9 +128,9 @@ def test_corners_surround_a_call_with_weights_of_one(m: float, n: float, k: floa
 
 
 def test_a_measured_shape_is_its_own_corner_and_beyond_the_sweep_its_end_stands() -> None:
-    at = corners(columns(rows=16, columns=32, depth=64), ("rows", "columns", "depth"), KNOTS)
+    at = corners(columns(rows=16, columns=32, depth=64), KNOTS_OF)
     assert at.weights.tolist() == [1.0]
-    beyond = corners(columns(rows=9999, columns=32, depth=64), ("rows", "columns"), KNOTS)
+    beyond = corners(columns(rows=9999, columns=32, depth=64), {"rows": KNOTS_OF["rows"]})
     assert not beyond.inside[0]
     assert beyond.call["rows"].tolist() == [4096.0]
 
@@ -233,3 +239,39 @@ def test_neighbours_that_calls_share_are_asked_of_the_trees_once(
         for at in range(0, 500, 50)
     ]
     assert told.seconds[::50] == pytest.approx(alone, rel=1e-5)
+    rows.clear()
+    again = model.predict("gemm", call | {"rows": sizes + 0.25}, board)
+    assert not rows  # all neighbours are known
+    assert again.seconds == pytest.approx(told.seconds, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["gemm", "prefill", "decode", "moe", "quantize", "gdn"])
+def test_what_is_kept_answers_to_the_last_digit_and_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    draw, gpu = np.random.default_rng(3), "a40"
+    shapes = {
+        "rows": 9000, "columns": 9000, "depth": 9000, "new": 4000, "cached": 9000, "heads": 64,
+        "kv_heads": 8, "head_size": 256, "window": 128, "tokens": 9000, "hidden": 8000,
+        "inner": 9000, "topk": 8, "experts": 128, "key_heads": 16, "key_size": 128,
+    }  # fmt: skip
+    call = {name: draw.integers(1, most, 600).astype(float) for name, most in shapes.items()}
+    ones = {"batch", "causal", "stage", "tensor_parallel", "expert_parallel", "gated"}
+    call |= {name: np.ones(600) for name in ones}
+    call |= {name: np.full(600, value) for name, value in BF16.items()}
+    call |= {"distribution": np.full(600, 1.01)}
+    board = board_of(load_gpu(gpu))
+
+    def answers(*parts: slice) -> list[np.ndarray]:
+        model = Operators().of("pooled")
+        assert model is not None
+        for part in parts:
+            found = model.predict(kind, {k: v[part] for k, v in call.items()}, board)
+        assert sum(map(len, model._kept._of.values())) <= 4000
+        return [each[-100:] for each in (found.seconds, found.watts, found.vectors)]
+
+    monkeypatch.setattr(module, "MOST_KEPT", 4000)
+    whole = answers(slice(None))
+    for parts in ([slice(500, None)], [slice(0, 300), slice(450, None), slice(500, None)]):
+        for one, other in zip(whole, answers(*parts), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -3,7 +3,9 @@
 A step is a kernel and the one after it, both measured on one board: figures of the catalogue
 (``studies.catalogue``, with kernels and sources), and products of halves that CUDA-Learn-Notes
 measured on an NVIDIA L20 (``pairs.cu``). The predicted speed-up stands beside the measured one, and
-the first advice for the kernel before beside an expert's, where there is a rule for it.
+the first advice for the kernel before beside an expert's, where there is a rule for it. Advice may
+name a change that the same author makes some steps later: what is measured there, with the steps
+between, stands beside what it promises.
 
 Two rules of the time model were chosen with a few of these figures in sight: that atomics on one
 word go one lane a clock (``count_in_memory``), and what loads of ``wmma`` take (``wmma_naive``).
@@ -40,6 +42,7 @@ STEPS = (
     ("tree_divergent", "tree_strided", "divergent_branch"),
     ("tree_strided", "tree_sequential", "bank_conflicts"),
     ("tree_sequential", "tree_two", ""),
+    ("tree_two", "tree_warp", "shared_reduction"),
     ("half_naive", "wmma_naive", "tensor_cores"),
     ("wmma_naive", "wmma_shared", ""),
     ("wmma_shared", "wmma_warps", ""),
@@ -55,6 +58,9 @@ L20: Mapping[str, tuple[int, int, list[int], tuple[float, float]]] = {
 """Results of a block along both sides, its threads, and ms of 4096 x 8192 x 1024 and 16384 x 16384
 x 2048: f16(naive), f16wmma(naive), f16wmma(mma4x2), f16wmma(mma4x2+warp2x4) on an NVIDIA L20
 (github.com/DefTruth/CUDA-Learn-Notes, 03cb535, hgemm/README.md)."""
+
+BEYOND = 0.05
+"""How far what was measured may lie beyond a bound, relative (``study.BEYOND``)."""
 
 SIZE = 1.5
 """Factor within which a gain has the right size (issue 42)."""
@@ -95,7 +101,8 @@ def measured(pairs: str) -> dict[tuple[str, str], Measured]:
 @dataclass(frozen=True)
 class Step:
     """Seconds before and after as published and as predicted, and the first advice before it with
-    the speed-up that it promises."""
+    the speed-up that it promises; ``measured``: that of the first kernel after which the author had
+    made the change that it names, if he did."""
 
     names: tuple[str, str, str]
     where: str
@@ -103,6 +110,8 @@ class Step:
     predicted: tuple[float, float]
     first: str
     promised: float | None
+    promise: str = ""
+    measured: float | None = None
 
     @cached_property
     def gains(self) -> tuple[float, float]:
@@ -122,6 +131,27 @@ class Step:
         true, told = self.gains
         return 1 / SIZE <= told / true <= SIZE
 
+    @property
+    def kept(self) -> bool:
+        """The measured speed-up is what was promised: within ``SIZE``, or on its side of a bound."""
+        if self.promised is None or self.measured is None:
+            return False
+        more = self.measured / self.promised
+        least, most = 1 / SIZE, SIZE
+        if self.promise == "at_most":
+            least, most = 0.0, 1 + BEYOND
+        if self.promise == "at_least":
+            least, most = 1 - BEYOND, float("inf")
+        return least <= more <= most
+
+
+def _until(kernel: str, code: str) -> str | None:
+    """The first kernel in which what ``code`` advises was done, from this one on."""
+    for before, after, done in STEPS:
+        if before == kernel:
+            return after if done == code else _until(after, code)
+    return None
+
 
 def steps(predictor: Predictor, pairs: str) -> Iterator[Step]:
     """Every step on every board that measured both of its kernels."""
@@ -138,6 +168,7 @@ def steps(predictor: Predictor, pairs: str) -> Iterator[Step]:
                 continue
             advice = advise(predictor, asked[before])
             first = next(iter(advice["advice"]), None)
+            done = every.get((_until(name, first["code"]) or "", where)) if first else None
             yield Step(
                 names,
                 where,
@@ -145,12 +176,14 @@ def steps(predictor: Predictor, pairs: str) -> Iterator[Step]:
                 (seconds[before], seconds[after]),
                 first["code"] if first else "nothing",
                 advice["before"]["seconds"] / first["after"]["seconds"] if first else None,
+                first["promise"] if first else "",
+                every[before].seconds / done.seconds if done else None,
             )
 
 
 TITLES = (
     "before", "after", "board", "speed-up measured", "predicted", "over", "sign", "size",
-    "first advice", "it promises", "an expert's",
+    "first advice", "it promises", "measured of it", "kept", "an expert's",
 )  # fmt: skip
 
 
@@ -162,15 +195,21 @@ def rows(found: Sequence[Step]) -> Iterator[list[str]]:
         yield [
             before, after, one.where, f"{true:.2f}", f"{told:.2f}", f"{told / true:.2f}",
             "yes" if one.signed else "no", "yes" if one.sized else "no", one.first,
-            "" if one.promised is None else f"{one.promised:.2f}", code,
+            "" if one.promised is None else f"{one.promise} {one.promised:.2f}",
+            "" if one.measured is None else f"{one.measured:.2f}",
+            "" if one.measured is None else "yes" if one.kept else "no", code,
         ]  # fmt: skip
 
 
 def score(found: Sequence[Step]) -> str:
     """What the table comes to."""
     many, told = len(found), [one for one in found if one.names[2]]
+    named = [one for one in found if one.measured is not None]
+    later = sum(one.first != one.names[2] for one in named)
     return (
         f"{many} published steps: sign right in {sum(one.signed for one in found)}, speed-up "
         f"within {SIZE}x in {sum(one.sized for one in found)}; first advice an expert's in "
-        f"{sum(one.first == one.names[2] for one in told)} of {len(told)} that have a rule."
+        f"{sum(one.first == one.names[2] for one in told)} of {len(told)} that have a rule.\n"
+        f"{len(named)} first advices name a change that was measured, {later} of them one that its "
+        f"author makes later; {sum(one.kept for one in named)} promise what was measured."
     )

@@ -85,3 +85,6 @@ TREE(tree_divergent, ONE, for (u32 d = 1; d < size; d *= 2) { if (t % (2 * d) ==
 TREE(tree_strided, ONE, for (u32 d = 1; d < size; d *= 2) { u32 at = 2 * d * t; if (at < size) sums[at] += at + d < n ? sums[at + d] : 0; __syncthreads(); })
 TREE(tree_sequential, ONE, for (u32 d = size / 2; d > 0; d /= 2) { if (t < d) sums[t] += sums[t + d]; __syncthreads(); })
 TREE(tree_two, TWO, for (u32 d = size / 2; d > 0; d /= 2) { if (t < d) sums[t] += sums[t + d]; __syncthreads(); })
+#define HALF(D) mine[t] += mine[t + D];
+TREE(tree_warp, TWO, for (u32 d = size / 2; d > 32; d /= 2) { if (t < d) sums[t] += sums[t + d]; __syncthreads(); }
+     if (t < 32) { volatile u32 *mine = sums; HALF(32) HALF(16) HALF(8) HALF(4) HALF(2) HALF(1) })

@@ -457,8 +457,8 @@ def global_atomics(evidence: Evidence) -> Iterator[Finding]:
             ("global_store_sectors", events.global_sectors),
         ):  # fmt: skip
             difference.add(name, -float(less[use.position]))
-        difference.add("shared_requests", use.requests)
-        difference.add("shared_transactions", use.passes)
+        for name in ("shared_requests", "shared_transactions"):  # its lanes that meet: ``Atomics``
+            difference.add(name, use.requests)
         there = tuple(replace(e, space="shared") if e is use else e for e in atomics.uses)
         yield Finding(
             "global_atomics",

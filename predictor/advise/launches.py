@@ -1,4 +1,4 @@
-"""The same code launched otherwise: another shape, other registers, other clocks."""
+"""The same code launched otherwise: another shape, other registers, options or clocks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def others(adviser: Adviser) -> Iterator[Advice]:
     grid = _grid(adviser)
     # A grid too small is no matter of the block's shape.
     shape = grid or _shape(adviser)
-    for other in (shape, _registers(adviser), _clocks(adviser)):
+    for other in (shape, _registers(adviser), _options(adviser), _clocks(adviser)):
         if other is not None:
             yield adviser.advice(other, other.outcome, [], [], other.request)
 
@@ -163,6 +163,28 @@ def _registers(adviser: Adviser) -> Otherwise | None:
                 found[1],
             )
     return None
+
+
+def _options(adviser: Adviser) -> Otherwise | None:
+    """CUDA source compiled for speed, where special functions or exact divisions run."""
+    asked, fast = adviser.request, "--use_fast_math"
+    given = asked.compiler_options
+    exact = adviser.analysis.activity.sfu_instructions
+    if asked.cuda is None or not exact or {fast, fast[1:]}.intersection(given):
+        return None
+    request = {"compiler_options": [*given, fast]}
+    try:
+        _, outcome = adviser.anew(asked.model_copy(update=request))
+    except WattcastError:
+        return None
+    return Otherwise(
+        "compiler_options",
+        f"divisions, roots and functions are computed exactly: {exact:.4g} instructions of the "
+        "special function units (warps), and what corrects their results",
+        f"compile with {fast}, if results may be a few units in the last place off",
+        request,
+        outcome,
+    )
 
 
 def _clocks(adviser: Adviser) -> Otherwise | None:

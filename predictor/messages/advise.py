@@ -80,8 +80,9 @@ class Advised(Answer):
     """One thing to change, whatever it saves."""
 
     code: Literal[
-        Code, "small_grid", "occupancy_limiter", "tail_effect", "launch_shape", "lower_clocks"
-    ]
+        Code, "small_grid", "occupancy_limiter", "tail_effect", "launch_shape", "compiler_options",
+        "lower_clocks",
+    ]  # fmt: skip
     detail: str
     """What was found, with the numbers of this launch."""
     remedy: str

@@ -133,7 +133,7 @@ class Step:
 
     @property
     def kept(self) -> bool:
-        """The measured speed-up is what was promised: within ``SIZE``, or on its side of a bound."""
+        """The measured speed-up is as promised: within ``SIZE``, or on its side of a bound."""
         if self.promised is None or self.measured is None:
             return False
         more = self.measured / self.promised

@@ -193,8 +193,11 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Told first, and within ``WITHIN`` in time and energy; a bound, on its side of them."""
+        """Told first, and within ``WITHIN`` in time and energy; a bound, on its side of them. What
+        saves nothing when it is made is not told."""
         off = self.off
+        if self.after[1] >= self.before[1] and self.after[0] >= self.before[0]:
+            return off is None
         if self.first != self.pair.code or off is None:
             return False
         if self.promise == "at_most":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from studies.advice.study import PAIRS, PTX
+from studies.advice.study import PAIRS, PTX, judge
 from studies.end_to_end import FOLDER, programs
 from tests.app.test_advice_tensor import gemm
 from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
@@ -20,6 +20,7 @@ from tests.reference.fixtures import reference_arguments
 from tests.reference.machine import run
 from wattcast.app import demo
 from wattcast.app.services import Services
+from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import LaunchError
 from wattcast.features.launch import Launch
 from wattcast.predictor.advise import advise
@@ -367,6 +368,55 @@ def hold(services: Services, request: PredictRequest, where: str) -> AdviceAnswe
         assert then["time"]["seconds"] == pytest.approx(each.after.seconds, rel=WITHIN), told_of
         assert then["energy"]["joules"] == pytest.approx(each.after.joules, rel=WITHIN), told_of
     return found
+
+
+@pytest.mark.parametrize("gpu", BOARDS)
+@pytest.mark.parametrize(
+    "name",
+    ["a thread per row", "FP32 product without register tiles", "histogram in global memory"],
+)
+def test_the_three_kernels_of_a_new_user_are_advised_right_and_nothing_is_refuted(
+    services: Services, name: str, gpu: str
+) -> None:
+    """Right first; numbers that a request or PTX makes are met; the kernel changed by hand saves
+    no more than the bound, and what rests on a guess has no number."""
+    (of,) = [each for each in PAIRS if each.name == name]
+    found = hold(services, asked(of.before, gpu, **of.launch), name)
+    by_hand = judge(services, of, gpu)
+    assert found.advice[0].code == by_hand.first == of.code
+    assert by_hand.holds, by_hand.off
+    bare = told(services, asked(of.before, gpu, **{**of.launch, "arguments": {}}))
+    assert not bare.advice
+    assert bare.needs
+    assert [each.code for each in bare.unpriced] == [of.code]
+
+
+EXACT = """
+__global__ void activate(const float* in, const float* scale, float* out, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float x = in[i];
+    for (int k = 0; k < n; ++k)
+        x = expf(-x * x) / (1.0f + scale[0] * x) + sqrtf(x * x + 0.5f);
+    out[i] = x;
+}
+"""
+
+
+@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+@pytest.mark.parametrize("options", [[], ["--use_fast_math"]])
+def test_an_option_of_the_compiler_is_tried_where_it_was_not_given(
+    services: Services, options: list[str]
+) -> None:
+    launch = {"grid": [4096], "block": [256], "arguments": {"n": 32}}
+    body = {"cuda": EXACT, "gpu": "a100", "launch": launch, "compiler_options": options}
+    found = hold(services, PredictRequest.model_validate({**body, "model": "physical"}), "exact")
+    told_of = [each for each in found.advice if each.code == "compiler_options"]
+    assert len(told_of) == (not options)
+    for each in told_of:
+        assert each.request == {"compiler_options": ["--use_fast_math"]}
+        assert each.promise == "estimate"
+        assert each.gain.time_percent > 10
 
 
 @pytest.mark.slow

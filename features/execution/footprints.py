@@ -13,7 +13,7 @@ from wattcast.features.execution.access import Site
 from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.sampling import SamplingPlan
-from wattcast.features.execution.sharing import Listed, measure_run, measure_sharing, relations
+from wattcast.features.execution.sharing import Listed, measure_sharing, relations
 from wattcast.features.execution.spaces import GLOBAL_SPACES
 from wattcast.features.execution.tally import MOST_TOUCHES, Touches, Trace
 from wattcast.features.launch import Launch
@@ -204,7 +204,8 @@ def _binned(
 
 Counts = npt.NDArray[np.int64]
 
-_SECTOR_MASK = (1 << KEY_BITS) - 1
+_END = 1 << KEY_BITS
+_SECTOR_MASK = _END - 1
 
 NESTED = 0.05
 """Of a block's footprint: so little that others along an axis do not touch too, and the smaller of
@@ -224,6 +225,40 @@ class Places(NamedTuple):
         number = np.searchsorted(self.starts, sectors, side="right") - 1
         inside = (number > 0) & (sectors < self.ends[number])
         found: Counts = np.where(inside, number, 0)
+        return found
+
+    def counted(self, keys: Counts, slots: int) -> Counts:
+        """Of sorted footprint keys, how many of each slot lie in each buffer ``[slots, buffers]``.
+        Addresses beyond 48 bits count for the first or the last slot."""
+        edges, size = self.edges(keys, slots), len(self.names)
+        if edges is None:
+            owners = np.clip(keys >> KEY_BITS, 0, slots - 1)
+            cells = owners * size + self.of(keys & _SECTOR_MASK)
+            found = np.bincount(cells, minlength=slots * size).reshape(slots, size)
+        else:
+            found = np.diff(edges, axis=2)[:, :, 0]
+            found[:, 0] -= found[:, 1:].sum(axis=1)
+        return np.asarray(found, dtype=np.int64)
+
+    def within(self, number: int, keys: Counts, slots: int) -> Counts:
+        """Those of sorted footprint keys that lie in a buffer."""
+        edges = self.edges(keys, slots)
+        parts: list[Counts] = [keys[:0]]
+        if edges is None or (not number and np.diff(edges[:, 1:]).sum() < keys.size):
+            parts.append(keys[self.of(keys & _SECTOR_MASK) == number])
+        elif number:
+            parts += [keys[low:high] for low, high in edges[:, number].tolist()]
+        return np.concatenate(parts)
+
+    def edges(self, keys: Counts, slots: int) -> Counts | None:
+        """Where each buffer's sorted keys begin and end in each slot ``[slots, buffers, 2]``: of
+        the first that of all. ``None`` if addresses go beyond 48 bits."""
+        if keys.size and (keys[0] < 0 or keys[-1] >= slots << KEY_BITS):
+            return None
+        bounds = np.stack([self.starts, np.minimum(self.ends, np.append(self.starts[1:], _END))])
+        bounds[:, 0] = 0, _END
+        base = np.arange(slots, dtype=np.int64)[:, None, None] << KEY_BITS
+        found: Counts = np.searchsorted(keys, base + np.minimum(bounds, _END).T)
         return found
 
 
@@ -300,10 +335,25 @@ class _Footprints:
         numbers = [*self.kinds.loads, *self.kinds.stores]
         self.requests: Counts = sites["requests"][:, numbers].sum(axis=1)
         self.busy = max(1.0, plan.total((self.requests > 0).astype(np.int64)))
+        self._united: dict[tuple[int, ...], Counts] = {}
+        self._listed: dict[int, Counts] = {}
 
     def united(self, numbers: list[int]) -> Counts:
-        """Sorted distinct footprint keys of some sites."""
-        return unite([self.keys(number) for number in numbers])
+        """Sorted distinct footprint keys of some sites, each set of them united once."""
+        several = [number for number in numbers if self.unlisted[number]]
+        if several and len(several) < len(numbers):
+            others = [number for number in numbers if not self.unlisted[number]]
+            return unite([self.united(several), self.united(others)])
+        key = tuple(numbers)
+        if key not in self._united:
+            self._united[key] = unite([self.keys(number) for number in numbers])
+        return self._united[key]
+
+    def listed(self, number: int) -> Counts:
+        """Footprint keys of a site by buffer."""
+        if number not in self._listed:
+            self._listed[number] = self.places.counted(self.keys(number), self.blocks).sum(axis=0)
+        return self._listed[number]
 
     def keys(self, number: int) -> Counts:
         """Footprint keys of a site."""
@@ -357,24 +407,12 @@ class _Footprints:
 
     def shares(self, number: int) -> Floats:
         """The share of a site's footprint that lies in each buffer."""
-        found = np.zeros(len(self.places.names))
-        keys = self.keys(number) & _SECTOR_MASK
-        if not keys.size:
-            found[0] = 1.0
-            return found
-        ends = self.places.of(np.array([keys.min(), keys.max()]))
-        if ends[0] == ends[1] and ends[0]:
-            found[ends[0]] = 1.0
-            return found
-        return np.bincount(self.places.of(keys), minlength=found.size) / keys.size
+        found = self.listed(number)
+        return np.asarray(found / found.sum() if found.any() else np.eye(found.size)[0])
 
     def uniques(self, keys: Counts, numbers: list[int]) -> Floats:
         """By buffer: distinct sectors of a block, summed over the launch's blocks."""
-        where = self.places.of(keys & _SECTOR_MASK)
-        count = len(self.places.names)
-        slots = np.clip(keys >> KEY_BITS, 0, self.blocks - 1)
-        each = np.bincount(slots * count + where, minlength=self.blocks * count)
-        listed = self.plan.estimate(each.reshape(self.blocks, count))
+        listed = self.plan.estimate(self.places.counted(keys, self.blocks))
         return listed + self.by_buffer(self.unlisted, numbers) * self.apart(numbers)
 
     def apart(self, numbers: list[int]) -> Floats:
@@ -384,21 +422,16 @@ class _Footprints:
         several = [n for n in numbers if self.unlisted[n]]
         if len(several) < 2:
             return np.ones(count)
-        parts = [self.keys(number) for number in several]
-        together, each = (
-            np.bincount(self.places.of(keys & _SECTOR_MASK), minlength=count)
-            for keys in (unite(parts), np.concatenate(parts))
-        )
+        together = self.places.counted(self.united(several), self.blocks).sum(axis=0)
+        each = np.sum([self.listed(number) for number in several], axis=0)
         return np.where(each > 0, together / np.maximum(each, 1), 1.0)
 
     def lines(self, keys: Counts, sectors: Floats) -> Floats:
         """By buffer: distinct 128-byte lines of a block on average, from those of the keys."""
-        first = changes(keys >> SECTORS_PER_LINE_SHIFT)
-        where = self.places.of(keys & _SECTOR_MASK)
-        count = len(self.places.names)
-        listed = np.bincount(where, minlength=count)
-        density = np.bincount(where[first], minlength=count) / np.maximum(listed, 1)
-        return sectors * density / self.busy
+        first = keys[changes(keys >> SECTORS_PER_LINE_SHIFT)]
+        parts = (self.places.counted(each, self.blocks) for each in (keys, first))
+        listed, begun = (part.sum(axis=0) for part in parts)
+        return np.asarray(sectors * (begun / np.maximum(listed, 1)) / self.busy)
 
     def streams(self, loads: Counts, stores: Counts) -> tuple[Stream, ...]:
         """What is known of each buffer touched."""
@@ -423,15 +456,14 @@ class _Footprints:
             self.program.sites, self.places.of, self.lines(keys_kept, unique_kept), lines,
         )  # fmt: skip
         pairs, partly = relations(plan, launch), self.partly()
-        where = self.places.of(both & _SECTOR_MASK)
         streams = []
         for number, name in enumerate(self.places.names):
-            keys = both[where == number]
+            keys = self.places.within(number, both, self.blocks)
             if not keys.size:
                 continue
             each = float(unique[number]) / self.busy
             beyond = self.beyond(number)
-            sharing, of_lines = measure_sharing(
+            sharing, of_lines, run = measure_sharing(
                 keys, partly, pairs, launch, each, float(lines[number]), self.busy, beyond
             )
             seen = distinct(keys & _SECTOR_MASK)
@@ -449,7 +481,7 @@ class _Footprints:
                     float(unique_loads[number] * table.read_first[number]),
                     float(unique_stores[number]), distinct_sectors, distinct_lines, sharing,
                     of_lines, table.kept[number], table.all[number],
-                    measure_run(keys, pairs, each),
+                    run,
                 )
             )  # fmt: skip
         return tuple(streams)
@@ -463,8 +495,7 @@ class _Footprints:
 
     def larger(self, keys: Counts) -> float:
         """By how much the largest of the blocks' footprints exceeds their mean."""
-        slots = np.clip(keys >> KEY_BITS, 0, self.blocks - 1)  # addresses may go beyond all
-        sizes = np.bincount(slots, minlength=self.blocks)
+        sizes = self.places.counted(keys, self.blocks).sum(axis=1)
         weights = np.where(sizes > 0, self.plan.weights(), 0.0)
         mean = float(weights @ sizes) / max(float(weights.sum()), 1e-9)
         return max(1.0, float(sizes.max()) / mean) if mean else 1.0

@@ -108,39 +108,40 @@ class Listed(NamedTuple):
 def measure_sharing(
     keys: Integers, partly: Sequence[Listed], pairs: Pairs, launch: Launch,
     each_sectors: float, each_lines: float, busy: float, beyond: float,
-) -> tuple[Sharing, Sharing]:  # fmt: skip
-    """Sharing of sectors and of lines, from sorted distinct footprint keys of one buffer.
+) -> tuple[Sharing, Sharing, Run]:  # fmt: skip
+    """Sharing of sectors and of lines, from sorted distinct footprint keys of one buffer, and what
+    lies side by side.
 
     ``partly`` tells of which sectors not all are among the keys. ``each_sectors`` and
     ``each_lines`` are a block's distinct ones on average, of ``busy`` blocks of the launch. Where
     the budget ended, there is room for ``beyond`` sectors, whatever was listed.
     """
     count = pairs.row.shape[0]
-    drifts = _drifts(keys, pairs, launch)
+    begin, end = np.searchsorted(keys, [0, count << KEY_BITS])  # huge addresses wrap
+    runs = _runs(keys[begin:end], KEY_BITS, count)
+    run = measure_run(keys[begin:end], runs, pairs, each_sectors)
+    drifts = _drifts(keys[begin:end], runs, pairs, launch)
     of_sectors = [drift.sectors if drift else _Drifted() for drift in drifts]
     of_lines = [
         drift.lines if drift else _Drifted(_lines_of_neighbours(keys, related))
         for drift, related in zip(drifts, (pairs.beside, pairs.below), strict=True)
     ]
-    slots = keys >> KEY_BITS
-    chosen = slots < count
-    if np.count_nonzero(chosen) > MOST_TOUCHES:
-        every = 1 << int(keys.size // MOST_TOUCHES).bit_length()
+    everything, keys = keys, keys[:end]
+    if keys.size > MOST_TOUCHES:
+        every = 1 << int(everything.size // MOST_TOUCHES).bit_length()
         line = keys >> SECTORS_PER_LINE_SHIFT & ((1 << KEY_BITS - SECTORS_PER_LINE_SHIFT) - 1)
-        chosen &= sampled(line, every - 1)
-    everything, keys, slots = keys, keys[chosen], slots[chosen]
+        keys = keys[sampled(line, every - 1)]
     units, place = np.unique(keys & ((1 << KEY_BITS) - 1), return_inverse=True)
     if not units.size:
-        return Sharing(), Sharing()
+        return Sharing(), Sharing(), run
     touched = np.zeros((units.size, count), dtype=np.float32)
-    touched[place, slots] = 1
+    touched[place, keys >> KEY_BITS] = 1
     weights = np.ones(units.size, dtype=np.float32)
     for listed in partly:
         at = np.minimum(np.searchsorted(listed.sectors, units), listed.sectors.size - 1)
         weights[listed.sectors[at] == units] = listed.factor
     # Neighbours that go on where a block ends leave no gaps as parts of records do.
-    records = not measure_run(everything, pairs, each_sectors).goes_on
-    dense, span = _stretch(everything, count, float(weights.mean()), records)
+    dense, span = _stretch(everything, count, float(weights.mean()), not run.goes_on)
     span = max(span, beyond)
     line = units >> SECTORS_PER_LINE_SHIFT
     starts = np.flatnonzero(changes(line))
@@ -151,6 +152,7 @@ def measure_sharing(
             lines, np.maximum.reduceat(weights, starts), pairs, launch, each_lines,
             busy, (dense / SECTORS_PER_LINE, span / SECTORS_PER_LINE), of_lines,
         ),
+        run,
     )  # fmt: skip
 
 
@@ -248,24 +250,23 @@ class _Runs(NamedTuple):
 def _runs(units: Integers, bits: int, slots: int) -> _Runs:
     """The runs of sorted units with their slots above so many ``bits``."""
     begins = units[changes(units - np.arange(units.size))]
-    counts = (np.bincount(each >> bits, minlength=slots) for each in (begins, units))
+    edges = np.arange(slots + 1) << bits
+    counts = (np.diff(np.searchsorted(each, edges)) for each in (begins, units))
     return _Runs(begins, *counts)
 
 
-def measure_run(keys: Integers, pairs: Pairs, each: float) -> Run:
-    """What lies side by side, from sorted distinct footprint keys of one buffer, of which a block
-    touches ``each`` on average: more than are listed where iterations were skipped, and those are
-    taken to go on."""
+def measure_run(keys: Integers, found: _Runs, pairs: Pairs, each: float) -> Run:
+    """What lies side by side, from sorted distinct footprint keys of one buffer and their runs, of
+    which a block touches ``each`` on average: more than are listed where iterations were skipped,
+    and those are taken to go on."""
     slots = pairs.row.shape[0]
-    begin, end = np.searchsorted(keys, [0, slots << KEY_BITS])
-    found = _runs(keys[begin:end], KEY_BITS, slots)
     used = np.flatnonzero(found.units)
     if not used.size:
         return Run()
     length = found.units.sum() / found.runs.sum()
     more = each / found.units[used].mean()
     first = np.zeros(slots, dtype=np.int64)
-    first[used] = keys[begin + np.searchsorted(keys[begin:end], used << KEY_BITS)]
+    first[used] = keys[np.searchsorted(keys, used << KEY_BITS)]
     first &= (1 << KEY_BITS) - 1
 
     both = (found.units > 0) & (found.units > 0)[:, None]
@@ -283,7 +284,7 @@ def measure_run(keys: Integers, pairs: Pairs, each: float) -> Run:
     return Run(float(length * max(1.0, more)), *steps)
 
 
-def _drifts(keys: Integers, pairs: Pairs, launch: Launch) -> list[_Drift | None]:
+def _drifts(keys: Integers, sectors: _Runs, pairs: Pairs, launch: Launch) -> list[_Drift | None]:
     """What neighbours share along x, and along y (z, if y is 1), that move on by parts of a sector.
 
     A matrix walked by columns: eight blocks touch the same sectors and the ninth does not, which
@@ -296,9 +297,6 @@ def _drifts(keys: Integers, pairs: Pairs, launch: Launch) -> list[_Drift | None]
     unknown: list[_Drift | None] = [None, None]
     places, stands_for = pairs.places, np.sqrt(np.diagonal(pairs.weights))
     slots = places.shape[0]
-    begin, end = np.searchsorted(keys, [0, slots << KEY_BITS])  # huge addresses wrap
-    keys = keys[begin:end]
-    sectors = _runs(keys, KEY_BITS, slots)
     if not keys.size:
         return unknown
     usual = int(np.bincount(sectors.runs[sectors.runs > 0]).argmax())

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from math import exp, hypot, log
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -310,7 +310,6 @@ class _Whole(NamedTuple):
             for kind, power in device.kinds.items():
                 hows[power.how] = hows.get(power.how, np.zeros(3)) + columns[:, kind]
         whole = float(launches.seconds.sum())
-        order: tuple[messages.How, ...] = ("code", "code, other launch", "operator", "name", "copy")
         return [
             messages.Covered(
                 how=how,
@@ -320,7 +319,7 @@ class _Whole(NamedTuple):
                 joules=joules,
                 energy_share=self.share(joules),
             )
-            for how in order
+            for how in get_args(messages.How)
             if how in hows
             for count, seconds, joules in [hows[how].tolist()]
         ]

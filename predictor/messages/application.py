@@ -20,12 +20,13 @@ from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest
 from wattcast.predictor.messages.operators import OperatorDvfsRequest
 from wattcast.predictor.messages.predict import Trust
 
-How = Literal["code", "code, other launch", "operator", "name", "copy"]
+How = Literal["code", "code, other launch", "operator", "operator, by time", "name", "copy"]
 """How the power of a launch is known.
 
 ``code``: from its PTX; ``code, other launch``: from that of the same kernel launched otherwise;
-``operator``: a library's product or attention at the sizes that the trace tells; ``name``: from
-launch, name and data type alone; ``copy``: no kernel but a copy or memset."""
+``operator``: a library's product or attention at the sizes that the trace tells; ``operator, by
+time``: at the size that takes as long as the launch; ``name``: from launch, name and data type
+alone; ``copy``: no kernel but a copy or memset."""
 
 
 class ApplicationRequest(shared.Message):
@@ -463,6 +464,7 @@ HOWS = {
     "code": "by their code",
     "code, other launch": "by their code, launched otherwise",
     "operator": "by the operator that launched them",
+    "operator, by time": "by an operator of their kind that takes as long",
     "name": "from launch and name alone",
     "copy": "copies",
 }

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 from math import exp, hypot, log, prod
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import ValidationError
 
-from wattcast.features.errors import ModelError, checkpoint
+from wattcast.features.errors import LaunchError, ModelError, checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.intervals import BASIS_ORDER, Basis, Estimate
 from wattcast.models.operators import LAUNCH_SECONDS
 from wattcast.predictor import Predictor
 from wattcast.predictor.language_model import Call, operator_calls
 from wattcast.predictor.messages.operators import Operator
-from wattcast.predictor.parts.operators import OPERATOR
+from wattcast.predictor.parts.operators import OPERATOR, checked_format
 from wattcast.predictor.traces.trace import Kind
 
 # Power of a kernel that nobody has the code of: from its launch, its name and its data type.
@@ -34,8 +36,8 @@ from wattcast.predictor.traces.trace import Kind
 # ``SHARE`` and the interval are those of kernel families left out in turn on nine boards, each
 # board left out too: ``python -m studies unknown-kernels`` prints them. Families of names
 # (elementwise, reductions...) did not predict power better than one share for all there, so a name
-# decides only for products of libraries and copies. Products of libraries were measured in half
-# precision alone (``HALF_SHARE``); ``PRODUCT_SHARE`` is of kernels that stand in for all others.
+# decides only for products of libraries and copies. Products of libraries were measured in 16 bits
+# and less alone (``BY_TIME``); ``PRODUCT_SHARE`` is of kernels that stand in for all others.
 # Data types do not tell those apart: kernels that keep the FP64 pipes full drew less than those of
 # FP32, but none of them was a product.
 
@@ -52,14 +54,8 @@ and kernels that keep the FP32 pipes full, boards left out. The upper end of a p
 board's limit, which a large BF16 product reaches on an A100 (He 2024, ``TENSOR_PICOJOULES`` in
 models/power/physical.py)."""
 
-HALF_SHARE, HALF_LOW, HALF_SECONDS = 0.96, 0.44, 2e-5
-"""Share of its limit that a board draws in a half-precision product of matrix units that lasts so
-long, and the lower end of the interval, whose upper one is the limit: median and 5 % of cuBLAS'
-products on H200 and B200 (``python -m studies library-kernels``). Shorter ones scatter from idling
-to the limit, and so do attention and experts: no constant tells them."""
-
 LEAST_MATRIX_UNITS = 8.0
-"""Compute capability from which that holds, Ampere's: none was measured on older matrix units."""
+"""Compute capability from which operators were measured: Ampere's."""
 
 LEVEL = 0.9
 
@@ -84,14 +80,19 @@ FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
         ("convolution", r"conv(?!ert)|fprop|dgrad|wgrad|winograd|implicit|scudnn"),
         (
             "matrix product",
-            r"^(?!triton_(?:poi|per|red|for)_).*(?:gemm|gemv|matmul|cutlass|addbm?m|"
+            r"^(?!triton_(?:poi|per|red|for)_).*(?:(?<!fb)gemm|gemv|matmul|cutlass|addbm?m|"
             r"addmm|_b?mm(?:_|$)|cublas|nvjet|fused_moe_kernel)",
         ),
         ("normalisation", r"norm|softmax|bn_[bf]w"),
         ("reduction", r"reduc|scan|cumsum|argmax|_sum_|_mean_|dot_kernel|nrm2|asum"),
         ("sort", r"sort|topk|histogram|unique"),
+        ("memory", r"embedding"),
         ("random numbers", r"random|philox|curand|distribution|dropout|sobol"),
-        ("memory", r"copy|cache|cat(?:array|_)|fill|gather|scatter|index|embed|transpose|pad|nchw"),
+        (
+            "memory",
+            r"copy|cache|cat(?:array|_)|fill|gather|scatter|index|embed|transpose|perm|"
+            r"pad|pool|nchw",
+        ),
         ("elementwise", r"elementwise|pointwise|_poi_|vector|add|mul|relu|gelu|adam|sgd"),
     )
 )
@@ -108,6 +109,7 @@ DATA_TYPES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("fp32", re.compile(r"float|sgemm|f32|fp32|scudnn", re.IGNORECASE)),
 )
 STREAMING = ("elementwise", "normalisation", "memory")
+PASSES = (*STREAMING, "reduction")
 PRODUCT_FAMILIES = ("matrix product", "convolution", "attention")
 
 
@@ -142,14 +144,12 @@ def unknown_power(
     idle_watts: float,
     board_width: float,
     limit_watts: float = 0.0,
-    seconds: float = 0.0,
 ) -> Unknown:
     """Watts of a launch without code on a board of this kind.
 
     ``standing_watts`` is what the board draws with its clocks up and nothing to do, ``limit_watts``
     the most it was measured at, where that is above its limit; ``board_width`` the half width, in
-    logarithms, of what is known of the board itself (0 for one that was measured);
-    ``seconds`` what one launch lasts.
+    logarithms, of what is known of the board itself (0 for one that was measured).
     """
     limit = gpu.tdp_watts
     least, highest = idle_watts * exp(-board_width), max(limit, limit_watts)
@@ -175,11 +175,6 @@ def unknown_power(
         why = "memory is written at the rate of an ordinary kernel"
         return Unknown(within(usual, LOW * usual, HIGH * usual), "copy", None, why)
     family = family_of(kind.name)
-    half = family == "matrix product" and data_type in ("bf16", "fp16") and "gemv" not in kind.name
-    if half and full == 1.0 and seconds >= HALF_SECONDS and capability(gpu) >= LEAST_MATRIX_UNITS:
-        why = "a half-precision product of 20 us or more, as measured on H200 and B200"
-        value = max(HALF_SHARE * limit, standing_watts)
-        return Unknown(within(value, HALF_LOW * limit, highest), family, data_type, why)
     if family in PRODUCT_FAMILIES:
         value = standing_watts + PRODUCT_SHARE * full * (limit - standing_watts)
         why = "a library's product, of which none was measured: as products by hand and full pipes"
@@ -354,3 +349,113 @@ def does_the_work(kind: Kind) -> bool:
         return family == "attention"
     able = "gemv" not in kind.name or ONE_ROW.search(kind.operator) is not None
     return able and family == "matrix product"
+
+
+# --- launches whose sizes nobody told ------------------------------------------------------------
+
+
+class Like(NamedTuple):
+    """Operators of any size: ``of`` names the values that are the size, ``bytes`` those that are as
+    many times its square. Ends are measured over predicted watts that held 90 % of shape groups on
+    the worse of H200 and B200, where the size was told by the time alone (``python -m studies
+    library-kernels``)."""
+
+    shapes: Sequence[Mapping[str, Any]]
+    of: Sequence[str]
+    low: float
+    high: float
+    bytes: Mapping[str, int] = {}
+
+    def sized(self, shape: Mapping[str, Any], size: int) -> dict[str, Any]:
+        """One of the shapes as a request's ``operator``."""
+        squares = {name: times * size * size for name, times in self.bytes.items()}
+        return {**shape, **dict.fromkeys(self.of, size), **squares}
+
+
+_ATTENTION = [
+    {"name": "attention", "batch": batch, "heads": heads, "kv_heads": kv_heads, "head_size": size}
+    for batch, heads, kv_heads, size in product((1, 8, 64), (4, 16, 64), (1, 4), (64, 128))
+]
+_NEW, _CACHED = ["new_tokens"], ["cached_tokens"]
+BY_TIME: Mapping[str, Like] = {
+    "product": Like([{"name": "gemm"}], "mnk", 0.58, 2.43),
+    "row": Like([{"name": "gemm", "m": 1}], "nk", 0.58, 2.43),
+    "prefill": Like([one | {"phase": "prefill"} for one in _ATTENTION], _NEW, 0.51, 1.45),
+    "decode": Like([one | {"phase": "decode"} for one in _ATTENTION], _CACHED, 0.62, 2.22),
+    "pass": Like([{"name": "elementwise"}], (), LOW, 1.67, {"read_bytes": 2, "write_bytes": 1}),
+}
+"""A kernel of which a trace tells name and time draws what operators of its kind do at the sizes
+that take as long: of several shapes the geometric mean. A pass moves at most what its time lets
+through: its lower end is that of any kernel (``LOW``)."""
+
+SIZES = [round(2 ** (step / 2)) for step in range(8, 33)]
+DECODES = re.compile(r"decode|splitkv|paged|generation|mqa", re.IGNORECASE)
+
+
+def like(kind: Kind) -> tuple[str, str] | None:
+    """The operator of ``BY_TIME`` that does work as a kernel's, and its format, by its name."""
+    family, data_type = family_of(kind.name), data_type_of(kind.name)
+    beside = BESIDE.search(kind.name)
+    if kind.what != "kernel":
+        return None
+    if family in PASSES or (beside and beside[0].lower() in ("combine", "prepare")):
+        return "pass", ""
+    if "reduce" in kind.name.lower() and family == "matrix product":
+        return "pass", ""
+    if data_type not in (None, "bf16", "fp16", "fp8", "tf32"):
+        return None
+    dtype = "fp8" if data_type == "fp8" else "bfloat16"
+    if family == "matrix product":
+        return "row" if "gemv" in kind.name else "product", dtype
+    if family == "attention":
+        return "decode" if DECODES.search(kind.name) else "prefill", "bfloat16"
+    return None
+
+
+def calls_by_time(
+    predictor: Predictor, gpu: GpuProfile, served: Mapping[int, Served]
+) -> dict[int, Call]:
+    """Calls of operators that launches without sizes are taken for, by their numbers."""
+    if capability(gpu) < LEAST_MATRIX_UNITS:
+        return {}
+    alike: dict[tuple[str, str], list[int]] = {}
+    for number, one in served.items():
+        if (found := like(one.kind)) is not None:
+            alike.setdefault(found, []).append(number)
+    told: dict[int, Call] = {}
+    for (name, dtype), numbers in alike.items():
+        each = [served[number].mean_seconds for number in numbers]
+        told.update(zip(numbers, at_times(predictor, gpu, name, dtype, each), strict=False))
+    return told
+
+
+def at_times(
+    predictor: Predictor, gpu: GpuProfile, name: str, dtype: str, seconds: Sequence[float]
+) -> list[Call]:
+    """Calls of ``BY_TIME`` at the sizes that take so long; the smallest and the largest size for
+    what lasts shorter or longer. Empty where nothing tells them."""
+    one = BY_TIME[name]
+    format_ = {"dtype": dtype} if dtype else {}
+    shapes = [one.sized(shape, size) | format_ for shape in one.shapes for size in SIZES]
+    try:
+        checked_format(dtype, gpu)
+        operators = [OPERATOR.validate_python(shape) for shape in shapes]
+        calls = operator_calls(predictor, gpu, operators)
+    except (LaunchError, ModelError):
+        return []
+    told = np.log([(call.seconds, call.watts) for call in calls]).reshape(-1, len(SIZES), 2)
+    wanted = np.log(np.maximum(seconds, 1e-9))
+    each = [np.interp(wanted, np.maximum.accumulate(row[:, 0]), row[:, 1]) for row in told]
+    nearest = np.abs(wanted[:, None] - told[:, :, 0].mean(axis=0)).argmin(axis=1)
+    found = []
+    for at, watts in zip(nearest.tolist(), np.exp(np.mean(each, axis=0)).tolist(), strict=True):
+        call = calls[at]
+        ends = one.low, one.high
+        if call.basis == "uncalibrated":  # what is not known of the board beside it
+            low, high = (
+                hypot(*map(log, pair)) for pair in zip(call.power_width, ends, strict=True)
+            )
+            ends = exp(-low), exp(high)
+        basis = max(call.basis, "extrapolated", key=BASIS_ORDER.index)
+        found.append(call._replace(watts=watts, basis=basis, power_width=ends))
+    return found

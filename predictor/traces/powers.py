@@ -43,6 +43,8 @@ from wattcast.predictor.traces.code import Code, Library
 from wattcast.predictor.traces.library import (
     LEVEL,
     Served,
+    calls_by_time,
+    data_type_of,
     does_the_work,
     family_of,
     library_calls,
@@ -87,6 +89,10 @@ OPERATOR_TRUST: Mapping[Basis, Trust] = {
     "uncalibrated": Trust(mark="estimated board", why="operators' power is that of other boards"),
 }
 """By what the operator's power rests on."""
+BY_TIME_TRUST: Mapping[Basis, Trust] = {
+    basis: Trust(mark=one.mark, why="an operator of the kernel's kind; its size is a guess")
+    for basis, one in OPERATOR_TRUST.items()
+}
 
 
 @lru_cache(maxsize=64)
@@ -159,21 +165,31 @@ class BoardPowers:
         return found
 
     def _library(self, ordered: Sequence[tuple[int, Served]]) -> dict[int, KindPower]:
-        """Kernels that do the work of an operator whose sizes the trace tells."""
+        """Kernels that do the work of an operator whose sizes the trace tells, or of one of the
+        size that takes as long."""
         asked = {number: one for number, one in ordered if does_the_work(one.kind)}
+        sized = library_calls(self.predictor, self.gpu, asked)
+        left = {number: one for number, one in ordered if number not in sized}
         found = {}
-        for number, call in library_calls(self.predictor, self.gpu, asked).items():
+        for number, call in (sized | calls_by_time(self.predictor, self.gpu, left)).items():
+            kind = asked[number].kind if number in sized else left[number].kind
             value = min(max(call.watts, self.idle_watts), self.limit_watts)
             low, high = (value * factor for factor in call.power_width)
             ends = max(low, min(self.idle_watts, value)), min(high, max(self.limit_watts, value))
+            trust, why = OPERATOR_TRUST[call.basis], "at the sizes of its tensors"
+            if number in left:
+                why = "at the size that takes as long: the trace tells none"
+                trust = BY_TIME_TRUST[call.basis]
             found[number] = KindPower(
-                "operator",
+                "operator" if number in sized else "operator, by time",
                 Estimate(value, *ends, LEVEL, call.basis),
                 min(self.standing_watts, value),
-                OPERATOR_TRUST[call.basis],
-                "the operator's model at the sizes of its tensors and the measured duration",
-                family_of(asked[number].kind.name),
-                json.loads(asked[number].kind.operator).get("dtype"),
+                trust,
+                f"the operator's model {why}, and the measured duration",
+                family_of(kind.name),
+                json.loads(kind.operator).get("dtype")
+                if number in sized
+                else data_type_of(kind.name),
                 core_share=call.core_share,
             )
         return found
@@ -189,7 +205,6 @@ class BoardPowers:
             self.idle_watts,
             self.board_width,
             self.limit_watts,
-            one.mean_seconds,
         )
         estimate = found.power
         return KindPower(

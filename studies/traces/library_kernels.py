@@ -2,11 +2,12 @@
 
     python -m studies library-kernels [--operators FOLDER]
 
-For products, attention and experts on the boards with watts: how much of its limit a board draws,
-by how long the call lasts and by its format. Then, for half-precision products from 20 us on, the
-errors of the share served and of the one that other products get (``predictor/traces/library.py``).
-Models with the sizes err by 7 and 10 % there (``python -m studies operators``). Ends hold 90 % of
-shape groups, each of the same weight.
+For products, attention, experts and passes over memory on the boards with watts: how much of its
+limit a board draws, by how long the call lasts and by its format. Then the errors of what is
+served where a trace tells only name and time (``BY_TIME`` of ``predictor/traces/library.py``): the
+operator of the kernel's kind at the size that takes as long, beside the median of the rows. Models
+with the sizes err by 7 and 10 % (``python -m studies operators``). Ends hold 90 % of shape groups,
+each of the same weight. The models have learnt from these very rows, at their own sizes.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ from numpy.typing import NDArray
 
 from studies import parser_of
 from studies.fitting.operators import Rows, read_rows
-from wattcast.predictor.traces.library import HALF_LOW, HALF_SECONDS, HALF_SHARE, PRODUCT_SHARE
+from wattcast.app.settings import Settings
+from wattcast.features.gpus import load_gpu
+from wattcast.predictor import Predictor
+from wattcast.predictor.traces.library import at_times
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]
 
 BOARDS = ("h200-sxm5", "b200")
-OPERATORS = ("gemm", "prefill", "decode", "moe")
+OPERATORS = ("gemm", "prefill", "decode", "moe", "quantize")
+LIKE = {"gemm": "product", "prefill": "prefill", "decode": "decode", "quantize": "pass"}
+"""By which of ``BY_TIME`` an operator is told."""
 EDGES = (0.0, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e9)
 """Seconds between which shares are told."""
 
 FEWEST = 100
 """Rows of a line."""
-
-OTHERS_SHARE = 0.2 + 0.8 * PRODUCT_SHARE
-"""Of the limit, by what all other products get: boards with nothing to do draw 0.2 of it, as
-5 % of the shortest calls do."""
 
 
 class Shares(NamedTuple):
@@ -81,19 +83,30 @@ def by_time(found: Shares) -> Iterator[str]:
                 )
 
 
-def half_products(boards: Sequence[tuple[str, Shares]]) -> Iterator[str]:
-    """Half-precision products from ``HALF_SECONDS`` on: each board, and the constant served."""
-    for board, every in boards:
-        mine = every.taken((every.bits == 16) & (every.seconds >= HALF_SECONDS))
-        low, high = mine.ends()
-        inside = np.mean((mine.share >= HALF_LOW) & (mine.share <= 1.0))
+def ratios(predictor: Predictor, board: str, operator: str, rows: Rows) -> Shares:
+    """Measured watts over those told by the time alone (``share``), of calls of 16-bit formats."""
+    mine = rows.taken(np.flatnonzero(np.isfinite(rows.watts) & (rows.call["math_bits"] == 16)))
+    name = LIKE[operator]
+    dtype = "" if name == "pass" else "bfloat16"
+    told = at_times(predictor, load_gpu(board), name, dtype, mine.seconds.tolist())
+    watts = np.array([call.watts for call in told])
+    return Shares(mine.watts / watts, mine.seconds, mine.watts, mine.groups)
+
+
+def by_time_alone(name: str, found: Shares) -> Iterator[str]:
+    """Errors of ``ratios``, whose ``bits`` are the watts."""
+    middle = np.median(found.bits)
+    for least in (0.0, 2e-5, 1e-4):
+        long = found.taken(found.seconds >= least)
+        if len(long.share) < FEWEST // 2:
+            continue
+        low, high = long.ends()
+        errors, others = np.abs(1 / long.share - 1), np.abs(middle / long.bits - 1)
         yield (
-            f"{board}: {len(mine.share):,} rows, median {np.median(mine.share):.2f}, groups "
-            f"{low:.2f} to {high:.2f}; {HALF_LOW:g} to 1 holds {inside:.0%} of rows"
+            f"{name} by its time, from {least * 1e6:3.0f} us: {len(errors):6,} rows, mean "
+            f"{errors.mean():.0%}, median {np.median(errors):.0%}, groups {low:.2f} to {high:.2f}; "
+            f"the median of all rows: mean {others.mean():.0%}"
         )
-        for name, told in (("served", HALF_SHARE), ("other products", OTHERS_SHARE)):
-            error = np.abs(told / mine.share - 1)
-            yield f"  {name}, {told:.2f}: mean {np.mean(error):.0%}, median {np.median(error):.0%}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,19 +114,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = parser_of("library-kernels", __doc__)
     parser.add_argument("--operators", type=Path, default=data_root() / "operators")
     folder = parser.parse_args(arguments).operators
+    predictor = Predictor(Settings())
     for operator in OPERATORS:
-        boards = []
         for board in BOARDS:
             rows = read_rows(folder, operator, board)
             if rows is None:
                 continue
             found = shares_of(rows)
-            boards.append((board, found))
             print(f"{operator} on {board}")
             for line in by_time(found):
                 print(f"  {line}")
-        if operator == "gemm":
-            print("half-precision products of 20 us and longer")
-            for line in half_products(boards):
-                print(f"  {line}")
+            if operator in LIKE:
+                told = ratios(predictor, board, operator, rows)
+                for line in by_time_alone(LIKE[operator], told):
+                    print(f"  {line}")
     return 0

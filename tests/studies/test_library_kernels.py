@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from studies.fitting.operators import read_rows
-from studies.traces.library_kernels import BOARDS, Shares, by_time, half_products, shares_of
-from wattcast.predictor.traces.library import HALF_LOW, HALF_SECONDS, HALF_SHARE
+from studies.traces.library_kernels import BOARDS, LIKE, Shares, by_time, ratios
+from wattcast.app.settings import Settings
+from wattcast.predictor import Predictor
+from wattcast.predictor.traces.library import BY_TIME, LOW
 from wattcast.training.data.datasets import data_root, find_data
 
 
@@ -21,18 +25,19 @@ def test_groups_weigh_alike_whatever_their_rows() -> None:
     assert many.ends() == (0.5, 0.9)
     (line,) = by_time(many)
     assert "1,000 rows, median 0.90, groups 0.50 to 0.90" in line
-    first = next(half_products([("x", many), ("y", shares(["c"] * 200, [0.8] * 200))]))
-    assert first.startswith("x: 1,000 rows, median 0.90")
 
 
 @pytest.mark.skipif(find_data() is None, reason="no data sets: set WATTCAST_DATA")
-def test_constants_are_those_of_the_rows() -> None:
-    ends = []
+@pytest.mark.parametrize("operator", LIKE)
+def test_ends_are_those_of_the_worse_board(operator: str, tmp_path: Path) -> None:
+    predictor, ends = Predictor(Settings(home=tmp_path)), list[tuple[float, float]]()
     for board in BOARDS:
-        rows = read_rows(data_root() / "operators", "gemm", board)
+        rows = read_rows(data_root() / "operators", operator, board)
         assert rows is not None
-        found = shares_of(rows)
-        long = found.taken((found.bits == 16) & (found.seconds >= HALF_SECONDS))
-        assert np.median(long.share) == pytest.approx(HALF_SHARE, abs=0.01)
-        ends.append(long.ends()[0])
-    assert np.mean(ends) == pytest.approx(HALF_LOW, abs=0.01)
+        found = ratios(predictor, board, operator, rows)
+        long = found.taken(found.seconds >= 2e-5)
+        ends += [found.ends(), long.ends()] if LIKE[operator] != "pass" else [found.ends()]
+        assert np.mean(np.abs(1 / found.share - 1)) < 0.33
+    like = BY_TIME[LIKE[operator]]
+    least = LOW if LIKE[operator] == "pass" else min(low for low, _ in ends)
+    assert (like.low, like.high) == pytest.approx((least, max(high for _, high in ends)), abs=0.011)

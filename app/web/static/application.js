@@ -13,7 +13,8 @@ import { COLOURED, Timeline } from "./timeline.js";
 
 const HOWS = {
   code: "by their code", "code, other launch": "by their code, launched otherwise",
-  operator: "by the operator that launched them", name: "from launch and name alone", copy: "copies",
+  operator: "by the operator that launched them", "operator, by time": "by an operator of their kind that takes as long",
+  name: "from launch and name alone", copy: "copies",
 };
 const SHOWN_ROWS = 50;
 const LISTED = 50;

@@ -70,7 +70,7 @@ prototype, not through the service.
 | power by component | [physical](physical.md) |
 | time from measured work | [work](work.md), `work` |
 | protocols and baselines | [data](data.md) |
-| measured launches, short runs | [power](power.md), `power` |
+| measured launches | [power](power.md), `power` |
 """
 
 

@@ -18,7 +18,8 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,7 +124,7 @@ class OutOfFold:
     ``predicted_watts`` and ``baseline_watts`` (the median of the training rows) are
     ``[assignments, n]``, NaN where a row was not tested; ``outside`` marks rows with a feature
     outside the range of their fold's training rows. ``folds`` holds the number of each row's fold
-    (-1: not tested).
+    (-1: not tested), ``others`` the predictions of further baselines.
     """
 
     rows: Rows
@@ -132,6 +133,7 @@ class OutOfFold:
     outside: NDArray[np.bool_]
     folds: Indices | None = None
     protocol: str = "grouped"
+    others: Mapping[str, Floats] = field(default_factory=dict)
 
     def scores(self) -> dict[ScoreName, Spread]:
         """Mean and spread of the model's scores over the assignments."""
@@ -140,6 +142,10 @@ class OutOfFold:
     def baseline_scores(self) -> dict[ScoreName, Spread]:
         """The same of the median power of the training rows of each fold."""
         return self._spread(self.baseline_watts)
+
+    def other_scores(self) -> dict[str, dict[ScoreName, Spread]]:
+        """The same of the further baselines."""
+        return {name: self._spread(watts) for name, watts in self.others.items()}
 
     def best_exponent(
         self, exponents: Sequence[float], floor_watts: float, level: float = LEVEL
@@ -190,6 +196,7 @@ def evaluate(
     *,
     folds: int = FOLDS,
     jobs: int = 1,
+    others: Mapping[str, Fit] = MappingProxyType({}),
 ) -> OutOfFold:
     """Predict every tested row by a model that did not see it, once per seed, beside the median.
 
@@ -197,10 +204,10 @@ def evaluate(
     at a time. Raises ValueError where the rows do not allow the protocol.
     """
     dealt = [folds_of(fold_assignment(rows, protocol, seed, folds)) for seed in seeds]
-    fits = {"model": fit, "median_watts": median_watts}
+    fits = {"model": fit, "median_watts": median_watts, **others}
     watts, outside, numbers = out_of_fold(rows, fits, dealt, jobs)
     return OutOfFold(
-        rows, watts["model"], watts["median_watts"], outside, folds=numbers, protocol=protocol
+        rows, watts.pop("model"), watts.pop("median_watts"), outside, numbers, protocol, watts
     )
 
 

@@ -42,7 +42,7 @@ def test_every_command_exists(command: str) -> None:
         (part,) = rest
         assert part in PARTS
     for option in (one for one in rest if one.startswith("--")):
-        module = STUDIES[name][0].replace(".", "/")
+        module = STUDIES[name].replace(".", "/")
         assert option in (PAGE.parents[1] / "studies" / f"{module}.py").read_text("utf-8")
 
 

@@ -2,7 +2,6 @@
 
     python -m studies work  trains, writes the artifact, prints the tables
     python -m studies work --table FILE        the same from another table of launches
-    python -m studies work --score FILE  scores the packaged model on a table of launches
 
 Equal data, seeds and library versions give equal files, byte for byte (SOURCE_DATE_EPOCH sets the
 card's date).
@@ -15,7 +14,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import combinations, pairwise, permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,10 +25,7 @@ from numpy.typing import NDArray
 from studies.card_tables import table
 from studies.card_tables import table as markdown
 from studies.data.launches import (
-    GPU,
     MeasuredLaunch,
-    groups_of,
-    read_launches,
 )
 from studies.fitting.work.artifact import ASSIGNMENTS, Trained, train
 from studies.fitting.work.folds import (
@@ -44,17 +40,14 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair
-from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.models.time.calibration import (
-    TimeCard,
     TimeIntervals,
     TimeScores,
     TimeWidth,
 )
 from wattcast.models.time.known import KnownLaunch, corrected, distance, launch_coordinates
 from wattcast.models.time.measured_work import Work, combined_seconds, part_seconds, work_schema
-from wattcast.models.time.work_model import work_time_model
-from wattcast.training.evaluation.scores import time_scores
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]
@@ -129,24 +122,9 @@ def report(trained: Trained) -> str:
         interval_table(card.intervals),
         transfer_table(card.intervals),
         known_table(pairs_of(launches, predicted, card.intervals)),
-        repeats_table(launches),
         constants,
     ]
     return "\n".join(parts)
-
-
-def score_packaged(path: Path) -> str:
-    """How the packaged model does on a table of launches, those it was trained on among them."""
-    launches = read_launches(path)
-    model = work_time_model(ArtifactStore(kind=TimeCard), GPU)
-    gpu, clocks = load_gpu(GPU), model.measured_clocks
-    predicted = np.array([model.predict(one.work, gpu, clocks).estimate.value for one in launches])
-    measured = np.array([launch.seconds for launch in launches])
-    scores = time_scores(measured, predicted, groups_of(launches, lambda one: one.program))
-    return markdown(
-        ["launches", *scores],
-        [[str(len(launches)), *(f"{value:.4g}" for value in scores.values())]],
-    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -154,18 +132,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m studies work")
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--table", type=Path, help="launches to train on")
-    parser.add_argument("--score", type=Path, help="launches to score the packaged model on")
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     options = parser.parse_args(arguments)
 
     def progress(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    if options.score:
-        print(score_packaged(options.score))
-    else:
-        trained = train(options.out, options.table, options.assignments, progress)
-        print(report(trained))
+    trained = train(options.out, options.table, options.assignments, progress)
+    print(report(trained))
     return 0
 
 
@@ -255,63 +229,6 @@ def known_table(pairs: Sequence[Pair]) -> str:
             ]
         )
     return table(titles, lines)
-
-
-def repeats_table(launches: Sequence[MeasuredLaunch], tolerance: float = 0.1) -> str:
-    """How far launches lie apart that a model of work can hardly tell or not tell at all.
-
-    Longest over shortest time of repeated launches; of those among them whose every count of
-    work agrees within ``tolerance``; and of launches of different kernels with the same grid and
-    block whose counts agree as well: no prediction from work and launch can hold both.
-    """
-    repeated = [
-        [launches[at] for at in members]
-        for members in _members(launch.same_launch for launch in launches).values()
-        if len(members) > 1
-    ]
-    # One launch of each kernel: repetitions would only count the same pair again.
-    first = {launch.same_launch: launch for launch in reversed(launches)}.values()
-    shapes: dict[Hashable, list[MeasuredLaunch]] = defaultdict(list)
-    for launch in first:
-        shapes[launch.work.launch.grid, launch.work.launch.block].append(launch)
-    others = [
-        pair
-        for members in shapes.values()
-        for pair in combinations(members, 2)
-        if pair[0].same_kernel != pair[1].same_kernel and _same_work(pair, tolerance)
-    ]
-    alike = [group for group in repeated if _same_work(group, tolerance)]
-    titles = ["launches", "number", "median", "90 %", "99 %", "most", "above 2x"]
-    share = f"work within {100 * tolerance:.0f} %"
-    lines = [
-        _ratios("repeated: same program, kernel, arguments, grid, block", repeated),
-        _ratios(f"repeated, {share}", alike),
-        _ratios(f"pairs of other kernels, same grid and block, {share}", others),
-    ]
-    return table(titles, lines)
-
-
-def _ratios(name: str, groups: Sequence[Sequence[MeasuredLaunch]]) -> list[str]:
-    if not groups:
-        return [name, "0", *["-"] * 5]
-    ratios = [
-        max(one.seconds for one in group) / min(one.seconds for one in group) for group in groups
-    ]
-    return [
-        name,
-        str(len(ratios)),
-        *(f"{np.quantile(ratios, level):.3f}" for level in (0.5, 0.9, 0.99)),
-        f"{max(ratios):.3g}",
-        str(sum(ratio > 2 for ratio in ratios)),
-    ]
-
-
-def _same_work(group: Sequence[MeasuredLaunch], tolerance: float) -> bool:
-    works = [one.work for one in group]
-    counts = np.array(
-        [(work.dram_bytes, work.int_ops, work.flops_sp, work.flops_dp) for work in works]
-    )
-    return bool(np.all(counts.max(axis=0) <= counts.min(axis=0) * (1 + tolerance)))
 
 
 def _members(keys: Iterable[Hashable]) -> Mapping[Hashable, list[int]]:

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from studies.evaluation import BesideBaselines, cross_validate
-from studies.fitting.out_of_fold import FitPredict
+from studies.evaluation import cross_validate
+from studies.fitting.out_of_fold import FitPredict, OutOfFold
 from studies.fitting.trees.tables import THESIS_FILES
 from wattcast.features.errors import DataError
 from wattcast.models.cards import ScoreName, Spread
@@ -51,10 +51,10 @@ class Judged:
     """Out-of-fold predictions of one model: rows left out at random, and whole kernels."""
 
     model: str
-    random: BesideBaselines
-    grouped: BesideBaselines
+    random: OutOfFold
+    grouped: OutOfFold
 
-    def by(self, protocol: Protocol) -> BesideBaselines:
+    def by(self, protocol: Protocol) -> OutOfFold:
         """Predictions of one protocol."""
         return self.random if protocol == "random" else self.grouped
 

@@ -36,8 +36,8 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 
-from studies.evaluation import BesideBaselines, evaluate
-from studies.fitting.out_of_fold import Fit, FitPredict, plain
+from studies.evaluation import evaluate
+from studies.fitting.out_of_fold import Fit, FitPredict, OutOfFold, plain
 from studies.papers.thesis.data import PROTOCOLS, Effort, Judged, judge, median_filled, rows_of
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.training.evaluation.scores import (
@@ -228,7 +228,7 @@ def repeated_runs(
     return found
 
 
-def mean_of_folds(predicted: BesideBaselines) -> dict[ScoreName, Spread]:
+def mean_of_folds(predicted: OutOfFold) -> dict[ScoreName, Spread]:
     """Scores of each fold, averaged over the folds of a run; mean and spread over runs.
 
     Raises ValueError for predictions without fold numbers.

@@ -29,8 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 from studies.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
-from studies.evaluation import BesideBaselines
-from studies.fitting.out_of_fold import FitPredict
+from studies.fitting.out_of_fold import FitPredict, OutOfFold
 from studies.papers.thesis.data import (
     Compared,
     Effort,
@@ -159,7 +158,7 @@ def error_by_dwarf(
 
 
 def _mean_error(
-    judged: BesideBaselines,
+    judged: OutOfFold,
     predicted: Floats,
     rows: NDArray[np.bool_],
 ) -> float:

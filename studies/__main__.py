@@ -19,7 +19,6 @@ STUDIES = {
     "examples": "pages.examples",
     "measuring-kernels": "measuring_kernels",
     "machine-code": "machine_code",
-    "tables": "data.tables",
     "end-to-end": "end_to_end",
     "catalogue": "catalogue.study",
     "triton": "triton",

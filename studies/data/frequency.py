@@ -200,18 +200,6 @@ class FrequencyTable:
         return ~self.frame["kernel"].isin(_reference_power_too_low(self.frame)).to_numpy()
 
 
-def file_names(root: Path | None = None) -> tuple[str, ...]:
-    """Names of the campaigns at hand, without ``.csv``, sorted."""
-    folder = (root or data_root()) / "dvfs"
-    return tuple(
-        sorted(
-            path.stem
-            for path in folder.glob("*.csv")
-            if path.stem.startswith(("lisboa_", "wang_")) and path.stem != OPCODE_COUNTS
-        )
-    )
-
-
 @lru_cache(maxsize=32)
 def read_frequency(
     name: str, root: Path | None = None, *, keep_impossible: bool = False
@@ -271,22 +259,6 @@ def read_measured_sequences(root: Path | None = None) -> pd.DataFrame:
     numbers = ("core_mhz", "memory_mhz", "time_ms", "power_watts")
     path = (root or data_root()).joinpath(*SEQUENCES)
     return read_table(path, {**columns, **{name: number() for name in numbers}})
-
-
-OPCODE_COUNTS = "wang_ptx_opcode_counts"
-_NAMES = ("kind", "benchmark", "args", "kernel")
-
-
-def read_opcode_counts(root: Path | None = None) -> pd.DataFrame:
-    """Static counts of PTX tokens of the DCGM campaigns' kernels.
-
-    Columns ``kind``, ``benchmark``, ``args``, ``kernel``, then one per token. Raises DataError
-    naming file, row and column.
-    """
-    path = (root or data_root()) / "dvfs" / f"{OPCODE_COUNTS}.csv"
-    names = {name: text() for name in _NAMES} | {"kind": text(choices=("micro", "real"))}
-    tokens = [name for name in read_table(path, names).columns if name not in names]
-    return read_table(path, {**names, **{token: number() for token in tokens}})
 
 
 def _counters_of(raw: pd.DataFrame) -> Counters:

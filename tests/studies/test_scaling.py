@@ -179,7 +179,6 @@ def test_trees_that_do_not_help_are_not_chosen() -> None:
     rng = np.random.default_rng(0)
     n = 200
     rows = ResidualRows(
-        quantity="time",
         vectors=rng.normal(size=(n, 6)).astype(np.float32),
         physical=np.ones(n),
         measured=np.exp(rng.normal(0, 0.1, n)),

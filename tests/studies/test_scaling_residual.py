@@ -42,7 +42,6 @@ def noisy_trees() -> FittedTrees:
     vectors = power_vectors(table, core / 1000, memory / 3500)
     n = len(row)
     rows = ResidualRows(
-        quantity="power",
         vectors=vectors,
         physical=np.ones(n),
         measured=np.exp(RNG.normal(0, 0.5, n)),

@@ -2,7 +2,7 @@
 
 inventory(root)   one ``TableFacts`` for each power table that can be read or should be there
 
-Other tables are ``unread``: only studies read them (``python -m studies tables`` checks those).
+Other tables are ``unread``: only studies read them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 from urllib.parse import quote
 
@@ -57,10 +56,9 @@ Readers = Mapping[str, Callable[[], TableFacts]]
 """Path of a table below the data folder -> what reads and counts it."""
 
 
-def inventory(root: Path, further: Readers = MappingProxyType({})) -> list[TableFacts]:
-    """Facts of every table below ``root``, sorted by path: also of those missing or defective.
-    ``further`` reads tables besides those of power."""
-    readers = {**_readers(root), **further}
+def inventory(root: Path) -> list[TableFacts]:
+    """Facts of every table below ``root``, sorted by path: also of those missing or defective."""
+    readers = _readers(root)
     there = {path.relative_to(root).as_posix() for path in root.rglob("*.csv")}
     return [_facts(root, name, readers.get(name)) for name in sorted({*readers, *there})]
 

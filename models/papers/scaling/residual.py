@@ -4,8 +4,7 @@
 
 p is the physical model's scale, x a kernel's counters; it is exactly 1 at the reference. The trees
 never fall with the core clock; raising p to a power below 1 leaves them room to correct it
-downwards, as constrained trees can only add. Trees of time are tried by ``studies clocks``: no
-campaign's kernels left out were met better by them. docs/frequency.md.
+downwards, as constrained trees can only add. docs/frequency.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from studies.fitting.scaling.protocols import (
     FEW_KERNELS,
     PhysicalFit,
     fit_physical,
-    log_ratios,
+    power_rows,
 )
 from studies.fitting.scaling.rows import TITAN_X, Floats, ScalingRows, scaling_rows
 from studies.fitting.scaling.scores import (
@@ -107,13 +107,10 @@ def write_campaigns(
         raise DataError(f"{', '.join(campaigns)} are not of one kind of counters")
     settings = _settings(parts)
     fits = fit_physical(parts)
-    ratios = log_ratios(parts, fits)
-    if settings["time", 0].trees:
-        raise DataError("trees of time would help, but no way serves them")
     known, cards = list(scored), []
     for at, (part, fit) in enumerate(zip(parts, fits, strict=True)):
         progress(f"{part.gpu}: {part.campaign}, {len(part)} rows")
-        power_trees = _trees(ratios.power[at], settings["power", at])
+        power_trees = _trees(power_rows(part, fit), settings[at])
         mine = [one for one in known if one.predictions.rows.campaign == part.campaign]
         cards += _write(part, fit, power_trees, mine, out_dir, root)
     return cards
@@ -122,8 +119,8 @@ def write_campaigns(
 _Trees = tuple[ResidualRows, TreeSettings, FittedTrees]
 
 
-def _settings(parts: Sequence[ScalingRows]) -> dict[tuple[Quantity, int], TreeSettings]:
-    """Number of trees of time (of all campaigns) and of each campaign's power.
+def _settings(parts: Sequence[ScalingRows]) -> list[TreeSettings]:
+    """Number of trees of each campaign's power.
 
     Chosen as in the scores, so that no trees are served that no score is of: on microbenchmarks
     and a physical model of theirs where a campaign has some, else on all kernels.
@@ -131,15 +128,14 @@ def _settings(parts: Sequence[ScalingRows]) -> dict[tuple[Quantity, int], TreeSe
     micro = any((~part.real).any() for part in parts)
     learning = [part.take(~part.real) for part in parts] if micro else list(parts)
     candidates = CANDIDATES if micro else FEW_KERNELS
-    ratios = log_ratios(learning, fit_physical(learning))
 
     def chosen(rows: ResidualRows | None) -> TreeSettings:
         if rows is None:
             return candidates[0]
         return choose(rows, np.ones(len(rows.measured), dtype=bool), candidates)
 
-    settings: dict[tuple[Quantity, int], TreeSettings] = {("time", 0): chosen(ratios.time)}
-    return settings | {("power", at): chosen(rows) for at, rows in enumerate(ratios.power)}
+    fits = fit_physical(learning)
+    return [chosen(power_rows(part, fit)) for part, fit in zip(learning, fits, strict=True)]
 
 
 def _trees(rows: ResidualRows | None, settings: TreeSettings) -> _Trees | None:

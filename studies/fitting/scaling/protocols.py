@@ -7,7 +7,7 @@ microbenchmarks and predicts real kernels. Each predicts the same rows by severa
     mean curve   mean scale of the training kernels at each pair: knows the clocks, not the kernel
     unfitted     relative time from counters by fixed constants (time only)
     physical     wattcast.models.papers.scaling.physical
-    hybrid       physical x boosted trees, their number chosen inside the training kernels
+    hybrid       power: physical x boosted trees, their number chosen inside the training kernels
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from studies.fitting.scaling.fits import (
     fit_power,
     fit_power_and_time,
     fit_times,
-    row_weights,
 )
 from studies.fitting.scaling.rows import Bools, Floats, ScalingRows
 from studies.fitting.scaling.trees import (
@@ -34,7 +33,6 @@ from studies.fitting.scaling.trees import (
     TreeSettings,
     choose,
     fit_trees,
-    time_vectors,
 )
 from wattcast.models.papers.scaling.physical import (
     PowerParameters,
@@ -189,18 +187,14 @@ def predict(
     if parts[0].kind is None:
         return results
     fits = fit_physical([part.take(rows) for part, rows in zip(parts, train, strict=True)])
-    ratios = log_ratios(parts, fits)
-    time = ratios.time
-    hybrid = corrected(time, np.concatenate(train), candidates) if time else None
-    starts = np.cumsum([0, *[len(part) for part in parts]])
-    for at, (part, result) in enumerate(zip(parts, results, strict=True)):
+    for at, (part, fit, result) in enumerate(zip(parts, fits, results, strict=True)):
         times, powers = dict(result.time), dict(result.power)
-        if time is not None and hybrid is not None:
-            mine = slice(int(starts[at]), int(starts[at + 1]))
+        if part.has_time:
             unfitted = unfitted_time(part.use, part.core, part.memory)
+            relative = relative_time(fit.time, part.use, part.core, part.memory)
             times["unfitted"] = unfitted / unfitted[part.reference_rows]
-            times["physical"], times["hybrid"] = time.physical[mine], hybrid[mine]
-        power = ratios.power[at]
+            times["physical"] = times["hybrid"] = relative / relative[part.reference_rows]
+        power = power_rows(part, fit)
         if power is not None:
             powers["physical"] = power.physical
             powers["hybrid"] = corrected(power, train[at], candidates)
@@ -208,62 +202,14 @@ def predict(
     return results
 
 
-@dataclass(frozen=True, eq=False)
-class LogRatios:
-    """What trees are to explain of some campaigns: time of all together, power of each."""
-
-    time: ResidualRows | None
-    power: tuple[ResidualRows | None, ...]
-
-
-def log_ratios(parts: Sequence[ScalingRows], fits: Sequence[PhysicalFit]) -> LogRatios:
-    """Measured over physical scales of all rows; ``None`` where a quantity was not measured."""
-    relative = [
-        relative_time(fit.time, part.use, part.core, part.memory)
-        for part, fit in zip(parts, fits, strict=True)
-    ]
-    power = [
-        None if fit.power is None else _power_rows(part, fit.power, time)
-        for part, fit, time in zip(parts, fits, relative, strict=True)
-    ]
-    times = [fit.time for fit in fits]
-    return LogRatios(
-        _time_rows(parts, times, relative) if parts[0].has_time else None, tuple(power)
-    )
-
-
-def _time_rows(
-    parts: Sequence[ScalingRows], times: Sequence[TimeParameters], relative: Sequence[Floats]
-) -> ResidualRows:
-    starts = np.cumsum([0, *[len(part) for part in parts]])[:-1]
-    references = [part.reference_rows + start for part, start in zip(parts, starts, strict=True)]
-    bounds = [_bounds(part) for part in parts]
+def power_rows(part: ScalingRows, fit: PhysicalFit) -> ResidualRows | None:
+    """What trees are to explain of a campaign: measured over physical power scales of all rows;
+    ``None`` where power was not measured."""
+    if fit.power is None:
+        return None
+    relative = relative_time(fit.time, part.use, part.core, part.memory)
+    watts = power_watts(fit.power, part.use, part.nominal, part.core_mhz, part.memory_mhz, relative)
     return ResidualRows(
-        quantity="time",
-        vectors=np.vstack(
-            [
-                time_vectors(time, part.use, part.core, part.memory, each)
-                for part, time, each in zip(parts, times, relative, strict=True)
-            ]
-        ),
-        physical=np.concatenate(
-            [each / each[part.reference_rows] for part, each in zip(parts, relative, strict=True)]
-        ),
-        measured=np.concatenate([part.time_scale for part in parts]),
-        weights=np.concatenate([row_weights(part) for part in parts]),
-        groups=np.concatenate([part.groups for part in parts]),
-        reference_rows=np.concatenate(references),
-        bounds=(
-            np.concatenate([low for low, _ in bounds]),
-            np.concatenate([high for _, high in bounds]),
-        ),
-    )
-
-
-def _power_rows(part: ScalingRows, power: PowerParameters, relative: Floats) -> ResidualRows:
-    watts = power_watts(power, part.use, part.nominal, part.core_mhz, part.memory_mhz, relative)
-    return ResidualRows(
-        quantity="power",
         vectors=power_vectors(part.use, part.core, part.memory),
         physical=watts / watts[part.reference_rows],
         measured=part.power_scale,
@@ -287,18 +233,6 @@ def _mean_curve(part: ScalingRows, train: Bools, scale: Floats) -> Floats:
     sums = np.bincount(pair[train], weights=scale[train], minlength=int(pair.max()) + 1)
     counts = np.bincount(pair[train], minlength=int(pair.max()) + 1)
     return np.asarray((sums / counts)[pair])
-
-
-def _bounds(part: ScalingRows) -> tuple[Floats, Floats]:
-    """Least and most time scale at each row (``scaling.physical.time_bounds``)."""
-    ratios = np.column_stack(
-        [
-            part.reference.core_mhz / part.core_mhz,
-            part.reference.memory_mhz / part.memory_mhz,
-            np.ones(len(part)),
-        ]
-    )
-    return ratios.min(axis=1), ratios.max(axis=1)
 
 
 def _without(

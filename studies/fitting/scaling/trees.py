@@ -16,14 +16,8 @@ import numpy as np
 
 from studies.fitting.scaling.rows import Bools, Floats, Integers
 from studies.fitting.trees.compact import save_compact
-from wattcast.models.papers.scaling.card import RISING, Quantity
-from wattcast.models.papers.scaling.physical import (
-    TimeParameters,
-    capacity_shares,
-    core_latency_share,
-)
+from wattcast.models.papers.scaling.card import RISING
 from wattcast.models.papers.scaling.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
-from wattcast.models.papers.scaling.use import UseTable
 from wattcast.training.families import SEED, get_family
 
 INNER_FOLDS = 5
@@ -53,42 +47,22 @@ CANDIDATES: tuple[TreeSettings, ...] = (
 """From nothing to what the 6464 rows of Titan X's microbenchmarks bear."""
 
 
-_RISING = {"time": 3, "power": len(RISING)}
-"""First inputs with which a prediction may only rise: of time the logarithms of the physical
-model's relative time and of the reference clocks over the clocks, which all fall as a clock
-rises."""
-
-
-def time_vectors(
-    parameters: TimeParameters, use: UseTable, core: Floats, memory: Floats, time: Floats
-) -> Float32s:
-    """Inputs of the time trees, ``[n, k]``: ``time`` and clocks over those of the counters."""
-    units = use.select(tuple(parameters.capacities))
-    dram, busy = capacity_shares(parameters.form, units, use.dram)
-    at_core = core_latency_share(parameters.form, dram, busy)
-    columns = [np.log(time), -np.log(core), -np.log(memory), dram, busy, at_core, use.core]
-    return np.column_stack(columns).astype(np.float32)
-
-
 @dataclass(frozen=True, eq=False)
 class ResidualRows:
-    """What trees of one quantity are fitted on: inputs ``[n, k]``, and per row ``[n]`` the log
+    """What trees of power are fitted on: inputs ``[n, k]``, and per row ``[n]`` the log
     ratio to explain, the physical and measured scale, weight, program, and its reference row."""
 
-    quantity: Quantity
     vectors: Float32s
     physical: Floats
     measured: Floats
     weights: Floats
     groups: np.ndarray
     reference_rows: Integers
-    bounds: tuple[Floats, Floats] | None = None
 
     @property
     def log_ratio(self) -> Floats:
-        """log of measured over physical (of its power, for power)."""
-        exponent = 1.0 if self.quantity == "time" else POWER_EXPONENT
-        return np.asarray(np.log(self.measured) - exponent * np.log(self.physical))
+        """log of measured over physical, of its power."""
+        return np.asarray(np.log(self.measured) - POWER_EXPONENT * np.log(self.physical))
 
     def predict(self, trees: Trees | None, rows: Bools) -> Floats:
         """Corrected scales of some rows; the physical ones without trees."""
@@ -97,13 +71,7 @@ class ResidualRows:
         correction = trees.score(self.vectors[rows]) - trees.score(
             self.vectors[self.reference_rows[rows]]
         )
-        if self.quantity == "power":
-            return corrected_power(self.physical[rows], correction)
-        scale = self.physical[rows] * np.exp(correction)
-        if self.bounds is None:
-            return np.asarray(scale)
-        low, high = self.bounds
-        return np.asarray(np.clip(scale, low[rows], high[rows]))
+        return corrected_power(self.physical[rows], correction)
 
 
 def choose(
@@ -140,7 +108,7 @@ def fit_trees(rows: ResidualRows, train: Bools, settings: TreeSettings) -> Fitte
     if settings.trees == 0:
         return None
     weights = rows.weights[train] / rows.weights[train].mean()
-    rising = [int(at < _RISING[rows.quantity]) for at in range(rows.vectors.shape[1])]
+    rising = [int(at < len(RISING)) for at in range(rows.vectors.shape[1])]
     return _fit_catboost(rows.vectors[train], rows.log_ratio[train], weights, rising, settings)
 
 

@@ -47,7 +47,7 @@ from studies.fitting.scaling.protocols import (
     Predictions,
     corrected,
     fit_physical,
-    log_ratios,
+    power_rows,
 )
 from studies.fitting.scaling.rows import TITAN_X, Bools, Floats, ScalingRows, scaling_rows
 from studies.fitting.scaling.scores import (
@@ -121,7 +121,7 @@ def _fitted(rows: ScalingRows, train: Bools) -> dict[str, Floats]:
     """Scales of all rows by models of the training rows: time, power, power with trees."""
     fit = fit_physical([rows.take(train)])[0]
     relative = relative_time(fit.time, rows.use, rows.core, rows.memory)
-    power = log_ratios([rows], [fit]).power[0]
+    power = power_rows(rows, fit)
     assert power is not None, "the campaign measured power"
     return {
         "time": relative / relative[rows.reference_rows],

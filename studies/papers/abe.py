@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from studies.card_tables import table
 from studies.data.frequency import NVPROF_COUNTS, read_frequency
@@ -31,44 +31,18 @@ MOST_VARIABLES = 10
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 
-class AbeSettings(BaseModel):
-    """How a regression is fitted. The defaults are the paper's.
-
-    ``plain_clocks``: f_core and f_memory may be variables of their own (an extension).
-    ``least_distinct``, ``least_variation``: counters with fewer distinct values, or a standard
-    deviation below this share of their largest value, are no candidates. ``ridge``: penalty on
-    standardised coefficients, over the number of rows. ``relative``: residuals over the target.
-    ``clip``: predictions stay within the targets fitted on.
-    """
-
-    model_config = _Frozen
-
-    most_variables: int = Field(default=MOST_VARIABLES, ge=1)
-    plain_clocks: bool = False
-    least_distinct: int = Field(default=1, ge=1)
-    least_variation: float = Field(default=0.0, ge=0)
-    ridge: float = Field(default=0.0, ge=0)
-    relative: bool = False
-    clip: bool = False
-
-
-HARDENED = AbeSettings(
-    plain_clocks=True, least_distinct=5, least_variation=0.02, ridge=1e-3, relative=True, clip=True
-)
-
-
 class AbeTerm(BaseModel):
-    """One variable: a counter with the clock of its domain, or (no counter) the clock itself."""
+    """One variable: a counter with the clock of its domain."""
 
     model_config = _Frozen
 
-    counter: str | None
+    counter: str
     domain: Domain
     coefficient: float
 
 
 class AbeModel(BaseModel):
-    """A fitted regression: coefficients for clocks in MHz; ``range`` spans the targets fitted."""
+    """A fitted regression: coefficients for clocks in MHz."""
 
     model_config = _Frozen
 
@@ -76,8 +50,6 @@ class AbeModel(BaseModel):
     terms: tuple[AbeTerm, ...]
     intercept: float
     adjusted_r2: float
-    range: tuple[float, float]
-    clip: bool
 
     def predict(
         self, counters: Floats, names: Sequence[str], core_mhz: Floats, memory_mhz: Floats
@@ -90,14 +62,11 @@ class AbeModel(BaseModel):
         total = np.full(len(core_mhz), self.intercept)
         for term in self.terms:
             clock = core_mhz if term.domain == "core" else memory_mhz
-            if term.counter is None:
-                total += term.coefficient * clock
-                continue
             if term.counter not in names:
                 raise ModelError(f"the regression needs the counter {term.counter!r}")
             column = counters[:, list(names).index(term.counter)]
             total += term.coefficient * _with_clock(self.quantity, column, clock)
-        return np.asarray(np.clip(total, *self.range) if self.clip else total)
+        return total
 
 
 def fit_abe(
@@ -108,33 +77,23 @@ def fit_abe(
     core_mhz: Floats,
     memory_mhz: Floats,
     target: Floats,
-    settings: AbeSettings | None = None,
+    most_variables: int = MOST_VARIABLES,
 ) -> AbeModel:
     """Regression of ``target`` ``[n]`` (watts or seconds) on counters ``[n, k]``.
 
     ``domains`` says for each counter whether it is a core or a memory event. Raises ModelError
     where no candidate is left.
     """
-    settings = settings or AbeSettings()
     clocks = {"core": core_mhz, "memory": memory_mhz}
-    keys: list[tuple[str | None, Domain]] = list(zip(names, domains, strict=True))
-    columns = [
-        _with_clock(quantity, counters[:, at], clocks[domain])
-        for at, (_, domain) in enumerate(keys)
-    ]
-    usable = [at for at in range(len(keys)) if _varies(counters[:, at], settings)]
-    if settings.plain_clocks:
-        usable += [len(keys) + at for at, name in enumerate(clocks) if np.ptp(clocks[name]) > 0]
-        keys += [(None, "core"), (None, "memory")]
-        columns += [core_mhz, memory_mhz]
+    usable = np.flatnonzero(counters.any(axis=0)).tolist()
     if not usable:
         raise ModelError("no counter varies enough to regress on")
-    x = np.column_stack([columns[at] for at in usable])
-    weights = 1 / target if settings.relative else np.ones(len(target))
-    chosen, adjusted = _forward(x, target, weights, settings.most_variables)
-    coefficients, intercept = _solve(x[:, chosen], target, weights, settings.ridge)
+    columns = [_with_clock(quantity, counters[:, at], clocks[domains[at]]) for at in usable]
+    x = np.column_stack(columns)
+    chosen, adjusted = _forward(x, target, most_variables)
+    coefficients, intercept = _solve(x[:, chosen], target)
     terms = tuple(
-        AbeTerm(counter=keys[usable[at]][0], domain=keys[usable[at]][1], coefficient=float(value))
+        AbeTerm(counter=names[usable[at]], domain=domains[usable[at]], coefficient=float(value))
         for at, value in zip(chosen, coefficients, strict=True)
     )
     return AbeModel(
@@ -142,8 +101,6 @@ def fit_abe(
         terms=terms,
         intercept=intercept,
         adjusted_r2=adjusted,
-        range=(float(target.min()), float(target.max())),
-        clip=settings.clip,
     )
 
 
@@ -151,23 +108,15 @@ def _with_clock(quantity: Quantity, counter: Floats, clock: Floats) -> Floats:
     return counter * clock if quantity == "power" else counter / clock
 
 
-def _varies(column: Floats, settings: AbeSettings) -> bool:
-    if not column.any() or len(np.unique(column)) < settings.least_distinct:
-        return False
-    return bool(column.std() >= settings.least_variation * np.abs(column).max())
-
-
-def _forward(x: Floats, target: Floats, weights: Floats, most: int) -> tuple[list[int], float]:
+def _forward(columns: Floats, target: Floats, most: int) -> tuple[list[int], float]:
     """Columns of greatest adjusted R2, added one by one while it rises, and that R2.
 
-    The R2 of weighted residuals. Columns that the chosen ones (nearly) span are passed over.
+    Columns that the chosen ones (nearly) span are passed over.
     """
     n = len(target)
-    y = target * weights
-    columns = x * weights[:, None]
     norms = np.sum(columns**2, axis=0)
-    basis = (weights / np.linalg.norm(weights))[:, None]
-    residual = y - basis @ (basis.T @ y)
+    basis = np.full((n, 1), 1 / np.sqrt(n))
+    residual = target - basis @ (basis.T @ target)
     total = float(residual @ residual)
     chosen: list[int] = []
     best = 0.0
@@ -190,17 +139,10 @@ def _forward(x: Floats, target: Floats, weights: Floats, most: int) -> tuple[lis
     return chosen, best
 
 
-def _solve(x: Floats, target: Floats, weights: Floats, ridge: float) -> tuple[Floats, float]:
-    """Coefficients and intercept of weighted least squares, ridge on standardised columns."""
-    share = weights**2 / np.sum(weights**2)
-    centre = share @ x
-    spread = np.sqrt(share @ (x - centre) ** 2)
-    mean = float(share @ target)
-    z = (x - centre) / spread * np.sqrt(share)[:, None]
-    y = (target - mean) * np.sqrt(share)
-    k = x.shape[1]
-    stacked = np.vstack([z, np.sqrt(ridge) * np.eye(k)])
-    solution, *_ = np.linalg.lstsq(stacked, np.concatenate([y, np.zeros(k)]), rcond=None)
+def _solve(x: Floats, target: Floats) -> tuple[Floats, float]:
+    """Coefficients and intercept of least squares, on standardised columns."""
+    centre, spread, mean = x.mean(axis=0), x.std(axis=0), float(target.mean())
+    solution, *_ = np.linalg.lstsq((x - centre) / spread, target - mean, rcond=None)
     coefficients = solution / spread
     return coefficients, mean - float(coefficients @ centre)
 
@@ -222,9 +164,6 @@ NVPROF_COUNTERS = (
 )
 """Counters offered to the selection: memory traffic by level, work by kind."""
 
-PLAIN = AbeSettings()
-WITH_CLOCKS = AbeSettings(plain_clocks=True)
-
 
 @dataclass(frozen=True, eq=False)
 class AbeRows:
@@ -241,7 +180,7 @@ class AbeRows:
     benchmark: np.ndarray
     real: Bools
 
-    def fit(self, rows: Bools, settings: AbeSettings) -> AbeModel:
+    def fit(self, rows: Bools, most_variables: int = MOST_VARIABLES) -> AbeModel:
         """The regression of some rows."""
         return fit_abe(
             self.quantity,
@@ -251,7 +190,7 @@ class AbeRows:
             self.core_mhz[rows],
             self.memory_mhz[rows],
             self.target[rows],
-            settings,
+            most_variables,
         )
 
     def errors(self, model: AbeModel, rows: Bools) -> Floats:
@@ -334,12 +273,12 @@ class AbeScores:
     adjusted_r2: float
 
 
-def leave_benchmarks_out(rows: AbeRows, settings: AbeSettings) -> AbeScores:
+def leave_benchmarks_out(rows: AbeRows) -> AbeScores:
     """Each benchmark predicted by a model of the others."""
     everything = np.ones(len(rows.target), dtype=bool)
-    model = rows.fit(everything, settings)
+    model = rows.fit(everything)
     left_out = [
-        rows.errors(rows.fit(rows.benchmark != name, settings), rows.benchmark == name)
+        rows.errors(rows.fit(rows.benchmark != name), rows.benchmark == name)
         for name in np.unique(rows.benchmark)
     ]
     return AbeScores(
@@ -350,9 +289,9 @@ def leave_benchmarks_out(rows: AbeRows, settings: AbeSettings) -> AbeScores:
     )
 
 
-def micro_to_real(rows: AbeRows, settings: AbeSettings) -> AbeScores:
+def micro_to_real(rows: AbeRows) -> AbeScores:
     """Real kernels predicted by a model of the microbenchmarks."""
-    model = rows.fit(~rows.real, settings)
+    model = rows.fit(~rows.real)
     return AbeScores(
         rows.label + ", micro to real",
         float(rows.errors(model, rows.real).mean() * 100),
@@ -389,8 +328,8 @@ def cases() -> Iterator[tuple[AbeRows, bool]]:
 
 
 def abe_table(jobs: int = 1) -> str:
-    """The table as Markdown: as printed, with plain clocks, and hardened."""
-    titles = ["campaign", "quantity", "as printed", "in sample", "adjusted R²", "+ f", "hardened"]
+    """The table as Markdown."""
+    titles = ["campaign", "quantity", "as printed", "in sample", "adjusted R²"]
     with ProcessPoolExecutor(jobs) as pool:
         lines = list(pool.map(_line, cases()))
     return table(titles, lines)
@@ -399,13 +338,11 @@ def abe_table(jobs: int = 1) -> str:
 def _line(case: tuple[AbeRows, bool]) -> Sequence[str]:
     rows, to_real = case
     score = micro_to_real if to_real else leave_benchmarks_out
-    plain, clocks, hard = (score(rows, one) for one in (PLAIN, WITH_CLOCKS, HARDENED))
+    plain = score(rows)
     return [
         plain.label,
         rows.quantity,
         f"{plain.left_out_percent:.1f}",
         f"{plain.in_sample_percent:.1f}",
         f"{plain.adjusted_r2:.2f}",
-        f"{clocks.left_out_percent:.1f}",
-        f"{hard.left_out_percent:.1f}",
     ]

@@ -19,7 +19,7 @@ from studies.data.frequency import read_frequency
 from studies.fitting.scaling.rows import Floats
 from studies.pages.page import Section, Table, to_markdown
 from studies.papers.abe import (
-    PLAIN,
+    MOST_VARIABLES,
     POWER_CAMPAIGNS,
     TIME_CAMPAIGNS,
     AbeModel,
@@ -54,13 +54,12 @@ def _campaigns() -> Iterator[AbeRows]:
     yield from (counter_rows(campaign, "time") for campaign in TIME_CAMPAIGNS)
 
 
-def _left_out(rows: AbeRows, most: int = PLAIN.most_variables) -> Floats:
+def _left_out(rows: AbeRows, most: int = MOST_VARIABLES) -> Floats:
     """Errors in percent ``[n]``, each benchmark predicted by a model of the others."""
-    settings = PLAIN.model_copy(update={"most_variables": most})
     errors = np.empty(len(rows.target))
     for name in np.unique(rows.benchmark):
         mine = rows.benchmark == name
-        errors[mine] = rows.errors(rows.fit(~mine, settings), mine) * 100
+        errors[mine] = rows.errors(rows.fit(~mine, most), mine) * 100
     return errors
 
 
@@ -69,8 +68,7 @@ def _variables(campaigns: list[AbeRows]) -> Table:
     for rows in campaigns:
         cells = []
         for most in VARIABLES:
-            settings = PLAIN.model_copy(update={"most_variables": most})
-            model = rows.fit(np.ones(len(rows.target), dtype=bool), settings)
+            model = rows.fit(np.ones(len(rows.target), dtype=bool), most)
             cells.append(
                 f"{_left_out(rows, most).mean():.1f} ({model.adjusted_r2:.2f}, {len(model.terms)})"
             )
@@ -117,8 +115,7 @@ def influence(rows: AbeRows, model: AbeModel) -> dict[str, float]:
     deviation of its column, over the sum; largest first."""
     moved = {}
     for term in model.terms:
-        assert term.counter is not None
-        alone = model.model_copy(update={"terms": (term,), "intercept": 0.0, "clip": False})
+        alone = model.model_copy(update={"terms": (term,), "intercept": 0.0})
         column = alone.predict(rows.counters, rows.names, rows.core_mhz, rows.memory_mhz)
         moved[term.counter] = float(np.std(column))
     total = sum(moved.values())
@@ -129,7 +126,7 @@ def influence(rows: AbeRows, model: AbeModel) -> dict[str, float]:
 def _influence(campaigns: list[AbeRows]) -> Table:
     lines = []
     for rows in campaigns:
-        found = influence(rows, rows.fit(np.ones(len(rows.target), dtype=bool), PLAIN))
+        found = influence(rows, rows.fit(np.ones(len(rows.target), dtype=bool)))
         named = [f"{name} {share:.0%}" for name, share in list(found.items())[:_MOST]]
         lines.append([rows.label, rows.quantity, str(len(found)), ", ".join(named)])
     return Table(

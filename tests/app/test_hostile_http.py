@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from pathlib import Path
@@ -105,39 +104,3 @@ def test_four_at_once_leave_room_for_others(tmp_path: Path) -> None:
         start = time.perf_counter()
         harmless(client, 0)
         assert time.perf_counter() - start < 5.0 * load()
-
-
-@pytest.mark.parametrize("doing", ["nothing", "analyses", "a waiting queue", "an event stream"])
-def test_a_signal_ends_the_service_within_ten_seconds(tmp_path: Path, doing: str) -> None:
-    with watched(tmp_path, WATTCAST_ANALYSES_AT_ONCE="4") as service:
-        count = {"nothing": 0, "analyses": 4, "a waiting queue": 24, "an event stream": 0}[doing]
-        ptx = SHAPES["known_loads"](19_000)
-
-        def send(at: int) -> None:
-            try:
-                body = asked(ptx.replace("_param_1", "_param_1", 1) + f"// {at}\n")
-                httpx.post(f"{service.url}/predict", json=body, timeout=60)
-            except httpx.HTTPError:
-                pass
-
-        def listen() -> None:
-            try:
-                with httpx.stream("GET", f"{service.url}/jobs/events", timeout=60) as answer:
-                    for _ in answer.iter_raw():
-                        pass
-            except httpx.HTTPError:
-                pass
-
-        works = [threading.Thread(target=send, args=(at,), daemon=True) for at in range(count)]
-        if doing == "an event stream":
-            works.append(threading.Thread(target=listen, daemon=True))
-        for work in works:
-            work.start()
-        time.sleep(2.0)
-        service.closing.set()
-        start = time.perf_counter()
-        service.process.send_signal(signal.SIGTERM)
-        service.process.wait(60)
-        seconds = time.perf_counter() - start
-        print(f"ended {seconds:.1f} s after the signal, doing {doing}")
-        assert seconds < 10.0

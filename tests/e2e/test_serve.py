@@ -15,6 +15,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,31 +93,6 @@ def test_an_unusable_home_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_predictions_survive_a_kill_signal(tmp_path: Path) -> None:
-    from importlib.resources import files
-
-    ptx = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
-    body = {"ptx": ptx, "gpu": "v100", "launch": {"grid": 64, "block": 256}}
-    process = start(tmp_path, "--port", "0")
-    try:
-        _, url = url_from(process)
-        with httpx.Client(base_url=url) as client:
-            predicted = [client.post("/predict", json=body).json() for _ in range(20)]
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
-    finally:
-        process.kill()
-    process = start(tmp_path, "--port", "0")
-    try:
-        _, url = url_from(process)
-        with httpx.Client(base_url=url) as client:
-            for one in predicted:
-                assert client.get(f"/predictions/{one['id']}").json() == one
-    finally:
-        process.kill()
-        process.communicate()
-
-
 # --- the end, in the middle of work -------------------------------------------------------------
 
 SLOW_CUDA = """\
@@ -127,6 +103,8 @@ __global__ void k(int *o) { *o = F<17, 1>::v; }
 """262,144 instances: NVRTC takes longer than the 20 s it has."""
 
 Way = Callable[[str], None]
+LAUNCH = {"grid": [4096], "block": [256]}
+SLOW = ("a table", "launches, in threads", "a waiting queue")
 
 
 def launches() -> bytes:
@@ -185,6 +163,18 @@ def listening(url: str) -> None:
             pass
 
 
+def queueing(url: str) -> None:
+    """Ask for 24 analyses at once, most of which wait for their turn."""
+    ptx = SHAPES["known_loads"](19_000)
+
+    def ask(number: int) -> None:
+        body = {"ptx": f"{ptx}// {number}\n", "kernel": "k", "gpu": "v100", "launch": LAUNCH}
+        httpx.post(f"{url}/predict", json=body, timeout=120)
+
+    with ThreadPoolExecutor(24) as pool:
+        list(pool.map(ask, range(24)))
+
+
 def compiling(url: str) -> None:
     """Compile what takes longer than it may."""
     asked: dict[str, Any] = {"gpu": "v100", "launch": {"grid": 64, "block": 64}}
@@ -206,6 +196,7 @@ BUSY: dict[str, tuple[Callable[[], Way], str | None, dict[str, str]]] = {
     ),
     "a retraining": (lambda: retraining, "wattcast.app.jobs", {}),
     "an event stream": (lambda: listening, None, {}),
+    "a waiting queue": (lambda: queueing, None, {"WATTCAST_ANALYSES_AT_ONCE": "4"}),
     "a compilation": (lambda: compiling, "--ready", {}),  # jail.py, which forks for each
 }  # fmt: skip
 """What keeps the service busy: the way to begin it, what the child's command line holds that works
@@ -214,12 +205,7 @@ on it, and settings."""
 
 @pytest.mark.parametrize(
     "doing",
-    [
-        pytest.param(
-            doing, marks=[pytest.mark.slow] * (doing in ("a table", "launches, in threads"))
-        )
-        for doing in BUSY
-    ],
+    [pytest.param(doing, marks=[pytest.mark.slow] * (doing in SLOW)) for doing in BUSY],
 )
 def test_a_signal_ends_all_of_it(tmp_path: Path, doing: str) -> None:
     """The service has ended 10 s after SIGTERM, with every process below it."""

@@ -1,8 +1,8 @@
 """Random but valid kernels, with a launch and data for them.
 
-``generate(choices)`` builds one; ``programs()`` is the hypothesis strategy of them. Whatever is
-generated ends (loops are counted, gotos run down a step counter, recursion has a depth), keeps
-to its own memory, and gives the same result in any order of blocks and warps.
+``generate(choices)`` builds one; ``program(seed)`` that of a seed. Whatever is generated ends
+(loops are counted, gotos run down a step counter, recursion has a depth), keeps to its own memory,
+and gives the same result in any order of blocks and warps.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from tests.generated import accesses
 from tests.generated.arithmetic import POOLS, SINGLES, WORDS, predicate, register
-from tests.generated.choices import Choices, Drawn, Seeded
+from tests.generated.choices import Choices
 from tests.generated.writer import Writer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -508,12 +507,6 @@ def generate(choices: Choices, body: list[str] | None = None) -> Generated:
     return Generated(ptx, grid, block, size if dynamic else 0, c.integer(0, 1000))
 
 
-@st.composite
-def programs(draw: Any) -> Generated:
-    """Hypothesis strategy: ``generate`` with drawn decisions."""
-    return generate(Drawn(draw))
-
-
 def program(seed: int) -> Generated:
     """The kernel of a seed."""
-    return generate(Seeded(seed))
+    return generate(Choices(seed))

@@ -21,7 +21,7 @@ deviations counting linearly, drawn weakly to a prior that says what is usual fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -98,13 +98,11 @@ SOFT = 0.05
 """Deviation of a time scale beyond which it counts linearly rather than squared."""
 
 
-def fit_times(
-    parts: Sequence[ScalingRows], prior: TimePrior | None = None
-) -> dict[str, TimeParameters]:
+def fit_times(parts: Sequence[ScalingRows]) -> dict[str, TimeParameters]:
     """Parameters of each campaign, by name; all of one kind of counters, with times measured."""
     kind = parts[0].kind
     assert kind is not None, "campaigns without counters have nothing to fit"
-    packing = TimePacking(TIME_UNITS[kind], len(parts), prior or TimePrior())
+    packing = TimePacking(TIME_UNITS[kind], len(parts), TimePrior())
     units = np.concatenate([part.use.select(packing.units) for part in parts])
     dram = np.concatenate([part.use.dram for part in parts])
     core = np.concatenate([part.core for part in parts])
@@ -197,24 +195,12 @@ POWER_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(dict(UNITS
 """Units with watts of their own: all that the counters tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class PowerSettings:
-    """Weights of what is minimised, set once for all campaigns.
-
-    ``absolute`` weighs residuals of watts, ``scale`` those of scales. ``ridge`` draws watts
-    (over the campaign's median) to plausible ones, ``smooth`` the steps of voltage to those
-    published, or to equal ones, ``memory_step`` the memory's to none. ``gap`` False leaves the
-    gap between two launches at 0.
-    """
-
-    absolute: float = 0.2
-    scale: float = 1.5
-    ridge: float = 0.01
-    smooth: float = 0.1
-    memory_step: float = 0.1
-    soft: float = 0.05
-    gap: bool = True
-    time_prior: TimePrior = field(default_factory=lambda: TimePrior(strength=0.005))
+ABSOLUTE, SCALE = 0.2, 1.5
+"""Weights of residuals of watts and of scales."""
+RIDGE = 0.01
+"""Draws watts (over the campaign's median) to plausible ones."""
+SMOOTH, MEMORY_STEP = 0.1, 0.1
+"""Draw the steps of core voltage to those published, or to equal ones; the memory's to none."""
 
 
 GAP_UNIT_SECONDS = 20e-6
@@ -224,11 +210,9 @@ _START_DRAM, _START_UNIT, _START_GAP = 0.2, 0.2, 0.3
 _START_STEP = 0.01
 
 
-def fit_power(
-    rows: ScalingRows, time: Floats, settings: PowerSettings | None = None
-) -> PowerParameters:
+def fit_power(rows: ScalingRows, time: Floats) -> PowerParameters:
     """Power of one campaign, given each row's time over that at the nominal pair."""
-    problem = _PowerProblem(rows, settings or PowerSettings())
+    problem = _PowerProblem(rows)
 
     def residuals(vector: Floats) -> Floats:
         return problem.residuals(vector, time)
@@ -238,18 +222,15 @@ def fit_power(
     return problem.parameters(vector)
 
 
-def fit_power_and_time(
-    rows: ScalingRows, settings: PowerSettings | None = None
-) -> tuple[PowerParameters, TimeParameters]:
+def fit_power_and_time(rows: ScalingRows) -> tuple[PowerParameters, TimeParameters]:
     """Power of a campaign that measured no time, and relative time as power betrays it.
 
     A kernel slowed by its memory clock does less work a second, and draws less: at the Titan X's
     810 MHz nothing else tells what a kernel draws.
     """
-    settings = settings or PowerSettings()
     assert rows.kind is not None, "campaigns without counters have nothing to fit"
-    problem = _PowerProblem(rows, settings)
-    packing = TimePacking(TIME_UNITS[rows.kind], 1, settings.time_prior)
+    problem = _PowerProblem(rows)
+    packing = TimePacking(TIME_UNITS[rows.kind], 1, TimePrior(strength=0.005))
     units, at = rows.use.select(packing.units), len(problem.start)
 
     def residuals(vector: Floats) -> Floats:
@@ -269,9 +250,9 @@ class _PowerProblem:
     Vector: steps of core voltage, steps of memory voltage, gap, static watts, DRAM, units.
     """
 
-    def __init__(self, rows: ScalingRows, settings: PowerSettings) -> None:
+    def __init__(self, rows: ScalingRows) -> None:
         assert rows.kind is not None, "campaigns without counters have nothing to fit"
-        self._rows, self._settings = rows, settings
+        self._rows = rows
         self._names = POWER_UNITS[rows.kind]
         self._core = _Domain(rows.core_mhz, rows.nominal.core_mhz)
         self._memory = _Domain(rows.memory_mhz, rows.nominal.memory_mhz)
@@ -290,15 +271,15 @@ class _PowerProblem:
 
     def residuals(self, vector: Floats, time: Floats) -> Floats:
         """Weighted residuals at one vector, given relative times ``[n]``."""
-        rows, settings = self._rows, self._settings
+        rows = self._rows
         watts = self._watts(vector, time)
-        absolute = softened(watts / rows.power_watts - 1, settings.soft)
-        scale = softened(watts / watts[self._reference] - rows.power_scale, settings.soft)
+        absolute = softened(watts / rows.power_watts - 1, SOFT)
+        scale = softened(watts / watts[self._reference] - rows.power_scale, SOFT)
         return np.concatenate(
             [
-                settings.absolute * absolute * self._weight,
-                settings.scale * scale * self._weight,
-                settings.ridge * (vector - self.start)[sum(self._steps) :],
+                ABSOLUTE * absolute * self._weight,
+                SCALE * scale * self._weight,
+                RIDGE * (vector - self.start)[sum(self._steps) :],
                 *self._step_pull(vector),
             ]
         )
@@ -336,7 +317,7 @@ class _PowerProblem:
         )
 
     def _gap(self, vector: Floats) -> float:
-        return float(vector[sum(self._steps)]) * GAP_UNIT_SECONDS * self._settings.gap
+        return float(vector[sum(self._steps)]) * GAP_UNIT_SECONDS
 
     def _weights(self, vector: Floats) -> Floats:
         return np.asarray(vector[sum(self._steps) + 1 :] * self._median)
@@ -345,7 +326,7 @@ class _PowerProblem:
         first, second = self._steps
         core, memory = vector[:first], vector[first : first + second]
         pull = np.diff(core) if self._published is None else core - self._published
-        return np.asarray(self._settings.smooth * pull), self._settings.memory_step * memory
+        return np.asarray(SMOOTH * pull), MEMORY_STEP * memory
 
 
 class _Domain:

@@ -20,8 +20,6 @@ from functools import partial
 import numpy as np
 
 from studies.fitting.scaling.fits import (
-    PowerSettings,
-    TimePrior,
     fit_power,
     fit_power_and_time,
     fit_times,
@@ -137,36 +135,30 @@ def micro_to_real(
     ]
 
 
-def fit_physical(
-    parts: Sequence[ScalingRows],
-    prior: TimePrior | None = None,
-    settings: PowerSettings | None = None,
-) -> list[PhysicalFit]:
+def fit_physical(parts: Sequence[ScalingRows]) -> list[PhysicalFit]:
     """The physical model of each campaign, all of one kind of counters."""
     if not parts[0].has_time:
-        return [_few_times(part, prior, settings) for part in parts]
-    times = fit_times(parts, prior)
+        return [_few_times(part) for part in parts]
+    times = fit_times(parts)
     return [
         PhysicalFit(
             times[part.campaign],
-            fit_power(part, part.time_scale, settings) if part.has_power else None,
+            fit_power(part, part.time_scale) if part.has_power else None,
             time_measured=True,
         )
         for part in parts
     ]
 
 
-def _few_times(
-    part: ScalingRows, prior: TimePrior | None, settings: PowerSettings | None
-) -> PhysicalFit:
+def _few_times(part: ScalingRows) -> PhysicalFit:
     """Time by the kernels whose time is known; where there are none, as power betrays it."""
     timed = part.timed
     if timed is None:
-        power, time = fit_power_and_time(part, settings)
+        power, time = fit_power_and_time(part)
         return PhysicalFit(time, power, time_measured=False)
-    time = fit_times([timed], prior)[part.campaign]
+    time = fit_times([timed])[part.campaign]
     relative = relative_time(time, part.use, part.core, part.memory)
-    return PhysicalFit(time, fit_power(part, relative, settings), time_measured=True)
+    return PhysicalFit(time, fit_power(part, relative), time_measured=True)
 
 
 def predict(

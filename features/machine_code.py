@@ -173,6 +173,12 @@ _ROUNDED = (".rn", ".rz", ".rm", ".rp", ".rna")
 _MOST_INPUTS = 3  # of LOP3 and IADD3 (CUDA Binary Utilities, instruction sets from Maxwell on)
 
 
+_FOLDED = frozenset({"int", "fma", "sfu", "fp64", "fp16"})
+_NOT_FOLDED = frozenset({"div", "rem", "sqrt", "rcp", "rsqrt", "fma", "prmt"})
+"""What ptxas works out where all operands are numbers, and what it does not (ptxas 12.9 for sm_80 of
+each instruction with numbers moved into its operands). The front end leaves some: a conversion to an
+integer, and the shifts of its result."""
+
 _NARROWED = frozenset({"add", "sub", "mul", "mad", "shl", "cvt", "cvta", "mov", "and", "or"})
 
 
@@ -271,6 +277,7 @@ class _Fusion:
             and type(one.operands[1]) is Symbol
             and writers.get(one.operands[0].name) == 1
         }
+        self._constants = self._folded()
 
     def code(self) -> MachineCode:
         body = self._body
@@ -284,7 +291,8 @@ class _Fusion:
         for one, facts in zip(body.instructions, self._facts, strict=True):
             checkpoint()
             rule = rules.get(facts.entry)
-            if rule is not None and one.operands:  # none: text that ptxas would refuse
+            # No operands: text that ptxas would refuse.
+            if rule is not None and one.operands and not self._gone[one.position]:
                 rule(one, facts)
         instructions = np.array([facts.sass_expansion for facts in self._facts])
         alone = [pipes_of(one.opcode) for one in body.instructions]
@@ -341,6 +349,26 @@ class _Fusion:
         memory = facts.accesses_memory and facts.space not in ("param", "const")
         return facts.entry in _STAYS or (early and memory)
 
+    def _folded(self) -> set[str]:
+        """Registers whose value ptxas knows: what computes them of constants alone is gone."""
+        found: set[str] = set()
+        for one, facts in zip(self._body.instructions, self._facts, strict=True):
+            name = self._result(one)
+            if name is None or facts.pipe not in _FOLDED or facts.entry in _NOT_FOLDED:
+                continue
+            known = (
+                type(o) is Immediate or (type(o) is Register and o.name in found)
+                for o in one.operands[1:]
+            )
+            if len(one.operands) > 1 and all(known):
+                found.add(name)
+                self._gone[one.position] = facts.entry != "mov"
+        return found
+
+    def _is_constant(self, operand: Operand) -> bool:
+        of_constants = type(operand) is Register and operand.name in self._constants
+        return type(operand) is Immediate or of_constants
+
     # --- who uses what ---
 
     def _result(self, one: Instruction) -> str | None:
@@ -380,7 +408,7 @@ class _Fusion:
         variable's address or a number, with users that are such accesses."""
         if one.base != "add" or not steps or not self._is_narrowed(one):
             return False
-        fixed = (type(o) is Immediate or self._is_symbol(o) for o in one.operands[1:])
+        fixed = (self._is_constant(o) or self._is_symbol(o) for o in one.operands[1:])
         users = self._users(one) if any(fixed) else []
         return bool(users) and all(
             self._addresses(at, one) or self._in_address(self._body.instructions[at], steps - 1)
@@ -426,7 +454,7 @@ class _Fusion:
                 self._product.update(users)
 
     def _shift(self, one: Instruction, facts: OpcodeFacts) -> None:
-        if len(one.operands) < 3 or type(one.operands[2]) is not Immediate:
+        if len(one.operands) < 3 or not self._is_constant(one.operands[2]):
             return
         if facts.entry == "shl":
             bits = self._bits(one.position)
@@ -434,7 +462,7 @@ class _Fusion:
 
     def _rotation(self, one: Instruction, facts: OpcodeFacts) -> None:
         """A funnel shift by a constant and the addition of its result are one LEA.HI."""
-        if type(one.operands[-1]) is Immediate and len(self._users(one)) == 1:
+        if self._is_constant(one.operands[-1]) and len(self._users(one)) == 1:
             self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), 32)))
 
     def _add(self, one: Instruction, facts: OpcodeFacts) -> None:
@@ -447,7 +475,7 @@ class _Fusion:
         bits = self._bits(at)
         if facts.bits == 64 and at not in self._weights:
             self._weights[at] = bits / 32
-        if facts.entry == "add" and type(one.operands[-1]) is Immediate:
+        if facts.entry == "add" and self._is_constant(one.operands[-1]):
             users = self._users(one)
             if users and all(self._addresses(user, one) for user in users):
                 self._gone[at] = True  # the constant goes into the accesses' own offset

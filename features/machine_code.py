@@ -175,9 +175,9 @@ _MOST_INPUTS = 3  # of LOP3 and IADD3 (CUDA Binary Utilities, instruction sets f
 
 _FOLDED = frozenset({"int", "fma", "sfu", "fp64", "fp16"})
 _NOT_FOLDED = frozenset({"div", "rem", "sqrt", "rcp", "rsqrt", "fma", "prmt"})
-"""What ptxas works out where all operands are numbers, and what it does not (ptxas 12.9 for sm_80 of
-each instruction with numbers moved into its operands). The front end leaves some: a conversion to an
-integer, and the shifts of its result."""
+"""What ptxas works out where all operands are numbers, and what it does not (ptxas 12.9 for sm_80
+of each instruction with numbers moved into its operands). The front end leaves some: a conversion
+to an integer, and the shifts of its result."""
 
 _NARROWED = frozenset({"add", "sub", "mul", "mad", "shl", "cvt", "cvta", "mov", "and", "or"})
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.papers.wang_chu.forms import max_form
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters
 from wattcast.models.papers.wang_chu.network import (
-    FormTime,
-    QueueingGpu,
     QueueingLaunch,
     closed_network_cycles,
     delays,
@@ -24,8 +20,6 @@ from wattcast.models.papers.wang_chu.network import (
     rounds_of,
     smooth_service_cycles,
 )
-
-Form = Callable[[QueueingLaunch, QueueingGpu, ClockPair], FormTime]
 
 GTX_980 = gpu_parameters(load_gpu("gtx-980")).gpu
 W1 = QueueingLaunch(
@@ -101,40 +95,19 @@ def test_only_sms_with_a_block_work_and_blocks_are_whole(
     assert rounds_of(replace(W1, blocks=blocks), 16) == (warps, resident, rounds)
 
 
-# --- max form ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("clocks", "cycles"),
-    [
-        # Q Aw g = 7.2325 x 384 against Aw n_i / 4 = 960; 8 rounds with dm_lat
-        ((700, 700), 8 * (7.2325 * 384 + 500.1)),
-        ((400, 1000), 8 * (2.95 * 384 + 366.432)),
-        ((1000, 400), 8 * (19.1125 * 384 + 834.27)),
-    ],
-)
-def test_max_form_of_the_first_worked_example(clocks: tuple[float, float], cycles: float) -> None:
-    found = max_form(W1, GTX_980, ClockPair(*clocks))
-    assert found.cycles == pytest.approx(cycles)
-    assert found.seconds == pytest.approx(cycles / (clocks[0] * 1e6))
+# --- network form -------------------------------------------------------------------------------
 
 
 def test_few_warps_take_no_less_than_their_own_chain() -> None:
     """One block: 6 transactions in two waits of three, and 1000 cycles of arithmetic."""
     launch = replace(W1, blocks=1, mlp=3.0, chain_cycles=1000)
-    for form in (max_form, network_form):
-        assert form(launch, GTX_980, ClockPair(700, 700)).cycles == pytest.approx(
-            2 * 430.575 + 1000
-        )
+    found = network_form(launch, GTX_980, ClockPair(700, 700))
+    assert found.cycles == pytest.approx(2 * 430.575 + 1000)
 
 
 def test_a_launch_without_global_memory_meets_no_latency() -> None:
     launch = replace(W1, transactions=0, hit_rate=0)
-    assert max_form(launch, GTX_980, ClockPair(700, 700)).cycles == 8 * 64 * 15
     assert network_form(launch, GTX_980, ClockPair(700, 700)).cycles == 8 * 64 * 15
-
-
-# --- network form -------------------------------------------------------------------------------
 
 
 def test_equal_servers_lose_one_part_in_as_many_as_there_are_customers() -> None:
@@ -190,17 +163,17 @@ launches = st.builds(
     mlp=st.none() | st.floats(0.1, 64),
     chain_cycles=st.floats(0, 1e5),
 )
-forms = st.sampled_from([max_form, network_form])
 rise = st.floats(1, 10)
 SLACK = 1 + 1e-9
 
 
-@given(launches, clocks, rise, rise, forms)
+@given(launches, clocks, rise, rise)
 def test_no_clock_that_rises_costs_time(
-    launch: QueueingLaunch, pair: ClockPair, core: float, memory: float, form: Form
+    launch: QueueingLaunch, pair: ClockPair, core: float, memory: float
 ) -> None:
     faster = ClockPair(pair.core_mhz * core, pair.memory_mhz * memory)
-    assert form(launch, GTX_980, faster).seconds <= form(launch, GTX_980, pair).seconds * SLACK
+    slower = network_form(launch, GTX_980, pair).seconds
+    assert network_form(launch, GTX_980, faster).seconds <= slower * SLACK
 
 
 # --- bad input -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from studies.papers.wang_chu.errors import (
     static_table,
     write_factors,
 )
-from studies.papers.wang_chu.forms import counters_to_inputs, max_form
+from studies.papers.wang_chu.forms import counters_to_inputs
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
@@ -35,7 +35,6 @@ needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/frequency.md)"
 )
 BY_NAME = {data.name: data for data in DATA_SETS}
-MAX_FORM = next(form for form in FORMS if form.name == "+ special functions")
 NETWORK = FAMILIES["queueing"]
 
 
@@ -50,7 +49,7 @@ COLUMNS = (
 
 
 def own_table(folder: Path, factor: float = 1.0, reference: float = 1000) -> Path:
-    """One kernel at nine pairs of clocks, ``factor`` times as long as the max form says."""
+    """One kernel at nine pairs of clocks, ``factor`` times as long as the network form says."""
     counters: dict[str, object] = dict(
         zip(COLUMNS[8:], ("(1024 1 1) (256 1 1)", 60, 1.0, 32768, 16384, 24576, 12288), strict=True)
     )
@@ -64,14 +63,14 @@ def own_table(folder: Path, factor: float = 1.0, reference: float = 1000) -> Pat
         for core in (400, 700, 1000):
             for memory in (400, 700, 1000):
                 pair = ClockPair(core, memory)
-                seconds = max_form(launch, gpu_parameters(gpu).gpu, pair).seconds * factor
+                seconds = NETWORK.seconds(launch, gpu_parameters(gpu).gpu, pair) * factor
                 row = ("copy", "", "k", core, memory, reference, 1000, seconds * 1e3)
                 writer.writerow((*row, *counters.values()))
     return folder
 
 
 def test_a_kernel_twice_as_slow_at_all_clocks_scales_without_error(tmp_path: Path) -> None:
-    found = predict(OWN, MAX_FORM, own_table(tmp_path, factor=2))
+    found = predict(OWN, NETWORK, own_table(tmp_path, factor=2))
     assert found.absolute() == pytest.approx(np.full(9, 0.5))
     assert found.scaling(found.reference) == pytest.approx(np.zeros(9), abs=1e-9)
     assert set(found.reference) == {8}  # 1000 / 1000, sorted by clocks
@@ -80,9 +79,9 @@ def test_a_kernel_twice_as_slow_at_all_clocks_scales_without_error(tmp_path: Pat
 
 def test_missing_data_and_references_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"own\.csv cannot be read"):
-        predict(OWN, MAX_FORM, tmp_path)
+        predict(OWN, NETWORK, tmp_path)
     with pytest.raises(DataError, match="no row at its reference"):
-        predict(OWN, MAX_FORM, own_table(tmp_path, reference=1234))
+        predict(OWN, NETWORK, own_table(tmp_path, reference=1234))
 
 
 def test_factors_are_written_as_the_models_read_them(tmp_path: Path) -> None:
@@ -102,15 +101,6 @@ def test_factors_are_written_as_the_models_read_them(tmp_path: Path) -> None:
 
 
 # --- on the published measurements -----------------------------------------------------------
-
-
-@needs_data
-def test_the_max_form_on_the_papers_grid() -> None:
-    """docs/frequency.md: 9.0 % absolute, 5.8 % scaling, nothing fitted."""
-    found = predict(BY_NAME["GTX 980, 49 pairs"], MAX_FORM)
-    assert len(np.unique(found.kernels)) == 13
-    assert found.absolute().mean() <= 0.095
-    assert found.scaling(found.reference).mean() <= 0.06
 
 
 @needs_data

@@ -207,7 +207,7 @@ class _QueueingModel:
 
 
 class QueueingTimeModel(_QueueingModel):
-    """The max form with servers that wait for each other (``network_form``). Stateless.
+    """Servers that wait for each other (``network_form``). Stateless.
 
     ``parts`` are seconds: ``sm``, ``texture``, ``l2`` and ``dram`` what each server needs alone,
     ``overlap`` what they add by waiting, ``latency`` the latency of every round; the sum of the

@@ -240,14 +240,13 @@ def network_form(
     launch: QueueingLaunch,
     gpu: QueueingGpu,
     clocks: ClockPair,
-    together: float = WARPS_TOGETHER,
 ) -> FormTime:
     """Servers as a closed queueing network, its customers the resident blocks.
 
     L2 and device memory serve side by side, and so do the texture units. With many customers
-    the busiest server decides (the paper's max form); with few, one that waits at a server leaves
+    the busiest server decides; with few, one that waits at a server leaves
     the others idle, and one alone passes through them one after the other. Warps of a block do
-    the same at about the same time, ``together`` of them at most.
+    the same at about the same time, ``WARPS_TOGETHER`` of them at most.
     """
     memory = delays(gpu, clocks, launch.hit_rate)
     rounds = rounds_of(launch, gpu.sm_count)
@@ -258,7 +257,7 @@ def network_form(
         "dram": memory.dram_service * launch.transactions * (1 - launch.hit_rate),
     }
     mean = mean_warps(launch, gpu)
-    customers = min(launch.resident_warps, mean) / min(launch.warps_per_block, together)
+    customers = min(launch.resident_warps, mean) / min(launch.warps_per_block, WARPS_TOGETHER)
     queued = closed_network_cycles([mean * each for each in per_warp.values()], customers)
     # Device memory is everyone's, the rest the SM's own: there the busiest has more to do.
     servers = {name: rounds.warps * each for name, each in per_warp.items()}

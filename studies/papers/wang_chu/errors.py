@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +29,6 @@ from studies.papers.wang_chu.forms import (
     PRINTED,
     Reading,
     counters_to_inputs,
-    max_form,
     read_case_form,
 )
 from wattcast.features.errors import DataError
@@ -109,21 +107,8 @@ def _case(reading: Reading) -> Callable[[QueueingLaunch, QueueingGpu, ClockPair]
     return lambda launch, gpu, clocks: read_case_form(launch, gpu, clocks, reading).cycles
 
 
-def _max(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
-    return max_form(launch, gpu, clocks).cycles
-
-
 def _network(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
     return network_form(launch, gpu, clocks).cycles
-
-
-def _without_waiting(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
-    found = network_form(launch, gpu, clocks)
-    return found.cycles - found.parts["overlap"]
-
-
-def _whole_blocks(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
-    return network_form(launch, gpu, clocks, together=inf).cycles
 
 
 FORMS = (
@@ -135,17 +120,11 @@ FORMS = (
     ),
     Form("+ #Aw in Eq. 11", _case(CORRECTED._replace(latency_of_eq_4=False)), (*REQUESTS, *PIPES)),
     Form("+ Eq. 4 unscaled: case form corrected", _case(CORRECTED), (*REQUESTS, *PIPES)),
-    Form("max form, n_i all instructions", _max, (*REQUESTS, *PIPES)),
-    Form("+ memory instructions left out", _max, PIPES),
-    Form("+ special functions", _max),
-    Form("+ start of a kernel", _max, launch=True),
-    Form("+ L2, memory, texture side by side", _without_waiting, launch=True),
-    Form("+ waiting for each other: network form", _network, launch=True),
-    Form("the same with blocks of any size whole", _whole_blocks, launch=True),
+    Form("network form", _network, launch=True),
 )
 
 FAMILIES: Mapping[str, Form] = {
-    "queueing": FORMS[-2],
+    "queueing": FORMS[-1],
     "queueing-cases": Form("case form", _case(CORRECTED), launch=True),
 }
 """What each family of time models does with measured counters."""

@@ -23,15 +23,8 @@ from wattcast.models.papers.wang_chu.model import (
     with_shared,
 )
 from wattcast.models.papers.wang_chu.network import (
-    FormTime,
     QueueingGpu,
     QueueingLaunch,
-    delays,
-    latency_cycles,
-    latency_floor,
-    mean_warps,
-    rounds_of,
-    sm_cycles,
 )
 
 WARPS_PER_BLOCK_UNKNOWN = 8
@@ -153,30 +146,7 @@ def _shape(row: _Counters) -> tuple[float, float]:
     return float(prod(axes[0])), float(ceil(prod(axes[1]) / WARP_SIZE))
 
 
-# --- Wang and Chu's forms that no user is answered by: the max form, and th --------------------
-
-
-def max_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> FormTime:
-    """rounds x (max(agl_del Aw g, Aw (n_i inst_cycle + n_s + dp_extra)) + dm_lat).
-
-    Memory or the SM decides, whichever has more to do; once per round a latency is not hidden.
-    No less than the chain of one warp (``latency_floor``).
-    """
-    memory = delays(gpu, clocks, launch.hit_rate)
-    rounds = rounds_of(launch, gpu.sm_count)
-    warps = rounds.warps
-    parts = {
-        "sm": warps * sm_cycles(launch, gpu),
-        "memory": launch.transactions
-        * (
-            warps * gpu.l2_service * launch.hit_rate
-            + mean_warps(launch, gpu) * memory.dram_service * (1 - launch.hit_rate)
-        ),
-        "latency": latency_cycles(launch, memory, rounds),
-        "chain": latency_floor(launch, gpu, clocks),
-    }
-    cycles = max(max(parts["sm"], parts["memory"]) + parts["latency"], parts["chain"])
-    return FormTime(cycles, clocks.core_mhz, parts)
+# --- the cases as printed ---------------------------------------------------------------------
 
 
 class Reading(NamedTuple):

@@ -1,11 +1,10 @@
-"""The study's view of features: selection, outliers, dependence, dwarfs, counters, features."""
+"""The study's view of features: selection, outliers, dwarfs."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from studies.papers.thesis import features
@@ -21,12 +20,6 @@ from studies.papers.thesis.published import NOT_CLASSIFIED
 from studies.papers.thesis.regressors import REGRESSORS
 from studies.papers.thesis.rows import error_by_dwarf, rows_by_dwarf
 from tests.studies.test_thesis_models import ONCE, a_frame
-from wattcast.training.data.datasets import find_data
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no training data: set WATTCAST_DATA (docs/study.md)"
-)
-
 
 # --- selection ------------------------------------------------------------------------------------
 
@@ -105,7 +98,7 @@ def test_outliers_leave_training_not_the_scores() -> None:
     assert all(kept < most for kept, most in zip(seen[:5], full.tolist(), strict=True))
 
 
-# --- dependence, dwarfs ---------------------------------------------------------------------------
+# --- dwarfs ---------------------------------------------------------------------------
 
 
 def test_error_by_dwarf_is_that_of_its_rows() -> None:
@@ -119,32 +112,3 @@ def test_error_by_dwarf_is_that_of_its_rows() -> None:
     predicted = judged["decision-tree"].grouped
     wrong = np.abs(predicted.predicted_watts[0] - predicted.rows.watts)[own].mean()
     assert errors["Graph Traversal"]["decision-tree"][1] == pytest.approx(wrong)
-
-
-# --- cost -----------------------------------------------------------------------------------------
-
-
-# --- counters -------------------------------------------------------------------------------------
-
-
-@needs_data
-def test_counters_hold_no_time_and_no_power() -> None:
-    table = row_studies.dynamic_table("wang_tesla_p100")
-    assert not [name for name in table.inputs if "throughput" in name or "watt" in name]
-    assert {"core_mhz", "memory_mhz", "block_size", "active_cycles"} <= set(table.inputs)
-    energy = table.quantities["power"] * table.quantities["time"]
-    pd.testing.assert_series_equal(table.quantities["energy"], energy, check_names=False)
-
-
-@needs_data
-def test_programs_left_out_are_harder_than_their_other_clocks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(row_studies, "FOREST_TREES", 10)
-    monkeypatch.setattr(row_studies, "QUANTITIES", {"power": "W"})
-    models = {name: row_studies.MODELS[name] for name in ("random-forest",)}
-    monkeypatch.setattr(row_studies, "MODELS", models)
-    found = row_studies.study_dynamic(ONCE, ("wang_tesla_v100",))["wang_tesla_v100"]
-    judged = found.judged["power"]["random-forest"]
-    assert judged.scores("random")["r2"].mean > judged.scores("grouped")["r2"].mean + 0.2
-    assert sum(found.importances.values()) == pytest.approx(1)

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from studies.evaluation import evaluate, nearest_watts
-from studies.fitting.out_of_fold import Fit, OutOfFold, median_watts, plain
+from studies.fitting.out_of_fold import OutOfFold
 from studies.papers.thesis import regressors as repeated
 from studies.papers.thesis.data import (
     Effort,
@@ -19,18 +18,11 @@ from studies.papers.thesis.data import (
 )
 from studies.papers.thesis.regressors import (
     REGRESSORS,
-    TABLE_5_1,
-    TABLE_5_2,
-    choose,
-    initial_study,
     judge_linear,
     judge_regressors,
-    strong_correlations,
-    tuned,
 )
-from tests.training.test_protocols_splits import make_rows
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.scores import Predict, Rows
+from wattcast.training.evaluation.scores import Rows
 
 ONCE = Effort(assignments=1, jobs=1)
 
@@ -39,8 +31,9 @@ def a_frame(kernels: int = 12, launches: int = 8, seed: int = 0) -> pd.DataFrame
     """Rows with every column: power follows the kernel's latency and the size of the launch."""
     generator = np.random.default_rng(seed)
     kernel = np.repeat(np.arange(kernels), launches)
-    names = dict.fromkeys([*MODEL_INPUTS, *TABLE_5_1])
-    frame = pd.DataFrame({name: generator.uniform(1, 100, len(kernel)) for name in names})
+    frame = pd.DataFrame(
+        {name: generator.uniform(1, 100, len(kernel)) for name in (*MODEL_INPUTS, "grid_size")}
+    )
     frame["avg_comp_lat"] = generator.uniform(4, 20, kernels)[kernel]
     frame["inst_issue_cycles"] = generator.uniform(0, 1e6, len(kernel))
     frame["power_w"] = 40 + 3 * frame["avg_comp_lat"] + frame["inst_issue_cycles"] / 5e4
@@ -71,35 +64,7 @@ def test_regressors_and_the_linear_one_come_by_gpu() -> None:
     assert judge_linear(tables, ONCE)["one"].scores("random")["r2"].mean > 0.95
 
 
-# --- initial study, repeated runs, the printed figures ------------------------------------------
-
-
-def test_the_initial_study_names_what_goes_together() -> None:
-    frame = a_frame().assign(waves=lambda rows: rows["grid_size"] * 2 + 1)
-    frame["total_threads"] = -frame["grid_size"]
-    found = strong_correlations(frame, TABLE_5_1)
-    assert set(found) == {
-        ("grid_size", "total_threads"),
-        ("grid_size", "waves"),
-        ("total_threads", "waves"),
-    }
-    assert found["grid_size", "total_threads"] == pytest.approx(-1)
-
-
-def test_the_initial_tree_is_tuned_and_judged_by_both_protocols(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grid = {
-        "stump": {"max_depth": 1, "min_samples_split": 2, "max_features": 1.0, "ccp_alpha": 0.0},
-        "tree": {"max_depth": 9, "min_samples_split": 2, "max_features": 1.0, "ccp_alpha": 0.0},
-    }
-    monkeypatch.setattr("studies.papers.thesis.regressors.GRID", grid)
-    found = initial_study(a_frame(), ONCE)
-    assert set(found.importances) == set(TABLE_5_2)
-    assert sum(found.importances.values()) == pytest.approx(1)
-    assert next(iter(found.importances)) == "inst_issue_cycles"
-    for protocol in ("random", "grouped"):
-        assert not np.isnan(found.judged.by(protocol).predicted_watts).any()
+# --- repeated runs, the printed figures ------------------------------------------
 
 
 def test_scores_by_fold_are_averaged_before_the_runs() -> None:
@@ -119,7 +84,7 @@ def test_scores_by_fold_are_averaged_before_the_runs() -> None:
 def test_printed_figures_are_complete_and_possible() -> None:
     facts = printed()
     assert isinstance(facts, Printed)
-    assert set(facts.table_5_8) == set(facts.table_5_9) == set(facts.table_5_3)
+    assert set(facts.table_5_8) == set(facts.table_5_9)
     for by_model in (*facts.table_5_8.values(), facts.table_5_11):
         assert set(by_model) == set(REGRESSORS)
         for scores in by_model.values():
@@ -129,36 +94,3 @@ def test_printed_figures_are_complete_and_possible() -> None:
     for ranking in facts.table_5_10.values():
         assert sorted(ranking) == sorted(MODEL_INPUTS)
     assert len({len(row) for row in facts.table_5_12.values()}) == 1
-
-
-def constant(watts: float) -> Fit:
-    return plain(lambda train, measured, test: np.full(len(test), watts))
-
-
-def test_the_better_candidate_is_chosen_inside_the_training_rows() -> None:
-    rows = make_rows()
-    candidates = {"far": constant(1.0), "near": constant(float(np.median(rows.watts)))}
-    losses = choose(rows, candidates, "grouped", seeds=(0, 1))
-    assert losses["near"] < losses["far"]
-    chosen: list[str] = []
-    found = evaluate(rows, tuned(candidates, "grouped", told=chosen.append), "grouped", [0])
-    assert chosen == ["near"] * 5
-    assert found.scores()["mae_watts"].mean == pytest.approx(losses["near"], rel=1e-6)
-    with pytest.raises(ValueError, match="nothing to choose"):
-        choose(rows, {}, "grouped")
-
-
-def test_a_choice_never_sees_the_outer_test_rows() -> None:
-    rows = make_rows()
-    seen: set[float] = set()
-
-    def spy(train: Rows) -> Predict:
-        seen.update(train.watts.tolist())
-        return median_watts(train)
-
-    train = rows.take(np.flatnonzero(rows.groups >= 5))
-    predict = tuned({"a": spy, "b": nearest_watts}, "grouped")(train)
-    predict(
-        rows.take(np.empty(0, dtype=np.int64)), rows.take(np.flatnonzero(rows.groups < 5)).hidden()
-    )
-    assert seen <= set(train.watts.tolist())

@@ -12,7 +12,6 @@ from studies import parser_of
 from studies.pages.page import Section
 from studies.papers.thesis.data import ASSIGNMENTS, Effort
 from studies.papers.thesis.feature_sections import (
-    dynamic_section,
     ranking_section,
     selection_section,
 )
@@ -22,7 +21,6 @@ from studies.papers.thesis.fit_sections import (
 )
 from studies.papers.thesis.model_sections import (
     dwarfs_section,
-    initial_section,
     outliers_section,
     regressors_section,
     repeated_section,
@@ -65,14 +63,12 @@ def main(arguments: list[str] | None = None) -> int:
 PARTS: Mapping[str, Callable[[Study], Section]] = MappingProxyType(
     {
         "times": times_section,
-        "initial": initial_section,
         "selection": selection_section,
         "regressors": regressors_section,
         "repeated": repeated_section,
         "ranking": ranking_section,
         "outliers": outliers_section,
         "dwarfs": dwarfs_section,
-        "dynamic": dynamic_section,
         "regressions": regressions_section,
         "compared": compared_section,
     }

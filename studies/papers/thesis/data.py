@@ -158,7 +158,6 @@ class Compared(_Facts):
 class Printed(_Facts):
     """The whole file; GPU ids and names of models and dwarfs are this repository's."""
 
-    table_5_3: dict[str, Scores]
     correlations: tuple[Correlation, ...]
     section_5_7: Linear
     table_5_8: dict[str, dict[str, Scores]]
@@ -167,7 +166,6 @@ class Printed(_Facts):
     section_5_8_2: Outliers
     table_5_11: dict[str, Scores]
     table_5_12: dict[str, dict[str, float]]
-    appendix_table_1: dict[str, dict[str, float]]
     table_6_2: tuple[Compared, ...]
 
 

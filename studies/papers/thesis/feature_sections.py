@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-import numpy as np
+from collections.abc import Mapping
 
 from studies.pages.page import Section, Table
-from studies.papers.thesis.data import PROTOCOLS, beside_median, printed
+from studies.papers.thesis.data import PROTOCOLS, beside_median
 from studies.papers.thesis.features import (
     LIMIT,
     THESIS,
@@ -18,11 +16,8 @@ from studies.papers.thesis.features import (
     rankings,
     select_features,
 )
-from studies.papers.thesis.rows import CAMPAIGNS, QUANTITIES, DynamicStudy, study_dynamic
 from studies.papers.thesis.study import Study
-from wattcast.models.cards import ScoreName
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.scores import Protocol
 
 
 def selection_section(study: Study) -> Section:
@@ -132,72 +127,3 @@ def _agreements(model: str, by_gpu: Mapping[str, tuple[str, ...]]) -> list[str]:
     pairs = [agreement(a, b) for at, a in enumerate(ranked) for b in ranked[at + 1 :]]
     least = f"{min(pairs):.2f}" if pairs else "-"
     return [*(f"{agreement(each, told):.2f}" for each in ranked), least]
-
-
-def dynamic_section(study: Study) -> Section:
-    """Appendix A, Table 1."""
-    found = study_dynamic(study.effort, CAMPAIGNS, study.root)
-    return Section(
-        "From counters measured at run time (Appendix A, Table 1)",
-        (
-            "The thesis' first model needs the program run once: counters of the profiler, block "
-            "size and both clocks. Here on other programs and GPUs (five frequency campaigns), "
-            "with the counts those files have. Rows left out leave the same program at other "
-            "clocks in training, with the same counts, and R² is near 1 as the thesis prints "
-            "it; programs left out tell what counters are worth.",
-            Table(
-                (
-                    *("campaign", "quantity", "model", "rows left out: R²", "printed"),
-                    *(
-                        "rows left out: MAPE %",
-                        "programs left out: R²",
-                        "programs left out: MAPE %",
-                    ),
-                ),
-                list(_dynamic_rows(found)),
-                "In brackets the median of the training rows. Printed are the thesis' own "
-                "programs and GPU; its RMSE have no unit.",
-            ),
-            Table(
-                ("campaign", "most important for power (random forest)"),
-                [
-                    [name, ", ".join(f"{a} {b:.2f}" for a, b in list(one.importances.items())[:6])]
-                    for name, one in found.items()
-                ],
-                "The thesis (Figure 2) finds memory and the core clock first, then active cycles.",
-            ),
-            _dynamic_summary(found),
-        ),
-    )
-
-
-def _dynamic_rows(found: Mapping[str, DynamicStudy]) -> Iterator[list[str]]:
-    told = printed().appendix_table_1
-    for campaign, study in found.items():
-        for quantity in QUANTITIES:
-            for model, judged in study.judged[quantity].items():
-                yield [
-                    campaign,
-                    quantity,
-                    model,
-                    beside_median(judged, "random", "r2"),
-                    f"{told[model][quantity]:.3f}",
-                    beside_median(judged, "random", "mape_percent"),
-                    beside_median(judged, "grouped", "r2"),
-                    beside_median(judged, "grouped", "mape_percent"),
-                ]
-
-
-def _dynamic_summary(found: Mapping[str, DynamicStudy]) -> str:
-    def worth(protocol: Protocol) -> str:
-        name: ScoreName = "mape_percent"
-        errors = [one.judged["power"]["random-forest"] for one in found.values()]
-        model = np.mean([each.scores(protocol)[name].mean for each in errors])
-        median = np.mean([each.median(protocol)[name].mean for each in errors])
-        return f"{model:.1f} % ({median:.1f})"
-
-    return (
-        "Power by the random forest, mean absolute percentage error averaged over the campaigns "
-        f"(median of the training rows): {worth('random')} with rows left out, "
-        f"{worth('grouped')} with programs left out."
-    )

@@ -16,7 +16,7 @@ from studies.papers.thesis.data import (
     printed,
     text,
 )
-from studies.papers.thesis.regressors import RUNS, initial_study, repeated_runs
+from studies.papers.thesis.regressors import RUNS, repeated_runs
 from studies.papers.thesis.rows import Outliers, error_by_dwarf, rows_by_dwarf, study_outliers
 from studies.papers.thesis.study import K20, Study
 from wattcast.models.cards import ScoreName, Spread
@@ -29,40 +29,6 @@ FOLDS_NOTE = (
     "*Rows left out* is what the thesis reports: other launches of the same kernel are in "
     "training. *Kernels left out* is what a user's own kernel gets."
 )
-
-
-def initial_section(study: Study) -> Section:
-    """Section 5.2: Tables 5.1 to 5.3."""
-    rows, strong, important = [], [], []
-    for gpu, frame in study.tables.items():
-        study.effort.progress(f"{gpu}: initial study")
-        found = initial_study(frame, study.effort)
-        rows.append([gpu, *_beside_printed(found.judged, printed().table_5_3.get(gpu))])
-        strong += [
-            [gpu, one, other, f"{value:.2f}"] for (one, other), value in found.correlations.items()
-        ]
-        first = list(found.importances.items())[:5]
-        important.append([gpu, ", ".join(f"{name} {share:.2f}" for name, share in first)])
-    return Section(
-        "Initial study: a decision tree on static features (5.2)",
-        (
-            "Ten features (Table 5.2), one tree; depth, samples to split, features for a split "
-            "and pruning are chosen anew in every fold, on its training rows alone. " + FOLDS_NOTE,
-            Table(_TITLES_BESIDE, rows, "Table 5.3. In brackets the median of the training rows."),
-            Table(
-                ("GPU", "feature", "goes with", "Pearson"),
-                strong,
-                "Features of Table 5.1 that correlate at .85 or more. The thesis finds "
-                "inst_issue_cycles with waves, grid_size and total_threads (.85 to .92), and "
-                "total_inst, comp_inst_sim and glob_inst_sim with each other (1).",
-            ),
-            Table(
-                ("GPU", "five most important features"),
-                important,
-                "The thesis (Figure 5.2, Tesla K20) puts inst_issue_cycles first on every GPU.",
-            ),
-        ),
-    )
 
 
 _TITLES_BESIDE = (

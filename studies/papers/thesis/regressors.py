@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -36,16 +35,12 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 
-from studies.evaluation import evaluate
-from studies.fitting.out_of_fold import Fit, FitPredict, OutOfFold, plain
-from studies.papers.thesis.data import PROTOCOLS, Effort, Judged, judge, median_filled, rows_of
+from studies.fitting.out_of_fold import FitPredict, OutOfFold
+from studies.papers.thesis.data import PROTOCOLS, Effort, Judged, judge, rows_of
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.training.evaluation.scores import (
-    FOLDS,
     Floats,
-    Predict,
     Protocol,
-    Rows,
     point_scores,
     spread_of,
 )
@@ -156,50 +151,6 @@ def judge_linear(tables: Mapping[str, pd.DataFrame], effort: Effort) -> dict[str
     }
 
 
-# --- Nested cross-validation: whatever is tuned is tuned on training rows o --------------------
-
-
-def choose(
-    rows: Rows, candidates: Mapping[str, Fit], protocol: Protocol,
-    *, seeds: Sequence[int] = (0,), folds: int = FOLDS, jobs: int = 1,
-) -> dict[str, float]:  # fmt: skip
-    """The mean absolute error in watts of every candidate on folds within ``rows``, in the order
-    given. Raises ValueError without candidates, or where the rows do not allow the protocol.
-    """
-    if not candidates:
-        raise ValueError("there is nothing to choose from")
-    found = {
-        name: evaluate(rows, fit, protocol, seeds, folds=folds, jobs=jobs)
-        for name, fit in candidates.items()
-    }
-    return {
-        name: float(np.nanmean(np.abs(each.predicted_watts - rows.watts)))
-        for name, each in found.items()
-    }
-
-
-def tuned(
-    candidates: Mapping[str, Fit], protocol: Protocol,
-    *, folds: int = FOLDS, told: Callable[[str], None] = lambda name: None,
-) -> Fit:  # fmt: skip
-    """A model: the candidate with the least error within its training rows (a tie: the first).
-
-    ``told`` hears the name of every choice. Where the training rows are too few for the inner
-    protocol, fitting raises ValueError.
-    """
-
-    def fit(train: Rows) -> Predict:
-        losses = choose(train, candidates, protocol, folds=folds)
-        name = min(losses, key=lambda each: losses[each])
-        told(name)
-        return candidates[name](train)
-
-    return fit
-
-
-INNER_FOLDS = 3
-
-
 # --- Repeated runs of XGBoost: thesis Table 5.9 ------------------------------------------------
 
 
@@ -243,108 +194,3 @@ def mean_of_folds(predicted: OutOfFold) -> dict[ScoreName, Spread]:
         ]
         runs.append({name: float(np.nanmean([one[name] for one in folds])) for name in folds[0]})
     return spread_of(runs)
-
-
-# --- The initial study of thesis section 5.2: a decision tree on static fea --------------------
-
-
-TABLE_5_1 = (
-    "block_size",
-    "grid_size",
-    "comp_inst_kernel",
-    "comp_inst_sm",
-    "glob_inst_kernel",
-    "glob_inst_sm",
-    "inst_issue_cycles",
-    "misc_inst_kernel",
-    "misc_inst_sm",
-    "occupancy",
-    "shar_inst_kernel",
-    "shar_inst_sm",
-    "total_threads",
-    "total_inst",
-    "waves",
-)
-"""Features considered; the table's ``_sim`` are the files' ``_sm``."""
-
-TABLE_5_2 = (
-    "block_size",
-    "comp_inst_kernel",
-    "glob_inst_kernel",
-    "glob_inst_sm",
-    "inst_issue_cycles",
-    "misc_inst_kernel",
-    "misc_inst_sm",
-    "occupancy",
-    "shar_inst_kernel",
-    "shar_inst_sm",
-)
-"""Features kept after Pearson's correlation."""
-
-GRID: Mapping[str, Mapping[str, Any]] = {
-    f"depth {depth}, split {split}, features {share}, pruning {alpha}": {
-        "max_depth": depth,
-        "min_samples_split": split,
-        "max_features": share,
-        "ccp_alpha": alpha,
-    }
-    for depth, split, share, alpha in product((6, 10, 14), (2, 10), (0.5, 1.0), (0.0, 0.1))
-}
-"""Trees tried: the thesis names depth, samples to split, features for a split, and pruning, and
-prints no values."""
-
-
-class InitialStudy(NamedTuple):
-    """One GPU: strongest correlations, the tree's predictions, and its importances."""
-
-    correlations: Mapping[tuple[str, str], float]
-    judged: Judged
-    importances: Mapping[str, float]
-
-
-def initial_study(frame: pd.DataFrame, effort: Effort) -> InitialStudy:
-    """The study on the rows of one GPU."""
-    rows = rows_of(frame, TABLE_5_2)
-    found = {
-        protocol: evaluate(rows, _tuned(protocol), protocol, effort.seeds, jobs=effort.jobs)
-        for protocol in PROTOCOLS
-    }
-    return InitialStudy(
-        strong_correlations(frame, TABLE_5_1),
-        Judged("decision-tree", found["random"], found["grouped"]),
-        _importances(rows),
-    )
-
-
-def strong_correlations(
-    frame: pd.DataFrame, features: tuple[str, ...], at_least: float = 0.85
-) -> dict[tuple[str, str], float]:
-    """Pairs whose Pearson coefficient is at least so large, either sign, the largest first."""
-    given = [name for name in features if frame[name].notna().any()]
-    table = frame[given].corr().to_numpy(float)
-    pairs = {
-        (one, given[other]): float(table[at, other])
-        for at, one in enumerate(given)
-        for other in range(at + 1, len(given))
-        if abs(table[at, other]) >= at_least
-    }
-    return dict(sorted(pairs.items(), key=lambda pair: -abs(pair[1])))
-
-
-def _tuned(protocol: Protocol) -> Fit:
-    candidates = {name: _tree(parameters) for name, parameters in GRID.items()}
-    return tuned(candidates, protocol, folds=INNER_FOLDS)
-
-
-def _tree(parameters: Mapping[str, Any]) -> Fit:
-    return plain(scaled(lambda: DecisionTreeRegressor(random_state=SEED, **parameters)))
-
-
-def _importances(rows: Rows) -> dict[str, float]:
-    candidates = {name: _tree(parameters) for name, parameters in GRID.items()}
-    losses = choose(rows, candidates, "random", folds=INNER_FOLDS)
-    best = min(losses, key=lambda name: losses[name])
-    tree = DecisionTreeRegressor(random_state=SEED, **GRID[best])
-    tree.fit(median_filled(rows.vectors), rows.watts)
-    shares = zip(TABLE_5_2, tree.feature_importances_, strict=True)
-    return dict(sorted(((name, float(share)) for name, share in shares), key=lambda one: -one[1]))

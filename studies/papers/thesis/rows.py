@@ -11,7 +11,6 @@ outliers helps to predict all rows: outliers are then sought among each fold's t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,32 +21,27 @@ import hdbscan  # type: ignore[import-untyped]
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.ensemble import RandomForestRegressor
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-from studies.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
 from studies.fitting.out_of_fold import FitPredict, OutOfFold
 from studies.papers.thesis.data import (
     Compared,
     Effort,
     Judged,
     judge,
-    median_filled,
     printed,
     rows_of,
 )
 from studies.papers.thesis.growth import Form, Grown, growth
 from studies.papers.thesis.published import NOT_CLASSIFIED, dwarf_of
-from studies.papers.thesis.regressors import REGRESSORS, scaled
+from studies.papers.thesis.regressors import REGRESSORS
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.sections import LatencyPiece, ThroughputCurve
 from wattcast.measure.onboard.growth import latency_pieces
 from wattcast.training.data.datasets import read_raw
-from wattcast.training.evaluation.scores import Floats, Rows, mae_watts
-from wattcast.training.families import SEED
+from wattcast.training.evaluation.scores import Floats, mae_watts
 
 BOTH_WAYS = ("xgboost", "catboost")
 """Models also judged on all rows; section 5.8.2 speaks of these."""
@@ -164,126 +158,6 @@ def _mean_error(
 ) -> float:
     measured = judged.rows.watts[rows]
     return float(np.mean([mae_watts(measured, watts[rows]) for watts in predicted]))
-
-
-# --- The model from events measured at run time: thesis Appendix A, on nvpr --------------------
-
-
-CAMPAIGNS = (
-    "wang_gtx_980_low",
-    "wang_gtx_980_high",
-    "wang_gtx_1080_ti",
-    "wang_tesla_p100",
-    "wang_tesla_v100",
-)
-"""Campaigns with nvprof counters, time and power."""
-
-QUANTITIES: Mapping[str, str] = MappingProxyType({"energy": "J", "power": "W", "time": "s"})
-"""What is predicted, and its unit: the columns of the appendix' Table 1."""
-
-FOREST_TREES = 100
-"""The appendix prints no parameters; these tables have a few hundred rows."""
-
-
-def _forest() -> RandomForestRegressor:
-    return RandomForestRegressor(FOREST_TREES, random_state=SEED)
-
-
-MODELS: Mapping[str, FitPredict] = MappingProxyType(
-    {
-        "linear": scaled(LinearRegression),
-        "random-forest": scaled(_forest),
-        "xgboost": REGRESSORS["xgboost"],
-    }
-)
-
-COUNTERS = (
-    *NVPROF_COUNTS,
-    *NVPROF_INSTRUCTIONS,
-    "shared_load_transactions_per_request",
-    "shared_store_transactions_per_request",
-    "l2_tex_read_transactions",
-    "inst_per_warp",
-    "warps",
-    "achieved_occupancy",
-    "branch_efficiency",
-    "warp_execution_efficiency",
-)
-"""Events of a launch, as far as a file has them."""
-
-
-class DynamicTable(NamedTuple):
-    """Rows of a campaign: inputs ``[n, k]`` by name, quantities ``[n]``, programs ``[n]``."""
-
-    gpu: str
-    inputs: pd.DataFrame
-    quantities: Mapping[str, pd.Series]
-    programs: pd.Series
-
-    def rows(self, quantity: str) -> Rows:
-        """Rows whose "watts" are the quantity, grouped by program."""
-        return Rows.of(
-            self.inputs.to_numpy(float), self.quantities[quantity].to_numpy(float), self.programs
-        )
-
-
-class DynamicStudy(NamedTuple):
-    """One campaign: quantity -> model -> predictions; the forest's importances for power."""
-
-    gpu: str
-    judged: Mapping[str, Mapping[str, Judged]]
-    importances: Mapping[str, float]
-
-
-def study_dynamic(
-    effort: Effort, campaigns: tuple[str, ...] = CAMPAIGNS, root: Path | None = None
-) -> dict[str, DynamicStudy]:
-    """Campaign -> the study on it. Raises DataError for missing or defective data."""
-    found = {}
-    for campaign in campaigns:
-        effort.progress(campaign)
-        table = dynamic_table(campaign, root)
-        judged = {
-            quantity: {
-                model: judge(model, table.rows(quantity), fit_predict, effort)
-                for model, fit_predict in MODELS.items()
-            }
-            for quantity in QUANTITIES
-        }
-        found[campaign] = DynamicStudy(table.gpu, judged, _importances(table))
-    return found
-
-
-def dynamic_table(campaign: str, root: Path | None = None) -> DynamicTable:
-    """Counters, launch and clocks of every row, and what was measured. Raises DataError."""
-    table = read_frequency(campaign, root)
-    frame = table.frame
-    inputs = frame[[name for name in COUNTERS if name in frame]].astype(float)
-    cycles = "ipc" if "ipc" in frame else "executed_ipc"
-    inputs = inputs.assign(
-        core_mhz=frame["core_mhz"],
-        memory_mhz=frame["memory_mhz"],
-        block_size=frame["blocks"].map(threads_per_block),
-        # What the thesis' event active_cycles counts, summed over SMs.
-        active_cycles=frame["inst_executed"] / frame[cycles].astype(float),
-    )
-    power, time = frame["power_watts"], frame["time_seconds"]
-    return DynamicTable(
-        table.gpu, inputs, {"energy": power * time, "power": power, "time": time}, frame["group"]
-    )
-
-
-def threads_per_block(launch: object) -> float:
-    """Threads of a block from ``(grid) (block)``; NaN where that is not what the cell holds."""
-    sizes = re.findall(r"\((\d+) (\d+) (\d+)\)", str(launch))
-    return float(np.prod([int(size) for size in sizes[1]])) if len(sizes) == 2 else float("nan")
-
-
-def _importances(table: DynamicTable) -> dict[str, float]:
-    rows = table.rows("power")
-    forest = _forest().fit(median_filled(rows.vectors), rows.watts)
-    shares = zip(table.inputs.columns, forest.feature_importances_, strict=True)
-    return dict(sorted(((str(a), float(b)) for a, b in shares), key=lambda one: -one[1]))
 
 
 # --- The regressions of the thesis' chapters 3 and 4, fitted to its publish --------------------

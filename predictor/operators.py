@@ -50,6 +50,7 @@ from wattcast.predictor.parts.operators import (
     kind_of,
     model_of,
     power_model,
+    recurs,
     values_of,
 )
 from wattcast.predictor.parts.power_models import reference_of
@@ -225,12 +226,13 @@ def _each(
     predictor: Predictor, asked: Sequence[Asked]
 ) -> Iterator[_Row | LaunchError | ModelError]:
     found: list[Any] = [None] * len(asked)
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, bool, str], list[int]] = {}
     for number, one in enumerate(asked):
-        groups.setdefault((kind_of(one.operator), one.gpu.id), []).append(number)
-    for (kind, _), at in groups.items():
+        key = kind_of(one.operator), recurs(one.operator), one.gpu.id
+        groups.setdefault(key, []).append(number)
+    for (kind, recurrence, _), at in groups.items():
         try:
-            model = model_of(predictor, kind, asked[at[0]].gpu)
+            model = model_of(predictor, kind, asked[at[0]].gpu, recurrence)
         except ModelError as error:
             for number in at:
                 found[number] = error

@@ -41,7 +41,14 @@ from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.operators import OperatorOptions, OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswer
 from wattcast.predictor.parts import members
-from wattcast.predictor.parts.operators import Asked, columns, kind_of, model_of, power_model
+from wattcast.predictor.parts.operators import (
+    Asked,
+    columns,
+    kind_of,
+    model_of,
+    power_model,
+    recurs,
+)
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import answer_of, record_of
 from wattcast.predictor.parts.watts import Watts
@@ -308,7 +315,7 @@ def _of_operator(
     assert figures is not None
     request = OperatorRequest.model_validate({"operator": figures.asked, "gpu": gpu.id})
     kind = kind_of(request.operator)
-    model = model_of(predictor, kind, gpu)
+    model = model_of(predictor, kind, gpu, recurs(request.operator))
     if target == "power":
         model = power_model(predictor, kind, gpu, model)
     trees = model.trees(kind, target)

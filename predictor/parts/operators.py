@@ -28,12 +28,17 @@ class Asked(NamedTuple):
     options: messages.OperatorOptions
 
 
-def model_of(predictor: Predictor, kind: str, gpu: GpuProfile) -> OperatorModel:
+def model_of(
+    predictor: Predictor, kind: str, gpu: GpuProfile, recurs: bool = False
+) -> OperatorModel:
     """The GPU's own model where it has the operator, else that of a measured board of the same
-    compute capability, else the pooled one. Raises ModelError."""
+    compute capability, else the pooled one; of a recurrence (``recurs``) where its trees tell it
+    from the convolution. Raises ModelError."""
     known = predictor.operators
     for find in (known.of, lambda _: known.near(gpu, kind), lambda _: known.of(POOLED)):
-        if (model := find(gpu.id)) is not None and kind in model.card.operators:
+        model = find(gpu.id)
+        facts = model and model.card.operators.get(kind)
+        if model and facts and not (recurs and "stage" not in facts.time.inputs):
             return model
     raise ModelError(f"no model tells {kind} on {gpu.id}", gpu=gpu.id)
 
@@ -76,6 +81,11 @@ def kind_of(operator: messages.Operator) -> str:
     if isinstance(operator, messages.Stream):
         return "quantize"
     return "gemm" if isinstance(operator, messages.Gemm) else operator.name
+
+
+def recurs(operator: messages.Operator) -> bool:
+    """Whether it is the recurrence of linear attention: of Mamba 2 one board's was measured."""
+    return isinstance(operator, messages.LinearAttention) and operator.stage == "recurrence"
 
 
 def values_of(operator: messages.Operator) -> dict[str, float]:

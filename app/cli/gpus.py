@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import Brief, fail, progress
+from wattcast.app.cli.inputs import AsJson, Brief, fail, progress
 from wattcast.app.cli.output import Shown, console, line, predictor, show, told
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
@@ -23,10 +23,10 @@ gpus = typer.Typer(help="List, show, check or add GPU profiles.", invoke_without
 
 
 @gpus.callback()
-def gpus_default(context: typer.Context) -> None:
+def gpus_default(context: typer.Context, as_json: AsJson = False, brief: Brief = False) -> None:
     """Without a subcommand: the list."""
     if context.invoked_subcommand is None:
-        show(gpus_list(), as_json=False)
+        show(gpus_list(), as_json, brief)
 
 
 @gpus.command("list")

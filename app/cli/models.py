@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import AsJson, fail, progress
+from wattcast.app.cli.inputs import AsJson, Brief, fail, progress
 from wattcast.app.cli.output import Shown, print_json, services, show, told
 from wattcast.app.settings import Settings
 from wattcast.predictor import reports
@@ -31,10 +31,10 @@ ACTOR = "command line"
 
 
 @models.callback()
-def models_default(context: typer.Context, as_json: AsJson = False) -> None:
+def models_default(context: typer.Context, as_json: AsJson = False, brief: Brief = False) -> None:
     """Without a subcommand: the list."""
     if context.invoked_subcommand is None:
-        show(models_list(), as_json)
+        show(models_list(), as_json, brief)
 
 
 @models.command("list")

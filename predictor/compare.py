@@ -333,7 +333,7 @@ def judge(predictor: Predictor, request: messages.JudgeRequest) -> messages.Judg
     joules = was.energy.joules, now.energy.joules
     energy = _ratio("energy", *joules, abs(more), apart)
     reference, candidate = _judged(before), _judged(after)
-    flags = list(_flags(before, reference, candidate, gpu))
+    flags = list(_flags(before, after, reference, candidate, gpu))
     kept = request.min_speedup is None or 1 / time.ratio >= request.min_speedup
     saves = request.min_saving is None or 100 * (1 - energy.ratio) >= request.min_saving
     return messages.JudgeAnswer(
@@ -429,8 +429,19 @@ def _judged(code: CodeSide) -> messages.Judged:
 
 
 def _flags(
-    before: CodeSide, reference: messages.Judged, candidate: messages.Judged, gpu: GpuProfile
-) -> Iterator[messages.Flag]:
+    before: CodeSide, after: CodeSide, reference: messages.Judged, candidate: messages.Judged,
+    gpu: GpuProfile,
+) -> Iterator[messages.Flag]:  # fmt: skip
+    was, now = (
+        {each.detail: each.line for each in side.side.warnings if each.code == "unknown_opcode"}
+        for side in (before, after)
+    )
+    if lines := [line for opcode, line in now.items() if opcode not in was]:
+        yield messages.Flag(
+            code="unknown_instructions",
+            detail=f"PTX does not know {len(lines)} of the candidate's opcodes, the first in line "
+            f"{lines[0]}: what they take is not counted",
+        )
     activity = before.analysis.activity
     moved = activity.footprint_bytes
     least = least_seconds([activity], gpu, before.duration.clocks)

@@ -266,7 +266,9 @@ class Reason(shared.Answer):
 class Flag(shared.Answer):
     """Why the candidate may not do the reference's work."""
 
-    code: Literal["above_speed_of_light", "writes_less", "other_result_size"]
+    code: Literal[
+        "above_speed_of_light", "writes_less", "other_result_size", "unknown_instructions"
+    ]
     detail: str
 
 

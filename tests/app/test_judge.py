@@ -126,6 +126,12 @@ def test_flags_of_what_may_not_do_the_same_work(
     short = {"ptx": vector_add, "launch": {"grid": [16], "block": [256], "arguments": arguments}}
     found = judged(services, vector_add, "", candidate=short, launch=large)
     assert {each.code for each in found.flags} == {"above_speed_of_light", "writes_less"}
+    odd = vector_add.replace(STORE, f"frobnicate.f32 %f3, %f3;\n{STORE}")
+    (flag,) = judged(services, vector_add, odd).flags
+    assert flag.code == "unknown_instructions"
+    assert "frobnicate" not in flag.detail
+    assert f"line {1 + odd[: odd.index('frob')].count(chr(10))}:" in flag.detail
+    assert not flags(odd, odd)
 
 
 def test_what_one_side_alone_leaves_open_widens_the_ratio(

@@ -37,7 +37,7 @@ STUDIES = {
     "work": "fitting.work.tables",
     "applications": "papers.guerreiro.applications",
     "sequence": "papers.guerreiro.sequence",
-    "abe": "papers.abe_figures",
+    "abe": "papers.abe",
     "clocks": "fitting.scaling.command",
     "power": "fitting.trees.holds",
     "physical": "fitting.physical.tables",

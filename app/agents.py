@@ -254,9 +254,7 @@ def problem(error: Exception) -> str:
     if isinstance(error, WattcastError):
         return plain(f"{getattr(error, 'kind', error.slug)}: {error}", 2 * MOST_TEXT)
     if isinstance(error, ValidationError):
-        found = shared.field_problems(error.errors(include_url=False, include_input=False))
-        told = "; ".join(f"{each['path'] or 'request'}: {each['message']}" for each in found[:3])
-        return plain(f"validation: {told}", 2 * MOST_TEXT)
+        return plain(f"validation: {shared.one_line(error, 3)}", 2 * MOST_TEXT)
     log().error("unexpected error", exc_info=error)
     return "internal: an unexpected error; the server's log tells more"
 

@@ -51,6 +51,12 @@ class WattcastError(Exception):
         return str(self.context["field"]) if "field" in self.context else None
 
 
+class RequestError(WattcastError, ValueError):
+    """A part of a request is of the wrong kind; the message names it."""
+
+    slug = "validation"
+
+
 class PtxError(WattcastError):
     """The text is not PTX. Always carries ``line`` and ``column`` (1-based)."""
 

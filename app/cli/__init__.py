@@ -72,12 +72,11 @@ def _one_line(error: ValueError) -> str:
     """What pydantic says of a request. Raises any other error again."""
     from pydantic import ValidationError
 
-    from wattcast.predictor.messages import field_problems
+    from wattcast.predictor.messages import one_line
 
     if not isinstance(error, ValidationError):
         raise error
-    found = field_problems(error.errors(include_url=False))
-    return "; ".join(f"{part['path'] or 'request'}: {part['message']}" for part in found)
+    return one_line(error)
 
 
 def _show_version(wanted: bool) -> None:

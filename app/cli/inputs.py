@@ -152,23 +152,26 @@ def _loops(given: Iterable[str]) -> dict[str, float]:
     return trips
 
 
+_POINTER = "NAME:elements=N,values=KIND,low=L,high=H (NAME or its position, any of the four)"
+
+
 def _arguments(given: Iterable[str]) -> dict[str, Any]:
     """``n=1024`` is a number, ``0:elements=1024,values=index`` a hint about a pointer."""
     found: dict[str, Any] = {}
     for text in given:
-        name, colon, hints = text.partition(":")
-        if colon and "=" not in name:
+        if pointer := re.fullmatch("([^:=]+)[:=](.*=.*)", text):
+            name, hints = pointer.groups()
             parts = [part.partition("=") for part in hints.split(",")]
             hint = found.setdefault(name, {})
             if not isinstance(hint, dict) or not all(equals for _, equals, _ in parts):
-                fail(f"--arg {text!r}: expected NAME:elements=N,values=KIND,low=L,high=H")
+                fail(f"--arg {text!r}: expected {_POINTER}")
             hint.update(
                 {key: value if key == "values" else _number(value, text) for key, _, value in parts}
             )
             continue
         name, _, value = text.rpartition("=")
         if not name:
-            fail(f"--arg {text!r}: expected NAME=number or NAME:elements=N")
+            fail(f"--arg {text!r}: expected NAME=number, or for a pointer {_POINTER}")
         found[name] = _number(value, text)
     return found
 
@@ -181,7 +184,8 @@ def _number(value: str, text: str, option: str = "--arg") -> int | float:
     try:
         return float(value)
     except ValueError:
-        fail(f"{option} {text!r}: {value!r} is not a number")
+        more = f"; for a pointer {_POINTER}" if option == "--arg" else ""
+        fail(f"{option} {text!r}: {value!r} is not a number{more}")
 
 
 def write(path: Path, content: bytes) -> None:

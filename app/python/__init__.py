@@ -19,8 +19,8 @@ them as cards, ``to_frame()`` makes them pandas tables, and ``plot()`` draws the
 stored; GPU profiles and models of ``WATTCAST_HOME`` count, and models that were promoted in the
 database of a service there (or of ``WATTCAST_DATABASE_URL``), unless ``registry=False`` or
 ``WATTCAST_REGISTRY=off``.
-Every error is a ``wattcast.features.errors.WattcastError`` or, for an argument of the wrong kind,
-a ``pydantic.ValidationError``.
+Every error is a ``wattcast.features.errors.WattcastError``; for an argument of the wrong kind its
+``RequestError``.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from wattcast.app.python.answers import estimate as estimate
 from wattcast.app.python.answers import gpus as gpus
 from wattcast.app.python.answers import rank_triton as rank_triton
 from wattcast.app.python.code import Blocks, Code, Threads, file_name, request_of, sources
+from wattcast.app.python.predictors import checked as _checked
 from wattcast.app.python.predictors import predictor as _predictor
 from wattcast.app.python.predictors import takes as _takes
 from wattcast.features.analysis import KernelAnalysis
@@ -115,7 +116,7 @@ def operator(
     set to, LaunchError where operands do not fit in its memory, and ModelError.
     """
     more = {"framework": framework, "power_limit_watts": power_limit_watts}
-    request = OperatorRequest.model_validate(
+    request = _checked(OperatorRequest,
         {"operator": {"name": name, **shape}, "gpu": gpu, **more,
          "explain": "shap" if explain else None}
     )  # fmt: skip
@@ -141,7 +142,7 @@ def operators(
 
     opened = _predictor(registry)
     more = {"framework": framework, "power_limit_watts": power_limit_watts, "gpu": gpu}
-    requests = [OperatorRequest.model_validate({"operator": dict(c), **more}) for c in calls]
+    requests = [_checked(OperatorRequest, {"operator": dict(c), **more}) for c in calls]
     profile = opened.gpus.load(gpu)
     found = [*predicted(opened, [Asked(one.operator, profile, one) for one in requests])]
     for one in found:
@@ -173,7 +174,7 @@ def language_model(
 
         config = read_config(Path(config))
     more = {"batch": batch, "prompt": prompt, "generate": generate, **options}
-    request = LanguageModelRequest.model_validate({"config": config, "gpu": gpu, **more})
+    request = _checked(LanguageModelRequest, {"config": config, "gpu": gpu, **more})
     return answer(_predictor(registry), request)
 
 
@@ -195,7 +196,7 @@ def predict_many(
     """
     code = {each.member: each.text for each in sources(ptx, cuda)}
     body = {**code, "gpu": gpu, "launches": list(launches), **options}
-    return answer(_predictor(registry), BatchRequest.model_validate(body))
+    return answer(_predictor(registry), _checked(BatchRequest, body))
 
 
 @overload
@@ -254,7 +255,7 @@ def compare(
         for side, code in (("old", ptx), ("new", new))
     }
     body = {**sides, "gpus": list(gpus), "model": model or "physical", **beside}
-    return answer(_predictor(registry), comparing.CompareRequest.model_validate(body))
+    return answer(_predictor(registry), _checked(comparing.CompareRequest, body))
 
 
 @_takes(comparing.JudgeRequest, comparing.ComparedCode)
@@ -283,7 +284,7 @@ def judge(
         "candidate": request_of(candidate, **{**launch, **(new or {})}),
     }
     body = {**sides, "gpu": gpu, **beside}
-    return answer(_predictor(registry), comparing.JudgeRequest.model_validate(body))
+    return answer(_predictor(registry), _checked(comparing.JudgeRequest, body))
 
 
 @_takes(PredictRequest)
@@ -460,7 +461,7 @@ def _clocked(
     from wattcast.predictor.traces.code import library
 
     if trace is not None:
-        request = TraceClocks.model_validate(given)
+        request = _checked(TraceClocks, given)
         found = library([Path(each) for each in code])
         return dvfs_of_trace(use, read_trace(Path(trace)), request, found)
     if (counters := given.get("counters")) is not None:
@@ -469,13 +470,13 @@ def _clocked(
         elif not {"values", "profile"} & counters.keys():
             counters = {"values": counters}
         given["counters"] = counters
-        return answer(use, CountedRequest.model_validate(given))
+        return answer(use, _checked(CountedRequest, given))
     if (work := given.get("language_model")) is not None:
         config = work.get("config")
         if isinstance(config, str | os.PathLike):
             given["language_model"] = {**work, "config": read_config(Path(config))}
-        return answer(use, LanguageModelDvfsRequest.model_validate(given))
-    return answer(use, OperatorDvfsRequest.model_validate(given))
+        return answer(use, _checked(LanguageModelDvfsRequest, given))
+    return answer(use, _checked(OperatorDvfsRequest, given))
 
 
 def fleet(
@@ -502,7 +503,7 @@ def fleet(
     else:
         body = {"jobs": placed_jobs(jobs)}
     more = {**options, **({} if boards is None else {"boards": dict(boards)})}
-    return answer(_predictor(registry), FleetRequest.model_validate({**body, **more}))
+    return answer(_predictor(registry), _checked(FleetRequest, {**body, **more}))
 
 
 def fusion(
@@ -548,7 +549,7 @@ def application(
     from wattcast.predictor.traces import read_trace
     from wattcast.predictor.traces.code import library
 
-    request = ApplicationRequest.model_validate({"gpu": gpu, **options})
+    request = _checked(ApplicationRequest, {"gpu": gpu, **options})
     found = library([Path(each) for each in code])
     answer = run(_predictor(registry), read_trace(Path(trace)), request, found)
     if energy is None:
@@ -561,7 +562,7 @@ def application(
 def _request(kind: type[Request], *launched: Any, **options: Any) -> Request:
     """A request about code and its launch, as ``request_of`` takes them."""
 
-    return kind.model_validate(request_of(*launched, **options))
+    return _checked(kind, request_of(*launched, **options))
 
 
 def _asked(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import Field, PrivateAttr
 
 from wattcast.app.progress import advance, working
-from wattcast.app.python.predictors import predictor
+from wattcast.app.python.predictors import checked, predictor
 from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import Predictor, rank, reports, triton
 from wattcast.predictor.messages import Shown, operators
@@ -104,7 +104,7 @@ class Prediction(PredictAnswer):
         from wattcast.predictor.operators import sweep_operator
 
         body = {**self._shaped(gpus), "vary": {name: list(each) for name, each in vary.items()}}
-        request = operators.OperatorSweepRequest.model_validate(body)
+        request = checked(operators.OperatorSweepRequest, body)
         return sweep_operator(predictor(self._registry), request)
 
     def compare(self, gpus: Sequence[str] = (), **changed: Any) -> CompareAnswer:
@@ -115,7 +115,7 @@ class Prediction(PredictAnswer):
         body = self._shaped(gpus)
         old = body.pop("operator")
         sides = {"old": {"operator": old}, "new": {"operator": {**old, **changed}}}
-        request = operators.OperatorCompareRequest.model_validate({**body, **sides})
+        request = checked(operators.OperatorCompareRequest, {**body, **sides})
         return compare(predictor(self._registry), request)
 
     def _shaped(self, gpus: Sequence[str]) -> dict[str, Any]:
@@ -342,14 +342,14 @@ class Estimated:
             asked.append((configuration, body))
         at = 0
         if len(asked) > 1:
-            found = rank.ranked(opened, asked, "time")
+            found = rank.ranked(opened, _counted(asked, len(asked)), "time")
             self.rankings.append(found)
             best = found.configurations[0].configuration
             at = next(n for n, (one, _) in enumerate(asked) if dict(one.parameters) == best)
         configuration, body = asked[at]
         if not isinstance(body, Mapping):
             raise body
-        request = PredictRequest.model_validate(body)
+        request = checked(PredictRequest, body)
         answer = Prediction.of(predict_one(opened, request), request, self._registry)
         answer = answer.model_copy(update={"configuration": dict(configuration.parameters)})
         self.estimates.append(answer)

@@ -136,6 +136,8 @@ def _dimensions(size: Any) -> Any:
 def argument(value: Any) -> Any:
     """An argument as requests hold it: of an array (PyTorch's, NumPy's, CuPy's) its elements, of a
     number of NumPy's the number."""
+    if isinstance(value, Mapping):
+        return {name: argument(each) for name, each in value.items()}
     shape = getattr(value, "shape", None)
     if shape is None or not hasattr(value, "dtype"):
         return value

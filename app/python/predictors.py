@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from wattcast.features.errors import RequestError
 from wattcast.predictor import Predictor
-from wattcast.predictor.messages import LaunchRequest
+from wattcast.predictor.messages import LaunchRequest, one_line
 
 if TYPE_CHECKING:
     from wattcast.predictor.forecasts import Crew
@@ -64,6 +65,16 @@ def crew(
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Request = TypeVar("Request", bound=BaseModel)
+
+
+def checked(kind: type[Request], body: Any) -> Request:
+    """The request of a body. Raises RequestError, in one line."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise RequestError(one_line(error)) from None
+
 
 _KERNEL = ("ptx", "launch", "gpus")
 """Members of requests that functions take in another form."""

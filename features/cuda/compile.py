@@ -17,6 +17,7 @@ from wattcast.features.cuda.isolation import Finished, Limits, NotIsolatedError,
 from wattcast.features.cuda.source import (
     AS_NVCC,
     AS_NVCC_HEADER,
+    LIBRARY,
     MOST_SHOWN,
     TEXTURE,
     TEXTURE_HEADER,
@@ -121,6 +122,14 @@ def _refuse_includes(name: str, text: str) -> None:
         )
 
 
+AS_DEVICE, UNMARKED = "--device-as-default-execution-space", "is considered a host function"
+"""What NVRTC says of members and ``constexpr`` functions that nvcc takes for either side, and the
+option with which it takes them for the device's."""
+
+STD, UNTOLD = "as_std.h", 'namespace "std" has no member'
+"""The standard library of device code, for what the host's headers bring one another under nvcc,
+and what NVRTC says without it."""
+
 MOST_ROUNDS = 8
 """Compilations of one source: each but the last found declarations of the host side, or headers
 that nobody gave."""
@@ -143,12 +152,13 @@ def _device_side(
     for _ in range(MOST_ROUNDS):
         texts = {name: code.text for name, code in files.items()}
         included = set(includes_of("\n".join(texts.values())))
-        stubs = {name: text for name, text in standard.items() if name in included - set(texts)}
+        stubs = {n: each for n, each in standard.items() if n in {STD, *included} - set(texts)}
         stubs |= dict.fromkeys(missing, "")
         stubs |= {
             n: standard[n] for text in [*stubs.values()] for n in includes_of(text) if n in standard
         }
         asked = [*options, *(f"--instance={each}" for each in (*instances, *launched))]
+        asked += [f"--pre-include={STD}"] * (STD in stubs)
         for pattern, header in ((TEXTURE, TEXTURE_HEADER), (AS_NVCC, AS_NVCC_HEADER)):
             if any(pattern.search(text) for text in texts.values()):
                 stubs |= header
@@ -156,6 +166,17 @@ def _device_side(
         try:
             made = _with_nvrtc(texts | stubs, capability, library, limits, asked)
         except CompileError as error:
+            if AS_DEVICE not in options and any(
+                UNMARKED in str(e["message"]) for e in _rows(error)
+            ):
+                options, last = [*options, AS_DEVICE], error
+                continue
+            if STD not in standard and any(UNTOLD in str(e["message"]) for e in _rows(error)):
+                standard, last = (
+                    standard | {STD: "".join(map("#include <{}>\n".format, LIBRARY))},
+                    error,
+                )
+                continue
             absent = _absent_headers(error, texts | stubs)
             lines = _lines_by_file(error)
             shorter = {

@@ -146,6 +146,10 @@ def _line(text: str, splices: list[int], position: int) -> int:
 _HEADERS = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
 
 
+LIBRARY: list[str] = _HEADERS["libcudacxx"]
+"""The standard's headers that libcu++ has for device code."""
+
+
 def standard_headers() -> dict[str, str]:
     """Stand-ins, by name, for the headers that NVRTC lacks: libcu++ under the standard's names for
     what device code may use, empty for the rest."""
@@ -176,7 +180,7 @@ TEXTURE = re.compile(r"\btexture\s*<[^;(){}]{1,200}>\s*\w[^;(){}<>&]{0,200};")
 """A texture reference at namespace scope (CUDA before 12)."""
 
 AS_NVCC = re.compile(
-    r"\b(?:register|ushort|uint|ulong|M_[A-Z]\w*|HUGE_VALF?|RAND_MAX|SIZE_MAX|(?:FLT|DBL)_[A-Z]\w*)\b"
+    r"\b(?:register|__const__|__volatile__|ushort|uint|ulong|M_[A-Z]\w*|HUGE_VALF?|RAND_MAX|SIZE_MAX|(?:FLT|DBL)_[A-Z]\w*)\b"
 )
 """What sources have under nvcc, and NVRTC does not know."""
 

@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     StringConstraints,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
@@ -681,6 +682,12 @@ _MEMBER = re.compile(r"constrained-\w+|float|(?:list|function-\w+)\[.*\]")
 """What pydantic calls a member of a union, in the place of an error."""
 
 _WRONG_KIND = re.compile(r".*_(?:type|parsing)|int_from_float")
+
+
+def one_line(error: ValidationError, most: int | None = None) -> str:
+    """What pydantic says of a request: where and what of each part that does not fit."""
+    found = field_problems(error.errors(include_url=False, include_input=False))
+    return "; ".join(f"{part['path'] or 'request'}: {part['message']}" for part in found[:most])
 
 
 def field_problems(errors: Sequence[Any]) -> list[dict[str, str]]:

@@ -97,6 +97,8 @@ def test_features_and_lists(run: Run, file: str, looping: str) -> None:
         (("predict", "FILE", *LAUNCH, "--kernel", "nope"), 2, "nope"),
         (("predict", "FILE", *LAUNCH, "--arg", "5"), 2, "--arg"),
         (("predict", "FILE", *LAUNCH, "--arg", "3=five"), 2, "'five' is not a number"),
+        (("predict", "FILE", *LAUNCH, "--arg", "0=lements=x"), 2, "for a pointer NAME:elements=N"),
+        (("predict", "FILE", *LAUNCH, "--arg", "0=lements=5"), 2, "arguments.0.lements"),
         (("predict", "FILE", *LAUNCH, "--arg", "0:elements"), 2, "--arg"),
         (("predict", "FILE", *LAUNCH, "--arg", "0=1", "--arg", "0:elements=2"), 2, "--arg"),
         (("analyze", "FILE", *LAUNCH, "--arg", "n=5"), 2, "vector_add_param_3"),
@@ -124,6 +126,7 @@ def test_errors_are_one_line(
 def test_an_analysis_for_people_and_as_json(run: Run, file: str) -> None:
     words = ("--arg", "3=1048576", "--arg", "0:elements=1048576,values=zeros", "--registers", "12")
     out, _ = run("analyze", file, *LAUNCH, *words)
+    assert run("analyze", file, *LAUNCH, *(one.replace(":", "=") for one in words))[0] == out
     lines = [re.sub(r" {2,}", " | ", line.strip()) for line in out.splitlines()]
     for line in (
         "vector_add on tesla-v100",

@@ -8,11 +8,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import wattcast
 from wattcast.features.cuda.isolation import find_nvrtc
-from wattcast.features.errors import MissingExtraError, ServiceError
+from wattcast.features.errors import MissingExtraError, RequestError, ServiceError
 from wattcast.models.intervals import quantity
 from wattcast.predictor import reports
 from wattcast.predictor.messages import WarningLine
@@ -157,6 +158,32 @@ def test_a_prediction_is_a_row_with_units(answer: Any) -> None:
     assert row["energy_basis"] == "unseen_kernel"
     assert row["dram_watts"] == answer.components["dram"]
     assert row["trust"] == answer.trust.mark
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"arguments": {3: "x"}}, "launch.arguments.3: Input should be a valid integer"),
+        ({"arguments": {3: [1, 2]}}, "launch.arguments.3: Input should be a valid integer"),
+        ({"arguments": {"0": {"elemens": 5}}}, "launch.arguments.0.elemens: Extra inputs"),
+        ({"grid": 4.5}, "launch.grid: Input should be a valid integer"),
+        ({"loops": {"a": -1}}, "loops.a: Input should be greater than or equal to 0"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_told_in_one_line(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError) as told:
+        wattcast.predict(DEMO, **{**LAUNCH, **given})
+    assert str(told.value).startswith(says)
+    assert "\n" not in str(told.value)
+    assert "pydantic" not in str(told.value)
+    with pytest.raises(RequestError, match=r"operator.*m: "):
+        wattcast.operator("gemm", m="wide", n=1, k=1, dtype="bf16", gpu="h100")
+
+
+def test_numbers_of_numpy_are_numbers_in_what_describes_a_pointer_too() -> None:
+    plain = wattcast.predict(DEMO, arguments={3: 4096, 0: {"elements": 4096}}, **LAUNCH)
+    own: dict[Any, Any] = {np.int64(3): np.int32(4096), 0: {"elements": np.int64(4096)}}
+    assert wattcast.predict(DEMO, arguments=own, **LAUNCH).energy == plain.energy
 
 
 def test_hotspots_and_advice_are_those_of_the_answer(answer: Any) -> None:

@@ -192,6 +192,39 @@ def test_what_nvcc_knows_without_an_include_is_known(before: str):
     assert compile_all([text, SAXPY], (8, 0))[0] == compiled
 
 
+UNMARKED = """
+#include <chrono>
+#define BOTH __host__ __device__
+template <typename T, int many>
+struct Few {
+  T data[many];
+  BOTH T& operator[](int i) { return data[i]; }
+  Few() = default;
+  static constexpr int size() { return many; }
+};
+constexpr int threads() { return 64; }
+__global__ void f(float *out, float * __const__ in) {
+  Few<float, 4> few;
+  for (int i = 0; i < few.size(); ++i) few[i] = in[i * threads() + threadIdx.x];
+  out[threadIdx.x] = std::max(few[0], few[3]);
+}
+static double now() { return std::chrono::duration<double>(0).count(); }
+int main() { f<<<1, threads()>>>(nullptr, nullptr); return now() > 0; }
+"""
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+def test_members_that_nobody_marks_and_what_headers_of_the_host_bring_are_known():
+    """As nvcc has them: ``constexpr`` functions and members without ``__device__``, ``std::max``
+    without ``<algorithm>``, a keyword of GCC."""
+    found = compile_cuda(UNMARKED, (8, 0)).ptx
+    assert found.count("ld.global.f32") == 2
+    assert "max.f32" in found or "setp" in found
+    with pytest.raises(CompileError, match='namespace "std" has no member "most"'):
+        compile_cuda(UNMARKED.replace("std::max", "std::most"), (8, 0))
+
+
 OLD_TEXTURES = """
 static texture<uchar4, 1, cudaReadModeNormalizedFloat> colours;
 texture<float, 2> image;

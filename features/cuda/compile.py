@@ -122,13 +122,15 @@ def _refuse_includes(name: str, text: str) -> None:
         )
 
 
-AS_DEVICE, UNMARKED = "--device-as-default-execution-space", "is considered a host function"
-"""What NVRTC says of members and ``constexpr`` functions that nvcc takes for either side, and the
-option with which it takes them for the device's."""
-
-STD, UNTOLD = "as_std.h", 'namespace "std" has no member'
-"""The standard library of device code, for what the host's headers bring one another under nvcc,
-and what NVRTC says without it."""
+UNMARKED = "unmarked.h"
+AS_HOST = {
+    UNMARKED: ("not allowed in JIT mode", "#undef __host__\n#define __host__\n"),
+    "as_std.h": (
+        'namespace "std" has no member', "".join(f"#include <{name}>\n" for name in LIBRARY)
+    ),
+}  # fmt: skip
+"""Headers that take the place of what nvcc's host side knows, by what NVRTC says without: members
+and ``constexpr`` functions of the host are the device's too, and headers bring one another."""
 
 MOST_ROUNDS = 8
 """Compilations of one source: each but the last found declarations of the host side, or headers
@@ -152,13 +154,14 @@ def _device_side(
     for _ in range(MOST_ROUNDS):
         texts = {name: code.text for name, code in files.items()}
         included = set(includes_of("\n".join(texts.values())))
-        stubs = {n: each for n, each in standard.items() if n in {STD, *included} - set(texts)}
+        stubs = {n: each for n, each in standard.items() if n in {*AS_HOST, *included} - set(texts)}
         stubs |= dict.fromkeys(missing, "")
         stubs |= {
             n: standard[n] for text in [*stubs.values()] for n in includes_of(text) if n in standard
         }
         asked = [*options, *(f"--instance={each}" for each in (*instances, *launched))]
-        asked += [f"--pre-include={STD}"] * (STD in stubs)
+        asked += [f"--pre-include={name}" for name in AS_HOST if name in stubs]
+        asked += ["--device-as-default-execution-space"] * (UNMARKED in stubs)
         for pattern, header in ((TEXTURE, TEXTURE_HEADER), (AS_NVCC, AS_NVCC_HEADER)):
             if any(pattern.search(text) for text in texts.values()):
                 stubs |= header
@@ -166,16 +169,11 @@ def _device_side(
         try:
             made = _with_nvrtc(texts | stubs, capability, library, limits, asked)
         except CompileError as error:
-            if AS_DEVICE not in options and any(
-                UNMARKED in str(e["message"]) for e in _rows(error)
-            ):
-                options, last = [*options, AS_DEVICE], error
-                continue
-            if STD not in standard and any(UNTOLD in str(e["message"]) for e in _rows(error)):
-                standard, last = (
-                    standard | {STD: "".join(map("#include <{}>\n".format, LIBRARY))},
-                    error,
-                )
+            said = "\n".join(str(row["message"]) for row in _rows(error))
+            again = {n for n, (says, _) in AS_HOST.items() if says in said} - standard.keys()
+            if again:
+                standard |= {name: AS_HOST[name][1] for name in again}
+                last = error
                 continue
             absent = _absent_headers(error, texts | stubs)
             lines = _lines_by_file(error)

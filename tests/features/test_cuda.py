@@ -201,6 +201,7 @@ struct Few {
   BOTH T& operator[](int i) { return data[i]; }
   Few() = default;
   static constexpr int size() { return many; }
+  __host__ T first() const { return data[0]; }
 };
 constexpr int threads() { return 64; }
 __global__ void f(float *out, float * __const__ in) {

@@ -89,6 +89,13 @@ def compile_cuda(
         raise CompileError(
             "the source holds a NUL byte", line=source.count("\n", 0, source.find("\0")) + 1
         )
+    if SOURCE_NAME in headers:  # as this calls the source
+        own = re.compile(rf'(#[ \t]*include[ \t]*)["<]{re.escape(SOURCE_NAME)}[">]')
+        source = own.sub(rf'\1"own/{SOURCE_NAME}"', source)
+        headers = {
+            f"own/{name}" if name == SOURCE_NAME else name: own.sub(rf'\1"own/{SOURCE_NAME}"', text)
+            for name, text in headers.items()
+        }
     _refuse_includes(SOURCE_NAME, source)
     for name, text in headers.items():
         _refuse_includes(name, text)
@@ -221,7 +228,7 @@ def compile_all(
         for at, source in enumerate(sources)
         if "\0" not in source
         and forbidden_include(source) is None
-        and host_code(source) is None
+        and not host_code(source)
         and AS_NVCC.search(source) is None
     ]
     found: dict[int, CompiledCuda | CompileError] = {}

@@ -53,21 +53,12 @@ _DIRECTIVE = re.compile(r"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*(include\w*|import|emb
 _HEADER = re.compile(r"""\s*(?:<([\w.+/-]+)>|"([\w.+/-]+)")\s*(?:/[/*].*)?""")
 _NAME = re.compile(r"[\w.+-]{1,128}")
 _PROBE = re.compile(r"__has_(?:include|embed)\w*")
-_HOST = (
-    (re.compile(r"<<<"), "a kernel launch (<<<...>>>)"),
-    (re.compile(r"\bint\s+main\s*\("), "main()"),
-    (
-        re.compile(
-            r"#[ \t]*include[ \t]*<(?:iostream|vector|string|map|memory|algorithm|fstream|chrono|"
-            r"stdio\.h|stdlib\.h|string\.h|sys/\w+\.h|time\.h|c(?:stdio|stdlib|string|time))>"
-        ),
-        "a host header",
-    ),
-    (
-        re.compile(r"\bcuda(?:Malloc|Free|Memcpy|DeviceSynchronize|EventCreate)\w*\s*\("),
-        "a host call",
-    ),
+_HOST = re.compile(
+    r"<<<|\bint\s+main\s*\(|\bcuda(?:Malloc|Free|Memcpy|DeviceSynchronize|EventCreate)\w*\s*\("
+    r"|#[ \t]*include[ \t]*<(?:iostream|vector|string|map|memory|algorithm|fstream|chrono|"
+    r"stdio\.h|stdlib\.h|string\.h|sys/\w+\.h|time\.h|c(?:stdio|stdlib|string|time))>"
 )
+"""Launches, ``main``, calls of the runtime, headers of the host."""
 
 
 def forbidden_include(source: str) -> Finding | None:
@@ -100,16 +91,11 @@ def includes_of(text: str) -> list[str]:
     return [header[1] or header[2] for header in headers if header]
 
 
-def host_code(source: str) -> Finding | None:
-    """The first sign of host code, else ``None``; such files need ``nvcc``, not NVRTC."""
-    text, splices = _spliced(source)
+def host_code(source: str) -> bool:
+    """Whether there is host code; such files need ``nvcc``, or to be cut (``device_code``)."""
+    text, _ = _spliced(source)
     text = NOISE.sub(lambda found: found[0] if found["number"] is not None else _blank(found), text)
-    found = [
-        Finding(_line(text, splices, match.start()), what)
-        for pattern, what in _HOST
-        if (match := pattern.search(text))
-    ]
-    return min(found, default=None)
+    return _HOST.search(text) is not None
 
 
 def code_alone(source: str) -> str:

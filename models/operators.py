@@ -148,6 +148,8 @@ class Fitted(CardPart):
     """Of times: watts of an SM at 1 GHz and joules of 10^12 FLOPs of 16 bits, both at full clock,
     by which boards' limits hold products back (``held_clock``)."""
     scores: tuple[OperatorScores, ...]
+    rivals: dict[str, OperatorScores] = Field(default_factory=dict)
+    """Trees of other families, which do not serve, on the same shape groups left out."""
 
 
 class Sustained(CardPart):

@@ -4,14 +4,17 @@ Prints, for each board and operator, the errors of time and power on shape group
 by n x k, attention by heads, experts by their geometry), on rows left out by chance and, for the
 pooled model, on each board left out, beside the median and the roofline. ``--fit FOLDER`` fits all
 models anew from the files of ``../shared/data/operators`` into ``--out``. ``--left-out FOLDER``
-fits small models to a sample of those files instead, without one operator or one framework each,
-and scores them on what was left out; it takes some minutes. ``--physics REQUESTS`` asks the service
-so many random requests, and each again with more, and counts what physics rules out.
+fits small models to a sample of those files instead, without one operator or one framework each
+(B200 alone has two), and scores them on what was left out; it takes some minutes. ``--catboost
+FOLDER`` scores CatBoost on the same shape groups left out and writes it into the cards.
+``--physics REQUESTS`` asks the service so many random requests, and each again with more, and
+counts what physics rules out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,14 +32,17 @@ from studies.fitting.operators import (
     fit,
     fit_board,
     inputs_of,
+    out_of_fold,
     percent,
     pooled_fit,
     predicted,
     read_rows,
+    scores_of,
     source_of,
     table_of,
     write_model,
 )
+from studies.fitting.operators import lent as borrowed
 from wattcast.app.settings import Settings
 from wattcast.features.gpus import load_gpu
 from wattcast.features.operators import (
@@ -45,11 +51,14 @@ from wattcast.features.operators import (
     FEATURE_NAMES,
     TILE_SHAPES,
 )
+from wattcast.models.cards import CARD_NAME
 from wattcast.models.operators import (
     POOLED,
+    Fitted,
     OperatorCard,
     Operators,
     OperatorScores,
+    Quantity,
     operator_store,
 )
 from wattcast.models.store import PACKAGED_ARTIFACTS
@@ -73,10 +82,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--board", action="append", help="these boards alone (or pooled)")
     parser.add_argument("--physics", type=int, metavar="REQUESTS", help="random requests of all")
     parser.add_argument("--left-out", type=Path, metavar="FOLDER", help="operators and frameworks")
+    parser.add_argument("--catboost", type=Path, metavar="FOLDER",
+                        help="score CatBoost too, into the cards")  # fmt: skip
     asked = parser.parse_args(arguments)
     rows = None
     if asked.left_out is not None:
-        rows = chain((LEFT_OUT,), left_out(asked.left_out, asked.board or ("h200-sxm5", "b200")))
+        rows = chain((LEFT_OUT,), left_out(asked.left_out, asked.board or BOARDS))
     elif asked.physics:
         rows = chain((PHYSICS,), physics_lines(asked.physics, asked.board or (*BOARDS, *LENT)))
     if rows is not None:
@@ -93,11 +104,15 @@ def main(arguments: Sequence[str]) -> int:
     print("|" + " --- |" * len(HEADINGS))
     for card in operator_store((asked.out,)).list():
         if not asked.board or card.gpu in asked.board:
+            if asked.catboost is not None:
+                card = rivalled(asked.catboost, asked.out, card)
             for line in lines(card):
                 print("| " + " | ".join(line) + " |")
     return 0
 
 
+QUANTITIES: tuple[Quantity, ...] = ("time", "power")
+OPERATORS = Operators()
 LEFT_OUT = ("board", "left out", "quantity", "learnt from", "scored", "mean %", "median row %",
             "roofline %")  # fmt: skip
 SAMPLE_ROWS = 1_000
@@ -136,9 +151,8 @@ def left_out(folder: Path, boards: Sequence[str]) -> Iterator[Line]:
 
 def lent(folder: Path, board: str) -> Iterator[Line]:
     """Errors of what answers for a board of a measured compute capability that nobody measured."""
-    models = Operators()
     for operator in FILES:
-        rows, model = read_rows(folder, operator, board), models.near(load_gpu(board), operator)
+        rows, model = read_rows(folder, operator, board), OPERATORS.near(load_gpu(board), operator)
         if rows is None or model is None or model.card.operators[operator].time.groups < FEW_GROUPS:
             continue  # trees of few groups have learnt from rows of all boards
         at = np.random.default_rng(SEED).permutation(len(rows))[: 2 * SAMPLE_ROWS]
@@ -155,7 +169,7 @@ def lent(folder: Path, board: str) -> Iterator[Line]:
 def _apart(
     board: str, name: str, learnt: Sequence[Table], asked: Sequence[Table], unknown: set[str]
 ) -> Iterator[Line]:
-    for quantity in ("time", "power"):
+    for quantity in QUANTITIES:
         seen, new = ([(t, np.flatnonzero(np.isfinite(t.measured(quantity)))) for t in tables]
                      for tables in (learnt, asked))  # fmt: skip
         if not (sum(len(at) for _, at in seen) and sum(len(at) for _, at in new)):
@@ -188,22 +202,55 @@ def fit_pooled(folder: Path, out: Path) -> OperatorCard:
     return write_model(POOLED, firsts, fits, sources, out)
 
 
+def rivalled(folder: Path, out: Path, card: OperatorCard) -> OperatorCard:
+    """The card with the scores of CatBoost on the same shape groups left out beside those of what
+    serves, and written so; a pooled one as it is."""
+    every = dict(card.operators)
+    for operator, facts in card.operators.items() if card.gpu != POOLED else ():
+        rows = read_rows(folder, operator, card.gpu)
+        if rows is None:
+            continue
+        table, more = table_of(rows), dict[str, Fitted]()
+        for quantity in QUANTITIES:
+            if (fitted := getattr(facts, quantity)) is not None:
+                told = out_of_fold(
+                    table, quantity, "shape_group", borrowed(table, folder), "catboost"
+                )
+                rivals = {"catboost": scores_of(table, quantity, "shape_group", *told)}
+                more[quantity] = fitted.model_copy(update={"rivals": rivals})
+        every[operator] = facts.model_copy(update=more)
+    card = card.model_copy(update={"operators": every})
+    (out / card.folder / CARD_NAME).write_text(card.to_json(), "utf-8")
+    return card
+
+
 def lines(card: OperatorCard) -> Iterator[Line]:
     """The scores of a card."""
     for operator, facts in card.operators.items():
         for quantity, fitted in (("time", facts.time), ("power", facts.power)):
             if fitted is None:
                 continue
-            for number, scores in enumerate(fitted.scores):
-                named = _left_out(scores, number)
-                held = "" if scores.protocol == "random" else f"{fitted.coverage:.2f}"
-                yield (card.gpu, operator, quantity, named, f"{scores.rows:,}", *_errors(scores),
+            boards = [one for one in BOARDS if _measured(one, operator, quantity)]
+            named = [(_left_out(scores, number, boards), scores)
+                     for number, scores in enumerate(fitted.scores)]  # fmt: skip
+            named += [(f"shape groups, {name}", one) for name, one in fitted.rivals.items()]
+            for left, scores in named:
+                served = scores.protocol != "random" and scores in fitted.scores
+                held = f"{fitted.coverage:.2f}" if served else ""
+                yield (card.gpu, operator, quantity, left, f"{scores.rows:,}", *_errors(scores),
                        held)  # fmt: skip
 
 
-def _left_out(scores: OperatorScores, number: int) -> str:
+@cache
+def _measured(board: str, operator: str, quantity: str) -> bool:
+    model = OPERATORS.of(board)
+    facts = model and model.card.operators.get(operator)
+    return bool(facts and getattr(facts, quantity))
+
+
+def _left_out(scores: OperatorScores, number: int, boards: Sequence[str]) -> str:
     if scores.protocol == "board":
-        return f"board {number + 1}"
+        return f"board {boards[number] if number < len(boards) else number + 1}"
     return {"random": "rows by chance", "shape_group": "shape groups"}[scores.protocol]
 
 

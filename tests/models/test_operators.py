@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from studies.fitting.operators import BOARDS
-from studies.operators import EXTENTS, LENT, physics
+from studies.operators import EXTENTS, LENT, lines, physics
 from wattcast.app.settings import Settings
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import load_gpu
@@ -293,3 +293,21 @@ def test_what_is_kept_answers_to_the_last_digit_and_is_bounded(
     for parts in ([slice(500, None)], [slice(0, 300), slice(450, None), slice(500, None)]):
         for one, other in zip(whole, answers(*parts), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_the_study_names_boards_left_out_and_trees_of_another_family() -> None:
+    pooled, a100 = (OPERATORS.of(name) for name in ("pooled", "a100-sxm4-80gb"))
+    assert pooled is not None
+    assert a100 is not None
+    told = [line for line in lines(pooled.card) if line[1:3] == ("gemm", "time")]
+    assert [line[3].removeprefix("board ") for line in told] == list(BOARDS)
+    power = [line[3] for line in lines(pooled.card) if line[1:3] == ("gemm", "power")]
+    assert power == ["board h200-sxm5", "board b200"]
+    beside = {line[1:4]: float(line[5]) for line in lines(a100.card)}
+    kinds = {kind for kind, _, left in beside if left == "shape groups, catboost"}
+    assert kinds == {"gemm", "prefill", "decode", "moe"}
+    for kind in kinds:  # what serves is no worse than a point
+        assert (
+            beside[kind, "time", "shape groups"]
+            < 1 + beside[kind, "time", "shape groups, catboost"]
+        )

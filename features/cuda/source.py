@@ -154,6 +154,8 @@ def standard_headers() -> dict[str, str]:
         )
         + "using ::cuda::std::uintptr_t;\nusing ::cuda::std::intptr_t;\n"
     )
+    own = "".join(f"using ::{name}; " for name in _HEADERS["of_cmath"])
+    stubs["cmath"] += f"namespace std {{ {own}}}\n"
     for name, standard in _HEADERS["of_c"].items():
         stubs[name] = f"#pragma once\n#include <{standard}>\n"
     for name, parts in _HEADERS["cub"].items():

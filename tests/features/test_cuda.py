@@ -207,7 +207,7 @@ constexpr int threads() { return 64; }
 __global__ void f(float *out, float * __const__ in) {
   Few<float, 4> few;
   for (int i = 0; i < few.size(); ++i) few[i] = in[i * threads() + threadIdx.x];
-  out[threadIdx.x] = std::max(few[0], few[3]);
+  out[threadIdx.x] = std::max(few[0], std::floor(std::nearbyint(few[3])));
 }
 static double now() { return std::chrono::duration<double>(0).count(); }
 int main() { f<<<1, threads()>>>(nullptr, nullptr); return now() > 0; }
@@ -221,9 +221,20 @@ def test_members_that_nobody_marks_and_what_headers_of_the_host_bring_are_known(
     without ``<algorithm>``, a keyword of GCC."""
     found = compile_cuda(UNMARKED, (8, 0)).ptx
     assert found.count("ld.global.f32") == 2
-    assert "max.f32" in found or "setp" in found
+    assert "cvt.rmi.f32.f32" in found  # not by doubles
     with pytest.raises(CompileError, match='namespace "std" has no member "most"'):
         compile_cuda(UNMARKED.replace("std::max", "std::most"), (8, 0))
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+def test_functions_of_cmath_are_the_devices():
+    calls = "x = std::round(x); x += std::fmod(x, 2.0f) + std::trunc(x); y = std::fma(y, y, y);"
+    text = "#include <cmath>\n__global__ void f(float *a, double *b) { "
+    text += f"float x = *a; double y = *b; {calls} *a = x; *b = y; }}\nint main() {{}}\n"
+    found = compile_cuda(text, (8, 0)).ptx
+    assert found.count("fma.rn.f64") == 1
+    assert "cvt.f64.f32" not in found
 
 
 @needs_nvrtc

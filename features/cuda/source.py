@@ -188,6 +188,7 @@ _TYPE = re.compile(
 )
 _IN_PARENTHESES = r"\((?:[^()]|\((?:[^()]|\([^()]{0,99}\)){0,99}\)){0,99}\)"
 _ALIGNED = re.compile(rf"\b(?:__align__|alignas|__attribute__)\s*{_IN_PARENTHESES}")
+_MACRO = re.compile(r"\w+\s*\(")
 _CONSTEXPR = re.compile(r"\bconst(?:expr|eval)\b")
 _SCOPE = re.compile(r"\s*(?:inline\s+)?(?:namespace(?:\s+[\w:]+)?|extern\s*\"\s*\")\s*\Z")
 _DEFINE = re.compile(r"^[^\S\n]*#[^\S\n]*define[^\S\n]+(\w+)((?:\\\n|[^\n])*)", re.M)
@@ -329,6 +330,6 @@ def _piece(clean: str, start: int, end: int, body: int, device: re.Pattern[str])
         return Piece(begin, end, "shared")
     if _KEPT.match(head) and (not is_function or _CONSTEXPR.search(head)):
         return Piece(begin, end, "shared")
-    if body < 0 and "(" not in head:
-        return Piece(begin, end, "shared")  # a variable or a constant
+    if body < 0 and ("(" not in head or _MACRO.match(head)):
+        return Piece(begin, end, "shared")  # a variable, a constant, or what a macro declares
     return Piece(begin, end, "host")

@@ -20,7 +20,7 @@ from wattcast.models.time.calibration import interval_of
 JOINT = 1.08
 """Quantile by program of |ln(measured / predicted energy)| over the joined half width, 613 launches
 of 14 programs on four boards, power of programs left out, times by the widths of their regimes:
-``python -m studies intervals`` finds 1.179. Two programs decide it, cfd (measured in another build
+``python -m studies intervals`` finds 1.074. Two programs decide it, cfd (measured in another build
 than its code) and histogram."""
 
 

@@ -22,7 +22,7 @@ def test_energy_is_calibrated_as_energy() -> None:
     by_program = [inside[errors.programs == one].mean() for one in np.unique(errors.programs)]
     assert 0.9 <= np.mean(by_program) <= 0.97  # .963
     # 0.5 until intervals of time shrank to the served answers' errors and JOINT rose to a bound,
-    # .80 until what binds a launch decided the width of its time, .83 until programs were asked again.
+    # .80 until what binds a launch decided the width of its time, .83 until they were asked again.
     assert intervals.energy_beside_product() <= 0.76
     held = [line for line in intervals.energy_lines() if line.kind == "energy"]
     (together,) = [line for line in held if line.board == "all"]

@@ -1,12 +1,12 @@
 """Pairs of variants of one kernel: how often ``wattcast judge`` is right, and how sure it may be.
 
     python -m studies judge                       what was predicted before, or is missing
-    python -m studies judge --variants 100 --write    also the spread that the product ships
+    python -m studies judge --write               also the spread that the product ships
 
 Variants are seeded configurations of the public tuning spaces (``studies counters`` tells them
-and where their PTX lies), predicted as users ask. Pairs are all of a space, at most so many of
-each that the whole is ``MOST_PAIRS``; which side is the candidate is drawn. Every figure of a space
-comes from a spread fitted to the other kernels: the three convolutions are one kernel.
+and where their PTX lies), predicted as users ask. Pairs are drawn of each space alike, until they
+are ``MOST_PAIRS`` together; which side is the candidate is drawn too. Every figure of a space comes
+from a spread fitted to the other kernels: the three convolutions are one kernel.
 
 ln(measured ratio) is taken to follow Student's distribution with two degrees of freedom around
 ln(predicted ratio). Its scale is hypot(noise, mix * d, slope * ln(predicted ratio)): d is how far
@@ -227,7 +227,7 @@ def times(variants: int) -> tuple[dict[str, Pairs], dict[str, str]]:
             found[name] = told
     if not found:
         raise DataError("no PTX of any space")
-    most = MOST_PAIRS // len(found)
+    most = -(-MOST_PAIRS // len(found))
     pairs = {name: pairs_of(each, most) for name, each in found.items()}
     return pairs, {name: spaces()[name].kernel for name in found}
 
@@ -288,7 +288,7 @@ def clocked() -> dict[str, Pairs]:
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = print) -> int:
     """Print the tables; 2 without data or PTX."""
     parser = parser_of("judge", __doc__)
-    parser.add_argument("--variants", type=int, default=130, help="of each space at most")
+    parser.add_argument("--variants", type=int, default=131, help="of each space at most")
     parser.add_argument("--write", action="store_true", help="the spread of time and energy")
     given = parser.parse_args(arguments)
     try:

@@ -42,8 +42,8 @@ from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
 from wattcast.predictor.messages.tunings import RankRequest
 from wattcast.predictor.predict import predict_one
 
-MOST_CHARACTERS = 6_000
-"""Of an answer: 2,000 tokens at three characters, which digits and names in JSON come to."""
+MOST_CHARACTERS = 4_800
+"""Of an answer: 2,000 tokens at 2.4 characters, which rows of digits in JSON come to."""
 
 MOST_TEXT = 300
 """Characters of one string in an answer."""

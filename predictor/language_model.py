@@ -39,6 +39,7 @@ from wattcast.predictor.parts.operators import (
     kind_of,
     model_of,
     power_model,
+    with_passes,
 )
 
 NODES = 9
@@ -555,6 +556,7 @@ def operator_calls(
         if not source.has_power(kind):
             raise ModelError(f"no watts of {kind} are known on {gpu.id}", gpu=gpu.id)
         told = model.predict(kind, call, board, None if source is model else source)
+        told = with_passes(predictor, gpu, [operators[number] for number in at], source, told)
         narrow = call["math_bits"] < 16
         if narrow.any() and not model.pooled and len(model.card.operators[kind].frameworks) > 1:
             other = model.predict(kind, {**call, "framework": 1.0 - call["framework"]}, board)

@@ -52,6 +52,7 @@ from wattcast.predictor.parts.operators import (
     power_model,
     recurs,
     values_of,
+    with_passes,
 )
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
@@ -247,6 +248,7 @@ def _each(
         power = power_model(predictor, kind, gpu, model)
         call = columns(kind, model, [asked[n] for n in able])
         told = model.predict(kind, call, board, None if power is model else power)
+        told = with_passes(predictor, gpu, [asked[n].operator for n in able], power, told)
         for row, number in enumerate(able):
             found[number] = _Row(asked[number], kind, (model, power), board, told, row)
     yield from found

@@ -144,6 +144,21 @@ def test_watts_of_a_board_without_measured_watts_are_those_of_other_boards(
     assert other["time"]["basis"] == "uncalibrated"
 
 
+@pytest.mark.parametrize(("gpu", "measured"), [("a100-sxm4-40gb", 229.0), ("a40", 206.0)])
+def test_a_pass_draws_what_a_copy_by_hand_does(
+    client: httpx.Client, gpu: str, measured: float
+) -> None:
+    """Measured: copies of the sweep of multiply-adds (``modern/fma_sweep_power.csv``)."""
+    half = 3_538_944_000
+    asked = {"name": "elementwise", "read_bytes": half, "write_bytes": half}
+    body = {"operator": asked, "gpu": gpu, "explain": "shap"}
+    told = client.post("/predict", json=body).json()
+    assert told["power"]["watts"] == pytest.approx(measured, rel=0.1)
+    parts = [each["watts"] for each in told["explanation"]["contributions"]]
+    whole = told["explanation"]["base_watts"] + sum(parts)
+    assert whole == pytest.approx(told["power"]["watts"], rel=1e-6)
+
+
 def test_lime_is_asked_of_a_stored_prediction(client: httpx.Client) -> None:
     kept = ask(client, DECODE).json()
     told = client.get("/explain", params={"prediction_id": kept["id"], "method": "lime"}).json()

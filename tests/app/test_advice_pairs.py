@@ -381,6 +381,15 @@ def test_nothing_is_told_of_a_kernel_that_is_right(
     assert code not in codes(services, asked(kernel, **launch))
 
 
+def test_registers_are_tiled_where_reading_takes_longer_than_the_arithmetic(
+    services: Services,
+) -> None:
+    """A GeForce board has 2 lanes of FP64 to an SM: its product by registers is no faster."""
+    launch = pair("FP64 product without register tiles").launch
+    assert "register_tiling" in codes(services, asked("dgemm_tiled", "a100-sxm4-80gb", **launch))
+    assert "register_tiling" not in codes(services, asked("dgemm_tiled", "rtx-3090", **launch))
+
+
 def test_a_divisor_that_is_no_power_of_two_gets_no_mask(services: Services) -> None:
     launch = {**pair("modulo indexing").launch, "arguments": {"2": 4095, "3": 64}}
     found = advise(services, asked("ring_modulo", **launch))["advice"]

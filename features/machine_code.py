@@ -28,7 +28,6 @@ from wattcast.features.ptx.ir import (
     Body,
     Immediate,
     Instruction,
-    Operand,
     Register,
     Special,
     Symbol,
@@ -277,7 +276,21 @@ class _Fusion:
             and type(one.operands[1]) is Symbol
             and writers.get(one.operands[0].name) == 1
         }
-        self._constants = self._folded()
+        # What computes registers of numbers alone is gone; and where the last operand is a number.
+        numbers: set[str] = set()
+        self._by_number = self._gone.copy()
+        for one, facts in zip(body.instructions, self._facts, strict=True):
+            fixed = [
+                type(o) is Immediate or (type(o) is Register and o.name in numbers)
+                for o in one.operands[1:]
+            ]
+            self._by_number[one.position] = bool(fixed) and fixed[-1]
+            result = self._result(one)
+            if result is None or facts.pipe not in _FOLDED or facts.entry in _NOT_FOLDED:
+                continue
+            if fixed and all(fixed):
+                numbers.add(result)
+                self._gone[one.position] = facts.entry != "mov"
 
     def code(self) -> MachineCode:
         body = self._body
@@ -325,6 +338,10 @@ class _Fusion:
                 entered[target] = entered.get(target, 0) + 1
                 if one.predicate is not None and 0 < target - one.position <= _FARTHEST:
                     ahead[one.position] = target
+        # What is done under a branch alone; and under two conditions, of which the first is not
+        # waited for.
+        stays = [facts.entry in _STAYS for facts in self._facts]
+        early = [f.accesses_memory and f.space not in ("param", "const") for f in self._facts]
         replaced: dict[int, int] = {}
         for at in sorted(ahead, reverse=True):  # what lies inside comes first
             checkpoint()
@@ -335,39 +352,12 @@ class _Fusion:
                 instructions[at + 1 : target].sum() <= MOST_PREDICATED
                 and len(from_within) == len(within)
                 and all(entered.get(n, 0) == from_within.count(n) for n in inside)
-                and not any(self._stays(n, early=bool(within)) for n in inside)
+                and not any(stays[n] or (within and early[n]) for n in inside)
             ):
                 replaced[at] = target
                 instructions[at] = 0.0
                 found[at + 1 : target] = at
         return found
-
-    def _stays(self, at: int, *, early: bool) -> bool:
-        """Whether it is done under a branch alone; ``early``: under two conditions, of which the
-        first is not waited for."""
-        facts = self._facts[at]
-        memory = facts.accesses_memory and facts.space not in ("param", "const")
-        return facts.entry in _STAYS or (early and memory)
-
-    def _folded(self) -> set[str]:
-        """Registers whose value ptxas knows: what computes them of constants alone is gone."""
-        found: set[str] = set()
-        for one, facts in zip(self._body.instructions, self._facts, strict=True):
-            name = self._result(one)
-            if name is None or facts.pipe not in _FOLDED or facts.entry in _NOT_FOLDED:
-                continue
-            known = (
-                type(o) is Immediate or (type(o) is Register and o.name in found)
-                for o in one.operands[1:]
-            )
-            if len(one.operands) > 1 and all(known):
-                found.add(name)
-                self._gone[one.position] = facts.entry != "mov"
-        return found
-
-    def _is_constant(self, operand: Operand) -> bool:
-        of_constants = type(operand) is Register and operand.name in self._constants
-        return type(operand) is Immediate or of_constants
 
     # --- who uses what ---
 
@@ -408,15 +398,14 @@ class _Fusion:
         variable's address or a number, with users that are such accesses."""
         if one.base != "add" or not steps or not self._is_narrowed(one):
             return False
-        fixed = (self._is_constant(o) or self._is_symbol(o) for o in one.operands[1:])
-        users = self._users(one) if any(fixed) else []
+        fixed = self._by_number[one.position] or any(
+            type(o) is Register and o.name in self._symbols for o in one.operands[1:]
+        )
+        users = self._users(one) if fixed else []
         return bool(users) and all(
             self._addresses(at, one) or self._in_address(self._body.instructions[at], steps - 1)
             for at in users
         )
-
-    def _is_symbol(self, operand: Operand) -> bool:
-        return type(operand) is Register and operand.name in self._symbols
 
     # --- rules ---
 
@@ -454,7 +443,7 @@ class _Fusion:
                 self._product.update(users)
 
     def _shift(self, one: Instruction, facts: OpcodeFacts) -> None:
-        if len(one.operands) < 3 or not self._is_constant(one.operands[2]):
+        if len(one.operands) < 3 or not self._by_number[one.position]:
             return
         if facts.entry == "shl":
             bits = self._bits(one.position)
@@ -462,7 +451,7 @@ class _Fusion:
 
     def _rotation(self, one: Instruction, facts: OpcodeFacts) -> None:
         """A funnel shift by a constant and the addition of its result are one LEA.HI."""
-        if self._is_constant(one.operands[-1]) and len(self._users(one)) == 1:
+        if self._by_number[one.position] and len(self._users(one)) == 1:
             self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), 32)))
 
     def _add(self, one: Instruction, facts: OpcodeFacts) -> None:
@@ -475,7 +464,7 @@ class _Fusion:
         bits = self._bits(at)
         if facts.bits == 64 and at not in self._weights:
             self._weights[at] = bits / 32
-        if facts.entry == "add" and self._is_constant(one.operands[-1]):
+        if facts.entry == "add" and self._by_number[at]:
             users = self._users(one)
             if users and all(self._addresses(user, one) for user in users):
                 self._gone[at] = True  # the constant goes into the accesses' own offset

@@ -335,6 +335,7 @@ class _Footprints:
         numbers = [*self.kinds.loads, *self.kinds.stores]
         self.requests: Counts = sites["requests"][:, numbers].sum(axis=1)
         self.busy = max(1.0, plan.total((self.requests > 0).astype(np.int64)))
+        self.logs = [tally.log for tally in machine.tallies]
         self._united: dict[tuple[int, ...], Counts] = {}
         self._listed: dict[int, Counts] = {}
 
@@ -346,18 +347,15 @@ class _Footprints:
             return unite([self.united(several), self.united(others)])
         key = tuple(numbers)
         if key not in self._united:
-            self._united[key] = unite([self.keys(number) for number in numbers])
+            self._united[key] = unite([self.logs[number].keys for number in numbers])
         return self._united[key]
 
     def listed(self, number: int) -> Counts:
         """Footprint keys of a site by buffer."""
         if number not in self._listed:
-            self._listed[number] = self.places.counted(self.keys(number), self.blocks).sum(axis=0)
+            keys = self.logs[number].keys
+            self._listed[number] = self.places.counted(keys, self.blocks).sum(axis=0)
         return self._listed[number]
-
-    def keys(self, number: int) -> Counts:
-        """Footprint keys of a site."""
-        return self.machine.tallies[number].log.keys
 
     def total(self, numbers: list[int], name: str) -> float:
         """A launch total of some sites."""
@@ -519,7 +517,7 @@ class _Footprints:
         found = []
         for number in (*self.kinds.loads, *self.kinds.stores):
             unlisted = float(self.extra[:, number].sum())
-            keys = self.keys(number)
+            keys = self.logs[number].keys
             if unlisted and keys.size:
                 found.append(Listed(distinct(keys & _SECTOR_MASK), 1.0 + unlisted / keys.size))
         return sorted(found, key=lambda listed: listed.factor)

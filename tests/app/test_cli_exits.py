@@ -192,7 +192,7 @@ def test_a_report_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 UNREADABLE = {
     ("--gird", "4"): "No such option: --gird (Possible options:",
-    ("--arg", "n"): "--arg 'n': expected NAME=number or NAME:elements=N",
+    ("--arg", "n"): "--arg 'n': expected NAME=number, or for a pointer NAME:elements=N",
     ("--arg", "3=inf"): "launch.arguments.3: Input should be a finite number",
     ("--arg", "0:elements=-5"): "launch.arguments.0.elements: Input should be greater than or",
     ("--arg", "0:values=odd"): "launch.arguments.0.values: Input should be 'uniform', 'zeros'",

@@ -386,14 +386,8 @@ def register_tiling(evidence: Evidence) -> Iterator[Finding]:
         fused = [o for o in inside if o.base == "fma" and len(words.intersection(reads(o))) > 1]
         if loop.children or not fused or len(words) < len(fused):
             continue
-        done = sum(float(evidence.events[function.name].warp_executions[o.position]) for o in fused)
-        counts = analysis.counts.functions(analysis.counts.factors())[function.name]
-        _, passes = shared_use(function.body, counts)
-        sm, double = analysis.gpu.capability, "f64" in fused[0].opcode
-        lanes = sm.fp64_lanes if double else sm.fp32_lanes
-        if done * WARP_SIZE / lanes >= sum(float(passes[one.position]) for one in loads):
-            continue  # FP64 of a GeForce board: arithmetic takes longer, whatever is read
         difference = oftener_used(evidence, inside, TILE)
+        done = sum(float(evidence.events[function.name].warp_executions[o.position]) for o in fused)
         operands = max(0.0, extras.register_reads - (1 - 1 / TILE) * done)
         yield Finding(
             "register_tiling",

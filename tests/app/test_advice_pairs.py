@@ -381,12 +381,10 @@ def test_nothing_is_told_of_a_kernel_that_is_right(
     assert code not in codes(services, asked(kernel, **launch))
 
 
-def test_registers_are_tiled_where_reading_takes_longer_than_the_arithmetic(
-    services: Services,
-) -> None:
-    """A GeForce board has 2 lanes of FP64 to an SM: its product by registers is no faster."""
+def test_a_small_bound_is_no_advice(services: Services) -> None:
+    """Registers may save 8 % at most of an FP64 product on a GeForce of 8.6, and in truth lose."""
     launch = pair("FP64 product without register tiles").launch
-    assert "register_tiling" in codes(services, asked("dgemm_tiled", "a100-sxm4-80gb", **launch))
+    assert "register_tiling" in codes(services, asked("dgemm_tiled", "t4", **launch))
     assert "register_tiling" not in codes(services, asked("dgemm_tiled", "rtx-3090", **launch))
 
 

@@ -22,7 +22,13 @@ from wattcast.features.activity.counts import QUANTITIES, Activity
 from wattcast.features.errors import ServiceError
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.predictor import Predictor, parts
-from wattcast.predictor.advise.adviser import LEAST_BOUND_PERCENT, LEAST_GAIN_PERCENT, Adviser, gain
+from wattcast.predictor.advise.adviser import (
+    LEAST_GAIN_PERCENT,
+    LEAST_REWRITTEN_PERCENT,
+    REWRITTEN,
+    Adviser,
+    gain,
+)
 from wattcast.predictor.advise.launches import others, patches
 from wattcast.predictor.messages import ClocksAnswer
 from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain, Outcome
@@ -61,7 +67,7 @@ def advise(
     found = list(adviser.findings())
     unpriced = [each for each in found if not isinstance(each, Advice)]
     priced = [each for each in found if isinstance(each, Advice)]
-    kept = [each for each in (*priced, *others(adviser)) if _worth_it(each.gain, each.promise)]
+    kept = [each for each in (*priced, *others(adviser)) if _worth_it(each.gain, each.code)]
     kept.sort(key=lambda each: (
         each.code == "lower_clocks", not _free(each.gain), -each.gain.joules, -each.gain.seconds
     ))  # fmt: skip
@@ -170,8 +176,8 @@ def _free(saved: Gain) -> bool:
     return saved.energy_percent >= apart and saved.time_percent > -apart
 
 
-def _worth_it(saved: Gain, promise: str = "estimate") -> bool:
+def _worth_it(saved: Gain, code: str = "") -> bool:
     """It saves energy or time noticeably, and costs no more of the other than it saves."""
     energy, time = saved.energy_percent, saved.time_percent
-    least = LEAST_BOUND_PERCENT if promise == "at_most" else LEAST_GAIN_PERCENT
+    least = LEAST_REWRITTEN_PERCENT if code in REWRITTEN else LEAST_GAIN_PERCENT
     return max(energy, time) >= least and energy >= 0 and time + energy >= 0

@@ -34,10 +34,11 @@ from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
 LEAST_GAIN_PERCENT = 0.5
 """Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
 
-LEAST_BOUND_PERCENT = 10.0
-"""The same of what a change saves at most: of a smaller bound nothing may be left. Registers are
-tiled by hand for 6 to 26 points less than the bound, so 8 % of an FP64 product on an RTX 3090 was a
-loss; all other bounds of pairs are 16 % and more (``python -m studies advice``)."""
+REWRITTEN = ("register_tiling", "thread_per_row", "tensor_cores")
+LEAST_REWRITTEN_PERCENT = 10.0
+"""The same where a kernel is written anew and its bound holds nothing of what that costs: by hand
+the change saves 4 to 26 points less, so that 8 % at most of an FP64 product on an RTX 3090 was a
+loss (``python -m studies advice``)."""
 
 MOST_PLACES = 50
 

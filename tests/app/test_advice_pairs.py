@@ -381,7 +381,7 @@ def test_nothing_is_told_of_a_kernel_that_is_right(
     assert code not in codes(services, asked(kernel, **launch))
 
 
-def test_a_small_bound_is_no_advice(services: Services) -> None:
+def test_a_small_bound_of_a_kernel_written_anew_is_no_advice(services: Services) -> None:
     """Registers may save 8 % at most of an FP64 product on a GeForce of 8.6, and in truth lose."""
     launch = pair("FP64 product without register tiles").launch
     assert "register_tiling" in codes(services, asked("dgemm_tiled", "t4", **launch))

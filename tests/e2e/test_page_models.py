@@ -229,4 +229,4 @@ def predict_again(page: Watched) -> None:
     """Ask again, and wait for the new answer."""
     with page.page.expect_response(lambda answer: answer.url.endswith("/predict")):
         page.page.click("#predict")
-    page.page.wait_for_function("!document.getElementById('predict').disabled")
+    page.page.wait_for_function("() => !document.getElementById('predict').disabled")

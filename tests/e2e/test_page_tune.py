@@ -216,7 +216,7 @@ def test_it_opens_on_the_launch_at_lower_clocks(page: Watched) -> None:
     tab = page.page
     page.settled()
     page.view("tune")
-    tab.wait_for_function("document.querySelector('#tune-space').value")
+    tab.wait_for_function("() => document.querySelector('#tune-space').value")
     space = json.loads(tab.input_value("#tune-space"))
     assert space["problem_size"] == [2048, 512]  # 64x64 blocks of 32x8
     assert space["tune_params"]["core_mhz"][::4] == [1380, 828]

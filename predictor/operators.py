@@ -457,12 +457,15 @@ def _notes(
 ) -> Iterator[WarningLine]:
     facts, operator = models[0].card.operators[kind], one.operator
     framework = framework_of(kind, models[0], one.options)
-    if models[0] is not models[1]:
+    passes = isinstance(operator, messages.Stream)
+    if models[0] is not models[1] and not (passes and models[1].pooled):
         yield _warning("stands_in", f"watts of {kind} were measured on other boards alone")
-    if isinstance(operator, messages.Stream):
+    if passes:
+        physical = "; its watts are the physical model's" * models[1].pooled
         yield _warning(
             "stands_in",
-            f"no {operator.name} was measured; answered as scaling to fp8 with as many bytes",
+            f"no {operator.name} was measured; answered as scaling to fp8 with as many bytes"
+            f"{physical}",
         )
     if isinstance(operator, messages.BatchedGemm):
         yield _warning("stands_in", "no batched product was measured; answered from single ones")

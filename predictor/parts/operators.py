@@ -68,7 +68,8 @@ def with_passes(
 ) -> Told:
     """Watts of passes over memory on a board whose operators' watts nobody measured: those of its
     physical model, as of a copy by hand. The pooled trees told 389 and 289 W of what draws 224 to
-    242 W on an A100 and 204 to 209 on an A40 (copies in ``modern/fma_sweep_power.csv``)."""
+    242 W on an A100 and 204 to 209 on an A40 (copies in ``modern/fma_sweep_power.csv``). Raises
+    ModelError where no physical model passes its checks."""
     rows = [n for n, one in enumerate(operators) if isinstance(one, messages.Stream)]
     if not rows or not power.pooled:
         return told

@@ -154,6 +154,7 @@ def test_a_pass_draws_what_a_copy_by_hand_does(
     body = {"operator": asked, "gpu": gpu, "explain": "shap"}
     told = client.post("/predict", json=body).json()
     assert told["power"]["watts"] == pytest.approx(measured, rel=0.1)
+    assert any("physical model" in each["detail"] for each in told["warnings"])
     parts = [each["watts"] for each in told["explanation"]["contributions"]]
     whole = told["explanation"]["base_watts"] + sum(parts)
     assert whole == pytest.approx(told["power"]["watts"], rel=1e-6)

@@ -215,6 +215,7 @@ def test_a_signal_ends_all_of_it(tmp_path: Path, doing: str) -> None:
     way = made()
     process = start(tmp_path, "--port", "0", WATTCAST_LOG_LEVEL="error", **environment)
     below: set[psutil.Process] = set()
+    stood_still = 0.0  # the machine: a round of the loop below takes a few hundredths of a second
     try:
         _, url = url_from(process)
         said: list[BaseException] = []
@@ -231,12 +232,15 @@ def test_a_signal_ends_all_of_it(tmp_path: Path, doing: str) -> None:
         time.sleep(1.0)
         assert not said, said
         process.send_signal(signal.SIGTERM)
-        start_of_end = time.monotonic()
+        start_of_end = before = time.monotonic()
         while process.poll() is None:
             note(service, below)
-            assert time.monotonic() - start_of_end < 10
             time.sleep(0.02)
-        print(f"ended {time.monotonic() - start_of_end:.1f} s after the signal, doing {doing}")
+            stood_still += max(0.0, time.monotonic() - before - 0.5)
+            before = time.monotonic()
+            assert before - start_of_end - stood_still < 10
+        took = time.monotonic() - start_of_end
+        print(f"ended {took:.1f} s after the signal ({stood_still:.1f} still), doing {doing}")
         for one in below:
             gone(one)
     finally:
@@ -245,7 +249,8 @@ def test_a_signal_ends_all_of_it(tmp_path: Path, doing: str) -> None:
         for one in below:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
-    assert process.returncode in (0, -signal.SIGTERM), told
+    killed = {-signal.SIGKILL, 1} if stood_still > 1 else set[int]()  # by the service's own clock
+    assert process.returncode in {0, -signal.SIGTERM} | killed, told
     if doing == "a retraining":
         with sqlite3.connect(tmp_path / "wattcast.db") as database:
             assert database.execute("SELECT state FROM jobs").fetchall() == [("queued",)]

@@ -5,12 +5,12 @@
     V = max(V_floor, 1 - k (1 - f))
 
 s is the share of the SMs that have a block: of nine boards, idle or with launches on few SMs, each
-says that what is left without any is idle power and the memory's clock (``python -m studies
-physical``). f and f_m are clocks over the reference pair's, V the core voltage over that at the
-reference, a_j the units' activities (``models.power.activities``). All weights are >= 0, so a
-busier unit, more SMs at work or a higher core clock never draw less at otherwise the same
-activities. One set of weights per GPU, fitted by
-``studies/fitting/physical/fit.py``; the pooled set serves GPUs nobody measured. docs/physical.md.
+says that what is left without any is idle power and the memory's clock (docs/physical.md). f and
+f_m are clocks over the reference pair's, V the core voltage over that at the reference, a_j the
+units' activities (``models.power.activities``). All weights are >= 0, so a busier unit, more SMs at
+work or a higher core clock never draw less at otherwise the same activities. One set of weights per
+GPU, fitted by ``studies/fitting/physical/fit.py``; the pooled set serves GPUs nobody measured.
+docs/physical.md.
 """
 
 from __future__ import annotations

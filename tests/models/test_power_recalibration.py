@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from studies.fitting.physical.tables import MeasuredLaunch, recalibrated
 from tests.models.test_power_physical import NOTHING, REFERENCE, parameters
 from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import predicted_power
+from wattcast.models.power.physical import PhysicalParameters, predicted_power
+from wattcast.training.calibrated import design, refitted
 
 BUSY = NOTHING._replace(issue=0.5, fma=0.6, dram=0.3)
 PRIOR = parameters(base=0.05, clock=0.1, issue=0.2, fma=0.3, dram=0.2)
 
 
-def measured(activities: UnitActivities, watts: float) -> MeasuredLaunch:
-    return MeasuredLaunch(activities, REFERENCE, watts)
+Launch = tuple[UnitActivities, float]
 
 
-def test_nothing_measured_changes_nothing() -> None:
-    assert recalibrated(PRIOR, []) is PRIOR
+def recalibrated(prior: PhysicalParameters, launches: list[Launch]) -> PhysicalParameters:
+    if not launches:
+        return prior
+    rows = design(prior, [(activities, REFERENCE) for activities, _ in launches])
+    return refitted(prior, rows, np.array([watts for _, watts in launches]))
 
 
 def test_launches_as_predicted_change_nothing() -> None:
-    rows = [measured(a, predicted_power(PRIOR, a, REFERENCE).watts) for a in (BUSY, NOTHING)]
+    rows = [(a, predicted_power(PRIOR, a, REFERENCE).watts) for a in (BUSY, NOTHING)]
     assert recalibrated(PRIOR, rows).weights == pytest.approx(PRIOR.weights, abs=1e-9)
 
 
@@ -32,11 +35,11 @@ def test_a_unit_with_a_weight_of_its_own_keeps_it_and_is_drawn_to_what_it_draws(
     own = PRIOR.model_copy(update={"own_weights": {"tensor": 0.6}})
     matrix = NOTHING._replace(issue=0.1, tensor=0.8)
     as_said = predicted_power(own, matrix, REFERENCE).watts
-    same = recalibrated(own, [measured(matrix, as_said)])
+    same = recalibrated(own, [(matrix, as_said)])
     assert same.weights == pytest.approx(own.weights, abs=1e-9)
     assert same.own_weights == pytest.approx(own.own_weights, abs=1e-9)
     # What matrix units draw more says something of them, not of FMA.
-    found = recalibrated(own, [measured(matrix, 1.3 * as_said)] * 10)
+    found = recalibrated(own, [(matrix, 1.3 * as_said)] * 10)
     assert predicted_power(found, matrix, REFERENCE).watts == pytest.approx(1.3 * as_said, rel=0.05)
     assert found.own_weights["tensor"] > own.own_weights["tensor"]
     assert found.own_weights["tensor"] / 0.6 > found.weights["fma"] / own.weights["fma"]
@@ -48,8 +51,7 @@ def test_a_board_that_draws_another_share_is_met_the_better_the_more_is_known(sh
     truth = idle + share * (predicted_power(PRIOR, BUSY, REFERENCE).watts - idle)
     errors = [
         abs(
-            predicted_power(recalibrated(PRIOR, [measured(BUSY, truth)] * n), BUSY, REFERENCE).watts
-            - truth
+            predicted_power(recalibrated(PRIOR, [(BUSY, truth)] * n), BUSY, REFERENCE).watts - truth
         )
         for n in (0, 1, 10)
     ]
@@ -57,7 +59,7 @@ def test_a_board_that_draws_another_share_is_met_the_better_the_more_is_known(sh
 
 
 def test_no_weight_falls_below_0_however_little_a_board_draws() -> None:
-    found = recalibrated(PRIOR, [measured(BUSY, 1.0)])
+    found = recalibrated(PRIOR, [(BUSY, 1.0)])
     assert min(found.weights.values()) >= 0
     assert predicted_power(found, NOTHING, ClockPair(800.0, 400.0)).watts >= PRIOR.idle_watts
 
@@ -65,4 +67,4 @@ def test_no_weight_falls_below_0_however_little_a_board_draws() -> None:
 @pytest.mark.parametrize("watts", [0.0, -3.0, float("nan")])
 def test_a_reading_that_is_not_positive_is_refused(watts: float) -> None:
     with pytest.raises(DataError, match="not positive"):
-        recalibrated(PRIOR, [measured(BUSY, watts)])
+        recalibrated(PRIOR, [(BUSY, watts)])

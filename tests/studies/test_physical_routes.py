@@ -9,18 +9,13 @@ import pytest
 
 from studies.fitting.physical.artifacts import (
     leave_gpu_out,
-    priors,
     served_costs,
 )
 from studies.fitting.physical.fit import (
     Fits,
     FitSettings,
-    error_percent,
 )
 from studies.fitting.physical.rows import GpuRows, counter_rows, joined, prototype_rows
-from studies.fitting.physical.tables import (
-    with_shots,
-)
 from wattcast.training.data.datasets import find_data
 
 if find_data() is None:
@@ -52,14 +47,6 @@ def test_a_gpu_left_out_is_predicted_from_the_others_alone(fits: Fits) -> None:
     changed = Fits({**fits.tables, "tesla-p100": replace(table, watts=table.watts * 3)})
     after = leave_gpu_out(changed, "tesla-p100", SETTINGS)
     assert after[table.scored] == pytest.approx(before[table.scored])
-
-
-def test_a_few_measured_launches_correct_the_pooled_model(fits: Fits) -> None:
-    """Few boards tell little of the P100: a few launches of its own tell more."""
-    table, known = p100(fits), priors(fits, "tesla-p100", SETTINGS)
-    errors = [error_percent(table, with_shots(table, known, shots, 0)) for shots in (0, 3, 10)]
-    assert errors[1] < 0.6 * errors[0]
-    assert errors[2] < errors[1] * 1.1
 
 
 def test_serving_from_ptx_costs_a_model_fitted_on_counters(fits: Fits) -> None:

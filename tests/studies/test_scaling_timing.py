@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.fitting.scaling.protocols import unfitted_time
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.physical import TimeParameters, relative_time, time_bounds
 from wattcast.models.papers.scaling.use import UseTable
@@ -56,15 +55,6 @@ def test_a_fixed_share_of_core_time_stays() -> None:
     fixed = SUM.model_copy(update={"fixed_share": 0.1})
     expected = 0.5 + 0.3 * 1.9 + 0.2 * (0.5 * 1.9 + 0.5)
     assert time(fixed, table(0.5, 0.2, 0.1), 0.5, 1.0) == pytest.approx(expected)
-
-
-def test_unfitted_time_by_hand() -> None:
-    # u_core = 0.4 (issue), w = 0.8 / 1.2 = 2/3; at half the memory clock the latency is
-    # 0.6 (0.555 + 0.445 (2/3 * 2 + 1/3)) = 0.778, so that
-    # (1.6^4 + 0.4^4 + 0.778^4)^(1/4) / (0.8^4 + 0.4^4 + 0.6^4)^(1/4) = 1.62340 / 0.86691
-    use = table(0.8, 0.4, 0.1, units=("issue", "shared"))
-    found = unfitted_time(use, np.array([1.0]), np.array([0.5]))
-    assert found[0] == pytest.approx(1.62340 / 0.86691, rel=1e-4)
 
 
 def test_bounds_are_1_and_the_larger_ratio_below_the_reference() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from studies.papers.thesis import features
-from studies.papers.thesis import rows as row_studies
-from studies.papers.thesis.data import judge, printed, rows_of
+from studies.papers.thesis.data import judge, rows_of
 from studies.papers.thesis.features import (
     TABLE_5_4,
     rank,
@@ -68,34 +67,6 @@ def test_steps_only_ever_leave_features_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # --- outliers -------------------------------------------------------------------------------------
-
-
-def test_a_row_unlike_its_like_is_an_outlier() -> None:
-    generator = np.random.default_rng(0)
-    vectors = np.repeat(generator.uniform(0, 1, (4, 3)), 20, axis=0)
-    vectors += generator.normal(0, 1e-3, vectors.shape)
-    watts = np.repeat([50.0, 70.0, 90.0, 110.0], 20) + generator.normal(0, 0.1, 80)
-    watts[7] = 65.0
-    scores = row_studies.outlier_scores(vectors, watts)
-    assert ((scores >= 0) & (scores <= 1)).all()
-    chosen = row_studies.highest(scores)
-    told = printed().section_5_8_2
-    assert chosen.sum() == round(80 * told.outliers / told.rows)
-    assert chosen[7]
-
-
-def test_outliers_leave_training_not_the_scores() -> None:
-    rows = rows_of(a_frame())
-    seen: list[int] = []
-
-    def told(vectors: np.ndarray, watts: np.ndarray, test: np.ndarray) -> np.ndarray:
-        seen.append(len(watts))
-        return np.full(len(test), np.median(watts))
-
-    judged = judge("median", rows, row_studies.without_outliers(told), ONCE)
-    assert not np.isnan(judged.random.predicted_watts).any()
-    full = len(rows) - np.bincount(judged.random.folds[0])  # type: ignore[index]
-    assert all(kept < most for kept, most in zip(seen[:5], full.tolist(), strict=True))
 
 
 # --- dwarfs ---------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 from studies.__main__ import main as studies
 from studies.pages.page import Section, Table, to_markdown
 from studies.papers.thesis import command, model_sections
-from studies.papers.thesis import rows as row_studies
 from studies.papers.thesis import study as thesis
 from studies.papers.thesis.data import Effort
 from studies.papers.thesis.published import (
@@ -29,7 +28,6 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Study:
     """The study on made-up rows with one fast model."""
     tables = {K20: a_frame(10, 6), "tesla-m60": a_frame(8, 5, seed=1)}
     monkeypatch.setattr(thesis, "study_tables", lambda root: tables)
-    monkeypatch.setattr(row_studies, "BOTH_WAYS", (MODEL,))
     return Study(Effort(assignments=1, jobs=1), models=(MODEL,))
 
 
@@ -47,14 +45,6 @@ def test_regressors_stand_beside_print_and_baselines(study: Study) -> None:
     assert rows[MODEL][4:7] == ["0.845", "9.39", "5.01"]
     assert len(tables_of(section)) == 2
     assert "10 kernel groups" in first.caption
-
-
-def test_outliers_and_dwarfs_speak_of_the_same_rows(study: Study) -> None:
-    removed, everywhere = tables_of(model_sections.outliers_section(study))
-    assert [row[:2] for row in everywhere.rows] == [[MODEL, "kept"], [MODEL, "removed"]]
-    kept = study.regressors[K20][MODEL].scores("random")["r2"].mean
-    assert everywhere.rows[0][2].startswith(f"{kept:.3f}")
-    assert len(removed.rows) == 1
 
 
 def test_the_study_command_prints_the_parts_asked_for(

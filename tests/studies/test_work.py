@@ -7,7 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from studies.data.launches import (
@@ -35,9 +34,7 @@ from studies.fitting.work.tables import (
     known_table,
     pairs_of,
     score_table,
-    work_of_counters,
 )
-from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.models.cards import sha256_of
@@ -155,22 +152,6 @@ def test_pairs_of_one_kernel() -> None:
     assert abs(again.corrected_error) < 0.02
     text = known_table(pairs)
     assert "| same grid and block | 2 | 50.0 |" in text
-
-
-def test_counters_of_nvprof_as_work() -> None:
-    row = pd.Series(
-        {
-            "blocks": "(64 2 1) (128 1 1)",
-            "dram_read_transactions": 100,
-            "dram_write_transactions": 28,
-            "inst_integer": 5e6,
-            "flop_count_sp": 2e6,
-            "flop_count_dp": 0,
-        }
-    )
-    assert work_of_counters(row) == Work(Launch.of((64, 2), 128), 4096.0, 5e6, 2e6)
-    with pytest.raises(DataError, match="not \\(grid\\) \\(block\\)"):
-        work_of_counters(row.where(row.index != "blocks", "64 128"))
 
 
 @needs_data

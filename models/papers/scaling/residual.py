@@ -84,7 +84,7 @@ WANDERS = 0.01
 REPEATS = 0.0004
 """Variance of a measurement: 2 %. On programs left out of every fit two points leave .53 of the
 error of time and .55 of that of power; four times or a quarter of ``WANDERS`` are within .12
-points of that (``python -m studies clocks --known``)."""
+points of that (docs/frequency.md)."""
 
 
 def drawn(

@@ -18,9 +18,7 @@ from studies.fitting.scaling.scores import (
     DCGM_CAMPAIGNS,
     MICRO_CAMPAIGNS,
     NVPROF_CAMPAIGNS,
-    ceilings_table,
     choice_table,
-    known_table,
     run_studies,
     score_table,
 )
@@ -46,17 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true", help="print the scores, write nothing")
-    parser.add_argument("--known", action="store_true", help="what measured pairs bring")
-    parser.add_argument("--ceilings", action="store_true", help="what could be saved at all")
     options = parser.parse_args(arguments)
 
     def progress(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     scored = [*run_studies(jobs=options.jobs, progress=progress), from_counters()]
-    if options.known or options.ceilings:
-        print(known_table(scored) if options.known else ceilings_table(scored))
-        return 0
     if not options.report:
         for campaigns in FITTED_TOGETHER:
             write_campaigns(campaigns, scored, options.out, progress=progress)

@@ -5,7 +5,6 @@ fitted, the number of trees included, sees the other programs only. ``micro_to_r
 microbenchmarks and predicts real kernels. Each predicts the same rows by several models:
 
     mean curve   mean scale of the training kernels at each pair: knows the clocks, not the kernel
-    unfitted     relative time from counters by fixed constants (time only)
     physical     wattcast.models.papers.scaling.physical
     hybrid       power: physical x boosted trees, their number chosen inside the training kernels
 """
@@ -39,42 +38,13 @@ from wattcast.models.papers.scaling.physical import (
     relative_time,
 )
 from wattcast.models.papers.scaling.residual import power_vectors
-from wattcast.models.papers.scaling.use import UseTable
 
-MODELS = ("mean curve", "unfitted", "physical", "hybrid")
+MODELS = ("mean curve", "physical", "hybrid")
 FEW_KERNELS = CANDIDATES[:3]
 """Numbers of trees tried where some twenty kernels are all there is."""
 
 Scales = Mapping[str, Floats]
 """Predicted scales ``[n]`` by model; NaN where a row is not predicted."""
-
-
-UNFITTED_ORDER = 4.0
-UNFITTED_LATENCY = 0.6
-UNFITTED_CORE_SHARE = 0.555
-"""Latency in units of a full unit, and the core-clocked share of DRAM latency on the GTX 980:
-277.32 of 500.1 cycles at equal clocks (Wang and Chu, ICPADS 2018, equation 4)."""
-UNFITTED_UNITS = ("issue", "shared", "l2", "dp")
-
-
-def unfitted_time(use: UseTable, core: Floats, memory: Floats) -> Floats:
-    """As ``relative_time``, with nothing fitted: ||(u_dram/m, u_core/c, latency)||_4.
-
-    u_core is the largest use among issue slots, shared memory, L2 and double precision; the
-    latency's memory-clocked part counts as far as device memory is used:
-    0.6 (0.555/c + 0.445 (w/m + (1 - w)/c)), w = u_dram / (u_dram + u_core).
-    """
-    units = use.select([unit for unit in UNFITTED_UNITS if unit in use.units])
-    busiest = units.max(axis=1)
-    weight = use.dram / np.maximum(use.dram + busiest, np.finfo(float).tiny)
-
-    def norm(core: Floats, memory: Floats) -> Floats:
-        split = (1 - UNFITTED_CORE_SHARE) * (weight / memory + (1 - weight) / core)
-        latency = UNFITTED_LATENCY * (UNFITTED_CORE_SHARE / core + split)
-        parts = np.stack([use.dram / memory, busiest / core, latency])
-        return np.asarray(np.sum(parts**UNFITTED_ORDER, axis=0) ** (1 / UNFITTED_ORDER))
-
-    return norm(core, memory) / norm(np.ones_like(core), np.ones_like(memory))
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +152,7 @@ def predict(
     for at, (part, fit, result) in enumerate(zip(parts, fits, results, strict=True)):
         times, powers = dict(result.time), dict(result.power)
         if part.has_time:
-            unfitted = unfitted_time(part.use, part.core, part.memory)
             relative = relative_time(fit.time, part.use, part.core, part.memory)
-            times["unfitted"] = unfitted / unfitted[part.reference_rows]
             times["physical"] = times["hybrid"] = relative / relative[part.reference_rows]
         power = power_rows(part, fit)
         if power is not None:
@@ -250,5 +218,5 @@ def _empty(part: ScalingRows) -> Predictions:
     def nothing() -> dict[str, Floats]:
         return {name: np.full(len(part), np.nan) for name in names}
 
-    power = {name: each for name, each in nothing().items() if name != "unfitted"}
-    return Predictions(part, nothing() if part.has_time else {}, power if part.has_power else {})
+    times, powers = (nothing() if has else {} for has in (part.has_time, part.has_power))
+    return Predictions(part, times, powers)

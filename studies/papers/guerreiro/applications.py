@@ -1,17 +1,16 @@
 """Applications of the Titan X at 32 clock pairs: the setting of Guerreiro et al., IEEE Access 2019.
 
-    python -m studies applications          from counters
-    python -m studies applications --code   from code, as POST /dvfs is asked
+    python -m studies applications          from code, as POST /dvfs is asked
     python -m studies applications --boards also public programs on four boards, what is proposed
 
 Ten of the fifteen applications whose times are published were also counted. Each is predicted from
-its counters by models fitted without its program: microbenchmarks and the other applications.
-Beside them the mean curve of the microbenchmarks, the fixed pair that would have saved most, and
-the oracle. The authors print scores of their sequence model for 24 applications, these among them.
+its counters by models fitted without its program: microbenchmarks and the other applications
+(``python -m studies clocks`` prints the scores). The authors print scores of their sequence model
+for 24 applications, these among them (``python -m studies sequence``).
 
-With ``--code`` fourteen of the fifteen are written anew (``applications.cu``: the algorithms of the
-suites; ``applications.toml``: launches) and asked of the use case that ``POST /dvfs`` calls; the
-times of an application's kernels are added up. The board's power model is fitted without the
+Fourteen of the fifteen are written anew (``applications.cu``: the algorithms of the suites;
+``applications.toml``: launches) and asked of the use case that ``POST /dvfs`` calls; the times of
+an application's kernels are added up. The board's power model is fitted without the
 program, on any board, and without its like (three products of a matrix and a vector are one
 program). Nothing of the time model was fitted to them; what was taken from this board is the time
 of one microbenchmark. S3D is left out: 27 kernels of chemistry. Needs the extra ``cuda``.
@@ -130,45 +129,6 @@ def _fitted(rows: ScalingRows, train: Bools) -> dict[str, Floats]:
     }
 
 
-def applications_table(root: Path | None = None) -> str:
-    """The table of this study, Markdown. Raises DataError for missing data."""
-    time, power = scales("real", root)
-    shape, away = time.shape, ~time.columns.isin([tuple(REFERENCE)])
-    mean = [np.broadcast_to(frame.mean(), shape).ravel() for frame in scales("micro", root)]
-    true = [time.to_numpy().ravel(), power.to_numpy().ravel()]
-    both = [*zip(mean, true, strict=True), (mean[0] * mean[1], true[0] * true[1])]
-    errors = [scale_scores(*each, ~np.tile(away, shape[0])).mape_percent for each in both]
-    saved = choice_scores(
-        (mean[0], mean[1]), (true[0], true[1]), np.repeat(range(shape[0]), shape[1])
-    )
-    lines = [
-        _line(
-            "mean curve of microbenchmarks",
-            shape[0],
-            errors,
-            saved.saved_percent,
-            saved.oracle_percent,
-        )
-    ]
-    energy = (1 - time * power).mean()
-    core, memory = energy.index[int(np.argmax(energy))]
-    title = f"best fixed pair, {core:g}/{memory:g} MHz"
-    lines.append(_line(title, shape[0], None, 100 * energy.max(), saved.oracle_percent))
-    one = from_counters(root)
-    kernels = len(np.unique(one.predictions.rows.kernel))
-    for model, title in (
-        ("mean curve", "mean curve of microbenchmarks"),
-        ("physical", "counters, physical model, program left out"),
-        ("hybrid", "counters, power corrected by trees, program left out"),
-    ):
-        scores, choice = (one.time(model), one.power(model), one.energy(model)), one.choice(model)
-        assert choice is not None, "both quantities were measured"
-        found = [each.mape_percent for each in scores if each is not None]
-        lines.append(_line(title, kernels, found, choice.saved_percent, choice.oracle_percent))
-    titles = ["model", "applications", "time %", "power %", "energy %", "energy saved %"]
-    return table(titles, [*lines, PRINTED])
-
-
 def _line(
     title: str, count: int, errors: Sequence[float] | None, saved: float, oracle: float
 ) -> list[str]:
@@ -262,7 +222,7 @@ def from_code(root: Path | None = None) -> Iterator[tuple[str, FromCode]]:
 
 
 def code_tables(root: Path | None = None) -> str:
-    """The tables of ``--code``, Markdown."""
+    """The tables from code, Markdown."""
     found = dict(from_code(root))
     pairs = measured_pairs(root)
     base = np.array([pair == (REFERENCE.core_mhz, REFERENCE.memory_mhz) for pair in pairs])
@@ -379,11 +339,10 @@ def _errors(told: Sequence[Floats], true: Sequence[Floats], base: Bools) -> list
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code is 1 where data are missing."""
     parser = argparse.ArgumentParser("python -m studies applications", description=__doc__)
-    parser.add_argument("--code", action="store_true", help="asked with code, as POST /dvfs is")
     parser.add_argument("--boards", nargs="*", help="of public programs too: share and loss")
     options = parser.parse_args(arguments)
     if options.boards is not None:
         print(boards_table(options.boards or (*BOARDS, GPU)))
         return 0
-    print(code_tables() if options.code else applications_table())
+    print(code_tables())
     return 0

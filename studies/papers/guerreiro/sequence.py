@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import SequenceMatcher
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +25,6 @@ from studies.card_tables import table
 from studies.data.frequency import SEQUENCES
 from studies.fitting.scaling.scores import choice_scores, scale_scores
 from studies.papers.guerreiro.applications import PRINTED, REFERENCE, scales
-from wattcast.features.cuda import compile_cuda
-from wattcast.features.errors import WattcastError
-from wattcast.features.ptx.reader import read_module
 from wattcast.models.cards import (
     FeatureFacts,
     ScaledQuantity,
@@ -45,7 +41,7 @@ from wattcast.models.cards import (
 )
 from wattcast.models.clocks import ClockPair, CodeModel
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.papers.scaling.card import SCHEMAS, TOKEN_SCHEMAS, Token, schema_hash, tokens
+from wattcast.models.papers.scaling.card import SCHEMAS, TOKEN_SCHEMAS, Token, schema_hash
 from wattcast.models.papers.scaling.code import (
     CodeParameters,
     CodeScaling,
@@ -505,42 +501,6 @@ def choices(micro: Programs, epochs: int, network: bool) -> str:
     return table([*_TITLES[:1], "microbenchmarks", *_TITLES[2:]], rows)
 
 
-def compiled_anew(folder: Path, root: Path | None = None) -> str:
-    """Tokens of the authors' sources (``benchmarks/microbenchmarks/joaofilipedg-gpupowermodel`` of
-    gpuPTXModel) as NVRTC and this reader make them, beside the published ones."""
-    frame = pd.read_csv((root or data_root()).joinpath(*TOKENS), dtype={"code": str})
-    rows = []
-    for path in sorted([*folder.glob("simpleKernel_*.cu"), *folder.glob("eventL2cache_sp_*.cu")]):
-        name = path.stem.removeprefix("simpleKernel_").replace("eventL2cache_sp", "L2")
-        name = name.replace("shared", "Shared")
-        theirs = frame.loc[frame["benchmark"] == name, "code"].tolist()
-        if not theirs:
-            continue
-        try:
-            (kernel,) = read_module(compile_cuda(_device_code(path), (5, 2)).ptx).kernels
-        except WattcastError as error:
-            rows.append([name, str(len(theirs)), "-", "-", f"not compiled: {error}"])
-            continue
-        found = tokens(kernel.body.instructions)
-        mine = [code_of(token) for token in found if token is not None]
-        same = SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
-        equal = sum(block.size for block in same)
-        rows.append([name, str(len(theirs)), str(len(mine)), str(equal), str(mine == theirs)])
-    return table(["microbenchmark", "published", "ours", "in common", "equal"], rows)
-
-
-def _device_code(path: Path) -> str:
-    """The kernel of a source, without its host code, as a template of the type it names."""
-    text = re.split(r"\n\s*(?:int|void)\s+main\s*\(", path.read_text("utf-8"))[0]
-    text = re.sub(r"#include.*", "", text)
-    kind = {"dp": "double", "int": "int"}.get(path.stem.split("_")[1], "float")
-    pattern = r"template\s*<\s*class (\w+)\s*>\s*__global__\s*void\s*(\w+)\s*\((.*?)\)"
-    if (found := re.search(pattern, text, re.DOTALL)) is None:
-        return text
-    parameters = re.sub(rf"\b{found[1]}\b", kind, found[3])
-    return f"{text}\ntemplate __global__ void {found[2]}<{kind}>({parameters});\n"
-
-
 _TITLES = ["model", "applications", "time %", "power %", "energy %", "energy saved %"]
 
 
@@ -583,11 +543,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=5, help="networks to train")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--write", type=Path, help="folder of artifacts to write both models to")
-    parser.add_argument("--sources", type=Path, help="only compare tokens of .cu files in it")
     told = parser.parse_args(arguments)
-    if told.sources is not None:
-        print(compiled_anew(told.sources))
-        return 0
     print(study(told.seeds, told.epochs, told.write), flush=True)
     print("\nFamilies of microbenchmarks left out:\n")
     print(choices(programs("micro"), told.epochs, told.seeds > 0))

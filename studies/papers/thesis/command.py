@@ -12,7 +12,6 @@ from studies import parser_of
 from studies.pages.page import Section
 from studies.papers.thesis.data import ASSIGNMENTS, Effort
 from studies.papers.thesis.feature_sections import (
-    ranking_section,
     selection_section,
 )
 from studies.papers.thesis.fit_sections import (
@@ -21,7 +20,6 @@ from studies.papers.thesis.fit_sections import (
 )
 from studies.papers.thesis.model_sections import (
     dwarfs_section,
-    outliers_section,
     regressors_section,
     repeated_section,
 )
@@ -29,7 +27,7 @@ from studies.papers.thesis.study import Study
 from studies.papers.thesis.times import times_section
 from wattcast.features.errors import MissingExtraError
 
-NEEDED = ("hdbscan", "pandera", "scipy")
+NEEDED = ("pandera", "scipy")
 """Packages of the extra ``train`` that parts import."""
 
 
@@ -66,8 +64,6 @@ PARTS: Mapping[str, Callable[[Study], Section]] = MappingProxyType(
         "selection": selection_section,
         "regressors": regressors_section,
         "repeated": repeated_section,
-        "ranking": ranking_section,
-        "outliers": outliers_section,
         "dwarfs": dwarfs_section,
         "regressions": regressions_section,
         "compared": compared_section,

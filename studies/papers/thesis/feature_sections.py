@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from studies.pages.page import Section, Table
 from studies.papers.thesis.data import PROTOCOLS, beside_median
 from studies.papers.thesis.features import (
@@ -11,13 +9,9 @@ from studies.papers.thesis.features import (
     THESIS,
     TOLERANCE,
     Selection,
-    agreement,
-    printed_ranking,
-    rankings,
     select_features,
 )
 from studies.papers.thesis.study import Study
-from wattcast.training.data.cleaning import MODEL_INPUTS
 
 
 def selection_section(study: Study) -> Section:
@@ -92,38 +86,3 @@ def _shap_agreement(found: Selection) -> str:
         "The thesis finds the same four features on top and the same two at the end by both; "
         f"here {top} of the first four and {last} of the last two are the same."
     )
-
-
-def ranking_section(study: Study) -> Section:
-    """The rankings of Table 5.10."""
-    found = rankings(study.tables)
-    return Section(
-        "Importance of features (Table 5.10)",
-        (
-            "The thesis prints one ranking for each library and calls it consistent across its "
-            "three GPUs. Ours, fitted on all rows of each; Spearman's rank correlation with the "
-            "printed one, and between GPUs.",
-            Table(
-                ("rank", *(f"{model}, {gpu}" for model in found for gpu in found[model])),
-                [
-                    [
-                        str(at + 1),
-                        *(ranked[at] for by_gpu in found.values() for ranked in by_gpu.values()),
-                    ]
-                    for at in range(len(MODEL_INPUTS))
-                ],
-            ),
-            Table(
-                ("model", *(f"{gpu} with printed" for gpu in study.tables), "between GPUs, least"),
-                [[model, *_agreements(model, by_gpu)] for model, by_gpu in found.items()],
-                "Rank correlations: 1 is the same order, 0 none.",
-            ),
-        ),
-    )
-
-
-def _agreements(model: str, by_gpu: Mapping[str, tuple[str, ...]]) -> list[str]:
-    told, ranked = printed_ranking(model), list(by_gpu.values())
-    pairs = [agreement(a, b) for at, a in enumerate(ranked) for b in ranked[at + 1 :]]
-    least = f"{min(pairs):.2f}" if pairs else "-"
-    return [*(f"{agreement(each, told):.2f}" for each in ranked), least]

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import xgboost
-from scipy.stats import spearmanr
 from sklearn.ensemble import RandomForestRegressor
 
 from studies.evaluation import cross_validate
@@ -214,41 +213,3 @@ def _found(frame: pd.DataFrame, pair: Correlation) -> float:
 
 
 # --- XGBoost beside CatBoost: importance rankings (thesis Table 5.10) -------------------------
-
-
-MODELS = ("xgboost", "catboost")
-
-
-def rankings(tables: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Model -> GPU -> features by importance, the first most important.
-
-    XGBoost's is the mean gain of its splits, CatBoost's the mean change of the prediction: what
-    both libraries call feature importance unless asked otherwise.
-    """
-    return {
-        model: {gpu: _ranking(model, frame) for gpu, frame in tables.items()} for model in MODELS
-    }
-
-
-def agreement(one: tuple[str, ...], other: tuple[str, ...]) -> float:
-    """Spearman's rank correlation of two rankings of the same features."""
-    return float(spearmanr(range(len(one)), [other.index(name) for name in one]).statistic)
-
-
-def printed_ranking(model: str) -> tuple[str, ...]:
-    """The ranking of Table 5.10."""
-    return printed().table_5_10[model]
-
-
-def _ranking(model: str, frame: pd.DataFrame) -> tuple[str, ...]:
-    rows = rows_of(frame)
-    fitted = get_family(model).fit(rows.vectors, rows.watts)
-    values = _gains(fitted) if model == "xgboost" else list(fitted.get_feature_importance())
-    return tuple(
-        name for _, name in sorted(zip(values, MODEL_INPUTS, strict=True), key=lambda one: -one[0])
-    )
-
-
-def _gains(model: Any) -> list[float]:
-    gains = model.get_score(importance_type="gain")  # features no split uses are left out
-    return [float(gains.get(f"f{at}", 0.0)) for at in range(len(MODEL_INPUTS))]

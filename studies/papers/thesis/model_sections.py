@@ -17,7 +17,7 @@ from studies.papers.thesis.data import (
     text,
 )
 from studies.papers.thesis.regressors import RUNS, repeated_runs
-from studies.papers.thesis.rows import Outliers, error_by_dwarf, rows_by_dwarf, study_outliers
+from studies.papers.thesis.rows import error_by_dwarf, rows_by_dwarf
 from studies.papers.thesis.study import K20, Study
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.training.evaluation.scores import Protocol
@@ -37,14 +37,6 @@ _TITLES_BESIDE = (
     *(f"printed {title}" for title in TITLES),
     *(f"kernels left out: {title}" for title in TITLES),
 )
-
-
-def _beside_printed(judged: Judged, told: Scores | None) -> list[str]:
-    return [
-        *(beside_median(judged, "random", name) for name in SCORES),
-        *_printed_cells(told),
-        *(beside_median(judged, "grouped", name) for name in SCORES),
-    ]
 
 
 def _printed_cells(told: Scores | None) -> list[str]:
@@ -153,60 +145,6 @@ def repeated_section(study: Study) -> Section:
             Table(("GPU", "scores", *titles), rows, "In brackets the median of the training rows."),
         ),
     )
-
-
-def outliers_section(study: Study) -> Section:
-    """Section 5.8.2 and Table 5.11."""
-    found = study_outliers(study.k20, study.effort, study.models)
-    told = printed()
-    names = list(found.removed)
-    kernels = ", ".join(f"{name} ({count})" for name, count in list(found.kernels.items())[:10])
-    return Section(
-        "Outliers (5.8.2, Table 5.11)",
-        (
-            f"GLOSH scores on Tesla K20 from features and power. The thesis finds "
-            f"{told.section_5_8_2.outliers} outliers without saying from which score on; here the "
-            f"same share of the rows with the highest scores: {int(found.chosen.sum())} of "
-            f"{len(found.scores)}, score {found.scores[found.chosen].min():.2f} and more. Most "
-            f"are launches of {kernels}.",
-            Table(
-                ("model", *_TITLES_BESIDE[1:]),
-                [
-                    [name, *_beside_printed(found.removed[name], told.table_5_11.get(name))]
-                    for name in names
-                ],
-                "Outliers removed from training and from the scores, as in Table 5.11 (its MAE of "
-                "the random forest repeats that of CatBoost on Tesla M60 in Table 5.8).",
-            ),
-            Table(
-                (
-                    *("model", "outliers", "rows left out: R²", "rows left out: MAE W"),
-                    *("kernels left out: R²", "kernels left out: MAE W"),
-                ),
-                _all_rows(study, found),
-                "The same models on ALL rows, outliers in training or not: whether removal makes "
-                "a better model.",
-            ),
-        ),
-    )
-
-
-def _all_rows(study: Study, found: Outliers) -> list[list[str]]:
-    rows = []
-    for name, without in found.kept_in_scores.items():
-        for label, judged in (("kept", study.regressors[K20][name]), ("removed", without)):
-            rows.append(
-                [
-                    name,
-                    label,
-                    *(
-                        beside_median(judged, protocol, score)
-                        for protocol in PROTOCOLS
-                        for score in ("r2", "mae_watts")
-                    ),
-                ]
-            )
-    return rows
 
 
 def dwarfs_section(study: Study) -> Section:

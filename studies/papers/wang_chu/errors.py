@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from studies import parser_of
-from studies.bottleneck_errors import TimeErrors, summary, time_errors
+from studies.bottleneck_errors import TimeErrors, time_errors
 from studies.card_tables import table
 from studies.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
 from studies.papers.wang_chu.forms import (
@@ -231,38 +231,6 @@ def _percent(errors: Floats) -> str:
     return f"{100 * float(errors.mean()):.1f} ({100 * float(np.median(errors)):.1f})"
 
 
-def kernel_table(form: Form = FAMILIES["queueing"], root: Path | None = None) -> str:
-    """Mean signed error and error of scaling of every kernel in per cent, as Markdown."""
-    columns: dict[str, dict[str, str]] = {}
-    for data in DATA_SETS:
-        rows = predict(data, form, root)
-        signed, scaling = rows.predicted / rows.measured - 1, rows.scaling(rows.reference)
-        columns[data.name] = {
-            name.split("/")[0]: f"{100 * float(signed[rows.kernels == name].mean()):+.0f}; "
-            f"{100 * float(scaling[rows.kernels == name].mean()):.1f}"
-            for name in np.unique(rows.kernels)
-        }
-    kernels = sorted({name for column in columns.values() for name in column})
-    lines = [[name, *(column.get(name, "") for column in columns.values())] for name in kernels]
-    return table(("", *columns), lines)
-
-
-def static_table() -> str:
-    """Both families on estimated activities instead of counters, beside the default model's table.
-
-    The programs, clocks and columns of ``bottleneck_errors``. Loops and dependences are not in
-    the tables of activities: no latency floor, no cases of shared memory.
-    """
-    lines = []
-    for gpu in ACTIVITY_GPUS:
-        for family in FAMILIES:
-            errors = static_errors(gpu, family)
-            programs = {row.program for row in errors.rows}
-            lines.append([gpu, family, str(len(programs)), *summary(errors)])
-    titles = ("GPU", "model", "programs", "highest clocks", "all clocks", "scaling")
-    return table(titles, lines)
-
-
 def static_errors(gpu: str, family: str) -> TimeErrors:
     """A family's predictions from estimated activities."""
     form = FAMILIES[family]
@@ -363,8 +331,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help=f"also write {SPREAD_FILE.name}")
     options = parser.parse_args(arguments)
     print(accuracy_table())
-    print(kernel_table())
-    print(static_table())
     if options.write:
         write_factors(interval_factors())
     return 0

@@ -28,7 +28,6 @@ QUICK = ("tests/docs/test_map.py", "tests/features/", "tests/models/")
 
 NOT_QUICK = (
     "tests/features/test_cuda.py",
-    "tests/features/test_execution_counts_only.py",
     "tests/features/test_hostile_ptx.py",
     "tests/features/test_symbolic_footprints.py::test_traffic_worked_out_is_that_executed",
     "tests/features/test_symbolic_together.py::test_fixtures",

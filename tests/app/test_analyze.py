@@ -200,20 +200,6 @@ def features_of(services: Services, body: dict[str, Any]) -> dict[str, float]:
     return {field["name"]: field["value"] for field in answer["features"]}
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path, vector_add: str) -> None:
-    services = Services(settings_at(tmp_path, cache_bytes=60_000))
-    gpu = services.gpus.load("tesla-v100")
-
-    def analysed(blocks: int) -> object:
-        body = {"ptx": vector_add, "gpu": gpu.id, "launch": {"grid": blocks, "block": 64}}
-        request = PredictRequest.model_validate(body)
-        return parts.analysed(services, request, services.sources.read(request, gpu), gpu)
-
-    held = [analysed(blocks) for blocks in (1, 2, 3, 4, 5)]
-    assert analysed(5) is held[4]
-    assert analysed(1) is not held[0]
-
-
 def test_what_may_take_long_stays_off_the_event_loop(tmp_path: Path, looping: str) -> None:
     services = Services(settings_at(tmp_path))
 

@@ -31,40 +31,6 @@ def of_edges(successors: list[tuple[int, ...]]) -> ControlFlowGraph:
     return found
 
 
-def test_golden_graph() -> None:
-    found = graph(
-        "setp.lt.s32 %p1, %r1, 1;\n"
-        "@%p1 bra DONE;\n"
-        "mov.u32 %r2, 0;\n"
-        "$L__tmp1:\n"
-        "LOOP: add.s32 %r2, %r2, 1;\n"
-        "call.uni f;\n"
-        "@!%p2 bra LOOP;\n"
-        "@%p3 exit;\n"
-        "bra.uni DONE;\n"
-        "neg.s32 %r1, %r1;\n"
-        "DONE: ret;"
-    )
-    assert [
-        (b.start, b.end, b.label, b.successors, b.predecessors, b.exits) for b in found.blocks
-    ] == [
-        (0, 2, None, (6, 1), (), False),
-        (2, 3, None, (2,), (0,), False),
-        (3, 6, "LOOP", (2, 3), (1, 2), False),
-        (6, 7, None, (4,), (2,), True),
-        (7, 8, None, (6,), (3,), False),
-        (8, 9, None, (6,), (), False),
-        (9, 10, "DONE", (), (0, 4, 5), True),
-    ]
-    assert found.blocks[2].labels == ("$L__tmp1", "LOOP")
-    assert found.reverse_post_order == (0, 1, 2, 3, 4, 6)
-    assert 5 not in found.reachable
-    assert found.block_of == (0, 0, 1, 2, 2, 2, 3, 4, 5, 6)
-    assert dominators(found) == (0, 0, 1, 2, 3, -1, 0)
-    assert post_dominators(found) == (7, 2, 3, 7, 6, 6, 7)
-    assert found.diagnostics == ()
-
-
 def test_branch_tables() -> None:
     found = graph("ts: .branchtargets A, B, A;\nbrx.idx %r1, ts;\nA: ret;\nB: trap;")
     assert found.blocks[0].successors == (1, 2)

@@ -33,18 +33,6 @@ def edges_of(text: str) -> tuple[tuple[int, int], ...]:
     return block_edges(graph.body, graph.blocks[0])
 
 
-def test_golden_edges() -> None:
-    assert edges_of(
-        "mov.u32 %r1, %tid.x;\n"  # 0
-        "add.s32 %r2, %r1, %r9;\n"  # 1
-        "setp.lt.s32 %p1, %r2, %r1;\n"  # 2
-        "@%p1 mov.u32 %r1, 7;\n"  # 3: keeps the old %r1
-        "st.global.u32 [%rd1], %r1;\n"  # 4
-        "mov.u32 %r1, 3;\n"  # 5: a new value, no edge
-        "@%p1 bra L;\nL: ret;"  # 6
-    ) == ((0, 1), (0, 2), (1, 2), (0, 3), (2, 3), (3, 4), (2, 6))
-
-
 def test_the_carry_flag_is_an_edge() -> None:
     assert edges_of(
         "add.cc.u32 %r1, %r2, %r3;\naddc.cc.u32 %r4, %r5, %r6;\nmul.lo.u32 %r7, %r8, %r8;\n"

@@ -80,20 +80,6 @@ def test_without_back_edges_only_irreducible_cycles_remain(
     assert [one.code for one in forest.diagnostics] == told + ["endless_loop"] * stuck
 
 
-def test_golden_nest() -> None:
-    forest = loops([(1,), (2, 5), (3,), (2, 4), (1, 4), ()])
-    assert [
-        (loop.header, sorted(loop.blocks), loop.depth, loop.parent, loop.label, loop.single_block)
-        for loop in forest.loops
-    ] == [
-        (1, [1, 2, 3, 4], 1, -1, "L1", False),
-        (2, [2, 3], 2, 0, "L2", False),
-        (4, [4], 2, 0, "L4", True),
-    ]
-    assert forest.innermost == (-1, 0, 1, 1, 2, -1)
-    assert forest.irreducible == ()
-
-
 def test_a_loop_without_a_way_out_is_reported_where_it_begins() -> None:
     forest = loops([(1,), (1, 2), (3,), (4,), (3, 4)])
     told = [(one.code, one.line) for one in forest.diagnostics]

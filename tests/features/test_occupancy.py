@@ -99,33 +99,20 @@ def test_resident_work_stays_within_every_limit(
 
 
 @settings(deadline=None)  # a busy machine is no failure
-@given(capability_ids, threads, register_counts, register_counts, st.integers(0, 49152))
-def test_more_registers_never_make_more_blocks_resident(
-    capability: str, block: int, one: int, other: int, static: int
+@given(
+    capability_ids, threads, register_counts, st.integers(0, 63), st.integers(0, 49152), st.data()
+)
+def test_more_registers_or_shared_memory_never_make_more_blocks_resident(
+    capability: str, block: int, registers: int, more: int, shared: int, data: st.DataObject
 ) -> None:
     gpu, launch = gpu_of(capability), Launch.of(1, block)
-    few, many = sorted((one, other))
+    less = data.draw(st.integers(0, shared))
     try:
-        with_many = occupancy(gpu, launch, many, static)
+        with_more = occupancy(gpu, launch, registers + more, shared)
     except LaunchError:
         return
-    assert (
-        with_many.resident_blocks_per_sm
-        <= occupancy(gpu, launch, few, static).resident_blocks_per_sm
-    )
-
-
-@settings(deadline=None)  # a busy machine is no failure
-@given(capability_ids, threads, st.integers(0, 49152), st.integers(0, 49152))
-def test_more_shared_memory_never_makes_more_blocks_resident(
-    capability: str, block: int, one: int, other: int
-) -> None:
-    gpu, launch = gpu_of(capability), Launch.of(1, block)
-    less, more = sorted((one, other))
-    assert (
-        occupancy(gpu, launch, 16, more).resident_blocks_per_sm
-        <= occupancy(gpu, launch, 16, less).resident_blocks_per_sm
-    )
+    with_less = occupancy(gpu, launch, registers, less)
+    assert with_more.resident_blocks_per_sm <= with_less.resident_blocks_per_sm
 
 
 # --- refused launches -------------------------------------------------------------------

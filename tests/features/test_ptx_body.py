@@ -18,14 +18,11 @@ from wattcast.features.ptx.ir import (
     Body,
     Group,
     Immediate,
-    Instruction,
-    Location,
     Negated,
     Opaque,
     Operand,
     Pair,
     Register,
-    RegisterDeclaration,
     Special,
     Symbol,
     Vector,
@@ -42,35 +39,6 @@ def operands(text: str, declare: str = "") -> tuple[Operand, ...]:
 
 
 R1, R2 = Register("%r1"), Register("%r2")
-
-
-def test_golden_kernel() -> None:
-    found = body(
-        ".reg .pred %p<2>;\n"
-        ".loc 1 7 3\n"
-        "\tld.global.v2.f32 \t{%f1, %f2}, [%rd1+-16];\n"
-        "$L__BB0_1: // a loop\n"
-        "\t@!%p1 bra.uni\n\t\t$L__BB0_1;\n"
-        "\t.loc\t2 9 1, function_name $L__info_string0+12, inlined_at 1 7 3\n"
-        "exit;ret;"
-    )
-    assert found.instructions == (
-        Instruction(
-            0, 8, 2, "ld.global.v2.f32",
-            (Vector((Register("%f1"), Register("%f2"))), Address(Register("%rd1"), -16)),
-            None, False, Location(1, 7, 3),
-        ),
-        Instruction(
-            1, 10, 2, "bra.uni", (Symbol("$L__BB0_1"),), "%p1", True, Location(1, 7, 3)
-        ),
-        Instruction(2, 13, 1, "exit", (), None, False, Location(2, 9, 1)),
-        Instruction(3, 13, 6, "ret", (), None, False, Location(2, 9, 1)),
-    )  # fmt: skip
-    assert found.labels == (("$L__BB0_1", 9, 1),)
-    assert found.registers == (RegisterDeclaration("pred", "%p", 2),)
-    assert found.diagnostics == ()
-    assert found.instructions[0].base == "ld"
-    assert found.instructions[0].modifiers == ("global", "v2", "f32")
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,6 @@ def test_table_iii_is_used_as_printed_and_hides_one_constant(
     assert smooth_service_cycles(726.1, 8.281, mhz) == pytest.approx(cycles, abs=0.05)
 
 
-def test_service_time_between_and_beyond_what_was_measured() -> None:
-    assert GTX_980.service.at(450) == pytest.approx((10.06 + 9.76) / 2)
-    assert GTX_980.service.at(300) == 10.06
-    assert GTX_980.service.at(3505) == 9.0
-
-
 # --- rounds ------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from studies.papers.wang_chu.forms import CORRECTED, PRINTED, read_case_form
 from tests.models.test_time_queueing import GTX_980, W1
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.wang_chu.model import case_form
@@ -86,28 +85,6 @@ def test_a_launch_without_global_memory_only_issues() -> None:
 
 
 # --- what each correction does ---------------------------------------------------------------
-
-
-def test_the_print_takes_a_saturated_memory_for_an_idle_one() -> None:
-    """Q (Aw - 1) = 456 covers a + L = 433: saturated, but the print sends it to Eq. 13."""
-    found = read_case_form(W1, GTX_980, ClockPair(700, 700), PRINTED)
-    assert found.case == "few warps, short (13)"
-    exchanged = PRINTED._replace(saturated_by_other_warps=True)
-    assert read_case_form(W1, GTX_980, ClockPair(700, 700), exchanged).case == "memory (11)"
-
-
-def test_eq_11_as_printed_serves_one_block() -> None:
-    reading = CORRECTED._replace(round_of_active_warps=False)
-    found = read_case_form(W1, GTX_980, ClockPair(700, 700), reading)
-    assert found.active_cycles == pytest.approx(430.575 + 2.5 + 7.2325 * 8 * 6)
-
-
-def test_eq_5a_as_printed_scales_the_core_clocked_part_of_the_latency_too() -> None:
-    reading = CORRECTED._replace(latency_of_eq_4=False)
-    found = read_case_form(replace(W1, hit_rate=0), GTX_980, ClockPair(400, 1000), reading)
-    assert found.delays.latency == pytest.approx(200.04)
-    right = case_form(replace(W1, hit_rate=0), GTX_980, ClockPair(400, 1000))
-    assert right.delays.latency == pytest.approx(366.432)
 
 
 # --- continuity ------------------------------------------------------------------------------

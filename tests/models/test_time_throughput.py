@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from math import isfinite
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 
-from studies.papers.thesis.published import published_pairs
 from tests.models.time_works import (
     K20,
     MATMUL,
@@ -105,67 +101,3 @@ def test_the_answer_says_how_little_it_claims() -> None:
 
 
 # --- thesis Table 4.10 ---------------------------------------------------------------------------
-
-
-class PublishedThroughput(NamedTuple):
-    """A row of thesis Table 4.10 on one GPU: arithmetic throughputs, in a unit not printed."""
-
-    benchmark: str
-    kernel: str
-    gpu: str
-    volkov: float
-    proposed: float
-    actual: float
-
-
-def published_throughputs() -> list[PublishedThroughput]:
-    """All of Table 4.10."""
-    with Path(__file__).with_name("table_4_10.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = ("volkov", "proposed", "actual")
-    return [
-        PublishedThroughput(
-            row["benchmark"], row["kernel"], gpu, *(float(row[f"{gpu}_{name}"]) for name in names)
-        )
-        for row in rows
-        for gpu in ("tesla-k20", "tesla-m60")
-    ]
-
-
-def test_the_proposed_throughputs_are_the_predicted_times_of_table_4_8() -> None:
-    """What of Table 4.10 can be recomputed: proposed / actual throughput is measured / predicted
-    time of Table 4.8, in all 12 rows on both GPUs, to what four printed digits allow."""
-    times = {
-        (pair.benchmark, pair.kernel, pair.gpu): pair.actual_us / pair.predicted_us
-        for pair in published_pairs()
-    }
-    names = {"CFDSolver": "CFD Solver", "MergeSort": "Merge Sort"}
-    rows = published_throughputs()
-    assert len(rows) == 24
-    for row in rows:
-        ratio = times[names.get(row.benchmark, row.benchmark), row.kernel, row.gpu]
-        assert row.proposed / row.actual == pytest.approx(ratio, rel=5e-4), row
-
-
-@pytest.mark.parametrize(
-    ("gpu_id", "volkov", "proposed"), [("tesla-k20", 304.5, 24.2), ("tesla-m60", 389.0, 33.4)]
-)
-def test_the_published_errors(gpu_id: str, volkov: float, proposed: float) -> None:
-    """Mean absolute error of both columns against the actual one, in percent (docs/time.md)."""
-    rows = [row for row in published_throughputs() if row.gpu == gpu_id]
-    of_volkov = [abs(row.volkov / row.actual - 1) for row in rows]
-    of_proposed = [abs(row.proposed / row.actual - 1) for row in rows]
-    assert 100 * sum(of_volkov) / len(rows) == pytest.approx(volkov, abs=0.1)
-    assert 100 * sum(of_proposed) / len(rows) == pytest.approx(proposed, abs=0.1)
-
-
-def test_six_rows_of_volkov_meet_one_limit() -> None:
-    """Where both GPUs are at the same kind of limit their ratio is that of the limits: 1.6437 in
-    six of twelve rows. The others lie below it."""
-    value = {(row.kernel, row.gpu): row.volkov for row in published_throughputs()}
-    ratios = [
-        value[kernel, "tesla-k20"] / value[kernel, "tesla-m60"]
-        for kernel in dict.fromkeys(kernel for kernel, _ in value)
-    ]
-    assert sum(ratio == pytest.approx(1.6437, abs=2e-4) for ratio in ratios) == 6
-    assert all(ratio < 1.6440 for ratio in ratios)

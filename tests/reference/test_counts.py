@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.fixtures.kernels.data import Shape
 from tests.fixtures.kernels.manifest import KERNELS
-from tests.reference.fixtures import ptx_text, run_fixture
+from tests.reference.fixtures import ptx_text
 from tests.reference.machine import PerInstruction, ReferenceResult, run
 
 HEADER = ".version 8.0\n.target sm_70\n.address_size 64\n"
@@ -143,14 +142,3 @@ def test_a_collective_waits_for_the_lanes_it_names() -> None:
     assert set(result.memory["p"].tolist()) == {0xFFE00000}
     (vote,) = of(result, "vote")
     assert (vote.warp_executions, vote.active_lanes) == (1, 32)
-
-
-def test_every_instruction_of_the_kernel_is_reported_in_order() -> None:
-    kernel = next(k for k in KERNELS if k.name == "device_calls")
-    shape: Shape = kernel.shapes[0]
-    rows = run_fixture(kernel, shape, "sm_70").per_instruction
-    own = [row for row in rows if row.function == kernel.entry]
-    assert [row.index for row in own] == list(range(len(own)))
-    assert [row.line for row in own] == sorted(row.line for row in own)
-    text = ptx_text(kernel.source, "sm_70").splitlines()
-    assert all(row.opcode in text[row.line - 1] for row in rows)

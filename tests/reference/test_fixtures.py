@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-
-from tests.fixtures.kernels.data import SOURCES, FixtureKernel, buffer_sizes, materialise, ptx_path
+from tests.fixtures.kernels.data import SOURCES, buffer_sizes, materialise, ptx_path
 from tests.fixtures.kernels.manifest import KERNELS, TENSOR_KERNELS
 from tests.reference.memory import buffer_addresses, place_buffers
 from tests.reference.parse import parse
@@ -35,25 +32,3 @@ def test_every_entry_of_the_ptx_has_launches() -> None:
             program = parse(ptx_path(source, target).read_text())
             entries = {(source, f.name) for f in program.functions.values() if f.is_entry}
             assert entries <= launched
-
-
-def test_names_are_unique_and_the_shapes_of_a_kernel_differ() -> None:
-    everyone = (*KERNELS, *TENSOR_KERNELS)
-    assert len({kernel.name for kernel in everyone}) == len(everyone)
-    for kernel in everyone:
-        launches = {str((shape.grid, shape.block, shape.arguments)) for shape in kernel.shapes}
-        assert len(launches) == 3, kernel.name
-
-
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_launches_keep_to_what_every_gpu_allows(kernel: FixtureKernel) -> None:
-    for shape in (*kernel.shapes, kernel.large):
-        x, y, z = (*shape.block, 1, 1)[:3]
-        assert x * y * z <= 1024
-        assert z <= 64
-        assert all(size <= 65535 for size in shape.grid[1:])
-        assert shape.dynamic_shared_bytes <= 48 * 1024
-    small = [np.prod(shape.grid) * np.prod(shape.block) for shape in kernel.shapes]
-    large = np.prod(kernel.large.grid) * np.prod(kernel.large.block)
-    assert max(small) <= 2048
-    assert large >= 16 * max(small)

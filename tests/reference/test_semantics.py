@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.reference.machine import run
-from tests.reference.parse import InterpreterError
 
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -253,41 +252,3 @@ def test_a_jump_table_sends_each_lane_its_way() -> None:
     assert result.memory["p"].tolist() == [10, 20, 30, 10, 20, 30, 10]
     stores = [r for r in result.per_instruction if r.opcode == "st.global.u32"]
     assert [(r.warp_executions, r.active_lanes) for r in stores] == [(1, 7)]
-
-
-def launch(body: str, threads: int = 32, **options: Any) -> Any:
-    ptx = f"""{HEADER}.visible .entry k(.param .u64 p) {{
-        .reg .pred %p<3>; .reg .b32 %r<5>; .reg .b64 %rd<5>;
-        ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x;
-        {body} }}"""
-    return run(ptx, "k", (1,), (threads,), {"p": np.zeros(4, "u4")}, **options)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("st.global.u32 [%rd1+16], %r1; ret;", "line 7 .*lies in no buffer"),
-        ("st.global.u32 [%rd1+2], %r1; ret;", "misaligned"),
-        ("st.shared.u32 [%r1], %r1; ret;", "shared memory of 0 bytes"),
-        ("frobnicate.u32 %r1, %r1; ret;", "frobnicate.u32 is not understood"),
-        ("setp.eq.u32 %p1, %r1, 0; @%p1 bar.sync 0, 64; ret;", "barrier that never opens"),
-        ("setp.eq.u32 %p1, %r1, 0; @%p1 bar.sync 1; bar.sync 0, 64; ret;", "barrier that never"),
-        ("L: bra L;", "more warp instructions than allowed"),
-        ("trap; ret;", "stopped itself"),
-        ("mov.u32 %r2, 1;", "past the end"),
-    ],
-)  # fmt: skip
-def test_what_cannot_go_on_says_why(body: str, message: str) -> None:
-    with pytest.raises(InterpreterError, match=message):
-        launch(body, max_steps=5000)
-
-
-def test_arguments_are_checked() -> None:
-    with pytest.raises(TypeError, match="takes 1 arguments, got 2"):
-        run(JUMP_TABLE, "k", (1,), (1,), {"p": np.zeros(1), "q": np.int32(0)})
-    with pytest.raises(TypeError, match="has 8 bytes, got 4"):
-        run(JUMP_TABLE, "k", (1,), (1,), {"p": np.int32(0)})
-    with pytest.raises(TypeError, match="argument p"):
-        run(JUMP_TABLE, "k", (1,), (1,), {"p": 3})
-    with pytest.raises(InterpreterError, match="no kernel 'x'"):
-        run(JUMP_TABLE, "x", (1,), (1,), {"p": np.zeros(1)})

@@ -6,7 +6,6 @@ import json
 import math
 from collections import defaultdict
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,19 +13,12 @@ import pytest
 from studies.counters import (
     RESULTS,
     Asked,
-    ask,
     folder,
     lost,
     norms_left_out,
-    sample,
-    score,
     spaces,
 )
-from tests.app.conftest import settings_at
 from wattcast.features.errors import DataError
-from wattcast.predictor import Predictor
-from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
-from wattcast.predictor.predict import predict_one
 from wattcast.training.data.datasets import find_data
 
 
@@ -86,42 +78,6 @@ def test_launches_are_those_that_were_measured(name: str) -> None:
             told = [int(row[f"{key}_{axis}"]) for axis in "xyz" if f"{key}_{axis}" in row]
             if space.counters:
                 assert (launch[what] + [1, 1])[:3] == told
-
-
-def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was answered is not asked again; what was added later is."""
-    if find_data() is None:
-        pytest.skip("no data folder: set WATTCAST_DATA")
-    space = spaces()["pnpoly_2080ti"]
-    rows = space.rows()
-    first, second = sample(rows, 2)[0]
-    ptx = (
-        ".version 7.0\n.target sm_75\n.address_size 64\n.const .align 8 .b8 d_vertices[4800];\n"
-        ".visible .entry cn_pnpoly("
-        ".param .u64 a, .param .u64 b, .param .u32 n)\n{\n.reg .b64 %rd<2>; .reg .f32 %f<3>;\n"
-        "ld.param.u64 %rd1, [a];\nld.global.f32 %f1, [%rd1];\nld.const.f32 %f2, [d_vertices];\n"
-        "fma.rn.f32 %f2, %f1, %f1, %f2;\n"
-        "st.global.f32 [%rd1], %f2;\nret;\n}\n"
-    )
-    monkeypatch.setenv("WATTCAST_PUBLIC_SPACES", str(tmp_path))
-    predictor = Predictor(settings_at(tmp_path))
-    times = 0
-
-    def counted(predictor: Predictor, request: PredictRequest) -> PredictAnswer:
-        nonlocal times
-        times += 1
-        return predict_one(predictor, request)
-
-    monkeypatch.setattr("studies.counters.predict_one", counted)
-    for place, all_asked in ((first, 1), (second, 2)):
-        path = tmp_path / space.ptx(rows[place])
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(ptx, encoding="utf-8")
-        found = list(ask(predictor, space, rows, 2))
-        assert times == len(found) == all_asked
-    figures = score(space, found, [first, second])
-    assert figures["counts"]["global load requests"]["median_ratio"] > 0
-    assert figures["time"]["configurations"] == 2
 
 
 def test_the_results_hold_every_space() -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.evaluation import evaluate
-from studies.fitting.out_of_fold import Fit, kept
 from studies.fitting.trees.pooled import (
     Part,
     as_booster,
@@ -17,8 +15,7 @@ from studies.fitting.trees.pooled import (
     pooled_fit,
     save,
 )
-from wattcast.training.engine import Checkpoints
-from wattcast.training.evaluation.scores import Predict, Rows
+from wattcast.training.evaluation.scores import Rows
 
 
 def _part(gpu: str = "tesla-k20", seed: int = 0, kernels: int = 8, shift: float = 0.0) -> Part:
@@ -83,21 +80,3 @@ def test_a_kernel_left_out_is_left_out_of_every_gpu() -> None:
 
     np.testing.assert_array_equal(answer([absurd]), answer([peer]))
     assert left_out(np.unique(own.groups), own.groups[train]) == {"k07"}
-
-
-def test_kept_predictions_are_read_and_not_fitted_again(tmp_path: Path) -> None:
-    rows = Rows.of(_part().vectors, _part().watts, _part().groups)
-    fits: list[int] = []
-
-    def counted(train: Rows) -> Predict:
-        fits.append(len(train))
-        return lambda known, test: np.full(len(test), train.watts.mean())
-
-    def scores(label: str, fit: Fit = counted) -> object:
-        return evaluate(rows, kept(fit, Checkpoints(tmp_path), label, {"a": 1}), "random", [0])
-
-    first, again = scores("x"), scores("x")
-    assert len(fits) == 5
-    np.testing.assert_array_equal(first.predicted_watts, again.predicted_watts)  # type: ignore[attr-defined]
-    scores("another")
-    assert len(fits) == 10

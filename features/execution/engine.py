@@ -12,14 +12,14 @@ from wattcast.features.attached import Attached
 from wattcast.features.dataflow import closure, definitions
 from wattcast.features.errors import CUT_SHORT, DEFAULT_EFFORT, Diagnostic, Effort
 from wattcast.features.execution.arguments import bind
-from wattcast.features.execution.context import FRAME_STEP, Frame, Linked
+from wattcast.features.execution.context import FRAME_STEP, Linked
 from wattcast.features.execution.machine import Machine
-from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
+from wattcast.features.execution.paths import Compare, comparison, keeps_for, sides_of
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.sampling import SamplingPlan, plan_blocks
 from wattcast.features.execution.steady import overrides
 from wattcast.features.execution.summary import ExecutionResult, summarise
-from wattcast.features.execution.values import Array, CutShortError, Group
+from wattcast.features.execution.values import CutShortError, Group
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import Loop, calls_in, exits
@@ -172,8 +172,8 @@ def _ends(linked: Linked, loop: Loop) -> list[Compare]:
     blocks = (linked.cfg.blocks[index] for index in sorted(loop.blocks))
     made = definitions(one for block in blocks for one in linked.cfg.instructions(block))
     names = [one.predicate for one in exits(linked.cfg, loop) if one.predicate is not None]
-    found = [comparison(linked, name, made) for name in names]
-    return [one for one in found if one is not None]
+    alone = (made[name][0] for name in names if len(made.get(name, ())) == 1)
+    return [one for one in (comparison(linked, each) for each in alone) if one is not None]
 
 
 def _factors(machine: Machine, linked: Linked, loop: Loop, group: Group) -> Factors | None:
@@ -186,9 +186,8 @@ def _factors(machine: Machine, linked: Linked, loop: Loop, group: Group) -> Fact
     before, latest = count.frames
     left = np.full(machine.count, np.inf)
     for end in _ends(linked, loop):
-        steps = _steps(end, before, latest)
-        if steps is not None:
-            left = np.minimum(left, keeps_for(end, steps, latest, machine.count))
+        sides = sides_of(end, before), sides_of(end, latest)
+        left = np.minimum(left, keeps_for(end, *sides, machine.count))
     mask = group.mask & (count.current > 0)
     known = mask & np.isfinite(left)
     if not known.any():
@@ -197,21 +196,6 @@ def _factors(machine: Machine, linked: Linked, loop: Loop, group: Group) -> Fact
     to_go = np.where(known, left, 0.0).reshape(machine.slots, -1).sum(axis=1)
     factors: Factors = 1 + to_go / np.maximum(so_far, 1)
     return factors if bool((factors < MOST_FACTOR).all()) else None
-
-
-def _steps(end: Compare, before: Frame, latest: Frame) -> dict[int, Array] | None:
-    steps = {}
-    for side in end.sides:
-        if not isinstance(side, int):
-            continue
-        a, b = before[side], latest[side]
-        if a is b:
-            continue
-        step = step_of(2 * a - b, a, b) if a.dtype is b.dtype else None
-        if step is None:
-            return None
-        steps[side] = step
-    return steps
 
 
 def _inside(program: Program, linked: Linked, loop: Loop) -> set[int]:

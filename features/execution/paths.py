@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MOST_WALKED, MOST_WALK_UNITS = 64, 8_000_000
 """Skipped iterations whose addresses are computed one by one, and units of work they may cost."""
 _PURE = frozenset({"fma", "fp32", "fp64", "fp16", "int", "sfu"})
-_LINEAR = frozenset({"mov", "add", "sub", "mul", "mad", "shl", "cvt", "cvta"})
+_LINEAR = frozenset({"mov", "add", "sub", "mul", "mad", "shl", "cvt", "cvta", "selp"})
 
 
 class Touch(NamedTuple):
@@ -86,7 +86,9 @@ def plan_walk(
             guard = linked.slots.register(one.predicate, BOOL), one.negated
         slot = linked.slots.register(base.name)
         touches[site.position] = Touch(None, site.number, slot, operands[0].offset, guard)
-    if not gather_slice(wanted, definitions) or _advances(wanted, definitions):
+    if not gather_slice(wanted, definitions):
+        return None
+    if _advances(wanted - _decided(wanted, definitions), definitions):
         return None
     steps = []
     for run, chain in zip(runs, chains, strict=True):
@@ -103,7 +105,8 @@ def plan_walk(
 
 
 def _advances(wanted: set[str], definitions: dict[str, list[ir.Instruction]]) -> bool:
-    """Whether all of some registers are sums of others, or multiples by what does not change."""
+    """Whether all of some registers are sums of others, or multiples by what does not change;
+    predicates among these stay what they are."""
     changing = {name for name in wanted if name in definitions}
     fixed = {""}
     while fixed:
@@ -111,7 +114,7 @@ def _advances(wanted: set[str], definitions: dict[str, list[ir.Instruction]]) ->
             name
             for name in changing
             if len(definitions[name]) == 1
-            and definitions[name][0].predicate is None
+            and definitions[name][0].predicate not in changing
             and changing.isdisjoint(reads(definitions[name][0]))
         }
         changing -= fixed
@@ -123,7 +126,7 @@ def _advances(wanted: set[str], definitions: dict[str, list[ir.Instruction]]) ->
                 for o in one.operands[1 : 1 + factors]
             ]
             shift = one.base == "shl" and varying[1]
-            if one.predicate is not None or shift or sum(varying) > 1:
+            if one.predicate in changing or shift or sum(varying) > 1:
                 return False
             if one.base not in _LINEAR and not changing.isdisjoint(reads(one)):
                 return False
@@ -242,145 +245,119 @@ _ORDERS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"}
 
 
 class Compare(NamedTuple):
-    """An integer comparison of slots or constants."""
+    """An integer comparison of slots or constants; ``same``: of a slot with its value before."""
 
     name: str
     sides: tuple[int | Array, int | Array]
     signed: bool
 
 
-class Branch(NamedTuple):
-    """A conditional branch on the path."""
-
-    place: int
-    slot: int
-    negated: bool
-    compare: Compare | None
-
-
-class Guard(NamedTuple):
-    """A predicated instruction on the path."""
-
-    place: int
-    slot: int
-    negated: bool
-    row: int
-
-
 class Path(NamedTuple):
     """One way round a loop: runs in the order executed (an inner loop's run appears again).
 
-    ``steps`` are the handlers of the slice at each place, ``carried`` the slots they write;
-    ``written`` every other slot written, with the place of its last write and whether anything
-    outside that steers or addresses reads it. ``blocks`` are the loop's instructions
-    ``[low, high)`` by global number, if the loop is contiguous. ``walk`` computes at each place
+    ``steps`` are the handlers of the slice at each place, with what each compares. ``written`` are
+    the slots it writes whose steps are to be known (so are the slice's own), or are followed only
+    where they are constant. ``walk`` computes at each place
     the addresses in global memory, where they may do anything but advance by constant steps and
     nothing that was loaded decides them.
     """
 
     runs: tuple[Run, ...]
-    steps: tuple[tuple[Handler, ...], ...]
-    carried: tuple[int, ...]
-    branches: tuple[Branch, ...]
-    guards: tuple[Guard, ...]
+    steps: tuple[tuple[tuple[Handler, tuple[Compare, ...]], ...], ...]
+    written: tuple[tuple[int, bool], ...]
     sites: tuple[int, ...]
-    written: tuple[tuple[int, int, bool], ...]
     instructions: int
     walk: Walk | None
 
 
 def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
-    """What steers a path and what it writes; ``None`` if it cannot be simulated."""
+    """What steers a path and what it writes; ``None`` if that does not advance by constant steps,
+    as long as every comparison keeps its outcome."""
     linked = program.functions[runs[0].function]
     if any(run.function != runs[0].function for run in runs):
         return None
     body, slots = linked.body.instructions, linked.slots
     chains = [body[run.start - linked.base : run.end - linked.base] for run in runs]
-    branching: list[tuple[int, ir.Instruction]] = []
-    guards: list[Guard] = []
     definitions: dict[str, list[ir.Instruction]] = {}
     wanted: set[str] = set()
-    seen: set[int] = set()
-    for place, (run, chain) in enumerate(zip(runs, chains, strict=True)):
+    for chain in dict(zip(runs, chains, strict=True)).values():
         for one in chain:
             base = one.base
             if base == "mbarrier" or "mbarrier" in one.opcode:
                 return None  # phases count the rounds
             if base in ("call", "brx") or (base in ("ret", "exit", "trap") and not one.predicate):
                 return None
-            if run.index not in seen:
-                for name in writes(one):
-                    definitions.setdefault(name, []).append(one)
-            if one.predicate is None:
-                continue
-            wanted.add(one.predicate)
-            if base == "bra":
-                branching.append((place, one))
-            elif one is chain[-1] and base in ("ret", "exit", "trap", "bar", "barrier"):
-                return None
-            else:
-                slot = slots.register(one.predicate, BOOL)
-                row = program.guarded[linked.base + one.position]
-                guards.append(Guard(place, slot, one.negated, row))
-        seen.add(run.index)
+            for name in writes(one):
+                definitions.setdefault(name, []).append(one)
+            if one.predicate is not None:
+                wanted.add(one.predicate)
+                ends = base in ("ret", "exit", "trap", "bar", "barrier")
+                if ends and one is chain[-1]:
+                    return None
     if not gather_slice(wanted, definitions):
         return None
-    steps: list[tuple[Handler, ...]] = []
-    carried: set[int] = set()
-    last_write: dict[int, int] = {}
-    instructions = 0
-    for place, (run, chain) in enumerate(zip(runs, chains, strict=True)):
+    decided = _decided(wanted, definitions)
+    steps: list[tuple[tuple[Handler, tuple[Compare, ...]], ...]] = []
+    written: dict[int, bool] = {}
+    outside = program.critical(linked, frozenset(one.position for chain in chains for one in chain))
+    for run, chain in zip(runs, chains, strict=True):
         chosen = []
         for one in chain:
-            instructions += 1
             names = writes(one)
-            for name in names:
-                last_write[slots.register(name)] = place
-            if wanted.intersection(names):
-                handler = run.by_position.get(linked.base + one.position)
-                if handler is None:
-                    return None
-                chosen.append(handler)
-                carried.update(slots.register(name) for name in names)
+            for name in set(names) - decided:
+                slot = slots.register(name)
+                written[slot] = name in wanted or slot in outside
+            if wanted.isdisjoint(names):
+                continue
+            handler = run.by_position.get(linked.base + one.position)
+            if handler is None:
+                return None
+            chosen.append((handler, _kept(linked, one, definitions)))
         steps.append(tuple(chosen))
-    branches = tuple(
-        Branch(
-            place,
-            slots.register(one.predicate or "", BOOL),
-            one.negated,
-            comparison(linked, one.predicate or "", definitions),
-        )
-        for place, one in branching
-    )
-    inside = frozenset(one.position for chain in chains for one in chain)
-    outside = program.critical(linked, inside)
     positions = {p for run in runs for p in range(run.start, run.end)}
     return Path(
         runs,
         tuple(steps),
-        tuple(sorted(carried)),
-        branches,
-        tuple(guards),
+        tuple(written.items()),
         tuple(site.number for site in program.sites if site.position in positions),
-        tuple((s, p, s in outside) for s, p in last_write.items() if s not in carried),
-        instructions,
+        sum(map(len, chains)),
         plan_walk(program, linked, runs, chains, definitions),
     )
 
 
-def comparison(
-    linked: Linked, predicate: str, definitions: dict[str, list[ir.Instruction]]
-) -> Compare | None:
-    """The integer comparison that alone decides a predicate, if that is how it is made."""
-    made = definitions.get(predicate, [])
-    if len(made) != 1 or made[0].base != "setp" or made[0].predicate is not None:
-        return None
-    one = made[0]
+def _decided(wanted: set[str], definitions: dict[str, list[ir.Instruction]]) -> set[str]:
+    """Predicates: what comparisons tell, or other predicates."""
+    return {
+        name
+        for name in wanted
+        if all(o.base == "setp" or "pred" in o.modifiers[-1:] for o in definitions.get(name, ()))
+    }
+
+
+def _kept(
+    linked: Linked, one: ir.Instruction, definitions: dict[str, list[ir.Instruction]]
+) -> tuple[Compare, ...]:
+    """What must stay so that the result of an instruction of the slice goes on in equal steps."""
+    compare = comparison(linked, one)
+    if compare is not None:
+        return (compare,)
+    bent: tuple[ir.Operand, ...] = ()
+    if one.base in ("mul", "mad", "shl"):
+        bent = one.operands[2 if one.base == "shl" else 1 : 3]
+        bent = () if any(isinstance(each, ir.Immediate) for each in bent) else bent
+    elif one.base not in _LINEAR and one.modifiers[-1:] != ("pred",):
+        bent = one.operands[1:]
+    slots = (linked.slots.register(o.name) for o in bent
+             if isinstance(o, ir.Register) and o.name in definitions)  # fmt: skip
+    return tuple(Compare("same", (slot, slot), False) for slot in slots)
+
+
+def comparison(linked: Linked, one: ir.Instruction) -> Compare | None:
+    """What an instruction compares, if these are integers: least and greatest ones too."""
     modifiers = one.modifiers
-    kind = modifiers[-1]
-    if len(one.operands) != 3 or kind[0] not in "usb" or kind[1:] not in ("32", "64"):
-        return None
-    if modifiers[0] not in _ORDERS or not isinstance(one.operands[0], ir.Register):
+    name = modifiers[0] if one.base == "setp" else "lt" if one.base in ("min", "max") else ""
+    kind = modifiers[-1] if modifiers else ""
+    if name not in _ORDERS or kind[0] not in "usb" or kind[1:] not in ("32", "64"):
         return None
     sides: list[int | Array] = []
     for operand in one.operands[1:3]:
@@ -390,29 +367,38 @@ def comparison(
             sides.append(constant(int(operand.value), UNSIGNED[int(kind[1:]) // 8]))
         else:
             return None
-    return Compare(modifiers[0], (sides[0], sides[1]), kind[0] == "s")
+    return Compare(name, (sides[0], sides[1]), kind[0] == "s")
+
+
+def sides_of(compare: Compare, frame: Frame) -> tuple[Array, Array]:
+    """The values that are compared."""
+    left, right = (frame[side] if isinstance(side, int) else side for side in compare.sides)
+    return left, right
 
 
 def keeps_for(
-    compare: Compare, steps: dict[int, Array], frame: Frame, count: int
+    compare: Compare, earlier: tuple[Array, ...], later: tuple[Array, ...], count: int
 ) -> npt.NDArray[np.float64]:
-    """For how many more iterations a comparison keeps its outcome, per thread (inf: for ever).
+    """For how many more iterations a comparison keeps its outcome, per thread (inf: for ever),
+    whose sides were these in the last two.
 
-    ``steps`` holds what the compared registers advance by in every iteration; a register that
-    is not in it stands still. Never beyond where a register would wrap around.
+    Never beyond where a register would wrap around.
     """
+    if compare.name == "same":
+        return np.where(np.broadcast_to(earlier[0] == later[0], count), np.inf, 0.0)
     sides = []
     limit: Array = np.full(count, np.inf)
     signed = compare.signed
-    for side in compare.sides:
-        value = frame[side] if isinstance(side, int) else side
+    for before, value in zip(earlier, later, strict=True):
         size = value.dtype.itemsize
+        if value.dtype.kind == "f" or before.dtype.itemsize != size:
+            return np.zeros(count)
         if size == 8 and not signed and bool((value.view(S64) < 0).any()):
             return np.zeros(count)
         kind = np.dtype(f"{'i' if signed else 'u'}{size}")
         whole = value.view(kind).astype(np.float64)
-        step = steps.get(side) if isinstance(side, int) else None
-        rate = np.zeros(1) if step is None else step.view(np.dtype(f"i{size}")).astype(float)
+        raw = UNSIGNED[size]
+        rate = (value.view(raw) - before.view(raw)).view(np.dtype(f"i{size}")).astype(np.float64)
         bound = np.iinfo(kind)
         room = np.where(rate > 0, bound.max - whole, whole - bound.min)
         limit = np.minimum(limit, np.where(rate != 0, room / np.maximum(np.abs(rate), 1), np.inf))

@@ -1,10 +1,10 @@
 """Trips of loops, and steady ones: after a few iterations that repeat, the rest is worked out.
 
 A loop is steady when the same group of threads has gone round the same path (no calls, no
-inner loops, no splits) for ``WINDOW`` iterations. What steers it (the *slice*: everything its
-branches and guards are computed from) must be free of loads and of talk between threads. Then
-only the slice is run on, iteration after iteration, until a branch decides otherwise; where
-the slice advances by constant steps and the branch compares integers, it jumps. Counts of the
+splits) for ``WINDOW`` iterations. What steers it (the *slice*: everything its branches and guards
+are computed from) must be free of loads and of talk between threads, and made of sums, multiples
+and comparisons of integers. Then all of it advances by constant steps, and the first comparison
+that will have another outcome ends what is skipped. Counts of the
 skipped iterations are those of the window, so they equal full execution; sectors are the
 window's mean. Registers that advance by constant steps are advanced; data that do not keep
 their last value (a Diagnostic says so). A loop that threads leave one after another is run.
@@ -12,35 +12,31 @@ their last value (a Diagnostic says so). A loop that threads leave one after ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.errors import checkpoint
 from wattcast.features.execution.context import Frame, LoopEdge
 from wattcast.features.execution.paths import (
-    Branch,
-    Guard,
+    Compare,
     Path,
     Step,
     Watch,
     analyse,
     keeps_for,
-    same,
+    sides_of,
     step_of,
     walk_on,
 )
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.values import (
     BOOL,
-    SLICE_UNITS,
     Array,
     Counts,
     Group,
-    as_type,
 )
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.loops import Loop, deciding
@@ -195,13 +191,12 @@ Floats = npt.NDArray[np.float64]
 
 LEAST_SKIP = 8
 """Iterations below which a skip is not worth it."""
-MOST_SIMULATED = 300_000
 MOST_KEYS = 50_000
 """Footprint keys made for skipped iterations of one access."""
 
 
 class Skip:
-    """One skip: simulate the slice, then add up what was left out."""
+    """One skip: how far the slice goes on alike, then what was left out is added up."""
 
     def __init__(
         self, machine: Machine, edge: LoopEdge, group: Group, frame: Frame, watch: Watch, path: Path
@@ -214,23 +209,18 @@ class Skip:
         self.path = path
         self.skipped = 0
         self._start = list(frame)
-        self._instructions = 1 + sum(len(handlers) for handlers in path.steps)
-        self._branches: list[list[Branch]] = [[] for _ in path.runs]
-        for branch in path.branches:
-            self._branches[branch.place].append(branch)
-        self._guards: list[list[Guard]] = [[] for _ in path.runs]
-        for guard in path.guards:
-            self._guards[guard.place].append(guard)
 
     def run(self) -> bool:
         """Go on ``skipped`` iterations later, all threads together; whether that is worth it."""
         deltas = self._affine()
         if deltas is None:
             return False
-        state = self._simulate()
+        self.skipped = self._reach()
         if self.skipped < LEAST_SKIP:
             return False
-        self._resume(deltas, state)
+        for slot, step in deltas.items():
+            self.frame[slot] = _advanced(self.frame[slot], step, self.skipped)
+        self._count(self.skipped)
         return True
 
     # --- registers ---
@@ -240,7 +230,7 @@ class Skip:
         that does not advance by constant steps."""
         first, second, third = self.watch.frames
         found: dict[int, Array] = {}
-        for slot, _, needed in self.path.written:
+        for slot, needed in self.path.written:
             a, b, c = first[slot], second[slot], third[slot]
             if c is b and b is a:
                 continue
@@ -251,101 +241,25 @@ class Skip:
                 return None
         return found
 
-    def _carried(self, frame: Frame) -> list[Array]:
-        return [frame[slot] for slot in self.path.carried]
-
     # --- the slice ---
 
-    def _simulate(self) -> list[Array]:
-        """Run the slice on for ``skipped`` whole iterations; its registers after them."""
-        frame = list(self.frame)
-        history: list[list[Array]] = []
-        first = True
-        for _ in range(MOST_SIMULATED):
-            before = self._carried(frame)
-            if not self._iterate(frame, first):
-                return before
-            first = False
-            self.skipped += 1
-            if self._spend(SLICE_UNITS):
-                break
-            history = [*history[-1:], before]
-            if self.skipped % 32 == 16 and len(history) == 2:
-                jump = self._jump(history, frame)
-                if jump:
-                    self.skipped += jump
-                    history = []
-        return self._carried(frame)
-
-    def _spend(self, units: int) -> bool:
-        """Count an iteration of the slice; whether the budget is spent."""
-        checkpoint()
-        self.machine.effort.spent += self._instructions * units
-        return self.machine.effort.gone
-
-    def _iterate(self, frame: Frame, first: bool) -> bool:
-        """One iteration of the slice by everyone; whether all branches and guards go the same way
-        as in the last real one."""
-        for place, (step, handlers) in enumerate(
-            zip(self.watch.steps, self.path.steps, strict=True)
-        ):
-            group = step.group
-            for handler in handlers:
-                handler(frame, group)
-            for guard in self._guards[place]:
-                if not self._keeps(frame, guard, group, first):
-                    return False
-            for branch in self._branches[place]:
-                value = as_type(frame[branch.slot], BOOL)
-                if value.shape[0] == 1:
-                    wanted = group if bool(value[0]) != branch.negated else None
-                    if step.taken is not wanted and not same(step.taken, wanted):
-                        return False
-                    continue
-                taken = group.mask & (~value if branch.negated else value)
-                if step.taken is None:
-                    if taken.any():
-                        return False
-                elif not np.array_equal(taken, step.taken.mask):
-                    return False
-        return True
-
-    def _keeps(self, frame: Frame, guard: Guard, group: Group, first: bool) -> bool:
-        """Whether as many lanes as in the last real iteration pass a guard."""
-        part = group.narrowed(as_type(frame[guard.slot], BOOL), guard.negated)
-        lanes = np.zeros_like(group.lanes) if part is None else part.lanes
-        rows = self.watch.guarded
-        return np.array_equal(lanes, rows[-1][guard.row] - rows[0][guard.row])
-
-    def _jump(self, history: list[list[Array]], frame: Frame) -> int:
-        """Iterations that can be leapt because everything advances by constant steps."""
-        path = self.path
-        if path.guards:
-            return 0
-        steps: dict[int, Array] = {}
-        for slot, a, b in zip(path.carried, history[0], history[1], strict=True):
-            value = frame[slot]
-            if value.dtype is BOOL:
-                continue
-            step = step_of(a, b, value)
-            if step is None:
-                return 0
-            steps[slot] = step
+    def _reach(self) -> int:
+        """Iterations to come in which every comparison has the outcome of the last one."""
+        count = self.machine.count
         safe = float("inf")
-        for branch in path.branches:
-            if branch.compare is None:
-                # A branch on something that never changes is safe.
-                if branch.slot in steps or branch.slot in path.carried:
-                    return 0
-                continue
-            reach = keeps_for(branch.compare, steps, frame, self.machine.count)
-            safe = min(safe, float(reach[self.group.mask].min()))
-        if not np.isfinite(safe) or safe < 64:
-            return 0
-        jump = int(safe) - 2
-        for slot, step in steps.items():
-            frame[slot] = _advanced(frame[slot], step, jump)
-        return jump
+        rounds = zip(*(self._compared(list(each)) for each in self.watch.frames[:2]), strict=True)
+        for (compare, group, earlier), (_, _, later) in rounds:
+            reach = keeps_for(compare, earlier, later, count)
+            safe = min(safe, float(reach[group.mask].min()))
+        return int(safe) - 1 if np.isfinite(safe) else 0
+
+    def _compared(self, frame: Frame) -> Iterator[tuple[Compare, Group, tuple[Array, ...]]]:
+        """Comparisons of an iteration that begins with some registers, by whom, and their sides."""
+        for step, handlers in zip(self.watch.steps, self.path.steps, strict=True):
+            for handler, compares in handlers:
+                for compare in compares:
+                    yield compare, step.group, sides_of(compare, frame)
+                handler(frame, step.group)
 
     # --- counting ---
 
@@ -462,16 +376,6 @@ class Skip:
             moved = moved[last.index] if last is not None else moved
         step = int(moved.reshape(-1)[0])
         return step if (moved == step).all() else None
-
-    # --- going on ---
-
-    def _resume(self, deltas: dict[int, Array], state: list[Array]) -> None:
-        """All threads go on together at the header, ``skipped`` iterations later."""
-        for slot, value in zip(self.path.carried, state, strict=True):
-            self.frame[slot] = value
-        for slot, step in deltas.items():
-            self.frame[slot] = _advanced(self.frame[slot], step, self.skipped)
-        self._count(self.skipped)
 
 
 def _advanced(value: Array, step: Array, times: int) -> Array:

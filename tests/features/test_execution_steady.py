@@ -112,3 +112,15 @@ def test_loops_steered_by_loaded_data_are_run() -> None:
     quick, full = both(body, 500)
     assert not quick.loops[0].extrapolated
     assert quick.loops == full.loops
+
+
+@pytest.mark.parametrize("bent", ["shr.u32 %r9, %r6, 1", "and.b32 %r9, %r6, 4095",
+                                  "rem.u32 %r9, %r6, 3000"])  # fmt: skip
+def test_loops_steered_by_what_goes_in_no_equal_steps_are_run(bent: str) -> None:
+    body = f"""
+        mov.u32 %r6, 1;
+        $loop: add.u32 %r6, %r6, 3; {bent}; ld.global.u32 %r8, [%rd3]; setp.eq.u32 %p2, %r9, 7;
+        @%p2 bra $out; setp.lt.u32 %p1, %r9, %r1; @%p1 bra $loop; $out:"""
+    quick, full = both(body, 1200)
+    assert not quick.loops[0].extrapolated
+    assert quick.loops == full.loops

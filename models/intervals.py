@@ -100,9 +100,7 @@ def quantity(value: float, unit: str) -> str:
     """Three significant digits with an SI prefix: ``1.93e-5, "s"`` -> ``19.3 µs``."""
     if value == 0:
         return f"0 {unit}"
-    scale, prefix = next(
-        ((s, p) for s, p in _PREFIXES if abs(value) >= s), (_PREFIXES[-1][0], _PREFIXES[-1][1])
-    )
+    scale, prefix = next((one for one in _PREFIXES if abs(value) >= one[0]), _PREFIXES[-1])
     return f"{value / scale:.3g} {prefix}{unit}"
 
 
@@ -209,9 +207,7 @@ class ScaledWidth(Frozen):
 
     def of_board(self, factor: float) -> ScaledWidth:
         """Of a board that draws ``factor`` times as much."""
-        return ScaledWidth(
-            exponent=self.exponent, half_width=self.half_width * factor**self.exponent
-        )
+        return self.widened(factor**self.exponent)
 
     def __str__(self) -> str:
         return f"±{self.half_width:.2f} W" + ("" if self.exponent == 1 else f"^{self.exponent:g}")
@@ -413,16 +409,10 @@ class Observed:
 
     def widen(self, estimate: Estimate) -> Estimate:
         """An estimate as wide as was needed, at the level that so few kernels support."""
-        value, ratio = estimate.value, self.widening
-        if ratio <= 1.0 or value <= 0.0:
+        if self.widening <= 1.0 or estimate.value <= 0.0:
             return estimate
-        return replace(
-            estimate,
-            low=value * (estimate.low / value) ** ratio,
-            high=value * (estimate.high / value) ** ratio,
-            level=min(estimate.level, supported_level(self.kernels, estimate.level)),
-            widened=ratio,
-        )
+        level = min(estimate.level, supported_level(self.kernels, estimate.level))
+        return replace(_stretched(estimate, self.widening), level=level, widened=self.widening)
 
 
 def miss_score(estimate: Estimate, measured: float) -> float:
@@ -464,14 +454,15 @@ def evidence(kernels: int, missed: int, level: float) -> float:
 def loosened(estimate: Estimate) -> Estimate:
     """An estimate whose input was extrapolated: ``EXTRAPOLATED_WIDENING`` times as wide in
     logarithms, and no better than ``extrapolated``."""
-    value, ratio = estimate.value, EXTRAPOLATED_WIDENING
-    return Estimate(
-        value,
-        value * (estimate.low / value) ** ratio,
-        value * (estimate.high / value) ** ratio,
-        estimate.level,
-        weaker(estimate.basis, "extrapolated"),
-    )
+    basis = weaker(estimate.basis, "extrapolated")
+    return replace(_stretched(estimate, EXTRAPOLATED_WIDENING), basis=basis, widened=1.0)
+
+
+def _stretched(estimate: Estimate, ratio: float) -> Estimate:
+    """``ratio`` times as wide in logarithms."""
+    value = estimate.value
+    low, high = (value * (end / value) ** ratio for end in (estimate.low, estimate.high))
+    return replace(estimate, low=low, high=high)
 
 
 def calibrate(

@@ -237,8 +237,7 @@ def _asked(unit: Unit, events: InstructionEvents, gpu: GpuProfile) -> Floats:
     """What each instruction asks of a unit, in any measure."""
     if unit in ("issue", "fp32"):
         return _issued(unit, events, gpu)
-    found: Floats = getattr(events, _EVENTS.get(unit, unit))
-    return found
+    return _events(unit, events)
 
 
 def _issued(slots: str, events: InstructionEvents, gpu: GpuProfile) -> Floats:
@@ -249,10 +248,20 @@ def _issued(slots: str, events: InstructionEvents, gpu: GpuProfile) -> Floats:
     return (events.machine_instructions if slots == "issue" else events.fma) + extra
 
 
-_EVENTS: Mapping[Unit, str] = {
+_EVENTS: Mapping[str, str] = {
     "dram": "dram_sectors", "l2": "l2_sectors", "l1": "global_sectors", "shared": "shared_passes",
-    "int": "alu", "tensor": "tensor_operations", "texture": "texture_requests",
+    "int": "alu", "tensor": "tensor_operations", "texture": "texture_requests", "fp32": "fma",
+    "atomics": "atomic_requests", "shared_fp64": "fp64", "control": "machine_instructions",
+    LATENCY: "latency_cycles",
 }  # fmt: skip
+"""Events by what asks for them (a unit, a resource of time, a component of power), where they have
+another name."""
+
+
+def _events(name: str, events: InstructionEvents, otherwise: Floats | None = None) -> Floats:
+    """What each instruction asks of a unit, resource or component; ``otherwise`` for another."""
+    found: Floats = getattr(events, _EVENTS.get(name, name), otherwise)
+    return found
 
 
 # Where in its code a launch spends its seconds and joules.
@@ -368,26 +377,7 @@ def _time_weights(resource: str, events: InstructionEvents, gpu: GpuProfile) -> 
         return _issued(resource, events, gpu)
     if resource in ("load_store", SHARED):
         return events.load_store_passes + events.atomic_requests
-    if resource == "tensor":
-        return events.tensor_operations
-    named = _TIME_EVENTS.get(resource)
-    if named is None:  # ``blocks``: no instruction starts them
-        return np.zeros_like(events.alu)
-    found: Floats = getattr(events, named)
-    return found
-
-
-_TIME_EVENTS: Mapping[str, str] = {
-    "dram": "dram_sectors", "l2": "l2_sectors", "l1": "global_sectors",
-    "atomics": "atomic_requests", "alu": "alu", "fp64": "fp64", "shared_fp64": "fp64",
-    "fp16": "fp16", "sfu": "sfu", "texture": "texture_requests", LATENCY: "latency_cycles",
-}  # fmt: skip
-
-_ENERGY_EVENTS: Mapping[str, str] = {
-    "control": "machine_instructions", "fp32": "fma", "int": "alu", "fp64": "fp64", "fp16": "fp16",
-    "sfu": "sfu", "tensor": "tensor_operations", "shared": "shared_passes",
-    "texture": "texture_requests", "l2": "l2_sectors", "dram": "dram_sectors",
-}  # fmt: skip
+    return _events(resource, events, np.zeros_like(events.alu))  # ``blocks``: nothing starts them
 
 
 def _energy_weights(component: str, events: InstructionEvents) -> Floats:
@@ -395,5 +385,4 @@ def _energy_weights(component: str, events: InstructionEvents) -> Floats:
     that this module does not know."""
     if component == "l1":
         return events.load_store_passes - events.shared_passes
-    found: Floats = getattr(events, _ENERGY_EVENTS.get(component, "machine_instructions"))
-    return found
+    return _events(component, events, events.machine_instructions)

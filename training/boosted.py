@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from wattcast.features.errors import DataError, ModelError
-from wattcast.models.cards import BoardFacts, Marks, ModelCard, TrainingFacts, stored
+from wattcast.models.cards import Marks, ModelCard, TrainingFacts
 from wattcast.training import provenance
 from wattcast.training.engine import Checkpoints, Engine, InProcess, family_on, is_spread
 from wattcast.training.evaluation.scores import Floats, Rows
@@ -292,29 +292,18 @@ class _Boosting:
     def _card(self, scores: PowerScores, **fields: Any) -> ModelCard:
         order, uploads, before = self.order, self.uploads, self.continued
         earlier = () if before is None or before.board is None else before.board.batches
-        # Of uploads and champion: even where nothing is continued, its trees gave the factor. Where
-        # what the champion learned from is not known, it is not known of the candidate either.
-        learned = "" if self.ancestor is None else stored(self.ancestor | uploads.learned)
-        return ModelCard(
-            **order.card_fields,
-            **fields,
-            target="power",
-            features=provenance.feature_facts(
-                order.features, uploads.rows.vectors, known=self.known_range
-            ),
-            training=self._training_facts(before),
-            sources=tuple(dict.fromkeys((*(before.sources if before else ()), *uploads.sources))),
-            scores=scores.scores,
-            intervals=scores.intervals,
-            board=BoardFacts(
-                label=order.board,
-                watts_factor=self.folds.factor,
-                batches=tuple(dict.fromkeys((*earlier, *uploads.batches))),
-                base_data=before is not None and knows_base(before),
-                **scores.board_fields,
-            ),
-            learned=learned,
+        board = {
+            "watts_factor": self.folds.factor,
+            "batches": tuple(dict.fromkeys((*earlier, *uploads.batches))),
+            "base_data": before is not None and knows_base(before),
+        }
+        vectors = uploads.rows.vectors
+        fields["features"] = provenance.feature_facts(
+            order.features, vectors, known=self.known_range
         )
+        fields["training"] = self._training_facts(before)
+        # Its ancestor is the champion: even where nothing is continued, its trees gave the factor.
+        return scores.card(order, uploads, before, self.ancestor, board, **fields)
 
     def _training_facts(self, before: ModelCard | None) -> TrainingFacts:
         fitted = self.uploads.rows

@@ -27,7 +27,7 @@ from typing_extensions import TypeVar
 
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.cards import BoardFacts, Marks, ModelCard, Spread, stored
+from wattcast.models.cards import Marks, ModelCard, Spread
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import Residuals, calibrate, supported_level
 from wattcast.models.power import PHYSICAL
@@ -71,8 +71,6 @@ def refitted(
     parameters: PhysicalParameters,
     regressors_of_rows: Floats,
     watts: Floats,
-    *,
-    factor_pull: float = FACTOR_PULL,
     weight_pull: float = WEIGHT_PULL,
 ) -> PhysicalParameters:
     """The parameters drawn to measured launches of their GPU; all weights stay >= 0.
@@ -88,7 +86,7 @@ def refitted(
     target = (watts - idle) / watts
     prior = weights_of(parameters)
     expected = rows @ prior
-    belief = factor_pull * float(np.mean(expected**2))
+    belief = FACTOR_PULL * float(np.mean(expected**2))
     factor = max(0.0, float(expected @ target + belief) / float(expected @ expected + belief))
     pull = np.sqrt(weight_pull)
     weights, _ = nnls(
@@ -108,8 +106,17 @@ def refitted(
 def design(
     parameters: PhysicalParameters, launches: Sequence[tuple[UnitActivities, ClockPair]]
 ) -> Floats:
-    """What each weight multiplies ``[n, k]``, by launch, in the order of ``weights_of``."""
-    return np.array([_row(parameters, *launch) for launch in launches], dtype=np.float64)
+    """What each weight multiplies ``[n, k]``, by launch, in the order of ``weights_of``; units that
+    share a weight are added up."""
+    own, columns = parameters.own_weights, _columns(parameters)
+    found = []
+    for activities, clocks in launches:
+        terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
+        for weight in set(SHARED_WEIGHTS.values()):
+            lent = [one for one, of in SHARED_WEIGHTS.items() if of == weight and one not in own]
+            terms[weight] += sum(terms[one] for one in lent)
+        found.append([terms[name] for name in columns])
+    return np.array(found, dtype=np.float64)
 
 
 def weights_of(parameters: PhysicalParameters) -> Floats:
@@ -120,23 +127,6 @@ def weights_of(parameters: PhysicalParameters) -> Floats:
 def _columns(parameters: PhysicalParameters) -> tuple[str, ...]:
     """The weights that are told: those of all GPUs, and what this one has of its own."""
     return (*WEIGHTS, *parameters.own_weights)
-
-
-def _row(
-    parameters: PhysicalParameters, activities: UnitActivities, clocks: ClockPair
-) -> list[float]:
-    """What each weight multiplies, units that share a weight added up."""
-    terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
-    own = parameters.own_weights
-    shared = {
-        name: sum(
-            terms[unit]
-            for unit, weight in SHARED_WEIGHTS.items()
-            if weight == name and unit not in own
-        )
-        for name in WEIGHTS
-    }
-    return [terms[name] + shared.get(name, 0.0) for name in _columns(parameters)]
 
 
 Parameters = TypeVar("Parameters", bound=BaseModel)
@@ -188,32 +178,23 @@ def calibrate_power(
     def card(folds: Folds, left_out: Floats, way: str) -> ModelCard:
         scores = power_scores(folds, left_out, uploads.known_to(before.marks), before)
         unit = "share of the unit's peak at the predicted time"
-        return ModelCard(
-            **order.card_fields,
-            target="power",
+        units = {name: "MHz" if name in CLOCKS else unit for name in COLUMNS}
+        return scores.card(
+            order,
+            uploads,
+            before,
+            before.marks,
+            {"watts_factor": 1.0, "batches": uploads.batches, "base_data": True},
             family=PHYSICAL,
-            features=provenance.feature_facts(
-                COLUMNS, rows.vectors, {name: "MHz" if name in CLOCKS else unit for name in COLUMNS}
-            ),
+            features=provenance.feature_facts(COLUMNS, rows.vectors, units),
             training=provenance.training_facts(rows.vectors, rows.watts, rows.groups),
-            sources=tuple(dict.fromkeys((*before.sources, *uploads.sources))),
             hyperparameters={
                 "calibrated_from": before.folder.as_posix(),
                 "way": way,
                 "pooled_voltage": before.gpu == POOLED,
             },
             libraries=library_versions(("numpy", "scipy")),
-            scores=scores.scores,
-            intervals=scores.intervals,
             files=_FILES,
-            board=BoardFacts(
-                label=order.board,
-                watts_factor=1.0,
-                batches=uploads.batches,
-                base_data=True,
-                **scores.board_fields,
-            ),
-            learned="" if before.marks is None else stored(before.marks | uploads.learned),
         )
 
     return _calibrate(order, uploads, corrections.choice, card, out_dir, before.marks, **beside)

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.models.cards import ModelCard, ProtocolScores
+from wattcast.models.cards import BoardFacts, Marks, ModelCard, ProtocolScores, stored
 from wattcast.models.intervals import (
     IntervalCalibration,
     Residuals,
@@ -23,6 +23,7 @@ from wattcast.models.intervals import (
 from wattcast.training.evaluation import scores as splits
 from wattcast.training.evaluation.scores import group_means, protocol_scores
 from wattcast.training.gate import log_error
+from wattcast.training.uploads import Order, Uploads
 
 Fitted = TypeVar("Fitted")
 Known = NDArray[np.bool_]
@@ -185,14 +186,35 @@ class PowerScores:
     unseen_groups: int
     widths_from: str
 
-    @property
-    def board_fields(self) -> dict[str, Any]:
-        """As ``BoardFacts`` hold it."""
-        return {
-            "unseen_groups": self.unseen_groups,
-            "unseen_kernel": "not measured" if self.widths_from else "measured",
-            "widths_from": self.widths_from,
-        }
+    def card(
+        self,
+        order: Order,
+        uploads: Uploads,
+        before: ModelCard | None,
+        ancestor: Marks | None,
+        board: Mapping[str, Any],
+        **fields: Any,
+    ) -> ModelCard:
+        """The card of a model with these scores, made from ``before``. Where what its ``ancestor``
+        learned from is not known (``None``), it is not known of this one either. ``board`` are the
+        other fields of ``BoardFacts``, ``fields`` those of the card."""
+        sources = (*(before.sources if before else ()), *uploads.sources)
+        return ModelCard(
+            **order.card_fields,
+            **fields,
+            target="power",
+            sources=tuple(dict.fromkeys(sources)),
+            scores=self.scores,
+            intervals=self.intervals,
+            board=BoardFacts(
+                label=order.board,
+                unseen_groups=self.unseen_groups,
+                unseen_kernel="not measured" if self.widths_from else "measured",
+                widths_from=self.widths_from,
+                **board,
+            ),
+            learned="" if ancestor is None else stored(ancestor | uploads.learned),
+        )
 
 
 def power_scores(

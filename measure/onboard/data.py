@@ -6,6 +6,7 @@ What is told is a mapping of the names of ``told.toml`` (numbers in the unit giv
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -243,13 +244,12 @@ def _sources(node: Any) -> Iterator[str]:
 
 def to_toml(data: Mapping[str, Any]) -> str:
     """TOML of nested tables: plain values first, then one table for each mapping."""
-    plain = [f"{_key(k)} = {_value(v)}" for k, v in data.items() if not isinstance(v, Mapping)]
-    tables = []
-    for name, table in data.items():
-        if isinstance(table, Mapping):
-            lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
-            tables.append("\n".join([f"[{_key(name)}]", *lines]))
-    return "\n\n".join(["\n".join(plain), *tables]) + "\n"
+    tables = {f"[{_key(name)}]\n": one for name, one in data.items() if isinstance(one, Mapping)}
+    plain = {name: one for name, one in data.items() if not isinstance(one, Mapping)}
+    return "\n".join(
+        title + "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+        for title, table in {"": plain, **tables}.items()
+    )
 
 
 def _key(name: str) -> str:
@@ -261,9 +261,5 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-    return f'"{escaped}"'
+    plain = value.replace("\n", " ") if isinstance(value, str) else value
+    return json.dumps(plain, ensure_ascii=False)  # numbers and texts are written alike

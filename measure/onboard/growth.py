@@ -8,7 +8,7 @@ measured anew has the same numbers (docs/measuring.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,7 @@ def latency_pieces(
     x, y = np.asarray(threads, float)[order], np.asarray(cycles, float)[order]
     if len(x) < LEAST_POINTS:
         raise ValueError(f"{len(x)} points of latency tell no line")
-    # A resolution of a thousandth of a cycle: points that lie on lines make no perfect fit.
-    best = min(_parted(x, y, most), key=lambda one: _criterion(one.squares, len(x), one.lines))
+    best = min(_parted(x, y, most), key=lambda one: _criterion(one, len(x)))
     pieces = []
     for first, end in zip(best.starts, (*best.starts[1:], len(x)), strict=True):
         slope, constant = line(x[first:end], y[first:end])
@@ -55,14 +54,9 @@ def latency_pieces(
     return (*pieces, LatencyPiece(slope=0.0, constant=level if level > 0 else float(y[-1])))
 
 
-@dataclass(frozen=True)
-class _Parting:
-    starts: tuple[int, ...]
+class _Parting(NamedTuple):
     squares: float
-
-    @property
-    def lines(self) -> int:
-        return len(self.starts)
+    starts: tuple[int, ...]
 
 
 def _parted(x: Floats, y: Floats, most: int) -> list[_Parting]:
@@ -73,13 +67,13 @@ def _parted(x: Floats, y: Floats, most: int) -> list[_Parting]:
         for first in range(n)
         for end in range(first + LEAST_POINTS, n + 1)
     }
-    row = {end: _Parting((0,), alone[0, end]) for end in range(LEAST_POINTS, n + 1)}
+    row = {end: _Parting(alone[0, end], (0,)) for end in range(LEAST_POINTS, n + 1)}
     found = [row[n]]
     for _ in range(1, most):
         following = {}
         for end in range(LEAST_POINTS, n + 1):
             joined = [
-                _Parting((*row[at].starts, at), row[at].squares + alone[at, end])
+                _Parting(row[at].squares + alone[at, end], (*row[at].starts, at))
                 for at in row
                 if (at, end) in alone and x[at] > x[at - 1]
             ]
@@ -105,9 +99,11 @@ def _squares(x: Floats, y: Floats) -> float:
     return float(np.sum((y - slope * x - constant) ** 2))
 
 
-def _criterion(squares: float, points: int, lines: int) -> float:
+def _criterion(parting: _Parting, points: int) -> float:
     """Two numbers a line, and where it begins."""
-    return float(points * np.log(squares / points + 1e-6) + (3 * lines - 1) * np.log(points))
+    # A resolution of a thousandth of a cycle: points that lie on lines make no perfect fit.
+    spread = np.log(parting.squares / points + 1e-6)
+    return float(points * spread + (3 * len(parting.starts) - 1) * np.log(points))
 
 
 def saturation(n: Sequence[float], values: Sequence[float]) -> tuple[float, float, float, float]:

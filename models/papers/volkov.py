@@ -213,9 +213,5 @@ def warp_mix(
 def _assumed(gpu: GpuProfile) -> tuple[Diagnostic, ...]:
     if gpu.issue_rates:
         return ()
-    return (
-        Diagnostic(
-            "throughput_assumed",
-            f"no instruction throughputs are published for {gpu.id}; its lane counts were used",
-        ),
-    )
+    said = f"no instruction throughputs are published for {gpu.id}; its lane counts were used"
+    return (Diagnostic("throughput_assumed", said),)

@@ -21,7 +21,7 @@ from wattcast.models.papers.wang_chu.network import (
     smooth_service_cycles,
 )
 
-GTX_980 = gpu_parameters(load_gpu("gtx-980")).gpu
+GTX_980 = gpu_parameters(load_gpu("gtx-980"))
 W1 = QueueingLaunch(
     instructions=60,
     transactions=6,

@@ -159,8 +159,7 @@ def test_counters_that_do_not_do_are_named(name: str, value: object, message: st
 
 
 def test_the_gtx_980_has_the_papers_parameters_and_no_stand_in_but_the_start() -> None:
-    found = gpu_parameters(GTX_980)
-    gpu = found.gpu
+    gpu = gpu_parameters(GTX_980)
     assert (gpu.sm_count, gpu.issue_cycles) == (16, 0.25)
     assert (gpu.latency_core_cycles, gpu.latency_memory_cycles) == (277.32, 222.78)
     assert (gpu.l2_latency, gpu.l2_service, gpu.shared_latency, gpu.shared_service) == (
@@ -170,11 +169,11 @@ def test_the_gtx_980_has_the_papers_parameters_and_no_stand_in_but_the_start() -
         1,
     )
     assert gpu.launch_seconds == pytest.approx(1.4489e-6)  # thesis section 3.4, Tesla K20
-    assert [each.code for each in found.diagnostics] == ["launch_overhead_assumed"]
+    assert [each.code for each in gpu.diagnostics] == ["launch_overhead_assumed"]
 
 
 def test_another_gpu_has_its_own_latency_at_its_default_clocks() -> None:
-    gpu = gpu_parameters(V100).gpu
+    gpu = gpu_parameters(V100)
     default = ClockPair(V100.core_mhz, V100.memory_mhz)
     assert delays(gpu, default, 0).dram_latency == pytest.approx(V100.dram_latency_cycles)
     # The share of the memory clock is that of the GTX 980 at its own default clocks.
@@ -184,7 +183,7 @@ def test_another_gpu_has_its_own_latency_at_its_default_clocks() -> None:
 
 
 def test_another_gpu_serves_at_the_bandwidth_its_streams_reach() -> None:
-    gpu = gpu_parameters(V100).gpu
+    gpu = gpu_parameters(V100)
     assert V100.streaming_share is not None
     peak = 80 * 32 / (4096 / 8 * 2)
     assert gpu.service.at(V100.memory_mhz) == pytest.approx(peak / V100.streaming_share)
@@ -197,10 +196,8 @@ def test_another_gpu_serves_at_the_bandwidth_its_streams_reach() -> None:
 def test_a_gpu_without_a_published_latency_says_whose_it_uses() -> None:
     nothing_timed = load_gpu("gtx-1080-ti").model_copy(update={"memory_timing": MemoryTiming()})
     found = gpu_parameters(nothing_timed)
-    assert (found.gpu.l2_latency, found.gpu.shared_latency) == (222, 28)
+    assert (found.l2_latency, found.shared_latency) == (222, 28)
     default = ClockPair(nothing_timed.core_mhz, nothing_timed.memory_mhz)
-    assert delays(found.gpu, default, 0).dram_latency == pytest.approx(
-        277.32 + 222.78 * 1216 / 3505
-    )
+    assert delays(found, default, 0).dram_latency == pytest.approx(277.32 + 222.78 * 1216 / 3505)
     assert "latency_assumed" in [each.code for each in found.diagnostics]
     assert any("gtx-980" in each.detail for each in found.diagnostics)

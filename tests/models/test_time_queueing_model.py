@@ -35,7 +35,7 @@ LARGE = analysed("vector_add.ptx", Launch.of(200_000, 256), GTX_980)
 
 def test_queueing_is_the_network_form_and_the_start_of_the_kernel() -> None:
     found = QueueingTimeModel().predict(MATMUL, GTX_980)
-    gpu = gpu_parameters(GTX_980).gpu
+    gpu = gpu_parameters(GTX_980)
     form = network_form(launch_of(MATMUL, GTX_980, 28), gpu, default_clocks(GTX_980))
     assert found.estimate.value == pytest.approx(form.seconds + gpu.launch_seconds)
     assert found.clocks == default_clocks(GTX_980)

@@ -76,7 +76,7 @@ def codes(draw: st.DrawFn) -> KernelCode:
             charges.append(cost)
             earlier = st.lists(st.integers(0, at - 1), unique=True, max_size=2)
             before.append(tuple(draw(earlier)) if at else ())
-        made.append(BlockCode.of(tuple(charges), tuple(before)))
+        made.append(BlockCode(tuple(charges), tuple(before)))
     successors = [tuple({min(b + 1, count - 1), min(b + 2, count - 1)} - {b}) for b in range(count)]
     return KernelCode(
         blocks=tuple(made),

@@ -61,7 +61,7 @@ def own_table(folder: Path, factor: float = 1.0, reference: float = 1000) -> Pat
         for core in (400, 700, 1000):
             for memory in (400, 700, 1000):
                 pair = ClockPair(core, memory)
-                seconds = NETWORK.seconds(launch, gpu_parameters(gpu).gpu, pair) * factor
+                seconds = NETWORK.seconds(launch, gpu_parameters(gpu), pair) * factor
                 row = ("copy", "", "k", core, memory, reference, 1000, seconds * 1e3)
                 writer.writerow((*row, *counters.values()))
     return folder

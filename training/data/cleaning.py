@@ -31,6 +31,8 @@ large makes a score worse, never better than it is.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -264,8 +266,13 @@ def _name_kernels(
 
 def _thesis_flags(frame: pd.DataFrame, source_id: str) -> pd.Series:
     idle = (frame["kernel_id"] == "branch/branch") & (source_id == "V100")
-    zero = frame["inst_issue_cycles"] == 0
-    return idle.map({True: "idle_power;", False: ""}) + zero.map({True: "iic_zero;", False: ""})
+    return _flagged(idle_power=idle, iic_zero=frame["inst_issue_cycles"] == 0)
+
+
+def _flagged(**flags: pd.Series) -> pd.Series:
+    """The names of the flags that hold, each with a semicolon."""
+    named = [holds.map({True: f"{name};", False: ""}) for name, holds in flags.items()]
+    return functools.reduce(operator.add, named)
 
 
 def _median_per_launch(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -301,11 +308,7 @@ def _powerquant_flags(frame: pd.DataFrame) -> pd.Series:
     time_span = spans["time_us"]["max"] / spans["time_us"]["min"]
     thread_span = spans["total_threads"]["max"] / spans["total_threads"]["min"]
     blind = frame["kernel_id"].map((time_span < 4) & (thread_span > 50))
-    return (
-        zero.map({True: "iic_zero;", False: ""})
-        + short.map({True: "short_run;", False: ""})
-        + blind.map({True: "time_not_kernel;", False: ""})
-    )
+    return _flagged(iic_zero=zero, short_run=short, time_not_kernel=blind)
 
 
 def _uniform(frame: pd.DataFrame) -> pd.DataFrame:

@@ -102,9 +102,10 @@ def _raw(source_id: str, root: Path) -> TableFacts:
     raw, table = datasets.read_raw(source_id, root), clean(source_id, root)
     rows = table.training_rows
     idle = len(table.frame) - len(rows)
-    zero = table.frame["flag"].str.contains("iic_zero")
-    short = table.frame["flag"].str.contains("short_run")
-    blind = table.frame["flag"].str.contains("time_not_kernel")
+    flagged = {
+        f"10 {flag}": int(table.frame["flag"].str.contains(flag).sum())
+        for flag in ("iic_zero", "short_run", "time_not_kernel")
+    }
     return TableFacts(
         state="complete" if raw.complete else "shortened",
         rows=len(raw.text),
@@ -115,12 +116,7 @@ def _raw(source_id: str, root: Path) -> TableFacts:
             rows["kernel_group"].tolist(),
         ),
         dropped={**table.dropped, "5 idle_power": idle},
-        noted={
-            "4 named by rule": table.named_by_rule,
-            "10 iic_zero": int(zero.sum()),
-            "10 short_run": int(short.sum()),
-            "10 time_not_kernel": int(blind.sum()),
-        },
+        noted={"4 named by rule": table.named_by_rule, **flagged},
     )
 
 

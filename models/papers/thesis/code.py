@@ -10,9 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.checked import Strict, checked, read_toml
@@ -341,29 +344,18 @@ def _memory_charge(facts: OpcodeFacts) -> Charge:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockCode:
-    """One basic block: a charge and the predecessors (indices into ``charges``) per operation.
+    """One basic block: a charge and the predecessors (indices into ``charges``) per operation."""
 
-    ``memory`` sums the charges' global accesses and bytes, shared accesses and bytes.
-    """
+    charges: tuple[Charge, ...] = ()
+    predecessors: tuple[tuple[int, ...], ...] = ()
 
-    charges: tuple[Charge, ...]
-    predecessors: tuple[tuple[int, ...], ...]
-    memory: tuple[int, int, int, int]
-
-    @classmethod
-    def of(
-        cls, charges: tuple[Charge, ...], predecessors: tuple[tuple[int, ...], ...]
-    ) -> BlockCode:
-        """A block with its memory accesses summed."""
-        memory = (
-            sum(charge.global_accesses for charge in charges),
-            sum(charge.global_bytes for charge in charges),
-            sum(charge.shared_accesses for charge in charges),
-            sum(charge.shared_bytes for charge in charges),
-        )
-        return cls(charges, predecessors, memory)
+    @cached_property
+    def memory(self) -> NDArray[np.float64]:
+        """Global accesses and bytes, shared accesses and bytes of all charges, ``[4]``."""
+        counts = [charge[3:] for charge in self.charges]
+        return np.array(counts, dtype=np.float64).reshape(-1, 4).sum(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -406,7 +398,7 @@ class KernelCode:
         blocks = []
         for number, block in enumerate(cfg.blocks):
             if number not in cfg.reachable:
-                blocks.append(BlockCode.of((), ()))
+                blocks.append(BlockCode())
                 continue
             checkpoint()
             charges: list[Charge] = []
@@ -427,7 +419,7 @@ class KernelCode:
             for source, target in block_edges(body, block):
                 if source in at and target in at:
                     before[at[target]].append(at[source])
-            blocks.append(BlockCode.of(tuple(charges), tuple(tuple(part) for part in before)))
+            blocks.append(BlockCode(tuple(charges), tuple(tuple(part) for part in before)))
         return cls(
             blocks=tuple(blocks),
             successors=successors,

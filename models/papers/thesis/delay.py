@@ -379,10 +379,8 @@ def _global_accesses(code: KernelCode, multipliers: Sequence[float]) -> dict[Cha
 def _assumed_rates(gpu: GpuProfile) -> tuple[Diagnostic, ...]:
     if gpu.issue_rates:
         return ()
-    return (
-        Diagnostic(
-            "peak_warps_assumed",
-            f"no throughputs and peak warps are published for {gpu.id}; they were "
-            "derived from its lanes and latencies, for divisions and roots from Tesla K20",
-        ),
+    said = (
+        f"no throughputs and peak warps are published for {gpu.id}; they were "
+        "derived from its lanes and latencies, for divisions and roots from Tesla K20"
     )
+    return (Diagnostic("peak_warps_assumed", said),)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
 
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from wattcast.features.attached import Attached
@@ -112,14 +113,11 @@ def nondecreasing(pieces: tuple[LatencyPiece, ...]) -> Callable[[float], float]:
 
     def latency(count: float) -> float:
         """Linear between the points of the grid, along the outer pieces beyond its ends."""
-        at = bisect_right(threads, count)
-        if at == 0:
+        if count < threads[0]:
             return min(fitted[0], pieces[0].slope * count + pieces[0].constant)
-        if at == len(threads):
+        if count >= threads[-1]:
             return max(fitted[-1], last.slope * count + last.constant)
-        x0, x1 = threads[at - 1], threads[at]
-        y0, y1 = fitted[at - 1], fitted[at]
-        return y0 + (y1 - y0) * (count - x0) / (x1 - x0)
+        return float(np.interp(count, threads, fitted))
 
     return latency
 
@@ -141,12 +139,13 @@ def _latency_model(gpu: GpuProfile) -> tuple[GlobalLatency, tuple[Diagnostic, ..
             "time does not cover it",
             gpu=gpu.id,
         )
-    return model, (
-        Diagnostic(
-            "latency_assumed",
-            f"no global memory latency is published for {gpu.id}; that of {stand_in} was used",
-        ),
-    )
+    return model, assumed("latency", gpu, "global memory latency", f"that of {stand_in} was used")
+
+
+def assumed(of: str, gpu: GpuProfile, missing: str, instead: str) -> tuple[Diagnostic, ...]:
+    """The warning that a number is not published for a GPU, and what stands in."""
+    said = f"no {missing} is published for {gpu.id}; {instead}"
+    return (Diagnostic(f"{of}_assumed", said),)
 
 
 class Latencies(NamedTuple):
@@ -200,13 +199,8 @@ def global_penalty_seconds(
     diagnostics: tuple[Diagnostic, ...] = ()
     if megabytes is None:
         megabytes = gpu.bandwidth_bytes_per_second / 1e6
-        diagnostics = (
-            Diagnostic(
-                "throughput_assumed",
-                f"no global memory throughput is published for {gpu.id}; "
-                "its peak bandwidth was used for the global memory penalty",
-            ),
-        )
+        instead = "its peak bandwidth was used for the global memory penalty"
+        diagnostics = assumed("throughput", gpu, "global memory throughput", instead)
     return batches * counts.global_bytes / megabytes * 1e-6, diagnostics
 
 
@@ -226,13 +220,8 @@ def shared_penalty_seconds(
     if megabytes is None:
         # One 4-byte word per bank, cycle and SM: CUDA C++ Programming Guide, "Shared Memory".
         megabytes = gpu.capability.shared_banks * 4 * gpu.sm_count * gpu.core_mhz
-        diagnostics = (
-            Diagnostic(
-                "throughput_assumed",
-                f"no shared memory throughput is published for {gpu.id}; "
-                "one word per bank and cycle was used for the shared memory penalty",
-            ),
-        )
+        instead = "one word per bank and cycle was used for the shared memory penalty"
+        diagnostics = assumed("throughput", gpu, "shared memory throughput", instead)
     return batches * counts.shared_bytes / megabytes * 1e-6, diagnostics
 
 
@@ -256,12 +245,8 @@ def launch_overhead_seconds(gpu: GpuProfile, threads: int) -> tuple[float, tuple
         return own, ()
     stand_in = _published(OVERHEAD_STAND_IN).launch_overhead_seconds(threads)
     assert stand_in is not None, "the shipped profile of Tesla K20 has the published line"
-    return stand_in, (
-        Diagnostic(
-            "launch_overhead_assumed",
-            f"no launch overhead is published for {gpu.id}; that of {OVERHEAD_STAND_IN} was used",
-        ),
-    )
+    instead = f"that of {OVERHEAD_STAND_IN} was used"
+    return stand_in, assumed("launch_overhead", gpu, "launch overhead", instead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,13 +296,10 @@ def work_of(analysis: KernelAnalysis) -> KernelWork:
 
 def memory_counts(code: KernelCode, multipliers: Sequence[float]) -> MemoryCounts:
     """nGM and nShM of one thread: every block reached, as Algorithms 4 and 6 visit every block."""
-    totals = [0.0, 0.0, 0.0, 0.0]
+    totals = np.zeros(4)
     for block, times in zip(code.blocks, multipliers, strict=True):
-        if any(block.memory):
-            totals = [
-                total + times * each for total, each in zip(totals, block.memory, strict=True)
-            ]
-    return MemoryCounts(*totals)
+        totals += times * block.memory
+    return MemoryCounts(*totals.tolist())
 
 
 def known_trips(work: KernelWork) -> tuple[tuple[float, ...], tuple[Diagnostic, ...]]:
@@ -385,21 +367,13 @@ def executed_span(work: KernelWork) -> tuple[float, float]:
 
 def code_diagnostics(code: KernelCode) -> tuple[Diagnostic, ...]:
     """What the tables of latencies do not cover: opcodes without one, functions called."""
-    found = []
-    if code.unmeasured:
-        found.append(
-            Diagnostic(
-                "latency_assumed",
-                "no latency was measured for "
-                + ", ".join(code.unmeasured)
-                + "; a default was used (docs/time.md)",
-            )
-        )
-    found.extend(
-        Diagnostic("call_not_timed", "the time in the called function is not counted", line)
-        for line in code.calls
-    )
-    return tuple(found)
+    told = "the time in the called function is not counted"
+    calls = tuple(Diagnostic("call_not_timed", told, line) for line in code.calls)
+    if not code.unmeasured:
+        return calls
+    opcodes = ", ".join(code.unmeasured)
+    said = f"no latency was measured for {opcodes}; a default was used (docs/time.md)"
+    return Diagnostic("latency_assumed", said), *calls
 
 
 class Timed(NamedTuple):

@@ -7,7 +7,7 @@ of which replaces which).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
@@ -18,14 +18,14 @@ from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import DramQueueing
 from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
 from wattcast.models.papers.roofline import matrix_flops
-from wattcast.models.papers.thesis.work import launch_overhead_seconds
+from wattcast.models.papers.thesis.work import assumed, launch_overhead_seconds
 from wattcast.models.papers.wang_chu.network import (
     DramService,
     QueueingGpu,
     QueueingLaunch,
-    portable_service_cycles,
     smooth_service_cycles,
 )
 from wattcast.models.time.beside import dependent_cycles
@@ -47,14 +47,6 @@ L2_SERVICE_CYCLES = 1.0
 """l2_del: the paper takes one core cycle for a sector from L2 to an SM."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuParameters:
-    """What the model uses of a GPU, and what of it stands in for a missing fact."""
-
-    gpu: QueueingGpu
-    diagnostics: tuple[Diagnostic, ...]
-
-
 @lru_cache(maxsize=1)
 def _measured() -> tuple[GpuProfile, DramQueueing]:
     profile = load_gpu(MEASURED_ON)
@@ -62,7 +54,7 @@ def _measured() -> tuple[GpuProfile, DramQueueing]:
     return profile, profile.dram_queueing
 
 
-def gpu_parameters(gpu: GpuProfile) -> GpuParameters:
+def gpu_parameters(gpu: GpuProfile) -> QueueingGpu:
     """Parameters of a GPU; its own ``[dram_queueing]`` where it has one.
 
     An SM issues one warp instruction a cycle from each of its schedulers. The paper's
@@ -79,21 +71,19 @@ def gpu_parameters(gpu: GpuProfile) -> GpuParameters:
     section = own or measured
     assert reference.l2_latency_cycles is not None
     assert reference.shared_latency_cycles is not None
-    return GpuParameters(
-        QueueingGpu(
-            sm_count=gpu.sm_count,
-            issue_cycles=1 / gpu.warp_schedulers,
-            latency_core_cycles=section.latency_core_cycles.value * latency_scale,
-            latency_memory_cycles=section.latency_memory_cycles.value * latency_scale,
-            service=_service(gpu, own, measured),
-            ratio_scale=ratio_scale,
-            l2_latency=gpu.l2_latency_cycles or reference.l2_latency_cycles,
-            l2_service=L2_SERVICE_CYCLES,
-            shared_latency=gpu.shared_latency_cycles or reference.shared_latency_cycles,
-            shared_service=BYTES_OF_A_PASS / gpu.capability.shared_bytes_per_clock,
-            launch_seconds=launch_seconds,
-        ),
-        diagnostics,
+    return QueueingGpu(
+        sm_count=gpu.sm_count,
+        issue_cycles=1 / gpu.warp_schedulers,
+        latency_core_cycles=section.latency_core_cycles.value * latency_scale,
+        latency_memory_cycles=section.latency_memory_cycles.value * latency_scale,
+        service=_service(gpu, own, measured),
+        ratio_scale=ratio_scale,
+        l2_latency=gpu.l2_latency_cycles or reference.l2_latency_cycles,
+        l2_service=L2_SERVICE_CYCLES,
+        shared_latency=gpu.shared_latency_cycles or reference.shared_latency_cycles,
+        shared_service=BYTES_OF_A_PASS / gpu.capability.shared_bytes_per_clock,
+        launch_seconds=launch_seconds,
+        diagnostics=diagnostics,
     )
 
 
@@ -109,22 +99,11 @@ def _scaled_latency(
     ratio = reference.core_mhz / reference.memory_mhz
     ratio_scale = ratio / (gpu.core_mhz / gpu.memory_mhz)
     known = gpu.dram_latency_cycles
-    if known is not None:
-        at_default = (
-            measured.latency_core_cycles.value + measured.latency_memory_cycles.value * ratio
-        )
-        return known / at_default, ratio_scale, ()
-    return (
-        1.0,
-        ratio_scale,
-        (
-            Diagnostic(
-                "latency_assumed",
-                f"no device memory latency is published for {gpu.id}; that of {reference.id} "
-                "was used",
-            ),
-        ),
-    )
+    if known is None:
+        instead = f"that of {reference.id} was used"
+        return 1.0, ratio_scale, assumed("latency", gpu, "device memory latency", instead)
+    at_default = measured.latency_core_cycles.value + measured.latency_memory_cycles.value * ratio
+    return known / at_default, ratio_scale, ()
 
 
 def _service(gpu: GpuProfile, own: DramQueueing | None, measured: DramQueueing) -> DramService:
@@ -143,9 +122,12 @@ def _service(gpu: GpuProfile, own: DramQueueing | None, measured: DramQueueing) 
     assert measured.service_b is not None
     a, b = measured.service_a.value, measured.service_b.value
     course = [smooth_service_cycles(a, b, clock) for clock in clocks]
-    best = portable_service_cycles(
-        gpu.sm_count, gpu.bytes_per_memory_clock, gpu.streaming_share or TYPICAL_STREAMING_SHARE
-    )
+    # The SMs share what device memory moves in one clock, as far as a stream reaches that. On the
+    # GTX 980, 16 SMs x 32 bytes / 64 bytes = 8 cycles at the peak; Table III times its printed
+    # efficiency gives 7.63 in every row, which is 8 divided by 1.048576: megabytes taken for
+    # mebibytes.
+    share = gpu.streaming_share or TYPICAL_STREAMING_SHARE
+    best = gpu.sm_count * SECTOR_BYTES / (gpu.bytes_per_memory_clock * share)
     return DramService(
         tuple(clock / top * gpu.memory_mhz for clock in clocks),
         tuple(best * each / course[-1] for each in course),

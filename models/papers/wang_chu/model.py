@@ -104,14 +104,8 @@ def case_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> Ca
     rounds = rounds_of(launch, gpu.sm_count)
     issue = gpu.issue_cycles * launch.instructions
     if not launch.transactions:
-        return CaseTime(
-            "no global memory",
-            issue * rounds.resident_warps,
-            rounds,
-            issue,
-            memory,
-            clocks.core_mhz,
-        )
+        active = issue * rounds.resident_warps
+        return CaseTime("no global memory", active, rounds, issue, memory, clocks.core_mhz)
     terms = terms_of(launch, gpu, memory, rounds, issue / launch.transactions)
     outer, inner = launch.outer_iterations, launch.inner_iterations
     if launch.shared_transactions and outer is not None and inner is not None:
@@ -190,9 +184,9 @@ class _QueueingModel:
         """
         pair = checked(clocks or default_clocks(gpu))
         parameters = gpu_parameters(gpu)
-        launch = launch_of(analysis, gpu, parameters.gpu.shared_latency)
-        found = self._timed(launch, parameters.gpu, pair)
-        start = parameters.gpu.launch_seconds
+        launch = launch_of(analysis, gpu, parameters.shared_latency)
+        found = self._timed(launch, parameters, pair)
+        start = parameters.launch_seconds
         seconds = found.seconds + start
         less, more = executed_span(work_of(analysis))
         width = spread(self.family, gpu.id)

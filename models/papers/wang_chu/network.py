@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from math import ceil, floor, isfinite
 from typing import NamedTuple
 
-from wattcast.features.errors import LaunchError
-from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.errors import Diagnostic, LaunchError
 from wattcast.models.clocks import ClockPair, checked
 
 # --- parameters of a GPU ----------------------------------------------------------------
@@ -55,16 +54,6 @@ def smooth_service_cycles(a: float, b: float, memory_mhz: float) -> float:
     return a / memory_mhz + b
 
 
-def portable_service_cycles(sm_count: int, bytes_per_memory_clock: float, share: float) -> float:
-    """D of any GPU: its SMs share what device memory moves in one clock.
-
-    ``share`` is that part of the peak that a stream reaches. On the GTX 980, 16 SMs x 32 bytes
-    / 64 bytes = 8 cycles at the peak; Table III times its printed efficiency gives 7.63 in every
-    row, which is 8 divided by 1.048576: megabytes taken for mebibytes.
-    """
-    return sm_count * SECTOR_BYTES / (bytes_per_memory_clock * share)
-
-
 @dataclass(frozen=True, slots=True)
 class QueueingGpu:
     """A GPU as the model knows it.
@@ -74,6 +63,7 @@ class QueueingGpu:
     ``shared_latency`` are l2_lat, l2_del and sh_lat; ``shared_service`` is what one pass through
     shared memory takes, ``issue_cycles`` inst_cycle, what one warp instruction costs an SM (its
     issue, not its latency: see docs/frequency.md). ``launch_seconds`` starts a kernel.
+    ``diagnostics`` say what stands in for a missing fact.
     """
 
     sm_count: int
@@ -87,9 +77,13 @@ class QueueingGpu:
     shared_latency: float = 28.0
     shared_service: float = 1.0
     launch_seconds: float = 0.0
+    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 # --- what one launch is -----------------------------------------------------------------------
+
+
+_ABOVE_0 = ("resident_warps", "warps_per_block", "blocks", "outer_iterations", "mlp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +121,18 @@ class QueueingLaunch:
     chain_cycles: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("resident_warps", self.resident_warps),
-            ("warps_per_block", self.warps_per_block),
-            ("blocks", self.blocks),
-            ("outer_iterations", self.outer_iterations),
-        ):
-            if value is not None and not (value > 0 and isfinite(value)):
-                raise LaunchError(f"{name} is {value}; it must be above 0", field=name)
-        for name, value in (
-            ("instructions", self.instructions),
-            ("transactions", self.transactions),
-            ("shared_transactions", self.shared_transactions),
-            ("extra_cycles", self.extra_cycles),
-            ("texture_cycles", self.texture_cycles),
-            ("inner_iterations", self.inner_iterations),
-            ("chain_cycles", self.chain_cycles),
-        ):
-            if value is not None and not (value >= 0 and isfinite(value)):
-                raise LaunchError(f"{name} is {value}; it must not be negative", field=name)
-        if self.mlp is not None and not self.mlp > 0:
-            raise LaunchError(f"mlp is {self.mlp}; it must be above 0", field="mlp")
         if not 0 <= self.hit_rate <= 1:
             raise LaunchError(
                 f"hit_rate is {self.hit_rate}; it must lie between 0 and 1", field="hit_rate"
             )
+        for name in self.__slots__:
+            value, above = getattr(self, name), name in _ABOVE_0
+            if value is None or (
+                (value > 0 or (value == 0 and not above)) and (isfinite(value) or name == "mlp")
+            ):
+                continue
+            must = "be above 0" if above else "not be negative"
+            raise LaunchError(f"{name} is {value}; it must {must}", field=name)
 
 
 class Rounds(NamedTuple):
@@ -256,7 +237,8 @@ def network_form(
         "l2": gpu.l2_service * launch.transactions,
         "dram": memory.dram_service * launch.transactions * (1 - launch.hit_rate),
     }
-    mean = mean_warps(launch, gpu)
+    # All SMs share device memory: what an idle one leaves, the others get.
+    mean = launch.blocks * launch.warps_per_block / gpu.sm_count
     customers = min(launch.resident_warps, mean) / min(launch.warps_per_block, WARPS_TOGETHER)
     queued = closed_network_cycles([mean * each for each in per_warp.values()], customers)
     # Device memory is everyone's, the rest the SM's own: there the busiest has more to do.
@@ -266,7 +248,8 @@ def network_form(
     parts = {
         **servers,
         "overlap": max(0.0, queued - busiest),
-        "latency": latency_cycles(launch, memory, rounds),
+        # Latencies that nothing hides: one a round.
+        "latency": rounds.rounds * memory.dram_latency if launch.transactions else 0.0,
         "chain": latency_floor(launch, gpu, clocks),
     }
     cycles = max(busiest + parts["overlap"] + parts["latency"], parts["chain"])
@@ -314,13 +297,3 @@ def sm_cycles(launch: QueueingLaunch, gpu: QueueingGpu) -> float:
     """What one warp holds its SM: issue, shared memory passes, slower pipes."""
     issue = launch.instructions * gpu.issue_cycles
     return issue + launch.shared_transactions * gpu.shared_service + launch.extra_cycles
-
-
-def mean_warps(launch: QueueingLaunch, gpu: QueueingGpu) -> float:
-    """All SMs share device memory: what an idle one leaves, the others get."""
-    return launch.blocks * launch.warps_per_block / gpu.sm_count
-
-
-def latency_cycles(launch: QueueingLaunch, memory: Delays, rounds: Rounds) -> float:
-    """Latencies that nothing hides: one a round."""
-    return rounds.rounds * memory.dram_latency if launch.transactions else 0.0

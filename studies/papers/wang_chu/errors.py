@@ -172,7 +172,7 @@ def predict(data: DataSet, form: Form, root: Path | None = None) -> Predicted:
     """Predict every row of a data set. Raises DataError for a kernel without its reference row."""
     frame = read_data_set(data, root)
     profile = load_gpu(data.gpu)
-    gpu = gpu_parameters(profile).gpu
+    gpu = gpu_parameters(profile)
     middle_core, middle_memory = (
         sorted(frame[name].unique())[frame[name].nunique() // 2] for name in ("core_mhz", "mem_mhz")
     )
@@ -234,7 +234,7 @@ def _percent(errors: Floats) -> str:
 def static_errors(gpu: str, family: str) -> TimeErrors:
     """A family's predictions from estimated activities."""
     form = FAMILIES[family]
-    parameters = gpu_parameters(load_gpu(gpu)).gpu
+    parameters = gpu_parameters(load_gpu(gpu))
 
     def seconds(row: MeasuredProgram, profile: GpuProfile) -> float:
         launch = launch_of_activity(row.activity, profile)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from wattcast.features.checked import PositiveFloat, PositiveInt, Strict, checked, read_toml
 from wattcast.features.launch import Dim3
 from wattcast.measure import micro as simple
-from wattcast.measure.micro import EVENTS, FOLDER, SLOTS, Kind, Maker, number
+from wattcast.measure.micro import EVENTS, FOLDER, SLOTS, Kind, Maker
 from wattcast.measure.workload import Board, Buffer, Element, Given, Scalar, Workload
 from wattcast.predictor import expressions
 
@@ -42,6 +42,8 @@ class _Energy(Strict):
     streams: Mapping[str, tuple[str, str, PositiveInt]]
     events: Mapping[str, Event]
     matrices: Mapping[str, Event]
+    chains: Mapping[str, tuple[str, tuple[str, ...], PositiveInt, PositiveInt, str]]
+    busy: Mapping[str, tuple[Kind, str, tuple[str, ...], PositiveInt, str]]
 
 
 _ENERGY = checked(_Energy, read_toml(FOLDER / "energy.toml"), "kernels/energy.toml")
@@ -99,37 +101,25 @@ def events(make: Maker) -> Iterator[Workload]:
         )  # fmt: skip
 
 
-def shared(make: Maker) -> Iterator[Workload]:
-    """Shared memory at full rate, with bank conflicts, and written."""
-    warps = make.full_warps
-    shape = make.shape(warps)
-    plans: list[tuple[Kind, str, str, int]] = [("bandwidth", "shared.read", "ld_shared_i4", 1)]
-    plans += [("energy", f"shared.stride{n}", "ld_shared_i4", n) for n in (2, 8, 32)]
-    plans.append(("energy", "shared.write", "st_shared_i4", 1))
-    for kind, name, kernel, stride in plans:
-        yield make.make(
-            f"{kind}.{name}", kernel, (number(stride),), shape,
-            make.turns(EVENTS * warps * stride), f"shared memory, lanes {stride} words apart",
-            kind=kind, target="shared" if kind == "bandwidth" else name, each=4 * EVENTS,
-            warps=warps,
-        )  # fmt: skip
+def chains(make: Maker) -> Iterator[Workload]:
+    """Chains of one warp that are no arithmetic: bank conflicts, barriers, atomics."""
+    for target, (kernel, given, operations, cycles, said) in _ENERGY.chains.items():
+        arguments = tuple(_argument(text, {}) for text in given)
+        results: Element = "f32" if target == "cvt.f32" else "u32"
+        yield make.latency(target, kernel, arguments, operations, cycles, said, results=results)
 
 
-def atomics(make: Maker) -> Iterator[Workload]:
-    """Reductions in global memory: a word a thread, and few for all; atomics in shared memory."""
+def busy(make: Maker) -> Iterator[Workload]:
+    """Shared memory at full rate, with bank conflicts, and written; atomics of all warps."""
     warps = make.full_warps
-    for target, slots, cycles in (("red.apart", 2**16, 8), ("red.same", 32, 64)):
-        cells = Buffer(elements=slots, element="u32", fill="zeros")
+    for name, (kind, kernel, given, cycles, said) in _ENERGY.busy.items():
         yield make.make(
-            f"energy.{target}", "red_global", (cells, number(slots)), make.shape(warps),
-            make.turns(16 * warps * cycles), f"additions to {slots} words of global memory",
-            kind="energy", target=target, warps=warps, results=None,
+            f"{kind}.{name}", kernel, tuple(_argument(text, {}) for text in given),
+            make.shape(warps), make.turns(warps * cycles), said, kind=kind,
+            target="shared" if kind == "bandwidth" else name, warps=warps,
+            each=4 * EVENTS if name.startswith("shared") else 0,
+            results=None if kernel == "red_global" else "u32",
         )  # fmt: skip
-    yield make.make(
-        "energy.atom.shared", "atom_shared", (number(SLOTS),), make.shape(warps),
-        make.turns(16 * warps * 4), "atomic additions to shared memory, a word a thread",
-        kind="energy", target="atom.shared", warps=warps,
-    )  # fmt: skip
 
 
 _WARPS = 16
@@ -262,8 +252,8 @@ def micro(board: Board) -> Sequence[Workload]:
     """All microbenchmarks for a board, those for time first."""
     make = simple.Maker(board)
     parts = (
-        simple.latencies, simple.chases, simple.throughputs, simple.launches, simple.growths,
-        streams, events, shared, atomics, matrices,
+        simple.latencies, chains, simple.chases, simple.throughputs, simple.launches,
+        simple.growths, streams, events, busy, matrices,
     )  # fmt: skip
     return [one for part in parts for one in part(make)]
 
@@ -294,14 +284,6 @@ def workload_of(name: str, size: int, threads: int) -> Workload:
     more = {key: worked_out(text, names) for key, text in (w.split("=") for w in words if "=" in w)}
     dynamic = more.pop("dynamic", 0)
     blocks, block = _SHAPES[kind](*given, **{"threads": threads, **more})
-    arguments: list[Given] = []
-    for text in one.arguments:
-        what, *words = text.split()
-        values = [worked_out(word, names) for word in words]
-        if what in _SCALARS:
-            arguments.append(Scalar.model_validate({"element": what, "value": values[0]}))
-        else:
-            arguments.append(_READ.data[what].buffer(values))
     return Workload(
         id=f"{name}.n{size}.t{threads}",
         role="application",
@@ -311,7 +293,16 @@ def workload_of(name: str, size: int, threads: int) -> Workload:
         grid=blocks,
         block=block,
         dynamic_shared_bytes=dynamic,
-        arguments=tuple(arguments),
+        arguments=tuple(_argument(text, names) for text in one.arguments),
         minimum_capability=simple.capability(one.module),
         description=one.about,
     )
+
+
+def _argument(text: str, names: Mapping[str, int]) -> Given:
+    """A scalar (``u32 n``) or a buffer (``kept n``) of a kernel."""
+    what, *words = text.split()
+    values = [worked_out(word, names) for word in words]
+    if what in _SCALARS:
+        return Scalar.model_validate({"element": what, "value": values[0]})
+    return _READ.data[what].buffer(values)

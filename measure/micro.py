@@ -255,29 +255,9 @@ def arithmetic(make: Maker, target: str, chains: int, warps: int) -> Workload:
 
 
 def latencies(make: Maker) -> Iterator[Workload]:
-    """Arithmetic, shared memory without and with bank conflicts, barriers, atomics."""
+    """Arithmetic, shared memory without bank conflicts."""
     for target in (*CHAIN, "ld.shared"):
         yield arithmetic(make, target, 1, 0)
-    halves = (Scalar(element="f32", value=0.5),) * 2
-    yield make.latency(
-        "cvt.f32", "cvt_f32_i1", halves, 64, 30, "one chain of cvt.f32 in one warp", results="f32"
-    )
-    for target, kernel, operations in (
-        ("selp.b32", "selp_s32_i1", 32), ("bar.sync", "bar_i1", 16), ("membar.gl", "fence_i1", 16),
-    ):  # fmt: skip
-        said = f"one chain of {target} in one warp"
-        yield make.latency(target, kernel, _WHOLE, operations, 30, said)
-    for stride in (2, 4, 8, 16, 32):
-        said = f"shared memory, lanes {stride} words apart: {stride}-way conflicts"
-        given = (number(stride),)
-        cycles = 26 + 2 * stride
-        yield make.latency(f"shared.stride{stride}", "ld_shared_i1", given, EVENTS, cycles, said)
-    for slots, name, cycles in ((32, "apart", 100), (1, "same", 2000)):
-        said = f"atomic additions to global memory, {slots} words a warp"
-        added = (out(slots), number(slots))
-        yield make.latency(f"atom.global.{name}", "atom_global", added, 16, 700, said)
-        said = f"atomic additions to shared memory, {slots} words a warp"
-        yield make.latency(f"atom.shared.{name}", "atom_shared", (number(slots),), 16, cycles, said)
 
 
 CHASES = (

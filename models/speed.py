@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -258,7 +258,7 @@ _EVENTS: Mapping[str, str] = {
 another name."""
 
 
-def _events(name: str, events: InstructionEvents, otherwise: Floats | None = None) -> Floats:
+def _events(name: str, events: InstructionEvents, otherwise: Any = None) -> Floats:
     """What each instruction asks of a unit, resource or component; ``otherwise`` for another."""
     found: Floats = getattr(events, _EVENTS.get(name, name), otherwise)
     return found

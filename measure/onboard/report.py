@@ -161,13 +161,8 @@ def _validation(validation: Validation) -> list[str]:
     if times := validation.time_scores():
         rows.append(("time", "grouped", *_three(times)))
     families = [
-        (
-            one["family"],
-            str(one["launches"]),
-            _percent_text(one["time_error_percent"]),
-            _percent_text(one["power_error_percent"]),
-        )
-        for one in validation.by_family()
+        (family, str(launches), *map(_percent_text, errors))
+        for family, launches, *errors in (one.values() for one in validation.by_family())
     ]
     return [
         "## Accuracy",
@@ -269,14 +264,9 @@ class Validation:
             seconds = [row.predicted_seconds / row.measured_seconds - 1 for row in timed]
             mine = self.families == family if len(self.rows) else np.zeros(0, dtype=np.bool_)
             share = (grouped[0].model[0] / self.watts - 1)[mine] if grouped and mine.any() else None
-            found.append(
-                {
-                    "family": family,
-                    "launches": len(timed),
-                    "time_error_percent": _percent(seconds),
-                    "power_error_percent": None if share is None else _percent(share),
-                }
-            )
+            power = None if share is None else _percent(share)
+            errors = {"time_error_percent": _percent(seconds), "power_error_percent": power}
+            found.append({"family": family, "launches": len(timed), **errors})
         return found
 
     def json_data(self) -> dict[str, Any]:
@@ -306,7 +296,7 @@ def validate(rows: Rows, parameters: PhysicalParameters | None, refit: Refit) ->
         random = _random(known, micro, refit)
         outside = _outside(known, micro)
         return Validation(True, tuple(known), tuple(applications), (random, grouped), outside)
-    grouped = _left_out(micro, refit)
+    grouped = _families_left_out(micro, refit)
     random = _random(micro, [], refit)
     outside = np.zeros(len(micro), dtype=np.bool_)
     return Validation(False, tuple(micro), tuple(micro), (random, grouped), outside)
@@ -344,30 +334,33 @@ def _fixed(
     return Predictions("grouped", model[np.newaxis], baseline[np.newaxis])
 
 
-def _left_out(rows: Sequence[PowerRow], refit: Refit) -> Predictions:
-    model, baseline = np.empty(len(rows)), np.empty(len(rows))
-    for family in {row.family for row in rows}:
-        rest = [row for row in rows if row.family != family]
-        parameters = refit(rest)
-        for at, row in enumerate(rows):
-            if row.family == family:
-                model[at] = predicted_watts(parameters, row)
-                baseline[at] = np.median(_watts(rest))
-    return Predictions("grouped", model[np.newaxis], baseline[np.newaxis])
+def _families_left_out(rows: Sequence[PowerRow], refit: Refit) -> Predictions:
+    _, folds = np.unique([row.family for row in rows], return_inverse=True)
+    return Predictions("grouped", *_left_out(rows, (), refit, [folds]))
 
 
 def _random(known: Sequence[PowerRow], always: Sequence[PowerRow], refit: Refit) -> Predictions:
-    folds = min(FOLDS, len(known))
-    model, baseline = np.empty((2, ASSIGNMENTS, len(known)))
-    for seed in range(ASSIGNMENTS):
-        fold = np.random.default_rng(seed).permutation(len(known)) % folds
-        for number in range(folds):
-            rest = [row for row, at in zip(known, fold, strict=True) if at != number]
-            parameters = refit([*always, *rest])
-            tested = np.flatnonzero(fold == number)
-            model[seed, tested] = [predicted_watts(parameters, known[int(at)]) for at in tested]
-            baseline[seed, tested] = np.median(_watts(rest))
-    return Predictions("random", model, baseline)
+    folds, count = min(FOLDS, len(known)), len(known)
+    seeded = [np.random.default_rng(s).permutation(count) % folds for s in range(ASSIGNMENTS)]
+    return Predictions("random", *_left_out(known, always, refit, seeded))
+
+
+def _left_out(
+    rows: Sequence[PowerRow],
+    always: Sequence[PowerRow],
+    refit: Refit,
+    assignments: Sequence[NDArray[np.int64]],
+) -> Floats:
+    """Watts of each row by a fit on ``always`` and the other folds, and the median of those folds,
+    ``[2, assignments, n]``."""
+    found = np.empty((2, len(assignments), len(rows)))
+    for at, fold in enumerate(assignments):
+        for number in np.unique(fold):
+            rest = [row for row, own in zip(rows, fold, strict=True) if own != number]
+            parameters, tested = refit([*always, *rest]), np.flatnonzero(fold == number)
+            found[0, at, tested] = [predicted_watts(parameters, rows[int(n)]) for n in tested]
+            found[1, at, tested] = np.median(_watts(rest))
+    return found
 
 
 def _outside(known: Sequence[PowerRow], micro: Sequence[PowerRow]) -> NDArray[np.bool_]:

@@ -8,13 +8,13 @@ stands alone, basis ``uncalibrated``. ONNX Runtime scores the trees.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import exp, log
+from math import exp
 
 import numpy as np
 
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.clocks import ClockPair, clock_distance, default_clocks
 from wattcast.models.explain import BACKGROUND_NAME, Background
 from wattcast.models.intervals import Basis
 from wattcast.models.store import Artifact, ArtifactStore, Float32s, Float64s, TreeModel
@@ -127,7 +127,7 @@ class WorkTimeModel:
         if gpu.id == self.card.gpu:
             factor, basis = self._learned(work, gpu)
             seconds = physical * factor
-            slack = _clock_ratio(pair, self.measured_clocks)
+            slack = exp(clock_distance(pair, self.measured_clocks))
             parts["correction"] = seconds - physical
         return TimePrediction(
             family=self.family,
@@ -173,9 +173,3 @@ def work_time_model(store: ArtifactStore[TimeCard], gpu_id: str) -> WorkTimeMode
     )
     gpu = gpu_id if own else REFERENCE_GPU
     return WorkTimeModel(store.find(gpu, TARGET, FAMILY, SCHEMA_ID))
-
-
-def _clock_ratio(clocks: ClockPair, measured: ClockPair) -> float:
-    """How far from the measured clocks, as a factor: 1 at those."""
-    ratios = (one / other for one, other in zip(clocks, measured, strict=True))
-    return exp(sum(abs(log(ratio)) for ratio in ratios))

@@ -77,7 +77,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
               "cvt.f32", "selp.b32", "shared", "dram"}  # fmt: skip
     chains = [
         one
-        for part in (micro.latencies, micro.chases, catalogue.streams)
+        for part in (micro.latencies, catalogue.chains, micro.chases, catalogue.streams)
         for one in part(make)
         if one.probe is not None and one.probe.target in chosen and one.kind != "energy"
     ]

@@ -21,7 +21,7 @@ from wattcast.models.cards import ScaleWidth, ScalingCard
 from wattcast.models.clocks import ClockPair, CodeModel
 from wattcast.models.papers.scaling.physical import PhysicalScaling, ScalingParameters
 from wattcast.models.papers.scaling.residual import CorrectedScaling
-from wattcast.models.papers.scaling.use import UNITS, CounterKind
+from wattcast.models.papers.scaling.use import NAMES, UNITS, CounterKind
 from wattcast.models.store import (
     PACKAGED_ARTIFACTS,
     PARAMETERS_NAME,
@@ -42,19 +42,8 @@ from wattcast.models.store import (
 # kept: guarded instructions and returns are not coded, commas count as operands, an address with an
 # offset is no register, and producer 2 is a load of a parameter (its authors meant shared memory).
 
-_OPCODES = (
-    "add sub mul mad mul24 mad24 sad div rem abs neg min max popc clz bfind fns brev bfe bfi dp4a "
-    "dp2a add.cc addc sub.cc subc mad.cc madc testp copysign fma rcp sqrt rsqrt sin cos lg2 ex2 "
-    "selp slct set setp and or xor not cnot lop3 shf shl shr mov shfl prmt ld ldu st prefetch "
-    "prefetchu isspacep cvta cvt suld sust sured suq bra call ret exit bar bar.warp.sync membar "
-    "atom red vote match.sync activemask vadd vadd2 vadd4 vsub vsub2 vsub4 vmad vavrg2 vavrg4 "
-    "vabsdiff vabsdiff2 vabsdiff4 vmin vmin2 vmin4 vmax vmax2 vmax4 vshl vshr vset vset2 "
-    "vset4"
-)
-OPCODES = tuple(_OPCODES.split())
-SPACES = ("reg", "sreg", "const", "global", "local", "param", "shared", "tex")
-_TYPES = "b8 b16 b32 b64 s8 s16 s32 s64 u8 u16 u32 u64 f16x2 f16 f32 f64 pred"
-TYPES = tuple(_TYPES.split())
+TOKEN_TABLES = ("opcodes", "spaces", "types")
+OPCODES, SPACES, TYPES = (tuple(NAMES.tokens[each].split()) for each in TOKEN_TABLES)
 """In the order of ``ptx_isa.txt``, ``ptx_state_spaces.txt`` and ``ptx_instruction_types.txt``;
 spaces and types count from 1, and 0 is none."""
 

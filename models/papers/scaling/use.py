@@ -34,11 +34,12 @@ class _Names(Strict):
     nvprof: Mapping[str, tuple[str, ...]]
     nsight: Mapping[str, tuple[str, ...]]
     dcgm: Mapping[str, str]
+    tokens: Mapping[str, str]
 
 
 _FILE = Path(__file__).with_name("counters.toml")
-_NAMES = checked(_Names, read_toml(_FILE), _FILE.name)
-UNITS, NVPROF, NSIGHT, DCGM = _NAMES.units, _NAMES.nvprof, _NAMES.nsight, _NAMES.dcgm
+NAMES = checked(_Names, read_toml(_FILE), _FILE.name)
+UNITS, NVPROF, NSIGHT, DCGM = NAMES.units, NAMES.nvprof, NAMES.nsight, NAMES.dcgm
 
 LANES_OF_A_QUAD = 4
 

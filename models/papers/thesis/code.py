@@ -355,7 +355,7 @@ class BlockCode:
     def memory(self) -> NDArray[np.float64]:
         """Global accesses and bytes, shared accesses and bytes of all charges, ``[4]``."""
         counts = [charge[3:] for charge in self.charges]
-        return np.array(counts, dtype=np.float64).reshape(-1, 4).sum(axis=0)
+        return np.asarray(np.array(counts, dtype=np.float64).reshape(-1, 4).sum(axis=0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import exp, hypot, isfinite, log
 
 from wattcast.features.errors import LaunchError
-from wattcast.features.launch import Launch
 from wattcast.models.intervals import Estimate
 
 DISTANCE_SCALE = 0.7
@@ -36,23 +35,19 @@ programs of the RTX 3080 data (``python -m studies intervals``)."""
 
 @dataclass(frozen=True, slots=True)
 class KnownLaunch:
-    """A measured launch: seconds predicted and measured, and its place among launches.
-
-    ``coordinates`` are logarithms of what makes launches alike, ``launch_coordinates`` say.
-    Raises LaunchError for a time that is not above 0 and finite, or an endless coordinate.
+    """A measured launch: seconds predicted and measured, and ln of its threads, by which launches
+    are alike. Raises LaunchError for a time that is not above 0 and finite.
     """
 
     predicted_seconds: float
     measured_seconds: float
-    coordinates: tuple[float, ...]
+    log_threads: float
 
     def __post_init__(self) -> None:
         for name in ("predicted_seconds", "measured_seconds"):
             value = getattr(self, name)
             if not (value > 0 and isfinite(value)):
                 raise LaunchError(f"{name} is {value}; it must be above 0 and finite", field=name)
-        if not all(isfinite(value) for value in self.coordinates):
-            raise LaunchError("coordinates must be finite", field="coordinates")
 
     @property
     def log_ratio(self) -> float:
@@ -60,28 +55,13 @@ class KnownLaunch:
         return log(self.measured_seconds / self.predicted_seconds)
 
 
-def launch_coordinates(launch: Launch) -> tuple[float, ...]:
-    """Where a launch lies among launches of its kernel: ln of its threads."""
-    return (log(launch.threads),)
+def distance(predicted_seconds: float, log_threads: float, known: KnownLaunch) -> float:
+    """How unlike a known launch is: Euclidean over ln of threads and ln of predicted seconds."""
+    away = log(predicted_seconds / known.predicted_seconds)
+    return hypot(away, log_threads - known.log_threads)
 
 
-def distance(predicted_seconds: float, coordinates: Sequence[float], known: KnownLaunch) -> float:
-    """How unlike a known launch is: Euclidean over the coordinates and ln of predicted seconds.
-
-    Raises LaunchError where it has another number of coordinates.
-    """
-    if len(coordinates) != len(known.coordinates):
-        raise LaunchError(
-            f"a known launch has {len(known.coordinates)} coordinates, not {len(coordinates)}",
-            field="coordinates",
-        )
-    steps = [one - other for one, other in zip(coordinates, known.coordinates, strict=True)]
-    return hypot(log(predicted_seconds / known.predicted_seconds), *steps)
-
-
-def corrected(
-    estimate: Estimate, coordinates: Sequence[float], known: Sequence[KnownLaunch]
-) -> Estimate:
+def corrected(estimate: Estimate, log_threads: float, known: Sequence[KnownLaunch]) -> Estimate:
     """The estimate of a launch, corrected by ``known`` launches of the same kernel.
 
     ``estimate`` in seconds; without known launches it is returned as it is, else with basis
@@ -95,7 +75,7 @@ def corrected(
         return estimate
     if not (estimate.low > 0 and isfinite(estimate.high)):
         raise LaunchError("only an estimate above 0 can be corrected", field="estimate")
-    distances = [distance(estimate.value, coordinates, one) for one in known]
+    distances = [distance(estimate.value, log_threads, one) for one in known]
     steps = [each / DISTANCE_SCALE for each in distances]
     weights = [exp(-step * step) for step in steps]
     total = sum(weight * one.log_ratio for weight, one in zip(weights, known, strict=True))

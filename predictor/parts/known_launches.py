@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from wattcast.features.errors import AnalysisError, Diagnostic
 from wattcast.features.launch import Launch
 from wattcast.models.power import anchoring
 from wattcast.models.time.base import TimePrediction
-from wattcast.models.time.known import KnownLaunch, corrected, launch_coordinates
+from wattcast.models.time.known import KnownLaunch, corrected
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import KnownRequest
 from wattcast.predictor.messages.predict import PredictRequest
@@ -36,14 +37,14 @@ class KnownLaunches(NamedTuple):
     def time(self, found: TimePrediction) -> TimePrediction:
         """The prediction, corrected by the known launches whose time was measured."""
         launches = [
-            KnownLaunch(seconds, known.time_seconds, launch_coordinates(known.launch.launch()))
+            KnownLaunch(seconds, known.time_seconds, log(known.launch.launch().threads))
             for known, seconds in self._predicted("time")
             if known.time_seconds is not None
         ]
         if not launches:
             return found
-        coordinates = launch_coordinates(self.request.launch.launch())
-        estimate = corrected(found.estimate, coordinates, launches)
+        log_threads = log(self.request.launch.launch().threads)
+        estimate = corrected(found.estimate, log_threads, launches)
         correction = estimate.value - found.estimate.value
         return replace(found, estimate=estimate, parts={**found.parts, "known": correction})
 

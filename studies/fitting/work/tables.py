@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise, permutations
+from math import log
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from wattcast.models.time.calibration import (
     TimeScores,
     TimeWidth,
 )
-from wattcast.models.time.known import KnownLaunch, corrected, distance, launch_coordinates
+from wattcast.models.time.known import KnownLaunch, corrected, distance
 from wattcast.models.time.measured_work import work_schema
 
 Floats = NDArray[np.float64]
@@ -173,10 +174,8 @@ def _pair(
     other: int,
 ) -> Pair:
     one, two = launches[measured], launches[other]
-    known = KnownLaunch(
-        float(predicted[measured]), one.seconds, launch_coordinates(one.work.launch)
-    )
-    place = launch_coordinates(two.work.launch)
+    known = KnownLaunch(float(predicted[measured]), one.seconds, log(one.work.launch.threads))
+    place = log(two.work.launch.threads)
     before = intervals.estimate(float(predicted[other]), "unseen_kernel")
     after = corrected(before, place, [known])
     shapes = {(each.work.launch.grid, each.work.launch.block) for each in (one, two)}

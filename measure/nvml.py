@@ -117,17 +117,14 @@ class NvmlSensor:
         self._handle = module.nvmlDeviceGetHandleByIndex(index)
         notes: list[str] = []
         self._power = self._power_source(notes)
-        self._energy = self._offered(
-            "energy counter", lambda: self._told_by("TotalEnergyConsumption"), notes
-        )
-        self._core = self._offered("core clock", lambda: self._clock_of("SM"), notes)
-        self._memory = self._offered("memory clock", lambda: self._clock_of("MEM"), notes)
-        self._temperature = self._offered(
-            "temperature",
-            lambda: self._told_by("Temperature", module.NVML_TEMPERATURE_GPU),
-            notes,
-        )
-        self._reasons = self._offered("throttle reasons", self._read_reasons, notes)
+        reads: dict[str, Callable[[], float]] = {
+            "energy counter": lambda: self._told_by("TotalEnergyConsumption"),
+            "core clock": lambda: self._clock_of("SM"),
+            "memory clock": lambda: self._clock_of("MEM"),
+            "temperature": lambda: self._told_by("Temperature", module.NVML_TEMPERATURE_GPU),
+            "throttle reasons": self._read_reasons,
+        }
+        self._energy, *self._others = [self._offered(*each, notes) for each in reads.items()]
         if self._power is None:
             # Without a power sensor the counter would be all there is; boards have both or none.
             notes.append("no power is recorded: times alone")
@@ -146,16 +143,9 @@ class NvmlSensor:
         now = self._clock.now()
         reads = {"instant": self._read_instant, "usage": self._read_usage, None: None}
         power = self._value(reads[self._power])
-        reasons = self._value(self._reasons)
-        return Reading(
-            now,
-            power,
-            self._counted(now, self._value(self._energy)),
-            self._value(self._core),
-            self._value(self._memory),
-            self._value(self._temperature),
-            None if reasons is None else int(reasons),
-        )
+        energy = self._counted(now, self._value(self._energy))
+        *others, reasons = map(self._value, self._others)
+        return Reading(now, power, energy, *others, None if reasons is None else int(reasons))
 
     def events(self) -> tuple[str, ...]:
         """Wraps and restarts of the energy counter since the last call."""

@@ -110,8 +110,8 @@ def fit_profile(recording: Recording, gpu: str | None = None) -> FittedProfile:
 
 class _Fit:
     def __init__(self, recording: Recording, fitted: FittedProfile, clocks: ClockPair) -> None:
-        self.recording, self.fitted, self.clocks = recording, fitted, clocks
-        self.data = fitted.data
+        self.recording, self.clocks = recording, clocks
+        self.data, self.found, self.notes = fitted.data, fitted.fitted, fitted.notes
         self.data["sources"][SOURCE] = (
             f"wattcast onboard, {recording.provenance} on board {recording.device.label}, "
             f"{recording.sessions[0].started[:10]}, driver {recording.device.driver_version}"
@@ -135,10 +135,10 @@ class _Fit:
             seen = [one.result.idle_watts for one in self.recording.configurations]
             idle = min((watts for watts in seen if watts is not None), default=None)
         if idle is None:
-            self.fitted.notes.append("idle power was not measured")
+            self.notes.append("idle power was not measured")
         elif idle < self.data["power"]["tdp_watts"]["value"]:
             self.data["power"]["idle_watts"] = fact(round(idle, 3), "W")
-            self.fitted.fitted["idle_watts"] = idle
+            self.found["idle_watts"] = idle
 
     def launch(self) -> None:
         """What empty kernels cost: each launch, each of its blocks, each warp of a block.
@@ -148,7 +148,7 @@ class _Fit:
         """
         empty = self._empty()
         if not empty:
-            self.fitted.notes.append("launch overhead was not measured")
+            self.notes.append("launch overhead was not measured")
             return
         seconds = np.array([one.seconds for one in empty])
         threads = np.array([one.blocks * one.threads for one in empty]) / seconds
@@ -157,7 +157,7 @@ class _Fit:
             self._block_start(each, per_warp, len(empty))
         else:
             constant = float(np.median(seconds))
-            self.fitted.notes.append("what starting a block costs: not told by the empty kernels")
+            self.notes.append("what starting a block costs: not told by the empty kernels")
         self.start_seconds = constant
         slope = max(0.0, float((1 - constant / seconds) @ threads / (threads @ threads)))
         self.data["kernel_launch"] = _section(
@@ -166,7 +166,7 @@ class _Fit:
             microseconds_per_thread=slope * 1e6,
             microseconds=round(constant * 1e6, 6),
         )
-        self.fitted.fitted["launch_microseconds"] = constant * 1e6
+        self.found["launch_microseconds"] = constant * 1e6
 
     def _empty(self) -> list[_EmptyKernel]:
         gpu = profile_of(self.data)
@@ -183,12 +183,12 @@ class _Fit:
 
     def _block_start(self, each: float, per_warp: float, kernels: int) -> None:
         if each + per_warp <= 0:
-            self.fitted.notes.append("starting a block costs nothing that empty kernels show")
+            self.notes.append("starting a block costs nothing that empty kernels show")
             return
         costs = {"cycles": round(each, 4), "cycles_per_warp": round(per_warp, 4)}
         self.data["block_start"] = _section("cycle", _EMPTY.format(kernels), **costs)
-        self.fitted.fitted["block_start_cycles"] = each
-        self.fitted.fitted["block_start_cycles_per_warp"] = per_warp
+        self.found["block_start_cycles"] = each
+        self.found["block_start_cycles_per_warp"] = per_warp
 
     def latencies(self) -> None:
         """Cycles of one operation of a chain: the slope over lengths of the same kernel, launch
@@ -202,14 +202,14 @@ class _Fit:
         for target, chains in sorted(found.items()):
             each = float(np.median([_cycles(points) for points in chains.values()]))
             if each <= 0:
-                self.fitted.notes.append(f"latency of {target}: not above 0, left out")
+                self.notes.append(f"latency of {target}: not above 0, left out")
                 continue
             latency = fact(round(each, 4), "cycle")
             if target in TOLD.timing_targets:
                 self.data.setdefault("memory_timing", {})[TOLD.timing_targets[target]] = latency
             else:
                 self.data.setdefault("latencies", {})[target] = latency
-            self.fitted.fitted[f"latency_cycles {target}"] = each
+            self.found[f"latency_cycles {target}"] = each
         rows = self.data.get("latencies", {})
         for name, (of, share) in TOLD.latency_rows.items():
             if of in rows and rows[of]["source"] == SOURCE:
@@ -237,14 +237,14 @@ class _Fit:
             note = f"lines through {len(latency)} launches in which every warp chases"
             listed = [piece.model_dump(exclude_none=True) for piece in pieces]
             self.data["global_memory_latency"] = _section("cycle", note, pieces=listed)
-            self.fitted.fitted["loaded_latency_cycles"] = pieces[-1].constant
+            self.found["loaded_latency_cycles"] = pieces[-1].constant
         for target, points in sorted(curves.items()):
             if len(points) > LEAST_POINTS:
                 a, b, c, fit = saturation(*zip(*points, strict=True))
                 note = f"{len(points)} launches, R2 {fit:.3f}"
                 section = _section("MB/s", note, a=a, b=max(b, 1.0), c=c)
                 self.data[f"{target}_memory_throughput"] = section
-                self.fitted.fitted[f"{target}_megabytes_per_second"] = a * b
+                self.found[f"{target}_megabytes_per_second"] = a * b
         self._queueing()
 
     def _queueing(self) -> None:
@@ -261,7 +261,7 @@ class _Fit:
             [float(np.median(chains[pair])) for pair in pairs],
         ) if pairs else None  # fmt: skip
         if split is None:
-            self.fitted.notes.append(
+            self.notes.append(
                 "the clocks' parts of memory latency: not told by one ratio of clocks"
             )
             return
@@ -286,8 +286,8 @@ class _Fit:
                 "cycles": [round(one, 4) for one in service.values()],
             },
         }
-        self.fitted.fitted["latency_core_cycles"], self.fitted.fitted["latency_memory_cycles"] = (
-            split
+        self.found |= dict(
+            zip(("latency_core_cycles", "latency_memory_cycles"), split, strict=True)
         )
 
     def throughputs(self) -> None:
@@ -302,9 +302,7 @@ class _Fit:
         for target, by_ilp in sorted(curves.items()):
             levels = [ilp for at, ilp in enumerate(sorted(by_ilp), start=1) if ilp == at]
             if not levels:
-                self.fitted.notes.append(
-                    f"throughput of {target}: not measured without parallelism"
-                )
+                self.notes.append(f"throughput of {target}: not measured without parallelism")
                 continue
             peaks = [max(by_ilp[ilp].values()) for ilp in levels]
             fewest = [
@@ -317,7 +315,7 @@ class _Fit:
                 "unit": "thread/cycle",
                 "source": SOURCE,
             }
-            self.fitted.fitted[f"results_per_cycle {target}"] = max(peaks)
+            self.found[f"results_per_cycle {target}"] = max(peaks)
 
     def bandwidths(self) -> None:
         """Rates under which the time model takes as long as the fastest stream did.
@@ -339,21 +337,21 @@ class _Fit:
         if rates:
             best = round(max(rates), 2)
             self.data.setdefault("memory_timing", {})[name] = fact(best, "byte/cycle")
-            self.fitted.fitted[name] = best
+            self.found[name] = best
         else:
-            self.fitted.notes.append(f"bandwidth of {target}: not measured")
+            self.notes.append(f"bandwidth of {target}: not measured")
 
     def _streaming(self) -> None:
         peak = float(self.data["memory"]["bandwidth_bytes_per_second"]["value"])
         rates = [dram_bytes(activity) / own for own, activity, _ in self._alone("dram")]
         if not rates:
-            self.fitted.notes.append("bandwidth of device memory: not measured")
+            self.notes.append("bandwidth of device memory: not measured")
             return
         share = max(rates) / peak
         if share > 1:
-            self.fitted.notes.append(f"streams reached {share:.3f} of the peak: taken as 1")
+            self.notes.append(f"streams reached {share:.3f} of the peak: taken as 1")
         self.data["memory"]["streaming_share"] = fact(round(min(1.0, share), 4), "share")
-        self.fitted.fitted["streaming_share"] = min(1.0, share)
+        self.found["streaming_share"] = min(1.0, share)
 
     def _alone(self, target: str) -> list[tuple[float, Activity, Configuration]]:
         """Seconds the resource needs alone in each stream, so that with all others combined the
@@ -375,7 +373,7 @@ class _Fit:
         try:
             return None if workload is None else executed(workload, gpu, one.pattern)
         except WattcastError as error:
-            self.fitted.notes.append(f"{one.key}: not analysed: {error}")
+            self.notes.append(f"{one.key}: not analysed: {error}")
             return None
 
     def _probes(self, kind: str) -> list[tuple[Probe, Configuration, float]]:

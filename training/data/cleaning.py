@@ -154,21 +154,11 @@ def _clean_thesis(raw: datasets.RawTable) -> tuple[pd.DataFrame, dict[str, int]]
     text = raw.text
     blank = (text.drop(columns=["Sr No."], errors="ignore") == "").all(axis=1)
     text, dropped = text[~blank], {"1 blank rows": int(blank.sum())}
-    names = {
-        name: _COLUMNS.thesis.names.get(name, name.replace("_sim", "_sm"))
-        for name in text.columns
-        if name not in _COLUMNS.thesis.ignored and name not in raw.source.unused
-    }
-    numbers = _to_numbers(text, names, raw)
+    numbers = _to_numbers(text, _COLUMNS.thesis, raw)
     broken = numbers[list(MODEL_INPUTS)].isna().any(axis=1)
     dropped["2 failed formula or blank in a model input"] = int(broken.sum())
     numbers = numbers.assign(benchmark=text["Benchmark"], kernel=text["Kernel Name"])[~broken]
-    repeated = numbers.duplicated(
-        [name for name in numbers.columns if name not in ("serial", "src_row")]
-    )
-    dropped["2 exact duplicates"] = int(repeated.sum())
-    numbers = numbers[~repeated].reset_index(drop=True)
-    numbers["total_threads"] = numbers["grid_size"] * numbers["block_size"]
+    numbers = _distinct(numbers, dropped, "2 exact duplicates")
     numbers["occupancy"] = numbers["occupancy"].where(numbers["occupancy"] > 0)
     numbers["n_repeats"] = 1.0
     return numbers, dropped
@@ -176,27 +166,33 @@ def _clean_thesis(raw: datasets.RawTable) -> tuple[pd.DataFrame, dict[str, int]]
 
 def _clean_powerquant(raw: datasets.RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
     text = raw.text.copy()
-    names = {
-        name: _COLUMNS.powerquant.names.get(name, name)
-        for name in text.columns
-        if name not in _COLUMNS.powerquant.ignored
-    }
     shared = text["avg_shar_lat"]
     text["avg_shar_lat"] = shared.where(shared != "NaN", "0")
-    numbers = _to_numbers(text, names, raw)
+    numbers = _to_numbers(text, _COLUMNS.powerquant, raw)
     numbers["benchmark"] = numbers["kernel"] = text["KernelName"]
     dropped: dict[str, int] = {}
-    repeated = numbers.duplicated([name for name in numbers.columns if name != "src_row"])
-    dropped["8 exact duplicates"] = int(repeated.sum())
-    numbers = numbers[~repeated].reset_index(drop=True)
+    numbers = _distinct(numbers, dropped, "8 exact duplicates")
     numbers["reg_thread"] = numbers["reg_thread"].where(numbers["reg_thread"] > 0)
     numbers["time_us"] = numbers.pop("time_ns") / 1000
-    numbers["total_threads"] = numbers["grid_size"] * numbers["block_size"]
     return numbers, dropped
 
 
-def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: datasets.RawTable) -> pd.DataFrame:
+def _distinct(numbers: pd.DataFrame, dropped: dict[str, int], rule: str) -> pd.DataFrame:
+    """Rows that differ but for their numbers in the file, with their threads."""
+    repeated = numbers.duplicated(numbers.columns.difference(["serial", "src_row"]))
+    dropped[rule] = int(repeated.sum())
+    kept = numbers[~repeated].reset_index(drop=True)
+    kept["total_threads"] = kept["grid_size"] * kept["block_size"]
+    return kept
+
+
+def _to_numbers(text: pd.DataFrame, layout: _Layout, raw: datasets.RawTable) -> pd.DataFrame:
     """Columns as numbers under their uniform names; failed formulas and blanks are missing."""
+    names = {
+        name: layout.names.get(name, name.replace("_sim", "_sm"))
+        for name in text.columns
+        if name not in layout.ignored and name not in raw.source.unused
+    }
     known = {*NUMERIC_COLUMNS, "time_ns"}
     columns: dict[str, pd.Series] = {}
     for given, name in names.items():

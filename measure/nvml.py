@@ -145,7 +145,8 @@ class NvmlSensor:
         power = self._value(reads[self._power])
         energy = self._counted(now, self._value(self._energy))
         *others, reasons = map(self._value, self._others)
-        return Reading(now, power, energy, *others, None if reasons is None else int(reasons))
+        whole = None if reasons is None else int(reasons)
+        return Reading._make((now, power, energy, *others, whole))
 
     def events(self) -> tuple[str, ...]:
         """Wraps and restarts of the energy counter since the last call."""

@@ -208,9 +208,10 @@ PHYSICS = ("board", "operator", "requests", "answered", "above a peak",
 class Physics(NamedTuple):
     """Of random requests: how many are answered and above a peak rate, bandwidth or the limit; of
     those with 1 % more or twice of one extent that counts tokens, how many take over 2 % less
-    time; of those with 1 % more of any extent, how many take over 10 % more or less (``jumps``),
-    and how many of these more than whole waves of some tile shape grow by (``beyond``): a product
-    that begins another wave really takes longer. ``step`` is the largest ratio."""
+    time; of those with 1 % more of any extent (and no other alignment), how many take over 10 %
+    more or less (``jumps``), and how many of these more than whole waves of some tile shape grow by
+    (``beyond``): a product that begins another wave really takes longer. ``step`` is the
+    largest ratio."""
 
     answered: int
     above: int
@@ -254,7 +255,8 @@ def physics(predictor: Predictor, gpu: str, kind: str, size: int, seed: int) -> 
                 ratio = after.time.seconds / before.time.seconds
                 if axis in TOKENS:
                     raised.append(ratio)
-                if new[axis] <= 1.02 * old[axis]:
+                alike = _alignment(before) == _alignment(after)
+                if new[axis] <= 1.02 * old[axis] and alike:
                     near.append((max(ratio, 1 / ratio), ratio, _waves(before, after)))
     jumps = [(ratio, waves) for size_, ratio, waves in near if size_ > 1.1]
     return Physics(
@@ -272,6 +274,11 @@ def _above(answer: PredictAnswer, limit: float) -> bool:
         or told.bytes_per_second > 1.0001 * told.peak_bytes_per_second
         or (power is not None and power.watts > 1.0001 * limit)
     )
+
+
+def _alignment(answer: PredictAnswer) -> float | None:
+    """Of an expert's inner size: without it loads are narrower, a real step."""
+    return answer.features["inner_alignment"]
 
 
 def _waves(before: PredictAnswer, after: PredictAnswer) -> float:

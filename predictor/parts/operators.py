@@ -12,7 +12,7 @@ from wattcast.features.errors import LaunchError, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.gpus.sections import PeakName
 from wattcast.features.launch import WARP_SIZE, Launch
-from wattcast.features.operators import DISTRIBUTIONS, FORMATS, Floats
+from wattcast.features.operators import DISTRIBUTIONS, FORMATS, Floats, inner_alignment
 from wattcast.models.clocks import ClockPair
 from wattcast.models.operators import POOLED, OperatorModel, Told
 from wattcast.models.power.activities import work_activities
@@ -146,6 +146,7 @@ def values_of(operator: messages.Operator) -> dict[str, float]:
                      "expert_parallel")  # fmt: skip
             found |= {name: getattr(operator, name) for name in names}
             found |= {
+                "inner_alignment": float(inner_alignment(operator.inner, operator.tensor_parallel)),
                 "distribution": DISTRIBUTIONS[operator.distribution],
                 "gated": float(operator.gated),
             }

@@ -36,6 +36,7 @@ from wattcast.features.operators import (
     Floats,
     board_of,
     features,
+    inner_alignment,
     operator_schema,
     roofline_seconds,
 )
@@ -189,6 +190,7 @@ def _moe_columns(operator: str, table: pd.DataFrame) -> Read:
     call = _renamed(table, tokens="num_tokens", hidden="hidden_size", inner="inter_size",
                     topk="topk", experts="num_experts", tensor_parallel="moe_tp_size",
                     expert_parallel="moe_ep_size")  # fmt: skip
+    call["inner_alignment"] = inner_alignment(call["inner"], call["tensor_parallel"])
     call["distribution"] = np.array([DISTRIBUTIONS[one] for one in table.distribution])
     # Nemotron's experts have no gate (collector/vllm/collect_moe.py, ``nemotron_h``).
     plain = (call["topk"] == 22) | ((call["hidden"] == 2688) & (call["inner"] == 1856))

@@ -9,7 +9,7 @@ arguments in, nothing else. Of each space the same seeded configurations are ask
 fastest, among which a user who tunes has to choose. Counts and times are scored on the seeded
 ones. The clocks are those of the boards where ``counters.toml`` knows them, else the profile's. One
 constant of the time model was chosen with these spaces in sight, the norm of an SM's work from 7.0
-on: a table shows the errors with the one that all other kernels choose.
+on (docs/bottleneck.md).
 
 Answers are kept beside the PTX, by the revision of the code and of the models that gave them: an
 interrupted run goes on where it stopped. Spaces: ``counters.toml``.
@@ -26,7 +26,7 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -45,7 +45,6 @@ from wattcast.features.errors import DataError, WattcastError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.bottleneck import CONSTANTS, combined_seconds
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict_one
@@ -428,43 +427,6 @@ def time_table(figures: Mapping[str, Any]) -> str:
     return table(titles, lines)
 
 
-UNIFIED_NORMS = (1.25, 1.5, 2.0, 3.0)
-"""What the norm of an SM's work from 7.0 on was chosen from."""
-
-
-def norms_left_out(asked: Mapping[str, Sequence[Asked]]) -> str:
-    """Times with the norm that the spaces of all other kernels choose, by the mean of their median
-    errors. Gaps between blocks stay as they were answered."""
-    measured = {name: [one.measured_seconds for one in each] for name, each in asked.items()}
-    seconds = {
-        (name, norm): [_with_norm(one, norm) for one in each]
-        for name, each in asked.items()
-        for norm in UNIFIED_NORMS
-    }
-    errors = {key: np.median(percent(each, measured[key[0]])) for key, each in seconds.items()}
-    lines = []
-    for name in asked:
-        others = [one for one in asked if spaces()[one].kernel != spaces()[name].kernel]
-        if not others:
-            continue
-        best = min(UNIFIED_NORMS, key=lambda norm: np.mean([errors[one, norm] for one in others]))
-        served = CONSTANTS.unified_norm
-        ranks = [rank_correlation(seconds[name, norm], measured[name]) for norm in (served, best)]
-        lines.append(
-            [
-                name, f"{errors[name, served]:.1f}", f"{ranks[0]:.2f}", f"{best:g}",
-                f"{errors[name, best]:.1f}", f"{ranks[1]:.2f}",
-            ]
-        )  # fmt: skip
-    titles = ("space", "as served, %", "rank", "norm the others choose", "with it, %", "rank")
-    return table(titles, lines)
-
-
-def _with_norm(one: Asked, norm: float) -> float:
-    parts = dict(one.parts)
-    return parts.pop("launch") + combined_seconds(parts, replace(CONSTANTS, unified_norm=norm))
-
-
 def score(space: Space, found: Sequence[Asked], seeded: Sequence[int]) -> dict[str, Any]:
     """Figures of a space from its answers. Raises DataError where nothing was asked."""
     chosen = [one for one in found if one.place in set(seeded)]
@@ -492,7 +454,6 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
     parser.add_argument("--write", action="store_true", help=f"the figures into {RESULTS.name}")
     options = parser.parse_args(arguments)
     figures: dict[str, Any] = {}
-    asked: dict[str, list[Asked]] = {}
     with tempfile.TemporaryDirectory() as home:
         predictor = Predictor(Settings(home=Path(home)))
         for name in options.space or spaces():
@@ -501,10 +462,8 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
             found = list(ask(predictor, space, rows, options.configurations))
             seeded = sample(rows, options.configurations)[0]
             figures[name] = score(space, found, seeded)
-            asked[name] = [one for one in found if one.place in set(seeded)]
     write(f"\n## Counts beside hardware counters\n\n{count_table(figures)}")
     write(f"\n## Tuning spaces\n\n{time_table(figures)}")
-    write(f"\n## The norm left out\n\n{norms_left_out(asked)}")
     if options.write:
         before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
         RESULTS.write_text(json.dumps({**before, **figures}, indent=2) + "\n", encoding="utf-8")

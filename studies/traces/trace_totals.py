@@ -19,8 +19,7 @@ which each of the OTHER boards holds the level: boards are few and differ. A boa
 another one of its kind: all its powers are off by a common error of ``BOARD_SPREAD``.
 
 Also: how much of the errors' variance is the board's, how much each kernel's; mixes of kernels of
-one family; and mixes of which half the kernels have no code. Needs WATTCAST_ACTIVITY as
-``fit-physical`` does.
+one family. Needs WATTCAST_ACTIVITY as ``fit-physical`` does.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from wattcast.models.cards import ModelCard
 from wattcast.models.intervals import BOARD_SPREAD, interval_bounds
 from wattcast.models.power.physical import POOLED
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.predictor.traces.totals import SHARED, Told, half_width, joined
+from wattcast.predictor.traces.totals import SHARED, Told, joined
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]
@@ -248,38 +247,6 @@ def of_model(told: Told, pools: Sequence[Pool]) -> str:
     return f"{told}: held (width)\n\n{table(head, lines)}"
 
 
-def together(pools: Sequence[Pool]) -> str:
-    """Applications of which some kernels have code and others not, by ``SHARED``."""
-    lines = []
-    bare = {pool.board: pool for pool in pools if pool.told == "no code"}
-    for code in (pool for pool in pools if pool.told != "no code" and pool.board in bare):
-        rng, outside = np.random.default_rng(0), bare[code.board]
-        if not mixes(code, 1, rng):
-            continue
-        inside = []
-        for _ in range(MIXES):
-            part = float(rng.uniform(0.1, 0.9))
-            (one,), (other,) = mixes(code, 1, rng), mixes(outside, 1, rng)
-            low, high = (
-                _joined(code.told, part * mine, (1 - part) * theirs)
-                for mine, theirs in ((one.lower, other.lower), (one.upper, other.upper))
-            )
-            value = part * one.value + (1 - part) * other.value
-            true = part * one.true + (1 - part) * other.true
-            inside.append(value - low <= true <= value + high)
-        lines.append([code.board, code.told, f"{np.mean(inside):.2f}"])
-    return f"kernels with code and without\n\n{table(('board', 'code by', 'held'), lines)}"
-
-
-def _joined(told: Told, mine: Floats, theirs: Floats) -> float:
-    """As a total joins kernels with code, and those without."""
-    own = {
-        ("", model): {str(n): np.array([one]) for n, one in enumerate(halves)}
-        for model, halves in ((told, mine), ("no code", theirs))
-    }
-    return half_width(own, {}, () if told == "code" else ("",), 0)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the exit status. Raises DataError."""
     parser = parser_of("trace-totals", __doc__)
@@ -287,5 +254,4 @@ def main(arguments: Sequence[str]) -> int:
     pools = [*known_boards(), *tree_boards(), *unknown_boards()]
     for told in SHARED:
         print(of_model(told, [pool for pool in pools if pool.told == told]), end="\n\n")
-    print(together(pools))
     return 0

@@ -5,8 +5,7 @@
 Programs at the highest clocks of seven boards (Wang and Chu; Guerreiro et al.) and the thesis'
 kernels on K20, M60 and V100. Every family counts once for each board. What is fitted is one share
 (``wattcast.predictor.traces.library.SHARE``); an answer is for a family that the share has not
-seen. Compared: from how many threads a board is full (``FULL_THREADS``), and a share for each kind
-of name.
+seen.
 
 Nobody published the power of a product of cuBLAS, cuDNN or CUTLASS among these data (power, dvfs,
 modern, sequences, programs and activity were searched). Two kinds of kernels stand in for one:
@@ -18,7 +17,7 @@ ends, whole boards left out; beside them what kernels draw that keep the FP64 pi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +33,7 @@ from wattcast.models.power.activities import AT_REST
 from wattcast.models.power.physical import predicted_power
 from wattcast.predictor.parts.power_models import PowerModels
 from wattcast.predictor.parts.time_and_power import board_limit
-from wattcast.predictor.traces.library import FULL_THREADS, SHARE, family_of
+from wattcast.predictor.traces.library import FULL_THREADS, SHARE
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]
@@ -178,7 +177,7 @@ def quantiles(values: Floats, weights: Floats, levels: Sequence[float]) -> list[
 class Columns:
     """Rows as arrays ``[n]``; every family counts once for each board."""
 
-    def __init__(self, found: Sequence[Row], full_threads: float = FULL_THREADS) -> None:
+    def __init__(self, found: Sequence[Row]) -> None:
         def column(name: str) -> Floats:
             return np.array([getattr(row, name) for row in found], dtype=float)
 
@@ -190,9 +189,7 @@ class Columns:
         keys = [(row.board, row.family) for row in found]
         self.weights = np.array([1.0 / keys.count(key) for key in keys])
         threads, sms = column("threads"), column("sms")
-        self.full = np.ones(len(found))
-        if full_threads:
-            self.full = np.minimum(1.0, threads / (sms * full_threads))
+        self.full = np.minimum(1.0, threads / (sms * FULL_THREADS))
         self.room = self.full * (self.limit - self.standing)
         room = np.maximum(self.full, 0.02) * (self.limit - self.standing)
         self.shares = (self.watts - self.standing) / room
@@ -206,20 +203,13 @@ class Columns:
         return self.standing + share * self.room
 
 
-def left_out(
-    found: Sequence[Row], full_threads: float, kind: Callable[[Row], str]
-) -> tuple[float, Floats, Floats]:
+def left_out(found: Sequence[Row]) -> tuple[float, Floats, Floats]:
     """The share of all, ln(measured / predicted) with families left out, and weights of rows."""
-    rows = Columns(found, full_threads)
-    kinds = np.array([kind(row) for row in found])
+    rows = Columns(found)
     errors = np.full(len(found), np.nan)
     for family in np.unique(rows.families):
-        for one in np.unique(kinds[rows.families == family]):
-            out = (rows.families == family) & (kinds == one)
-            others = (rows.families != family) & (kinds == one)
-            if not others.any():
-                others = rows.families != family
-            errors[out] = np.log(rows.watts / rows.told(rows.share(others)))[out]
+        out = rows.families == family
+        errors[out] = np.log(rows.watts / rows.told(rows.share(~out)))[out]
     return rows.share(np.ones(len(found), dtype=bool)), errors, rows.weights
 
 
@@ -295,18 +285,10 @@ def main(arguments: Sequence[str]) -> int:
     found = list(rows(data_root()))
     families = len({(row.board, row.family) for row in found})
     print(f"{len(found)} kernels, {families} families on boards, {LEVEL:.0%} of families left out")
-    for kinds, kind in (
-        ("one share", lambda row: ""),
-        ("by name", lambda row: family_of(row.name)),
-    ):
-        for full in (0, 256, 1024, 2048):
-            share, errors, weights = left_out(found, full, kind)
-            low, high = quantiles(errors, weights, TAILS)
-            error = float(np.sum(weights * np.abs(np.exp(-errors) - 1)) / weights.sum())
-            print(
-                f"{kinds:9} full from {full:4} threads of an SM: share {share:.2f}, error "
-                f"{error:.0%}, interval x{np.exp(low):.2f} to x{np.exp(high):.2f}"
-            )
+    share, errors, weights = left_out(found)
+    low, high = np.exp(quantiles(errors, weights, TAILS))
+    error = float(np.sum(weights * np.abs(np.exp(-errors) - 1)) / weights.sum())
+    print(f"share {share:.2f}, error {error:.0%}, interval x{low:.2f} to x{high:.2f}")
     every, told = Columns(found), by_boards(found)
     ratios = every.watts / told.watts
     low, high = quantiles(np.log(ratios), every.weights, TAILS)

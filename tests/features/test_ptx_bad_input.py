@@ -202,7 +202,7 @@ def check(text: str | bytes, lines: list[str]) -> None:
 
 
 @settings(
-    max_examples=600,
+    max_examples=2500,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,  # the same cases in every run

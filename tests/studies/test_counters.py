@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from itertools import combinations
 
 import numpy as np
@@ -12,10 +11,8 @@ import pytest
 
 from studies.counters import (
     RESULTS,
-    Asked,
     folder,
     lost,
-    norms_left_out,
     spaces,
 )
 from wattcast.features.errors import DataError
@@ -33,30 +30,6 @@ def test_what_a_choice_loses_is_exact() -> None:
     best = [min(pair) for pair in combinations(many.tolist(), 2)]
     assert math.ceil(0.01 * many.size) == 2
     assert lost(many, many)[1] == pytest.approx(100 * (np.mean(best) / many.min() - 1))
-
-
-def asked(seconds: float, requests: float, counted: float) -> Asked:
-    name = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
-    row = defaultdict(lambda: "0", {name: str(counted), "VERTICES": "600"})
-    counts = defaultdict(float, {"global_load_requests": requests})
-    return Asked(0, 1.0, seconds, 0.5, 2.0, counts, 1.0, row, "memory", ())
-
-
-def test_the_norm_of_a_space_is_chosen_by_other_kernels() -> None:
-    """Both convolutions took as long as one norm says, points in a polygon as another: each gets
-    the other's, and spaces of one kernel do not choose for each other."""
-    parts = {"fma": 3.0, "shared": 4.0, "launch": 0.0}
-
-    def took(norm: float) -> list[Asked]:
-        measured = float((3.0**norm + 4.0**norm) ** (1 / norm))
-        one = asked(5.0, 1, 1)._replace(parts=parts, measured_seconds=measured)
-        return [one, one]
-
-    spaces_asked = {
-        "convolution_2080ti": took(3.0), "convolution_a100": took(3.0), "pnpoly_2080ti": took(1.25),
-    }  # fmt: skip
-    lines = norms_left_out(spaces_asked).splitlines()[2:]
-    assert [line.split(" | ")[3] for line in lines] == ["1.25", "1.25", "3"]
 
 
 def test_the_folder_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

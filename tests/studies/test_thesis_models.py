@@ -85,12 +85,10 @@ def test_printed_figures_are_complete_and_possible() -> None:
     facts = printed()
     assert isinstance(facts, Printed)
     assert set(facts.table_5_8) == set(facts.table_5_9)
-    for by_model in (*facts.table_5_8.values(), facts.table_5_11):
+    for by_model in facts.table_5_8.values():
         assert set(by_model) == set(REGRESSORS)
         for scores in by_model.values():
             # An R2 below 1, and no mean of absolute errors above that of squares.
             assert scores.r2 < 1
             assert scores.mae_watts < scores.rmse_watts
-    for ranking in facts.table_5_10.values():
-        assert sorted(ranking) == sorted(MODEL_INPUTS)
     assert len({len(row) for row in facts.table_5_12.values()}) == 1

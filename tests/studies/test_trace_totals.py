@@ -99,7 +99,7 @@ def test_a_share_is_that_of_the_other_boards() -> None:
     told = by_boards(found)
     assert told.watts[-1] == pytest.approx(90.0)  # c is told by a and b
     assert told.watts[0] in (pytest.approx(90.0), pytest.approx(170.0))
-    share, errors, _ = left_out(found, 256, lambda row: "")
+    share, errors, _ = left_out(found)
     assert share == pytest.approx(0.2)
     assert errors[:12] == pytest.approx(np.zeros(12))
     assert errors[-1] == pytest.approx(np.log(170 / 90))

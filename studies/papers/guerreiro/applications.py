@@ -221,8 +221,8 @@ def from_code(root: Path | None = None) -> Iterator[tuple[str, FromCode]]:
             yield name, FromCode(*mine, time.loc[name].to_numpy(), power.loc[name].to_numpy())
 
 
-def code_tables(root: Path | None = None) -> str:
-    """The tables from code, Markdown."""
+def code_table(root: Path | None = None) -> str:
+    """The table from code, Markdown."""
     found = dict(from_code(root))
     pairs = measured_pairs(root)
     base = np.array([pair == (REFERENCE.core_mhz, REFERENCE.memory_mhz) for pair in pairs])
@@ -250,15 +250,7 @@ def code_tables(root: Path | None = None) -> str:
     fixed = 100 * (1 - float(energy.min()))
     lines.append(_line(f"best fixed pair, {core:g}/{memory:g} MHz", count, None, fixed, oracle))
     titles = ["model", "applications", "time %", "power %", "energy %", "energy saved %"]
-    each_line = []
-    for name, one in found.items():
-        saved = choice_scores(
-            (one.time, one.power), (one[2], one[3]), np.zeros(size, dtype=np.intp)
-        )
-        errors = _errors(one[:2], one[2:], base)
-        each_line.append(_line(name, 1, errors, saved.saved_percent, saved.oracle_percent))
-    by = table(["application", *titles[2:]], [[line[0], *line[2:]] for line in each_line])
-    return f"{table(titles, lines)}\n\n{by}"
+    return table(titles, lines)
 
 
 BOARDS = {**CAMPAIGNS, "gtx-980": "wang_gtx_980_high"}
@@ -344,5 +336,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.boards is not None:
         print(boards_table(options.boards or (*BOARDS, GPU)))
         return 0
-    print(code_tables())
+    print(code_table())
     return 0

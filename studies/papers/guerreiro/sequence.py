@@ -176,9 +176,9 @@ def family(benchmark: str) -> str:
 # --- counted tokens -------------------------------------------------------------------------------
 
 
-def fit_tokens(micro: Programs, by_requests: bool = True) -> CodeParameters:
+def fit_tokens(micro: Programs) -> CodeParameters:
     """The form of ``tokens``: least mean error of ln time, every family as one; power by least
-    squares on the times that this form tells. ``by_requests``: else one share for all."""
+    squares on the times that this form tells."""
     kinds = [family(name) for name in micro.names]
     weights = np.array([1 / kinds.count(kind) for kind in kinds])
     weights /= weights.sum()
@@ -196,13 +196,12 @@ def fit_tokens(micro: Programs, by_requests: bool = True) -> CodeParameters:
 
     def form(values: Floats) -> TokenForm:
         l2, memory, order = np.exp(values[:3])
-        slope = float(values[4]) if by_requests else 0.0
         return TokenForm(
             l2_bytes=l2,
             memory_bytes=memory,
             order=1 + order,
             miss_offset=float(values[3]),
-            miss_slope=slope,
+            miss_slope=float(values[4]),
             power=blank,
         )
 
@@ -301,8 +300,8 @@ def mean_curve(micro: Programs, of: Programs) -> Floats:
     return told
 
 
-def counted(micro: Programs, of: Programs, by_requests: bool = True) -> Floats:
-    return told_by(TokenScaling(fit_tokens(micro, by_requests)), of)
+def counted(micro: Programs, of: Programs) -> Floats:
+    return told_by(TokenScaling(fit_tokens(micro)), of)
 
 
 class Network(CodeScaling):
@@ -483,24 +482,6 @@ def _row(title: str, kernels: int, scores: Scores) -> list[str]:
     return [title, str(kernels), *errors, f"{scores.saved:.1f} of {scores.oracle:.1f}"]
 
 
-def choices(micro: Programs, epochs: int, network: bool) -> str:
-    """Scores on microbenchmarks, a family left out: what everything is chosen by. Markdown."""
-    told: dict[str, Callable[[Programs, Programs], Floats]] = {
-        "mean curve": mean_curve,
-        "tokens, one share of misses": partial(counted, by_requests=False),
-        "tokens": counted,
-    }
-    if network:
-        told["sequence, seed 0"] = lambda train, of: told_by(Network(train, 0, epochs), of)
-    rows = []
-    kinds = np.array([family(name) for name in micro.names])
-    for title, each in told.items():
-        found = left_out(micro, each)
-        scores = [score(found[kinds == kind], micro.take(kinds == kind)) for kind in set(kinds)]
-        rows.append(_row(title, len(micro.names), Scores(*np.mean(scores, axis=0))))
-    return table([*_TITLES[:1], "microbenchmarks", *_TITLES[2:]], rows)
-
-
 _TITLES = ["model", "applications", "time %", "power %", "energy %", "energy saved %"]
 
 
@@ -538,13 +519,11 @@ def study(seeds: int, epochs: int, out: Path | None, root: Path | None = None) -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print both tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser("python -m studies sequence", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="networks to train")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--write", type=Path, help="folder of artifacts to write both models to")
     told = parser.parse_args(arguments)
     print(study(told.seeds, told.epochs, told.write), flush=True)
-    print("\nFamilies of microbenchmarks left out:\n")
-    print(choices(programs("micro"), told.epochs, told.seeds > 0))
     return 0

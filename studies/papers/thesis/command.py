@@ -15,7 +15,6 @@ from studies.papers.thesis.feature_sections import (
     selection_section,
 )
 from studies.papers.thesis.fit_sections import (
-    compared_section,
     regressions_section,
 )
 from studies.papers.thesis.model_sections import (
@@ -66,7 +65,6 @@ PARTS: Mapping[str, Callable[[Study], Section]] = MappingProxyType(
         "repeated": repeated_section,
         "dwarfs": dwarfs_section,
         "regressions": regressions_section,
-        "compared": compared_section,
     }
 )
 """Name of a part -> its section of the page."""

@@ -138,23 +138,6 @@ class Linear(_Facts):
     linear_r2: float
 
 
-class Outliers(_Facts):
-    """Section 5.8.2: outliers found, and the rows they were found among."""
-
-    outliers: int
-    rows: int
-
-
-class Compared(_Facts):
-    """A row of Table 6.2: measured and predicted microseconds and watts."""
-
-    kernel: str
-    actual_us: float
-    predicted_us: float
-    actual_watts: float
-    predicted_watts: float
-
-
 class Printed(_Facts):
     """The whole file; GPU ids and names of models and dwarfs are this repository's."""
 
@@ -162,11 +145,7 @@ class Printed(_Facts):
     section_5_7: Linear
     table_5_8: dict[str, dict[str, Scores]]
     table_5_9: dict[str, RepeatedScores]
-    table_5_10: dict[str, tuple[str, ...]]
-    section_5_8_2: Outliers
-    table_5_11: dict[str, Scores]
     table_5_12: dict[str, dict[str, float]]
-    table_6_2: tuple[Compared, ...]
 
 
 @cache

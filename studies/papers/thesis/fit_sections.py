@@ -5,8 +5,6 @@ from __future__ import annotations
 from studies.pages.page import Section, Table
 from studies.papers.thesis.rows import (
     latency_lines,
-    repeated_launches,
-    table_6_2,
     throughputs,
 )
 from studies.papers.thesis.study import Study
@@ -52,32 +50,5 @@ def regressions_section(study: Study) -> Section:
                 fitted,
                 "Tables 4.4 and 4.5. M60's shared exponent is ten times that of the print.",
             ),
-        ),
-    )  # fmt: skip
-
-
-def compared_section(study: Study) -> Section:
-    """Tables 5.5 and 6.2."""
-    found = table_6_2()
-    repeats = repeated_launches(study.k20)
-    return Section(
-        "Spread of measurements, and time beside power (Tables 5.5 and 6.2)",
-        (
-            Table(
-                ("program", "launches", "rows", "mean W", "standard deviation W"),
-                [
-                    [one.program, str(one.launches), str(one.rows), f"{one.mean_watts:.1f}",
-                     f"{one.deviation_watts:.2f}"]
-                    for one in repeats
-                ],
-                "Table 5.5 gives the spread of the samples of five programs (.14 to 1.78 W); its "
-                "samples are not public. Equal launches that are in Tesla K20's rows more than "
-                "once.",
-            ),
-            f"Table 6.2 prints {found.rows} kernels chosen for times that are off by more than "
-            f"15 % ({found.beyond_15} are). Recomputed: time {found.time_percent:.1f} %, power "
-            f"{found.power_percent:.1f} %. Two of its kernels (mergeSort) share one pair of "
-            "times, and the matrix product has 5,825.05 us and 95.6 W where Table 6.1 has "
-            "5,689.25 us and 83.2 W of the same launch.",
         ),
     )  # fmt: skip

@@ -109,7 +109,7 @@ def spread_of(pairs: Sequence[Pair], gpu_id: str) -> tuple[IntervalWidth, Basis]
     return width.widened(EXTRAPOLATED_WIDENING), "extrapolated"
 
 
-# --- Parallel dwarfs of programs, and the thesis' errors by dwarf (studies/ --------------------
+# --- Parallel dwarfs of programs ----------------------------------------------------------------
 
 
 DWARFS_FILE = Path(__file__).with_name("dwarfs.toml")
@@ -130,15 +130,6 @@ class _Choice(BaseModel):
     why: str
 
 
-class PrintedError(BaseModel):
-    """A row of thesis Table 4.3: kernels counted, mean absolute error in percent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kernels: int
-    percent: float
-
-
 class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -146,9 +137,6 @@ class _File(BaseModel):
     spellings: dict[str, str]
     rodinia: dict[str, str]
     ours: dict[str, _Choice]
-    table_4_3_dwarfs: dict[str, str]
-    table_4_3: dict[str, PrintedError]
-    table_4_9: dict[str, dict[str, float]]
 
 
 def dwarf_of(program: str) -> Dwarf:
@@ -158,28 +146,6 @@ def dwarf_of(program: str) -> Dwarf:
         if name in classes:
             return classes[name]
     return Dwarf(NOT_CLASSIFIED, "")
-
-
-def table_4_3_dwarf(benchmark: str) -> str:
-    """Dwarf under which Table 4.3 counts a benchmark of Table 4.2, as far as the thesis tells.
-
-    ``NOT_CLASSIFIED`` for benchmarks that neither Table 4.7 nor section 4.3.6 names.
-    """
-    found = _file()
-    other = {_key(name): dwarf for name, dwarf in found.table_4_3_dwarfs.items()}
-    dwarf = dwarf_of(benchmark)
-    thesis = dwarf.name if dwarf.source == "Table 4.7" else NOT_CLASSIFIED
-    return other.get(_key(benchmark), thesis)
-
-
-def printed_table_4_3() -> Mapping[str, PrintedError]:
-    """Thesis Table 4.3 by dwarf, in its order."""
-    return _file().table_4_3
-
-
-def printed_table_4_9() -> Mapping[str, Mapping[str, float]]:
-    """Thesis Table 4.9: dwarf -> GPU id -> mean absolute percentage error."""
-    return _file().table_4_9
 
 
 @cache

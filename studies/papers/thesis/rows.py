@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from studies.fitting.out_of_fold import OutOfFold
 from studies.papers.thesis.data import (
-    Compared,
     Judged,
-    printed,
 )
 from studies.papers.thesis.growth import Form, Grown, growth
 from studies.papers.thesis.published import NOT_CLASSIFIED, dwarf_of
@@ -148,50 +146,6 @@ def latency_lines(root: Path | None = None) -> Lines:
     count = int((np.abs(pairs[:, 1] / values - 1) < 1e-4).sum())
     found = latency_pieces(same[:, 0].tolist(), same[:, 1].tolist(), MOST_LINES)
     return Lines(len(pairs), count, found, told.pieces)
-
-
-class Recomputed(NamedTuple):
-    """Table 6.2: mean absolute errors in percent of its printed pairs, ``without`` some rows."""
-
-    rows: int
-    time_percent: float
-    power_percent: float
-    beyond_15: int
-
-
-def table_6_2(rows: tuple[Compared, ...] | None = None) -> Recomputed:
-    """Errors of the 20 printed predictions; the thesis chose them for times off by over 15 %."""
-    rows = printed().table_6_2 if rows is None else rows
-    time = np.array([abs(one.predicted_us / one.actual_us - 1) for one in rows]) * 100
-    power = np.array([abs(one.predicted_watts / one.actual_watts - 1) for one in rows]) * 100
-    return Recomputed(len(rows), float(time.mean()), float(power.mean()), int((time > 15).sum()))
-
-
-class Repeats(NamedTuple):
-    """Launches of a program that are in the rows more than once, and how their watts spread."""
-
-    program: str
-    launches: int
-    rows: int
-    mean_watts: float
-    deviation_watts: float
-
-
-def repeated_launches(frame: pd.DataFrame, least: int = 2) -> list[Repeats]:
-    """What Table 5.5 prints of single samples, of launches measured again (K20's cleaned rows):
-    the standard deviation within equal launches, pooled over a program's. Most launches first."""
-    found = []
-    keys = ["kernel_id", "grid_size", "block_size", "inst_issue_cycles"]
-    again = frame[frame.duplicated(keys, keep=False)]
-    for program, rows in again.groupby("kernel_group"):
-        groups = rows.groupby(keys)["power_w"]
-        squares = float((groups.transform("mean").sub(rows["power_w"]) ** 2).sum())
-        free = len(rows) - groups.ngroups
-        if groups.ngroups >= least:
-            deviation = (squares / free) ** 0.5
-            mean = float(rows["power_w"].mean())
-            found.append(Repeats(str(program), groups.ngroups, len(rows), mean, deviation))
-    return sorted(found, key=lambda one: -one.launches)
 
 
 def _raw(file: str, root: Path | None) -> pd.DataFrame:

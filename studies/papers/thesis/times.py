@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +12,8 @@ from numpy.typing import NDArray
 from studies.pages.page import Block, Section, Table
 from studies.papers.thesis.published import (
     Pair,
-    dwarf_of,
-    printed_table_4_3,
-    printed_table_4_9,
     published_delay_pairs,
     published_pairs,
-    table_4_3_dwarf,
 )
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import ModelError
@@ -77,7 +73,7 @@ class Errors(NamedTuple):
 
 
 def times_section(_: object) -> Section:
-    """Tables 4.2, 4.3, 4.8 and 4.9. Raises DataError for a defect in the shipped pairs."""
+    """Tables 4.2 and 4.8. Raises DataError for a defect in the shipped pairs."""
     models = {
         ("delay", "tesla-k20"): published_delay_pairs(),
         **{
@@ -85,21 +81,13 @@ def times_section(_: object) -> Section:
             for gpu in dict.fromkeys(pair.gpu for pair in published_pairs())
         },
     }
-    blocks = (*_pairs_blocks(models), *_dwarfs_blocks(models), *_kernels_blocks())
-    return Section("The two time models (Tables 4.2 to 4.9)", blocks)
+    blocks = (*_pairs_blocks(models), *_kernels_blocks())
+    return Section("The two time models (Tables 4.2 and 4.8)", blocks)
 
 
 def errors_of(pairs: Sequence[Pair]) -> Errors:
     """Errors over the actual time: positive where the prediction is too short."""
     return Errors(np.array([100 * (1 - pair.predicted_us / pair.actual_us) for pair in pairs]))
-
-
-def by_dwarf(pairs: Sequence[Pair], dwarf: Callable[[str], str]) -> dict[str, list[Pair]]:
-    """Pairs by the dwarf of their benchmark."""
-    groups: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        groups.setdefault(dwarf(pair.benchmark), []).append(pair)
-    return groups
 
 
 Models = Mapping[tuple[str, str], Sequence[Pair]]
@@ -140,106 +128,6 @@ def _pairs_blocks(models: Models) -> Sequence[Block]:
         ),
         "Signed errors are actual less predicted over actual, as Table 4.8 has them (it prints "
         "-8.88, -5.66, -10.64 and -3.94 %): on average these predictions are too long.",
-    )
-
-
-def _dwarfs_blocks(models: Models) -> Sequence[Block]:
-    first = _mean_by_dwarf(models["delay", "tesla-k20"], table_4_3_dwarf)
-    second = {
-        gpu: _mean_by_dwarf(pairs, lambda benchmark: dwarf_of(benchmark).name)
-        for (model, gpu), pairs in models.items()
-        if model == "scheduling"
-    }
-    return (
-        _table_4_3(first),
-        "Benchmarks are classified by Table 4.7, but the fast Walsh transform as section "
-        "4.3.6 does. **Table 4.3 does not follow from Table 4.2 in this way:** which kernels "
-        "it counts where is not printed, and no benchmark's error is near the 39.46 % of its "
-        "only spectral method (the fast Walsh transform's is 3.0 %). Its two kernels of "
-        "dynamic programming agree. Its 33.88 % of Monte Carlo is the mean of the two Sobol "
-        "kernels, though it counts three.",
-        _table_4_9(second),
-        _differences(second),
-    )
-
-
-class DwarfError(NamedTuple):
-    """Mean absolute error of a dwarf's kernels in percent, and who they are."""
-
-    percent: float
-    kernels: int
-    benchmarks: tuple[str, ...]
-
-
-def _mean_by_dwarf(pairs: Sequence[Pair], dwarf: Callable[[str], str]) -> dict[str, DwarfError]:
-    return {
-        name: DwarfError(
-            float(errors_of(members).absolute.mean()),
-            len(members),
-            tuple(dict.fromkeys(pair.benchmark for pair in members)),
-        )
-        for name, members in by_dwarf(pairs, dwarf).items()
-    }
-
-
-def _table_4_3(first: Mapping[str, DwarfError]) -> Table:
-    printed = printed_table_4_3()
-    rows = []
-    for dwarf in [*printed, *sorted(set(first) - set(printed))]:
-        found, told = first.get(dwarf), printed.get(dwarf)
-        rows.append(
-            [
-                dwarf,
-                str(found.kernels) if found else "-",
-                str(told.kernels) if told else "-",
-                f"{found.percent:.2f}" if found else "-",
-                f"{told.percent:.2f}" if told else "-",
-                f"{found.percent - told.percent:+.2f}" if found and told else "-",
-                ", ".join(found.benchmarks) if found else "",
-            ]
-        )
-    return Table(
-        (
-            *("dwarf", "kernels", "printed", "error, %", "printed, %", "difference"),
-            "benchmarks of Table 4.2",
-        ),
-        rows,
-        "Model 1 on Tesla K20: recomputed from Table 4.2, and Table 4.3 as printed.",
-    )
-
-
-def _table_4_9(second: Mapping[str, Mapping[str, DwarfError]]) -> Table:
-    rows = [
-        [
-            dwarf,
-            *(
-                f"{by_name[dwarf].percent:.2f} ({printed[gpu]:.2f})" if dwarf in by_name else "-"
-                for gpu, by_name in second.items()
-            ),
-        ]
-        for dwarf, printed in printed_table_4_9().items()
-    ]
-    return Table(
-        ("dwarf", *second),
-        rows,
-        "Model 2: mean absolute error in percent recomputed from Table 4.8, and (Table 4.9 as "
-        "printed).",
-    )
-
-
-def _differences(second: Mapping[str, Mapping[str, DwarfError]]) -> str:
-    """How far Table 4.9 is from the pairs: a sentence."""
-    gaps = {
-        (dwarf, gpu): abs(second[gpu][dwarf].percent - percent)
-        for dwarf, by_gpu in printed_table_4_9().items()
-        for gpu, percent in by_gpu.items()
-        if dwarf in second[gpu]
-    }
-    near = sum(gap < 0.1 for gap in gaps.values())
-    (dwarf, gpu), most = max(gaps.items(), key=lambda each: each[1])
-    return (
-        f"Table 4.9 follows from Table 4.8 and the classes of Table 4.7: {near} of {len(gaps)} "
-        f"cells agree within 0.1 points, the largest difference is {most:.2f} ({dwarf}, {gpu})."
     )
 
 

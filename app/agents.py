@@ -31,16 +31,12 @@ from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.app.settings import Settings, installed_version, is_loopback
 from wattcast.features.checked import read_toml
 from wattcast.features.errors import MissingExtraError, ServiceError, WattcastError
-from wattcast.predictor import Predictor, hotspots, parts
+from wattcast.predictor import Predictor, hotspots, parts, predict
 from wattcast.predictor import messages as shared
 from wattcast.predictor.advise import advise
 from wattcast.predictor.answering import answer
-from wattcast.predictor.messages.compare import CompareRequest, JudgeRequest
-from wattcast.predictor.messages.language_model import LanguageModelRequest
-from wattcast.predictor.messages.operators import OperatorCompareRequest, OperatorRequest
+from wattcast.predictor.messages import compare, language_model, operators, tunings
 from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
-from wattcast.predictor.messages.tunings import RankRequest
-from wattcast.predictor.predict import predict_one
 
 MOST_CHARACTERS = 4_800
 """Of an answer: 2,000 tokens at 2.4 characters, which rows of digits in JSON come to."""
@@ -66,7 +62,7 @@ class GpusRequest(shared.Message):
     search: str = Field("", max_length=64)
 
 
-def _predict(predictor: Predictor, request: PredictRequest | OperatorRequest) -> Any:
+def _predict(predictor: Predictor, request: PredictRequest | operators.OperatorRequest) -> Any:
     found = answer(predictor, request)
     if not isinstance(request, PredictRequest) or not isinstance(found, PredictAnswers):
         return found
@@ -76,7 +72,7 @@ def _predict(predictor: Predictor, request: PredictRequest | OperatorRequest) ->
 
 
 def _line(predictor: Predictor, request: LineRequest) -> dict[str, Any]:
-    prediction = predict_one(predictor, request)
+    prediction = predict.predict_one(predictor, request)
     if prediction.energy is None:
         raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
     found = hotspots.hotspots_of(predictor, request, prediction, hotspots.MOST_ROWS)
@@ -97,7 +93,7 @@ def _line(predictor: Predictor, request: LineRequest) -> dict[str, Any]:
 
 
 def _speed(predictor: Predictor, request: PredictRequest) -> Any:
-    return predict_one(predictor, request.model_copy(update={"details": True}))
+    return predict.predict_one(predictor, request.model_copy(update={"details": True}))
 
 
 def _gpus(predictor: Predictor, request: GpusRequest) -> dict[str, Any]:
@@ -107,14 +103,14 @@ def _gpus(predictor: Predictor, request: GpusRequest) -> dict[str, Any]:
 
 TOOLS: Mapping[str, tuple[type[shared.Message], Callable[[Predictor, Any], Any]]] = {
     "predict": (PredictRequest, _predict),
-    "compare": (CompareRequest, answer),
-    "judge": (JudgeRequest, answer),
+    "compare": (compare.CompareRequest, answer),
+    "judge": (compare.JudgeRequest, answer),
     "advise": (PredictRequest, advise),
     "explain_line": (LineRequest, _line),
-    "rank": (RankRequest, answer),
+    "rank": (tunings.RankRequest, answer),
     "speed_of_light": (PredictRequest, _speed),
     "gpus": (GpusRequest, _gpus),
-    "forecast_model": (LanguageModelRequest, answer),
+    "forecast_model": (language_model.LanguageModelRequest, answer),
 }
 
 
@@ -145,7 +141,7 @@ def answered(predictor: Predictor, name: str, given: Mapping[str, Any], files: b
         raise ServiceError("validation", f"no tool {name!r}: {', '.join(TOOLS)}")
     request, answers = TOOLS[name]
     body = dict(given)
-    if request in (CompareRequest, JudgeRequest, RankRequest):
+    if request in (compare.CompareRequest, compare.JudgeRequest, tunings.RankRequest):
         common = {each: body.pop(each) for each in _OF_A_SIDE & body.keys()}
 
         def beside(side: Any) -> Any:
@@ -159,11 +155,11 @@ def answered(predictor: Predictor, name: str, given: Mapping[str, Any], files: b
             side = body[each]
             body[each] = list(map(beside, side)) if isinstance(side, list) else beside(side)
         if isinstance(old := body.get("old"), dict) and "operator" in old:
-            request = OperatorCompareRequest
+            request = operators.OperatorCompareRequest
     else:
         body = _kernel(predictor, body, files)
         if request is PredictRequest and "operator" in body:
-            request, answers = OperatorRequest, _predict
+            request, answers = operators.OperatorRequest, _predict
     return answers(predictor, request.model_validate(body))
 
 

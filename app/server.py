@@ -22,9 +22,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from wattcast.app import logs
-from wattcast.app.main import create_app
-from wattcast.app.services import Services
+from wattcast.app import logs, main, services
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import UMASK
 from wattcast.features.errors import WattcastError
@@ -173,7 +171,7 @@ def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -
     gc.set_threshold(*COLLECT_AFTER)
     _return_memory()
     with listen(settings.host, settings.port) as sock:
-        server = _Server(configuration(create_app(settings, Services.open(settings))))
+        server = _Server(configuration(main.create_app(settings, services.Services.open(settings))))
         failure: list[Exception] = []
 
         def watch() -> None:

@@ -13,8 +13,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from wattcast.features.checked import read_toml
-from wattcast.features.errors import DEFAULT_EFFORT
+from wattcast.features import checked, errors
 
 MEBIBYTE = 1024 * 1024
 
@@ -61,8 +60,8 @@ class Settings(BaseSettings):
     analyses_at_once: int = Field(default=2, ge=1, le=256)
     waiting_analyses: int = Field(default=128, ge=0)
     analysis_seconds: float = Field(default=30.0, gt=0)
-    analysis_effort: int = Field(default=DEFAULT_EFFORT, ge=1)
-    max_analysis_effort: int = Field(default=10 * DEFAULT_EFFORT, ge=1)
+    analysis_effort: int = Field(default=errors.DEFAULT_EFFORT, ge=1)
+    max_analysis_effort: int = Field(default=10 * errors.DEFAULT_EFFORT, ge=1)
     cache_bytes: int = Field(default=256 * MEBIBYTE, ge=0)
     job_workers: int = Field(default=1, ge=0, le=16)
     job_lease_seconds: float = Field(default=30.0, gt=0)
@@ -99,7 +98,7 @@ class Settings(BaseSettings):
         return self.home / "wattcast.db" if self.database_url is None else None
 
 
-_MEANINGS = read_toml(Path(__file__).with_name("settings.toml"))
+_MEANINGS = checked.read_toml(Path(__file__).with_name("settings.toml"))
 for _name, _field in Settings.model_fields.items():
     _field.description = _MEANINGS[_name]
 

@@ -16,17 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from wattcast.app.python.code import argument
-from wattcast.app.python.predictors import crew as _crew
-from wattcast.app.python.predictors import predictor as _predictor
+from wattcast.app.python import code, predictors
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, MissingExtraError, WattcastError
 from wattcast.models.search import GAIN
+from wattcast.predictor import rank, triton, tuning_files
 from wattcast.predictor.forecasts import Forecast, forecast, forecasts
-from wattcast.predictor.rank import TuningProblem
-from wattcast.predictor.triton import launched
 from wattcast.predictor.tune import OBJECTIVES, Objective, Tuning
-from wattcast.predictor.tuning_files import Configuration, Value
 
 _OBJECTIVES: Mapping[str, Objective] = {
     "time": "time", "energy": "energy", "nvml_energy": "energy", "ps_energy": "energy",
@@ -82,12 +78,12 @@ class KernelTunerStrategy:
         space = [dict(zip(names, row, strict=True)) for row in searchspace.list]
         problem = self._problem(runner, names)
 
-        def predict(some: Sequence[Mapping[str, Value]]) -> Iterable[Forecast]:
-            asked = [Configuration(row, None, None) for row in some]
-            return forecasts(_predictor(self._registry), problem, asked, self._keep, crew)
+        def predict(some: Sequence[Mapping[str, tuning_files.Value]]) -> Iterable[Forecast]:
+            asked = [tuning_files.Configuration(row, None, None) for row in some]
+            return forecasts(predictors.predictor(self._registry), problem, asked, self._keep, crew)
 
         tuning = Tuning((), objective, None, space, predict)
-        with _crew(self._workers, self._dask, self._registry) as crew:
+        with predictors.crew(self._workers, self._dask, self._registry) as crew:
             tuning.study(self._predictions, self._gain)
         crew = None
         cost = CostFunc(searchspace, tuning_options, runner, snap=False)
@@ -107,7 +103,7 @@ class KernelTunerStrategy:
             pass
         return list(cost.results)
 
-    def _problem(self, runner: Any, names: Sequence[str]) -> TuningProblem:
+    def _problem(self, runner: Any, names: Sequence[str]) -> rank.TuningProblem:
         options = runner.kernel_options
         source = runner.kernel_source
         size = options.problem_size
@@ -126,7 +122,7 @@ class KernelTunerStrategy:
             "launch": {"arguments": {**_known_arguments(options.arguments), **self._arguments}},
             **self._options,
         }
-        return TuningProblem(sizes, divisors, block_names, request)
+        return rank.TuningProblem(sizes, divisors, block_names, request)
 
 
 def _objective(given: Any) -> Objective:
@@ -149,13 +145,13 @@ def _divisors(given: Any, usual: tuple[str, ...]) -> tuple[str, ...]:
 
 def _known_arguments(given: Sequence[Any] | None) -> dict[str, Any]:
     """Numbers as they are, arrays by their size. NumPy's, CuPy's and Torch's know both."""
-    found = {str(place): argument(each) for place, each in enumerate(given or ())}
+    found = {str(place): code.argument(each) for place, each in enumerate(given or ())}
     return {place: each for place, each in found.items() if isinstance(each, int | float | dict)}
 
 
 def predicted_best(
     space: Sequence[Forecast], share: float, objective: Objective = "time"
-) -> Callable[[Mapping[str, Value]], bool]:
+) -> Callable[[Mapping[str, tuning_files.Value]], bool]:
     """A restriction for Kernel Tuner: keeps the ``share`` of configurations that are predicted
     best, and none that cannot be predicted. ``space`` is what ``predictor.forecasts`` makes.
 
@@ -167,7 +163,7 @@ def predicted_best(
     order = tuning.search.predicted.argsort(kind="stable")
     kept = {int(place) for place in order[: max(1, round(share * order.size))]}
 
-    def keeps(parameters: Mapping[str, Value]) -> bool:
+    def keeps(parameters: Mapping[str, tuning_files.Value]) -> bool:
         return tuning.place(parameters) in kept
 
     return keeps
@@ -275,13 +271,13 @@ def _triton_forecast(
     options: Mapping[str, Any],
 ) -> Forecast:
     """The forecast of one configuration. Raises GpuError and MissingExtraError."""
-    predictor = _predictor(registry)
+    predictor = predictors.predictor(registry)
     profile = predictor.gpus.load(gpu)
     # Under heuristics or an autotuner, as a kernel with this configuration alone.
     alone = SimpleNamespace(fn=kernel, configs=[config])
     grid = given.get("grid", 1)
     try:
-        ((configuration, request),) = launched(alone, profile, grid, (), given)
+        ((configuration, request),) = triton.launched(alone, profile, grid, (), given)
         if isinstance(request, CompileError):
             raise request
     except MissingExtraError:

@@ -17,16 +17,11 @@ from copy import copy
 from pathlib import Path
 from typing import Protocol
 
-from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
+from wattcast.features import analysis, gpus
 from wattcast.models.operators import Operators
 from wattcast.models.store import PACKAGED_ARTIFACTS
-from wattcast.predictor.parts.drift import DriftWatch
+from wattcast.predictor.parts import drift, power_models, sources, stored, work
 from wattcast.predictor.parts.memory import RINGS, Kept, Memory, ModuleCache, analysis_bytes
-from wattcast.predictor.parts.power_models import PowerModels
-from wattcast.predictor.parts.sources import Sources
-from wattcast.predictor.parts.stored import Keeper
-from wattcast.predictor.parts.work import WorkTimeModels
 from wattcast.predictor.tuning_files import TuningRun, held_bytes
 
 
@@ -60,23 +55,23 @@ class Gpus:
 
     def __init__(self, home: Path) -> None:
         self._overlay = home / "gpus"
-        self._loaded: dict[str, tuple[float, GpuProfile]] = {}
+        self._loaded: dict[str, tuple[float, gpus.GpuProfile]] = {}
 
-    def load(self, gpu_id: str) -> GpuProfile:
+    def load(self, gpu_id: str) -> gpus.GpuProfile:
         """By id or alias, in any case. Raises GpuError listing the known ids."""
         now = time.monotonic()
         known = self._loaded.get(gpu_id)
         if known is not None and now - known[0] < _FRESH_SECONDS:
             return known[1]
-        profile = load_gpu(gpu_id, overlay=self._overlay)
+        profile = gpus.load_gpu(gpu_id, overlay=self._overlay)
         if len(self._loaded) >= _MOST_NAMES:
             self._loaded.clear()
         self._loaded[gpu_id] = (now, profile)
         return profile
 
-    def all(self) -> tuple[GpuProfile, ...]:
+    def all(self) -> tuple[gpus.GpuProfile, ...]:
         """All profiles, by id."""
-        return list_gpus(overlay=self._overlay)
+        return gpus.list_gpus(overlay=self._overlay)
 
 
 class Predictor:
@@ -89,7 +84,7 @@ class Predictor:
     def __init__(
         self,
         settings: Limits,
-        store: Keeper | None = None,
+        store: stored.Keeper | None = None,
         memory: Memory | None = None,
         *,
         own: bool = False,
@@ -99,15 +94,15 @@ class Predictor:
         self.gpus = Gpus(settings.home)
         self.memory = memory or Memory(settings.cache_bytes)
         self.modules = ModuleCache(self.memory, settings.max_ptx_bytes)
-        self.sources = Sources(settings, self.modules, self.memory, own=own)
-        self.analysed: Kept[Hashable, KernelAnalysis] = self.memory.room(
+        self.sources = sources.Sources(settings, self.modules, self.memory, own=own)
+        self.analysed: Kept[Hashable, analysis.KernelAnalysis] = self.memory.room(
             analysis_bytes, grows=True, rings=RINGS
         )
         self.spaces: Kept[str, TuningRun] = self.memory.room(held_bytes)
-        self.power = PowerModels(settings.home)
-        self.work_time = WorkTimeModels(settings.home)
+        self.power = power_models.PowerModels(settings.home)
+        self.work_time = work.WorkTimeModels(settings.home)
         self.operators = Operators((PACKAGED_ARTIFACTS, settings.home / "artifacts"))
-        self.drift = DriftWatch()
+        self.drift = drift.DriftWatch()
 
     def without_store(self) -> Predictor:
         """The same, with the same caches, that keeps no prediction."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import PurePath
 
-from wattcast.features.activity import LineActivity
+from wattcast.features import activity, schemas
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.launch import PointerHint
-from wattcast.features.schemas import activity_schema, get_schema
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Coverage
 from wattcast.predictor.messages import analyze as messages
-from wattcast.predictor.parts.arguments import c_names, described
-from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts import arguments, sources
 
 MOST_ROWS = 2000
 """Accesses and source lines of one answer; a warning tells how many are left out."""
@@ -50,7 +48,7 @@ def analyze(predictor: Predictor, request: messages.AnalyzeRequest) -> messages.
         accesses=[messages.AnalyzedAccess.from_attributes(each) for each in accesses[:MOST_ROWS]],
         activity=[
             messages.Quantity.from_attributes(field, value=activity[field.name])
-            for field in activity_schema().fields
+            for field in schemas.activity_schema().fields
         ],
         lines=[_line(line, source) for line in lines[:MOST_ROWS]],
         sampling=None
@@ -71,9 +69,9 @@ def analyze(predictor: Predictor, request: messages.AnalyzeRequest) -> messages.
     )
 
 
-def _launch(analysis: KernelAnalysis, source: Source) -> messages.AnalyzedLaunch:
+def _launch(analysis: KernelAnalysis, source: sources.Source) -> messages.AnalyzedLaunch:
     launch, function = analysis.launch, analysis.function
-    parameters = described(function, c_names(function, source.kernels))
+    parameters = arguments.described(function, arguments.c_names(function, source.kernels))
     given = {
         position: asdict(value) if isinstance(value, PointerHint) else value
         for position, value in launch.arguments.items()
@@ -102,7 +100,7 @@ def _blocks(analysis: KernelAnalysis) -> list[messages.AnalyzedBlock]:
     ][:MOST_ROWS]
 
 
-def _line(line: LineActivity, source: Source) -> messages.AnalyzedLine:
+def _line(line: activity.LineActivity, source: sources.Source) -> messages.AnalyzedLine:
     """A source line; of what was compiled here, a header is told by its name alone."""
     row = asdict(line)
     if source.cuda is not None and line.file is not None:
@@ -136,7 +134,7 @@ def features(predictor: Predictor, request: messages.FeaturesRequest) -> message
     SchemaError for an unknown schema and for one without a table for the GPU.
     """
     gpu = predictor.gpus.load(request.gpu)
-    schema = get_schema(request.schema_id)
+    schema = schemas.get_schema(request.schema_id)
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu)
     vector = analysis.vector(schema.id)

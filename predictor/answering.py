@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TypeVar
 
-from wattcast.predictor import Predictor
-from wattcast.predictor.messages import Asks
+from wattcast.predictor import Predictor, messages
 
 A = TypeVar("A")
 
@@ -38,7 +37,7 @@ USE_CASES: Mapping[str, str] = {
 them take a tenth of the time to import everything."""
 
 
-def answer(predictor: Predictor, request: Asks[A]) -> A:
+def answer(predictor: Predictor, request: messages.Asks[A]) -> A:
     """The answer to a request. Raises what its use case raises."""
     module, _, name = USE_CASES[type(request).__name__].partition(".")
     found: A = getattr(import_module(f"wattcast.predictor.{module}"), name)(predictor, request)

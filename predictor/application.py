@@ -16,27 +16,15 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import GpuError, WattcastError, refused
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.choice import Point
-from wattcast.models.clocks import checked_limit
+from wattcast.models import choice, clocks
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Z80, Z90
-from wattcast.predictor import Predictor, parts
+from wattcast.predictor import Predictor, cost, dvfs, parts, traces
 from wattcast.predictor.advise import advise
-from wattcast.predictor.cost import priced
-from wattcast.predictor.dvfs import (
-    TYPICAL_ONE_IN_TEN,
-    At,
-    Operating,
-    choice,
-    one_in_ten_of,
-    tried_limits,
-)
-from wattcast.predictor.messages import Energy, KernelName, Power, Time
+from wattcast.predictor.messages import Energy, KernelName, Power, Time, predict
 from wattcast.predictor.messages import application as messages
 from wattcast.predictor.messages.advise import Advice
 from wattcast.predictor.messages.dvfs import DvfsAnswer
-from wattcast.predictor.messages.predict import Trust
 from wattcast.predictor.parts.trust import ORDER
-from wattcast.predictor.traces import Progress, read_trace
 from wattcast.predictor.traces.code import Library
 from wattcast.predictor.traces.library import Served
 from wattcast.predictor.traces.mixes import Followed, mixes
@@ -64,7 +52,7 @@ def application(
     trace: Trace,
     request: messages.ApplicationRequest,
     code: Library | None = None,
-    progress: Progress = lambda what, done: None,
+    progress: traces.Progress = lambda what, done: None,
 ) -> messages.ApplicationAnswer:
     """The energy of all launches of a trace. The same trace, code and request give the same answer.
 
@@ -94,7 +82,7 @@ def application(
             basis=total.basis,
         ),
         span_seconds=span,
-        **priced(total, request.tariff, request.grams_co2_per_kwh),
+        **cost.priced(total, request.tariff, request.grams_co2_per_kwh),
         trust=whole.trust(),
         covers="gpu_boards",
         devices=[whole.device(device, origin) for device in found],
@@ -132,9 +120,9 @@ def dvfs_of_trace(
     total = Launches.of(trace, found).total(found)
     span = int(trace.end.max() - trace.start.min()) * 1e-9
     idle = sum(device.board.idle_joules for device in found)
-    one_in_ten = TYPICAL_ONE_IN_TEN
+    one_in_ten = dvfs.TYPICAL_ONE_IN_TEN
     if _told(follows, ("code", "code, other launch")) >= SURE:
-        one_in_ten = one_in_ten_of(predictor, gpu)
+        one_in_ten = dvfs.one_in_ten_of(predictor, gpu)
     elif _told(follows, ("code", "code, other launch", "operator")) < SURE:
         one_in_ten **= EXTRAPOLATED_WIDENING  # nobody measured how what names alone tell follows
     busy = [device.board.span_seconds - device.board.idle_seconds for device in found]
@@ -142,10 +130,10 @@ def dvfs_of_trace(
     limits: tuple[float | None, ...] = (None,)
     if request.power_limit_watts is not None or not follows[0].listed:
         mhz = mhz[-1:]
-        limits = tried_limits(request.power_limit_watts, gpu, powers.limit_watts)
-        limits = tuple(checked_limit(limit, gpu) for limit in limits)
+        limits = dvfs.tried_limits(request.power_limit_watts, gpu, powers.limit_watts)
+        limits = tuple(clocks.checked_limit(limit, gpu) for limit in limits)
 
-    def at(core_mhz: float, limit: float | None) -> At:
+    def at(core_mhz: float, limit: float | None) -> dvfs.At:
         held = [f.at(core_mhz) if limit is None else f.under(limit) for f in follows]
         seconds, most = (
             span + max(own * (each[n] - 1.0) for own, each in zip(busy, held, strict=True))
@@ -167,16 +155,18 @@ def dvfs_of_trace(
             ),
             "energy": Energy(joules=joules, low=ends[0], high=ends[1], **sure),
         }
-        key = Operating(core_mhz, powers.clocks.memory_mhz, limit or powers.limit_watts)
+        key = dvfs.Operating(core_mhz, powers.clocks.memory_mhz, limit or powers.limit_watts)
         runs_at = core_mhz if limit is None else None
-        return At(Point(key, seconds, joules / seconds), costs, runs_at, None, extrapolated=False)
+        return dvfs.At(
+            choice.Point(key, seconds, joules / seconds), costs, runs_at, None, extrapolated=False
+        )
 
     points = [at(core, limit) for core in mhz for limit in limits]
     return DvfsAnswer(
         gpu=gpu.id,
         kernel=KernelName(mangled="trace", demangled=f"{len(trace):,} launches"),
         model=None,
-        **choice(points, at(mhz[-1], None), request.constraints, one_in_ten),
+        **dvfs.choice(points, at(mhz[-1], None), request.constraints, one_in_ten),
         assumptions=None,
         warnings=parts.plain_warnings(
             trace.notes, powers.notes, notes_of(trace, options, found, code)
@@ -201,7 +191,7 @@ def dvfs_of_sent_trace(predictor: Predictor, request: messages.TraceDvfsRequest)
     with NamedTemporaryFile(prefix="wattcast-trace-") as file:
         file.write(request.trace)
         file.flush()
-        trace = read_trace(Path(file.name), name="trace", most_characters=MOST_SENT)
+        trace = traces.read_trace(Path(file.name), name="trace", most_characters=MOST_SENT)
     return dvfs_of_trace(predictor, trace, request, Library())
 
 
@@ -210,7 +200,7 @@ def _devices(
     trace: Trace,
     request: messages.ApplicationRequest,
     code: Library,
-    progress: Progress,
+    progress: traces.Progress,
 ) -> Iterator[Device]:
     ends = np.array([trace.start.min(), trace.end.max()], dtype=np.int64)
     known: dict[str, tuple[BoardPowers, dict[int, KindPower]]] = {}
@@ -276,7 +266,7 @@ class _Whole(NamedTuple):
         """Of the energy of everything."""
         return joules / self.total.joules if self.total.joules else 0.0
 
-    def trust(self) -> Trust:
+    def trust(self) -> predict.Trust:
         """The best mark that ``SURE`` of the energy has, or a better one."""
         sums: dict[str, float] = dict.fromkeys(ORDER, 0.0)
         worst: dict[str, tuple[float, str]] = {}
@@ -297,8 +287,8 @@ class _Whole(NamedTuple):
             if held >= SURE * whole and mark in worst:
                 share = sums[mark] / whole if whole else 1.0
                 why = f"{share:.0%} of the energy; most of it: {worst[mark][1]}"
-                return Trust(mark=mark, why=why)
-        return Trust(mark="guess", why="no launch has an answer")
+                return predict.Trust(mark=mark, why=why)
+        return predict.Trust(mark="guess", why="no launch has an answer")
 
     def coverage(self) -> list[messages.Covered]:
         """How much is told in which way."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import AnalysisError, Diagnostic, LaunchError
 from wattcast.features.gpus import GpuProfile
-from wattcast.predictor import Predictor, parts
+from wattcast.predictor import Predictor, parts, predict
 from wattcast.predictor.messages import ClocksAnswer, Need
 from wattcast.predictor.messages import sweep as messages
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.time_and_power import TimeAndPower
-from wattcast.predictor.predict import coverage_of, launched
 
 
 def predict_many(predictor: Predictor, request: messages.BatchRequest) -> messages.BatchAnswer:
@@ -45,10 +44,10 @@ def _predict_many(predictor: Predictor, request: messages.BatchRequest) -> messa
         for launch in launches:
             try:
                 asked = one.model_copy(update={"launch": parts.completed(function, launch)})
-                found = launched(predictor, asked, source, gpu, clocks, keep=False)
+                found = predict.launched(predictor, asked, source, gpu, clocks, keep=False)
                 if request.analysis == "symbolic" and found[1].duration is None:
                     asked = asked.model_copy(update={"analysis": "auto"})  # nothing was proven
-                    found = launched(predictor, asked, source, gpu, clocks, keep=False)
+                    found = predict.launched(predictor, asked, source, gpu, clocks, keep=False)
                 analysis, point = found
                 own = _notes(analysis, point)
                 answers.append(_answer(analysis, point, gpu, own))
@@ -94,6 +93,6 @@ def _answer(
         regime=duration.regime if duration else None,
         occupancy=analysis.occupancy.occupancy,
         waves=analysis.waves,
-        coverage=coverage_of(analysis, point),
+        coverage=predict.coverage_of(analysis, point),
         warnings=list(dict.fromkeys(note.code for note in notes)),
     )

@@ -6,26 +6,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wattcast.features.errors import ModelError
-from wattcast.features.gpus import GpuProfile
+from wattcast.features import errors, gpus
 from wattcast.features.operators import operator_schema
-from wattcast.features.schemas import AnySchema, get_schema, list_schemas
-from wattcast.features.schemas.tables import SchemaFile
+from wattcast.features.schemas import AnySchema, get_schema, list_schemas, tables
 from wattcast.models.cards import Card, ModelCard, ScalingCard
 from wattcast.models.intervals import Observed
 from wattcast.models.operators import OperatorCard
 from wattcast.models.power.physical import POOLED
 from wattcast.models.time.calibration import TimeCorrectionCard
-from wattcast.predictor.messages.catalog import (
-    GpuDetails,
-    GpuSummary,
-    ModelSummary,
-    ObservedCoverage,
-    Schema,
-    SchemaDetails,
-    SchemaField,
-    SchemaSummary,
-)
+from wattcast.predictor.messages import catalog
 from wattcast.predictor.parts.power_models import (
     Watched,
     reference_of,
@@ -36,22 +25,22 @@ from wattcast.predictor.parts.power_models import (
 if TYPE_CHECKING:
     from wattcast.predictor import Gpus
 
-G = TypeVar("G", bound=GpuSummary)
-S = TypeVar("S", bound=Schema)
+G = TypeVar("G", bound=catalog.GpuSummary)
+S = TypeVar("S", bound=catalog.Schema)
 
 
-def gpu_summaries(gpus: Gpus, cards: tuple[ModelCard, ...]) -> list[GpuSummary]:
+def gpu_summaries(gpus: Gpus, cards: tuple[ModelCard, ...]) -> list[catalog.GpuSummary]:
     """All GPUs, by id: what each is and what can be predicted for it."""
-    return [_gpu(GpuSummary, gpu, cards) for gpu in gpus.all()]
+    return [_gpu(catalog.GpuSummary, gpu, cards) for gpu in gpus.all()]
 
 
-def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> GpuDetails:
+def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> catalog.GpuDetails:
     """One GPU with every fact, its unit and source. Raises GpuError."""
     gpu = gpus.load(gpu_id)
-    return _gpu(GpuDetails, gpu, cards, profile=gpu.model_dump(mode="json"))
+    return _gpu(catalog.GpuDetails, gpu, cards, profile=gpu.model_dump(mode="json"))
 
 
-def _gpu(kind: type[G], gpu: GpuProfile, cards: tuple[ModelCard, ...], **more: Any) -> G:
+def _gpu(kind: type[G], gpu: gpus.GpuProfile, cards: tuple[ModelCard, ...], **more: Any) -> G:
     return kind.from_attributes(
         gpu,
         aliases=list(gpu.aliases),
@@ -61,33 +50,35 @@ def _gpu(kind: type[G], gpu: GpuProfile, cards: tuple[ModelCard, ...], **more: A
     )
 
 
-def schema_summaries() -> list[SchemaSummary]:
+def schema_summaries() -> list[catalog.SchemaSummary]:
     """All schemas."""
     schemas = (*list_schemas(), operator_schema())
-    return [_schema(SchemaSummary, each, fields=len(each.fields)) for each in schemas]
+    return [_schema(catalog.SchemaSummary, each, fields=len(each.fields)) for each in schemas]
 
 
-def schema_details(schema_id: str) -> SchemaDetails:
+def schema_details(schema_id: str) -> catalog.SchemaDetails:
     """One schema with its fields in order. Raises SchemaError."""
     operators = operator_schema()
     schema = operators if schema_id == operators.id else get_schema(schema_id)
-    fields = [SchemaField.from_attributes(each, dtype=str(each.dtype)) for each in schema.fields]
-    return _schema(SchemaDetails, schema, fields=fields)
+    fields = [
+        catalog.SchemaField.from_attributes(each, dtype=str(each.dtype)) for each in schema.fields
+    ]
+    return _schema(catalog.SchemaDetails, schema, fields=fields)
 
 
-def _schema(kind: type[S], schema: AnySchema | SchemaFile, **fields: Any) -> S:
+def _schema(kind: type[S], schema: AnySchema | tables.SchemaFile, **fields: Any) -> S:
     """That of operators needs no table of a GPU."""
-    gpus = () if isinstance(schema, SchemaFile) else schema.gpus
+    gpus = () if isinstance(schema, tables.SchemaFile) else schema.gpus
     inputs = [field.name for field in schema.fields if field.model_input]
     return kind.from_attributes(schema, gpus=sorted(gpus), model_inputs=inputs, **fields)
 
 
 def observed(
     coverage: Mapping[Watched, Observed], gpu: str, target: str, model: str | None = None
-) -> list[ObservedCoverage]:
+) -> list[catalog.ObservedCoverage]:
     """What the intervals of a GPU's models, or of one, held, by board."""
     return [
-        ObservedCoverage.from_attributes(
+        catalog.ObservedCoverage.from_attributes(
             found, board=one.board, model=one.model, promised=found.level, widened=found.widening
         )
         for one, found in sorted(coverage.items())
@@ -97,11 +88,11 @@ def observed(
 
 def model_summary(
     card: ModelCard | TimeCorrectionCard | OperatorCard, coverage: Mapping[Watched, Observed]
-) -> ModelSummary:
+) -> catalog.ModelSummary:
     """One model in a list: reference, size of its training, error on unseen kernels, and what its
     intervals held of later measurements."""
     errors: dict[str, float | None] = dict.fromkeys(
-        name for name in ModelSummary.model_fields if name.startswith("unseen_")
+        name for name in catalog.ModelSummary.model_fields if name.startswith("unseen_")
     )
     if isinstance(card, TimeCorrectionCard):
         seconds = card.score("program").model["median_ape_percent"].mean
@@ -110,7 +101,7 @@ def model_summary(
         watts, percent = unseen_error_watts(card), unseen_error_percent(card)
         errors["unseen_kernel_mae_watts"] = watts if watts != float("inf") else None
         errors["unseen_kernel_mape_percent"] = percent if percent != float("inf") else None
-    return ModelSummary.from_attributes(
+    return catalog.ModelSummary.from_attributes(
         reference_of(card),
         created=card.created.isoformat(),
         training_rows=card.training.rows,
@@ -144,7 +135,7 @@ def model_cards(
     gpu = _holder(gpus, gpu_id)
     found = [card for card in cards if (card.gpu, card.target) == (gpu, target)]
     if not found:
-        raise ModelError(f"no {target} model for {gpu}", gpu=gpu, target=target)
+        raise errors.ModelError(f"no {target} model for {gpu}", gpu=gpu, target=target)
     return [card.model_dump(mode="json") for card in found]
 
 
@@ -156,4 +147,4 @@ def model_card(
     for card in cards:
         if card.folder.parts == (gpu, target, name, str(version)):
             return card.model_dump(mode="json")
-    raise ModelError(f"no model {name} version {version} for {gpu} and {target}")
+    raise errors.ModelError(f"no model {name} version {version} for {gpu} and {target}")

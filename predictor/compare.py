@@ -14,22 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattcast.features import cfg, checked, errors, gpus, loops, memory
 from wattcast.features.activity.instructions import measure_instructions
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.cfg import build_cfg
-from wattcast.features.checked import read_toml
-from wattcast.features.errors import AnalysisError, KernelError, ModelError, refused
-from wattcast.features.gpus import GpuProfile
-from wattcast.features.loops import natural_loops
-from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Function
-from wattcast.models.clocks import ClockPair
-from wattcast.models.energy import LEAST_SHARE
-from wattcast.models.speed import NAMES, unit_cycles, unit_seconds
-from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
+from wattcast.models import clocks, energy, speed
+from wattcast.models.time import base, calibration
 from wattcast.models.time.beside import beside
-from wattcast.models.time.calibration import least_seconds
-from wattcast.predictor import Predictor, parts, reports
+from wattcast.predictor import Predictor, operators, parts, reports
 from wattcast.predictor.messages import (
     ClocksAnswer,
     Interval,
@@ -39,11 +31,8 @@ from wattcast.predictor.messages import (
 )
 from wattcast.predictor.messages import compare as messages
 from wattcast.predictor.messages.operators import ComparedOperator, OperatorCompareRequest
-from wattcast.predictor.operators import operator_name, predicted
+from wattcast.predictor.parts import power_models, sources, time_and_power
 from wattcast.predictor.parts.operators import Asked
-from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.time_and_power import BoardModels
 from wattcast.predictor.parts.trust import Ranked, apart
 
 
@@ -105,7 +94,7 @@ class _Pairs(NamedTuple):
 
 
 def _kernels(
-    predictor: Predictor, request: messages.CompareRequest, gpu: GpuProfile
+    predictor: Predictor, request: messages.CompareRequest, gpu: gpus.GpuProfile
 ) -> tuple[Sequence[Function], Sequence[Function]]:
     found = []
     for side, name in ((request.old, "old"), (request.new, "new")):
@@ -116,7 +105,7 @@ def _kernels(
                 module.kernel(None)  # raises: there is none
             if len(wanted) > (most := messages.MOST_KERNELS):
                 detail = f"{len(wanted)} kernels; at most {most} are compared: name one"
-                raise refused(detail, "kernel")
+                raise errors.refused(detail, "kernel")
             found.append(wanted)
     return found[0], found[1]
 
@@ -132,7 +121,7 @@ def _pairs(old: Sequence[Function], new: Sequence[Function]) -> _Pairs:
         removed=[each for each in old if each.name not in after],
     )
     if not pairs.both:
-        raise KernelError(
+        raise errors.KernelError(
             "old and new have no kernel of the same name", known=[each.demangled for each in new]
         )
     return pairs
@@ -153,9 +142,9 @@ class CodeSide(NamedTuple):
     """A side of code, and what it was told from."""
 
     side: Side
-    source: Source
+    source: sources.Source
     analysis: KernelAnalysis
-    duration: TimePrediction
+    duration: base.TimePrediction
 
 
 def side_of(
@@ -164,23 +153,23 @@ def side_of(
     code: messages.ComparedCode,
     side: str,
     kernel: Function,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
 ) -> CodeSide:
     """One side of code, by the models that the request names. Raises as ``compare`` does."""
     asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
     with parts.about(side), parts.asked_seconds(predictor, asked):
-        source: Source = predictor.sources.read(asked, gpu)
+        source: sources.Source = predictor.sources.read(asked, gpu)
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
         clocks, beside = parts.clocks_of(request.clocks, gpu)
         chosen = asked.time_model, request.model, request.board or ""
-        models = BoardModels(predictor.power, gpu, *chosen)
+        models = time_and_power.BoardModels(predictor.power, gpu, *chosen)
         found = models.limited(analysis, clocks, request.power_limit_watts)
         duration, _, card = found.told()
     seconds, power = duration.estimate.value, found.power
     side_taken = Side(
         messages.Measured(kernel=parts.kernel_name(analysis.function), **found.costs(gpu)),
         ClocksAnswer.from_attributes(found.clocks),
-        reference_of(card),
+        power_models.reference_of(card),
         found.ranked(gpu, analysis),
         None
         if power.components is None
@@ -195,15 +184,15 @@ def _operator(
     request: OperatorCompareRequest,
     side: ComparedOperator,
     name: str,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
 ) -> Side:
-    (answer,) = predicted(predictor, [Asked(side.operator, gpu, request)])
+    (answer,) = operators.predicted(predictor, [Asked(side.operator, gpu, request)])
     with parts.about(name):
         if isinstance(answer, Exception):
             raise answer
         if not (answer.power and answer.time and answer.energy and answer.model):
-            raise ModelError(f"no model tells the power of {answer.name} on {gpu.id}")
-    kernel = operator_name(side.operator)
+            raise errors.ModelError(f"no model tells the power of {answer.name} on {gpu.id}")
+    kernel = operators.operator_name(side.operator)
     measured = messages.Measured.from_attributes(answer, kernel=kernel)
     ranked = Ranked.of(answer)
     return Side(measured, answer.clocks, answer.model, ranked, None, answer.warnings)
@@ -310,7 +299,7 @@ class Spread(NamedTuple):
 @cache
 def spreads() -> dict[str, Spread]:
     """The calibrated spread of ratios of ``time`` and ``energy``."""
-    found = read_toml(Path(__file__).with_name("judge.toml"))
+    found = checked.read_toml(Path(__file__).with_name("judge.toml"))
     return {name: Spread(**one) for name, one in found.items()}
 
 
@@ -354,7 +343,7 @@ def _side(
     request: messages.JudgeRequest,
     code: messages.ComparedCode,
     name: str,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
 ) -> CodeSide:
     with parts.about(name):
         kernel = predictor.sources.read(code, gpu).known.module.kernel(code.kernel)
@@ -370,28 +359,28 @@ def _ends(analysis: KernelAnalysis) -> None:
     for name in analysis.counts.functions(None):
         function = analysis.module.function(name)
         assert function is not None
-        for one in natural_loops(build_cfg(function.body)).diagnostics:
+        for one in loops.natural_loops(cfg.build_cfg(function.body)).diagnostics:
             if one.code == "endless_loop":
-                raise AnalysisError(one.detail, line=one.line)
+                raise errors.AnalysisError(one.detail, line=one.line)
     for trip in analysis.trip_counts:
         if trip.how == "assumed" and not analysis.needs:
-            raise AnalysisError(
+            raise errors.AnalysisError(
                 f"the loop at line {trip.line} of the PTX was not seen to end: give its trips, or "
                 "the arguments and data that decide them",
                 line=trip.line,
             )
 
 
-def _shares(code: CodeSide, gpu: GpuProfile) -> dict[str, float]:
+def _shares(code: CodeSide, gpu: gpus.GpuProfile) -> dict[str, float]:
     """Seconds that each resource would need alone over the predicted time, by the default model."""
     found = code.duration
-    if found.family != DEFAULT:
-        found = get_time_model(DEFAULT).predict(code.analysis, gpu, found.clocks)
+    if found.family != base.DEFAULT:
+        found = base.get_time_model(base.DEFAULT).predict(code.analysis, gpu, found.clocks)
     return {name: part / found.estimate.value for name, part in found.parts.items()}
 
 
 def _half(interval: Interval) -> float:
-    return math.log(interval.high / max(interval.low, LEAST_SHARE * interval.high)) / 2
+    return math.log(interval.high / max(interval.low, energy.LEAST_SHARE * interval.high)) / 2
 
 
 def _beyond(code: CodeSide) -> float:
@@ -423,14 +412,14 @@ def _judged(code: CodeSide) -> messages.Judged:
     return messages.Judged(
         kernel=measured.kernel,
         bound=duration.bound or duration.regime,
-        written_bytes=written * SECTOR_BYTES,
+        written_bytes=written * memory.SECTOR_BYTES,
         **{unit: getattr(getattr(measured, name), unit) for name, unit in messages.UNITS},
     )
 
 
 def _flags(
     before: CodeSide, after: CodeSide, reference: messages.Judged, candidate: messages.Judged,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
 ) -> Iterator[messages.Flag]:  # fmt: skip
     was, now = (
         {each.detail: each.line for each in side.side.warnings if each.code == "unknown_opcode"}
@@ -444,7 +433,7 @@ def _flags(
         )
     activity = before.analysis.activity
     moved = activity.footprint_bytes
-    least = least_seconds([activity], gpu, before.duration.clocks)
+    least = calibration.least_seconds([activity], gpu, before.duration.clocks)
     if candidate.seconds < least and moved > gpu.l2_bytes:
         yield messages.Flag(
             code="above_speed_of_light",
@@ -459,25 +448,25 @@ def _flags(
         yield messages.Flag(code="other_result_size", detail=f"the candidate writes {told}")
 
 
-def _reasons(before: CodeSide, after: CodeSide, gpu: GpuProfile) -> Iterator[messages.Reason]:
+def _reasons(before: CodeSide, after: CodeSide, gpu: gpus.GpuProfile) -> Iterator[messages.Reason]:
     """Units by how much their work changes, with the line that takes most where there is more."""
     sides = [
-        (each.analysis, ClockPair(each.side.clocks.core_mhz, each.side.clocks.memory_mhz))
+        (each.analysis, clocks.ClockPair(each.side.clocks.core_mhz, each.side.clocks.memory_mhz))
         for each in (before, after)
     ]
     was, now = (
-        unit_seconds(analysis.activity, gpu, pair, beside(analysis.extras))
+        speed.unit_seconds(analysis.activity, gpu, pair, beside(analysis.extras))
         for analysis, pair in sides
     )
     least = LEAST_CHANGE * before.side.measured.time.seconds
-    changed = [unit for unit in NAMES if unit in was and abs(now[unit] - was[unit]) > least]
+    changed = [unit for unit in speed.NAMES if unit in was and abs(now[unit] - was[unit]) > least]
     changed.sort(key=lambda unit: -abs(now[unit] - was[unit]))
     for unit in changed[: messages.MOST_REASONS]:
         more = int(now[unit] > was[unit])
         analysis, pair = sides[more]
         functions = analysis.counts.functions(analysis.counts.factors())
         events = measure_instructions(analysis.module, functions, analysis.activity)
-        cycles = unit_cycles(events, analysis.activity, gpu, pair, beside(analysis.extras))
+        cycles = speed.unit_cycles(events, analysis.activity, gpu, pair, beside(analysis.extras))
         line = source_line = None
         name = max(cycles, key=lambda each: float(cycles[each].get(unit, np.zeros(1)).max()))
         function = analysis.module.function(name)
@@ -486,7 +475,7 @@ def _reasons(before: CodeSide, after: CodeSide, gpu: GpuProfile) -> Iterator[mes
             line, source_line = one.line, one.location.line if one.location else None
         text = parts.line_of(analysis.module.text.splitlines(), line) if line else ""
         yield messages.Reason(
-            unit=NAMES[unit],
+            unit=speed.NAMES[unit],
             reference_seconds=was[unit],
             candidate_seconds=now[unit],
             side="candidate" if more else "reference",

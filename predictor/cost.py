@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from wattcast.features.errors import AnalysisError
 from wattcast.models.intervals import BASIS_ORDER
-from wattcast.predictor import Predictor, parts
+from wattcast.predictor import Predictor, parts, predict
 from wattcast.predictor.messages import Energy, Interval, KernelName, Power, Time
 from wattcast.predictor.messages import cost as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
-from wattcast.predictor.predict import predict_one
 
 JOULES_PER_KWH = 3.6e6
 """A kilowatt for an hour (SI brochure, 9th edition, table 8)."""
@@ -95,7 +94,7 @@ def _predicted(
     own = kernel.model_dump(exclude={"launches"}, exclude_defaults=True)
     shared = parts.members(request, "gpu", "clocks", "model", "board")
     asked = PredictRequest.model_validate({**own, **shared})
-    answer = predict_one(predictor, asked, rows)
+    answer = predict.predict_one(predictor, asked, rows)
     if answer.energy is None or answer.time is None or answer.power is None:
         why = answer.warnings[-1].detail if answer.warnings else "no model answers"
         raise AnalysisError(f"its energy cannot be predicted: {why}")

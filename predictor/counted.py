@@ -16,18 +16,9 @@ from wattcast.features.errors import ClockError, DataError, Diagnostic, refused
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.card import (
-    Quantity,
-    Served,
-    campaign_for,
-    scaling_store,
-    served,
-)
-from wattcast.models.papers.scaling.physical import Scale, ScalingParameters, time_bounds
-from wattcast.models.papers.scaling.residual import drawn
+from wattcast.models.papers.scaling import card, physical, residual
 from wattcast.models.papers.scaling.use import DCGM, KINDS, CounterKind, kind_of, use_of
-from wattcast.predictor import Predictor, parts
-from wattcast.predictor.dvfs import best_pair, proposal, wanted_pairs
+from wattcast.predictor import Predictor, dvfs, parts
 from wattcast.predictor.messages import ClocksAnswer
 from wattcast.predictor.messages import dvfs as messages
 
@@ -219,7 +210,7 @@ def dvfs_from_counters(
     with parts.about("counters"):
         use = use_of(counted.values, gpu, counted.clocks, counted.time_seconds, model.counted_units)
     reference = parameters.reference if request.reference is None else request.reference.pair(gpu)
-    pairs = sorted(set(wanted_pairs(request.clocks, gpu)))
+    pairs = sorted(set(dvfs.wanted_pairs(request.clocks, gpu)))
     if request.clocks in (None, "grid"):
         pairs = [pair for pair in pairs if _within(parameters, pair)] or [counted.clocks]
     known = [point.clocks.pair(gpu) for point in request.known]
@@ -231,7 +222,7 @@ def dvfs_from_counters(
     _check_constraints(constraints, counted)
     measured = parameters.power is not None
     base = _absolute(
-        reference, {**scales, reference: Scale(1.0, 1.0 if measured else None)}, counted
+        reference, {**scales, reference: physical.Scale(1.0, 1.0 if measured else None)}, counted
     )
     front = pareto(points) if measured else ()
     best = best_points(points, base.time_seconds, constraints)
@@ -260,11 +251,11 @@ def dvfs_from_counters(
         ],
         pareto=[ClocksAnswer.from_attributes(point.key) for point in front],
         best={
-            name: messages.BestPair(**best_pair(point, base))
+            name: messages.BestPair(**dvfs.best_pair(point, base))
             for name, point in best.items()
             if measured or name == "max_performance"
         },
-        proposal=proposal(best["min_energy"], base, model.one_in_ten, constraints)
+        proposal=dvfs.proposal(best["min_energy"], base, model.one_in_ten, constraints)
         if measured
         else None,
         warnings=parts.plain_warnings(_notes(model, pairs, told, scales)),
@@ -274,13 +265,13 @@ def dvfs_from_counters(
 @lru_cache(maxsize=1024)
 def _campaign(gpu: str, kind: CounterKind, clocks: ClockPair) -> str:
     """Chosen once: reading all cards takes 16 ms, and packaged ones do not change."""
-    return campaign_for(scaling_store(), gpu, kind, clocks)
+    return card.campaign_for(card.scaling_store(), gpu, kind, clocks)
 
 
 @lru_cache(maxsize=32)
-def _served(gpu: str, campaign: str) -> Served:
+def _served(gpu: str, campaign: str) -> card.Served:
     """Opened once, for the same reason."""
-    return served(scaling_store(), gpu, campaign)
+    return card.served(card.scaling_store(), gpu, campaign)
 
 
 def _counted(asked: messages.MeasuredCounters, gpu: GpuProfile) -> _Counted:
@@ -293,12 +284,12 @@ def _counted(asked: messages.MeasuredCounters, gpu: GpuProfile) -> _Counted:
 
 
 def _drawn(
-    told: dict[ClockPair, Scale],
+    told: dict[ClockPair, physical.Scale],
     asked: Sequence[messages.KnownPoint],
     known: Sequence[ClockPair],
     counted: _Counted,
     reference: ClockPair,
-) -> dict[ClockPair, Scale]:
+) -> dict[ClockPair, physical.Scale]:
     """Scales against the reference, drawn to measurements of the same kernel at other pairs."""
     pairs, found = [reference, *told], []
     for quantity, unit in (("time", "time_seconds"), ("power", "power_watts")):
@@ -312,21 +303,21 @@ def _drawn(
                 raise DataError(f"known {unit} needs counters.{unit} to compare with", column=unit)
             at.append(pair)
             logs.append(math.log(value / start * base / scale))
-        moved = drawn(pairs, at, np.array(logs), counted.clocks)
+        moved = residual.drawn(pairs, at, np.array(logs), counted.clocks)
         found.append(np.exp(moved[1:] - moved[0]).tolist())
-    low, high = np.array([time_bounds(pair, reference) for pair in told]).T
+    low, high = np.array([physical.time_bounds(pair, reference) for pair in told]).T
     times = np.clip(np.array([scale.time for scale in told.values()]) * found[0], low, high)
     if known:  # no pair is faster than one with higher clocks
         core, memory = np.array([*told]).T
         slower = (core[:, None] <= core) & (memory[:, None] <= memory)
         times = np.where(slower, times, 0.0).max(axis=1)
     return {
-        pair: Scale(time, None if scale.power is None else scale.power * more)
+        pair: physical.Scale(time, None if scale.power is None else scale.power * more)
         for (pair, scale), time, more in zip(told.items(), times.tolist(), found[1], strict=True)
     }
 
 
-def _within(parameters: ScalingParameters, pair: ClockPair) -> bool:
+def _within(parameters: physical.ScalingParameters, pair: ClockPair) -> bool:
     try:
         parameters.extrapolates(pair)
     except ClockError:
@@ -335,7 +326,7 @@ def _within(parameters: ScalingParameters, pair: ClockPair) -> bool:
 
 
 def _absolute(
-    pair: ClockPair, scales: dict[ClockPair, Scale], counted: _Counted
+    pair: ClockPair, scales: dict[ClockPair, physical.Scale], counted: _Counted
 ) -> Point[ClockPair]:
     """Seconds and watts at a pair, where the request tells both; else what is in proportion."""
     scale, base = scales[pair], scales[counted.clocks]
@@ -354,7 +345,7 @@ def _check_constraints(constraints: Constraints, counted: _Counted) -> None:
 
 
 def _point(
-    point: Point[ClockPair], scale: Scale, base: Point[ClockPair], counted: _Counted
+    point: Point[ClockPair], scale: physical.Scale, base: Point[ClockPair], counted: _Counted
 ) -> dict[str, Any]:
     energy = scale.energy
     power_told = counted.power_watts is not None and scale.power is not None
@@ -369,12 +360,12 @@ def _point(
 
 
 def _scale(
-    scale: Scale, model: Served, pair: ClockPair, reference: ClockPair
+    scale: physical.Scale, model: card.Served, pair: ClockPair, reference: ClockPair
 ) -> messages.CountedScale:
     """Scales with their ends, by the card's widths. Those of time are not cut to what the clocks
     allow, which measured times pass by a repeat's error, but are just that where nobody measured.
     """
-    quantities: tuple[Quantity, ...] = ("time", "power")
+    quantities: tuple[card.Quantity, ...] = ("time", "power")
     found: dict[str, Any] = {"energy": scale.energy}
     for name in quantities:
         value, width = getattr(scale, name), model.width(name)
@@ -383,16 +374,16 @@ def _scale(
             low, high = (width.low_factor, width.high_factor) if width else (0.0, math.inf)
             low, high = value * low, value * high
             if name == "time" and width is None:
-                low, high = time_bounds(pair, reference)
+                low, high = physical.time_bounds(pair, reference)
         found |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return messages.CountedScale(**found, level=model.cards[0].intervals.level)
 
 
 def _notes(
-    model: Served,
+    model: card.Served,
     pairs: Sequence[ClockPair],
-    told: dict[ClockPair, Scale],
-    scales: dict[ClockPair, Scale],
+    told: dict[ClockPair, physical.Scale],
+    scales: dict[ClockPair, physical.Scale],
 ) -> Iterator[Diagnostic]:
     parameters = model.physical.parameters
     campaign = f"the campaign {parameters.campaign}"

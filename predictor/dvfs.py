@@ -25,12 +25,10 @@ from wattcast.models.clocks import (
     supported_pairs,
 )
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING
-from wattcast.predictor import Predictor, parts, reports
-from wattcast.predictor.messages import CODE_MODELS, Clocks, KernelName
+from wattcast.predictor import Predictor, operators, parts, reports
+from wattcast.predictor.messages import CODE_MODELS, Clocks, KernelName, language_model
 from wattcast.predictor.messages import dvfs as messages
-from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest
 from wattcast.predictor.messages.operators import OperatorDvfsRequest
-from wattcast.predictor.operators import operator_name, predicted
 from wattcast.predictor.parts.operators import Asked
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
@@ -150,7 +148,7 @@ def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> mess
     def under(*limits: float | None) -> list[Any]:
         options = [request.model_copy(update={"power_limit_watts": each}) for each in limits]
         asked = [Asked(request.operator, gpu, each) for each in options]
-        found = [*predicted(predictor, asked)]
+        found = [*operators.predicted(predictor, asked)]
         for each in found:
             if isinstance(each, Exception):
                 raise each
@@ -163,7 +161,7 @@ def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> mess
     base, *found = (_at_limit(each, gpu) for each in (usual, *under(*limits)))
     return messages.DvfsAnswer(
         gpu=gpu.id,
-        kernel=operator_name(request.operator),
+        kernel=operators.operator_name(request.operator),
         model=usual.model,
         **choice(found, base, request.constraints, TYPICAL_ONE_IN_TEN),
         assumptions=None,
@@ -184,7 +182,7 @@ def _at_limit(found: Any, gpu: GpuProfile) -> At:
 
 
 def dvfs_of_language_model(
-    predictor: Predictor, request: LanguageModelDvfsRequest
+    predictor: Predictor, request: language_model.LanguageModelDvfsRequest
 ) -> messages.DvfsAnswer:
     """Time, power and energy of a language model's inference or training step under each power
     limit, all GPUs together. Raises what ``language_model`` raises, and ConstraintError."""

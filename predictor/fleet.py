@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wattcast.features.errors import (
-    ConstraintError,
-    Diagnostic,
-    GivenUpError,
-    WattcastError,
-    checkpoint,
-    giving_up,
-    refused,
-)
+from wattcast.features import errors
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.intervals import BASIS_ORDER, quantity
 from wattcast.models.placement import (
@@ -38,7 +30,7 @@ from wattcast.models.placement import (
 )
 from wattcast.predictor import language_model, parts, reports
 from wattcast.predictor.dvfs import dvfs, dvfs_of_operator
-from wattcast.predictor.messages import Energy, Interval, Power, Time
+from wattcast.predictor.messages import Energy, Interval, Power, Time, operators
 from wattcast.predictor.messages.dvfs import DvfsRequest
 from wattcast.predictor.messages.fleet import (
     BoardsAtLimit,
@@ -49,7 +41,6 @@ from wattcast.predictor.messages.fleet import (
     JobPlace,
 )
 from wattcast.predictor.messages.language_model import LanguageModelRequest
-from wattcast.predictor.messages.operators import OperatorDvfsRequest
 from wattcast.predictor.traces import totals
 
 if TYPE_CHECKING:
@@ -86,7 +77,7 @@ class _Told:
     gpus: Sequence[GpuProfile]
     places: Sequence[Place]
     runs: Sequence[Sequence[_Run | None]]
-    notes: Sequence[Diagnostic]
+    notes: Sequence[errors.Diagnostic]
 
 
 def fleet(predictor: Predictor, request: FleetRequest) -> FleetAnswer:
@@ -103,7 +94,7 @@ def fleet(predictor: Predictor, request: FleetRequest) -> FleetAnswer:
     told = _predicted(predictor, request, [predictor.gpus.load(each) for each in boards])
     program = _program(predictor, request, told, list(boards.values()))
     sought = shortest if program.due.max() == inf else cheapest
-    with giving_up(SOLVER_SECONDS) as clock:
+    with errors.giving_up(SOLVER_SECONDS) as clock:
         found = sought(program, clock.until)
         if found is None:
             raise _refusal(request, program, clock.until)
@@ -128,21 +119,21 @@ def _predicted(predictor: Predictor, request: FleetRequest, gpus: Sequence[GpuPr
         allowed = {predictor.gpus.load(name).id for name in job.boards} or {g.id for g in gpus}
         if strange := allowed - {gpu.id for gpu in gpus}:
             names = ", ".join(sorted(strange))
-            raise refused(f"jobs[{number}].boards: {names} is not in the fleet", "boards")
+            raise errors.refused(f"jobs[{number}].boards: {names} is not in the fleet", "boards")
         row: list[_Run | None] = []
-        first: WattcastError | None = None
+        first: errors.WattcastError | None = None
         for gpu, each in zip(gpus, limits, strict=True):
-            checkpoint()
+            errors.checkpoint()
             found: list[_Run | None] = [None] * len(each)
             if gpu.id in allowed:
                 try:
                     found = [*_runs(predictor, job, gpu, each)]
-                except GivenUpError:
+                except errors.GivenUpError:
                     raise
-                except WattcastError as error:
+                except errors.WattcastError as error:
                     first = first or error
                     detail = f"{job.name} is not placed on {gpu.id}: {error.detail}"
-                    notes.append(Diagnostic("board_left_out", detail))
+                    notes.append(errors.Diagnostic("board_left_out", detail))
             row += found
         if first is not None and not any(row):
             with parts.about(f"jobs[{number}] ({job.name})"):
@@ -166,7 +157,7 @@ def _runs(
         return [_Run(each.time, each.power, each.energy) for each in answers]
     if job.operator is not None:
         asked["operator"] = job.operator
-        answer = dvfs_of_operator(predictor, OperatorDvfsRequest.model_validate(asked))
+        answer = dvfs_of_operator(predictor, operators.OperatorDvfsRequest.model_validate(asked))
     else:
         assert job.kernel is not None
         given = job.kernel.model_dump(exclude_unset=True)
@@ -207,7 +198,7 @@ def _program(
     )
 
 
-def _refusal(request: FleetRequest, program: Program, until: float) -> ConstraintError:
+def _refusal(request: FleetRequest, program: Program, until: float) -> errors.ConstraintError:
     """Which of the constraints no placement keeps to."""
     for number, job in enumerate(request.jobs):
         least, due = float(program.seconds[number].min()), float(program.due[number])
@@ -218,7 +209,7 @@ def _refusal(request: FleetRequest, program: Program, until: float) -> Constrain
                 f"{name} of {quantity(due, 's')} is too short for {job.name}: {what} at least "
                 f"{quantity(least, 's')}"
             )
-            return ConstraintError(detail, field=name)
+            return errors.ConstraintError(detail, field=name)
     timeless = replace(program, deadlines=program.deadlines * inf, makespan_seconds=inf)
     for each, why in ((timeless, "whatever the time"), (program, "to be done in time")):
         needs = least_power(each, until)
@@ -227,17 +218,17 @@ def _refusal(request: FleetRequest, program: Program, until: float) -> Constrain
                 f"power_cap_watts of {quantity(program.power_cap_watts, 'W')} is too low: the "
                 f"fleet takes {quantity(needs, 'W')} or more {why}"
             )
-            return ConstraintError(detail, field="power_cap_watts")
+            return errors.ConstraintError(detail, field="power_cap_watts")
     free = shortest(replace(program, makespan_seconds=inf), until)
     if free is not None:
         detail = (
             f"makespan_seconds of {quantity(program.makespan_seconds, 's')} is too short: the "
             f"shortest placement found takes {quantity(free.makespan_seconds, 's')}"
         )
-        return ConstraintError(detail, field="makespan_seconds")
+        return errors.ConstraintError(detail, field="makespan_seconds")
     names = ", ".join(job.name for job in request.jobs if job.deadline_seconds)
     detail = f"deadline_seconds: no placement was found that is in time with all of {names}"
-    return ConstraintError(detail, field="deadline_seconds")
+    return errors.ConstraintError(detail, field="deadline_seconds")
 
 
 # --- the answer ----------------------------------------------------------------------------------

@@ -22,21 +22,12 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from wattcast.features.cuda import CompileError
-from wattcast.features.errors import (
-    AnalysisError,
-    DataError,
-    LaunchError,
-    PtxError,
-    TooComplexError,
-    WattcastError,
-)
-from wattcast.predictor import Predictor
+from wattcast.features import cuda, errors
+from wattcast.predictor import Predictor, tuning_files
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.sources import CudaSource
 from wattcast.predictor.predict import predict
 from wattcast.predictor.rank import SETTINGS, TuningProblem, request_of
-from wattcast.predictor.tuning_files import Configuration, Value
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,7 +46,7 @@ class Forecast:
     """A configuration as predicted, or the reason why it cannot be and of what ``kind`` it is: the
     ``slug`` of an error (``features/errors.py``)."""
 
-    parameters: Mapping[str, Value]
+    parameters: Mapping[str, tuning_files.Value]
     seconds: float = 0.0
     joules: float = 0.0
     problem: str | None = None
@@ -90,7 +81,7 @@ class _Alone:
 def forecasts(
     predictor: Predictor,
     problem: TuningProblem,
-    configurations: Sequence[Configuration],
+    configurations: Sequence[tuning_files.Configuration],
     kept: Path | None = None,
     crew: Crew | None = None,
 ) -> Iterator[Forecast]:
@@ -125,7 +116,7 @@ def forecasts(
     elif crew.elsewhere:
         _, theirs = next(_predicted(crew, problem, configurations, [[0]], {}))
         if not _alike(theirs, first):
-            raise DataError(
+            raise errors.DataError(
                 f"the workers predict {_said(theirs)} for the first configuration, this process "
                 f"{_said(first)}: they have another version, other models or another WATTCAST_HOME"
             )
@@ -146,7 +137,14 @@ def forecasts(
 WORTH = 8
 """Groups for each worker below which none is started: it takes as long as some to start."""
 
-_REFUSED = (CompileError, PtxError, LaunchError, AnalysisError, TooComplexError, ValidationError)
+_REFUSED = (
+    cuda.CompileError,
+    errors.PtxError,
+    errors.LaunchError,
+    errors.AnalysisError,
+    errors.TooComplexError,
+    ValidationError,
+)
 """What one configuration may have and others not."""
 
 _PASSING = frozenset({"time-limit", "compiler-missing", "compiler-not-isolated"})
@@ -180,7 +178,7 @@ def _said(row: Forecast) -> str:
 def _predicted(
     crew: Crew,
     problem: TuningProblem,
-    configurations: Sequence[Configuration],
+    configurations: Sequence[tuning_files.Configuration],
     groups: Sequence[Sequence[int]],
     seen: dict[str, Forecast],
     *,
@@ -223,7 +221,7 @@ def _predicted(
 
 
 def _each(
-    configurations: Sequence[Configuration], places: Sequence[int], row: Forecast
+    configurations: Sequence[tuning_files.Configuration], places: Sequence[int], row: Forecast
 ) -> Iterator[tuple[int, Forecast]]:
     for at in places:
         yield at, replace(row, parameters=dict(configurations[at].parameters))
@@ -236,11 +234,11 @@ def _compiled(
         predictor = make()
         capability = predictor.gpus.load(gpu).compute_capability
         made = predictor.sources.compile_all(texts, capability)
-    except WattcastError as error:
+    except errors.WattcastError as error:
         if strict:
             raise
         return [_refused(error)] * len(texts)
-    return [_refused(one) if isinstance(one, CompileError) else one for one in made]
+    return [_refused(one) if isinstance(one, cuda.CompileError) else one for one in made]
 
 
 def _answered(
@@ -266,15 +264,15 @@ def forecast(predictor: Predictor, request: Mapping[str, Any], *, strict: bool =
     try:
         answer = predict(predictor, PredictRequest.model_validate(request))
         if answer["energy"] is None:
-            raise LaunchError("no model tells its energy", field="gpu")
-    except (WattcastError, ValidationError) as error:
+            raise errors.LaunchError("no model tells its energy", field="gpu")
+    except (errors.WattcastError, ValidationError) as error:
         if strict and not isinstance(error, _REFUSED):
             raise
         return _refused(error)
     return Forecast({}, answer["time"]["seconds"], answer["energy"]["joules"])
 
 
-def _refused(error: WattcastError | ValidationError) -> Forecast:
+def _refused(error: errors.WattcastError | ValidationError) -> Forecast:
     if isinstance(error, ValidationError):
         one = error.errors(include_url=False)[0]
         told = f"{'.'.join(map(str, one['loc']))}: {one['msg']}"

@@ -9,11 +9,10 @@ from uuid import UUID
 
 import numpy as np
 
+from wattcast.features import errors, launch
 from wattcast.features.activity.instructions import measure_instructions
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cfg import build_cfg
-from wattcast.features.errors import AnalysisError, Diagnostic, ServiceError
-from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx.ir import Function, Instruction
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power import PHYSICAL
@@ -23,8 +22,7 @@ from wattcast.models.time.beside import beside
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
-from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.stored import answer_of, is_compiled, record_of, request_of
+from wattcast.predictor.parts import power_models, stored
 from wattcast.predictor.parts.time_and_power import BoardModels
 
 DEFAULT_ROWS = 200
@@ -42,14 +40,14 @@ def hotspots(
     Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (nothing was predicted, or
     from measured work), and AnalysisError where the kernel cannot be analysed any more.
     """
-    record = record_of(predictor, prediction_id)
-    answer = answer_of(record)
-    request = request_of(predictor, record)
+    record = stored.record_of(predictor, prediction_id)
+    answer = stored.answer_of(record)
+    request = stored.request_of(predictor, record)
     if answer.energy is None:
-        raise ServiceError(
+        raise errors.ServiceError(
             "no-explanation", f"prediction {prediction_id} holds no energy: nothing to share out"
         )
-    return hotspots_of(predictor, request, answer, rows, compiled_here=is_compiled(record))
+    return hotspots_of(predictor, request, answer, rows, compiled_here=stored.is_compiled(record))
 
 
 @parts.within_asked_seconds
@@ -74,7 +72,7 @@ def hotspots_of(
     models = BoardModels(predictor.power, gpu, model=PHYSICAL, board=request.board or "")
     watts = models.watts(analysis, clocks, seconds)
     if watts.components is None or watts.card is None:
-        raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
+        raise errors.AnalysisError("; ".join(note.detail for note in watts.diagnostics))
     table = _Table(analysis, clocks, watts.components, seconds, joules)
     bare = compiled_here or source.cuda is not None
     return messages.HotspotsAnswer(
@@ -82,7 +80,7 @@ def hotspots_of(
         **parts.members(answer, "gpu", "kernel", "clocks"),
         seconds=seconds,
         joules=joules,
-        shares_by=reference_of(watts.card),
+        shares_by=power_models.reference_of(watts.card),
         cycles=seconds * clocks.core_hz,
         unit_cycles=table.told(table.whole),
         start=messages.Cost(
@@ -100,14 +98,14 @@ def hotspots_of(
     )
 
 
-def _notes(answer: PredictAnswer) -> Iterator[Diagnostic]:
+def _notes(answer: PredictAnswer) -> Iterator[errors.Diagnostic]:
     """What else answered than the models that share out."""
     assert answer.model is not None
     assert answer.time_model is not None
     others = (answer.model.family, PHYSICAL, "power"), (answer.time_model.family, DEFAULT, "time")
     for family, own, quantity in others:
         if family != own:
-            yield Diagnostic(
+            yield errors.Diagnostic(
                 "shares_of_another_model",
                 f"the {family} model predicts only total {quantity}; it was divided among lines in "
                 f"the proportions of the {own} model",
@@ -263,7 +261,7 @@ def _ranked(
                 warp_executions=executions,
                 machine_instructions=machine,
                 # Lanes and warps are extrapolated apart where a time cap cut the execution short.
-                active_lane_fraction=min(1.0, lanes / max(1.0, WARP_SIZE * executions)),
+                active_lane_fraction=min(1.0, lanes / max(1.0, launch.WARP_SIZE * executions)),
                 components={name: part for name, part in by_component if part > 0.0},
                 unit_cycles=table.told(row.sums[table.cycles]),
             )

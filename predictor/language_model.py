@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from wattcast.features.errors import Diagnostic, LaunchError, ModelError
-from wattcast.features.gpus import GpuProfile
+from wattcast.features import errors, gpus
 from wattcast.features.operators import roofline_seconds
-from wattcast.models.clocks import checked_limit
+from wattcast.models import clocks, operators
 from wattcast.models.intervals import BASIS_ORDER, Basis, quantity
-from wattcast.models.operators import limited
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.decoder import Decoder, Part, decoder_of
 from wattcast.predictor.messages import Energy, Power, Time, WarningLine
@@ -152,13 +150,13 @@ def forecasts(
 
 def _fitting(
     predictor: Predictor, request: messages.LanguageModelRequest
-) -> tuple[GpuProfile, Decoder]:
+) -> tuple[gpus.GpuProfile, Decoder]:
     """The GPU and the model, where one fits the other. Raises as ``language_model`` does."""
     gpu = predictor.gpus.load(request.gpu)
     checked_format(request.dtype, gpu)
     decoder = decoder_of(request.config)
     if decoder.heads % request.tensor_parallel:
-        raise LaunchError(
+        raise errors.LaunchError(
             f"tensor_parallel, {request.tensor_parallel}, does not divide the "
             f"{decoder.heads} heads of the model",
             field="tensor_parallel",
@@ -166,12 +164,12 @@ def _fitting(
     facts = _facts(decoder, gpu, request)
     if why := _too_large(facts, gpu, request):
         weights_fit = facts.weight_bytes <= (facts.memory_bytes or 0)
-        raise LaunchError(why, field="batch" if weights_fit else "tensor_parallel")
+        raise errors.LaunchError(why, field="batch" if weights_fit else "tensor_parallel")
     return gpu, decoder
 
 
 def _facts(
-    decoder: Decoder, gpu: GpuProfile, request: messages.LanguageModelRequest
+    decoder: Decoder, gpu: gpus.GpuProfile, request: messages.LanguageModelRequest
 ) -> messages.ModelFacts:
     share, parameters = request.tensor_parallel, decoder.parameters()
     tokens = request.prompt + (0 if request.train else request.generate)
@@ -190,7 +188,7 @@ def _facts(
 
 
 def _too_large(
-    facts: messages.ModelFacts, gpu: GpuProfile, request: messages.LanguageModelRequest
+    facts: messages.ModelFacts, gpu: gpus.GpuProfile, request: messages.LanguageModelRequest
 ) -> str | None:
     """Why a model does not fit into the memory of a GPU, if it does not."""
     have = facts.memory_bytes
@@ -245,7 +243,7 @@ def _asked(decoder: Decoder, request: messages.LanguageModelRequest) -> list[Ask
 
 def _sums(
     predictor: Predictor,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
     decoder: Decoder,
     requests: Sequence[messages.LanguageModelRequest],
 ) -> list[tuple[list[_Sum], list[messages.StepPoint]]]:
@@ -257,7 +255,7 @@ def _sums(
     told = dict(zip(parts, calls, strict=True))
     found = []
     for request, each in zip(requests, asked, strict=True):
-        limit = checked_limit(request.power_limit_watts, gpu)
+        limit = clocks.checked_limit(request.power_limit_watts, gpu)
         held = told
         if limit is not None:
             held = {key: told[key].under(limit) for key in {part.key for _, _, part in each}}
@@ -271,7 +269,7 @@ def checked_operator(part: Part) -> Operator:
         return OPERATOR.validate_python(dict(part.operator))
     except ValidationError as error:
         what = error.errors(include_url=False)[0]
-        raise LaunchError(
+        raise errors.LaunchError(
             f"{part.role} of {what['loc'][-1]} {what['input']}: {what['msg']}", field="batch"
         ) from None
 
@@ -470,7 +468,7 @@ def _curve(
     ]
 
 
-def _trust(gpu: GpuProfile, sums: Sequence[_Sum]) -> Trust:
+def _trust(gpu: gpus.GpuProfile, sums: Sequence[_Sum]) -> Trust:
     joules = sum(each.joules for each in sums)
     known = sum(each.joules for each in sums if each.basis != "uncalibrated") / joules
     if known >= SURE:
@@ -488,22 +486,22 @@ def _not_included(request: messages.LanguageModelRequest) -> list[str]:
 
 def _notes(
     decoder: Decoder, request: messages.LanguageModelRequest, sums: Sequence[_Sum]
-) -> Iterator[Diagnostic]:
+) -> Iterator[errors.Diagnostic]:
     seconds, watts = sum(each.seconds for each in sums), _sustained(sums)
     if watts * seconds > WORTH_TELLING * sum(each.joules for each in sums):
         detail = (
             "watts are as NVML read them, low for short calls after a pause; without pauses they "
             f"would be {watts:,.0f} W, {quantity(watts * seconds, 'J')} in all"
         )
-        yield Diagnostic("short_calls", detail)
+        yield errors.Diagnostic("short_calls", detail)
     if far := sorted({each.role for each in sums if each.basis == "extrapolated"}):
         detail = f"beyond the measured shapes: {', '.join(far)}; their intervals are wider"
-        yield Diagnostic("operator_extrapolated", detail)
+        yield errors.Diagnostic("operator_extrapolated", detail)
     if decoder.latent is not None:
         detail = "latent attention was not measured; it is answered as attention of its size"
-        yield Diagnostic("latent_attention", detail)
+        yield errors.Diagnostic("latent_attention", detail)
     if request.train:
-        yield Diagnostic(
+        yield errors.Diagnostic(
             "training_assumed",
             "the backward pass is counted as twice the products of the forward pass, attention "
             "as 2.5 times; memory for activations is not checked",
@@ -531,13 +529,13 @@ class Call(NamedTuple):
         if limit_watts >= self.limit_watts:
             return self
         drawn, share = self.sustained_watts, self.core_share
-        held = limited(self.seconds, drawn, self.idle_watts, share, limit_watts)
+        held = operators.limited(self.seconds, drawn, self.idle_watts, share, limit_watts)
         watts = min(self.watts, held.watts)
         return self._replace(seconds=held.seconds, watts=watts, sustained_watts=held.watts)
 
 
 def operator_calls(
-    predictor: Predictor, gpu: GpuProfile, operators: Sequence[Operator]
+    predictor: Predictor, gpu: gpus.GpuProfile, operators: Sequence[Operator]
 ) -> list[Call]:
     """All calls in one go: those of one kind share a run of its trees. Watts come of the pooled
     model where none were measured on the GPU. Of two frameworks the faster one counts in formats
@@ -554,7 +552,7 @@ def operator_calls(
         call = columns(kind, model, [Asked(operators[number], gpu, options) for number in at])
         source = power_model(predictor, kind, gpu, model)
         if not source.has_power(kind):
-            raise ModelError(f"no watts of {kind} are known on {gpu.id}", gpu=gpu.id)
+            raise errors.ModelError(f"no watts of {kind} are known on {gpu.id}", gpu=gpu.id)
         told = model.predict(kind, call, board, None if source is model else source)
         told = with_passes(predictor, gpu, [operators[number] for number in at], source, told)
         narrow = call["math_bits"] < 16

@@ -21,12 +21,10 @@ from pydantic import ValidationError
 
 from wattcast.features.errors import LaunchError, ModelError, refused
 from wattcast.features.operators import FEATURE_NAMES, Board
-from wattcast.models.choice import Constraints, Point, best_points, pareto
-from wattcast.models.clocks import checked_limit
+from wattcast.models import choice, clocks
 from wattcast.models.intervals import Estimate
 from wattcast.models.operators import OperatorModel, Quantity, Told, limited
-from wattcast.predictor import Predictor, parts
-from wattcast.predictor.explain import explained
+from wattcast.predictor import Predictor, explain, parts, predict
 from wattcast.predictor.messages import ClocksAnswer, KernelName, ModelReference, WarningLine
 from wattcast.predictor.messages import operators as messages
 from wattcast.predictor.messages.predict import (
@@ -41,6 +39,7 @@ from wattcast.predictor.messages.sweep import (
     BatchPrediction,
     LaunchProblem,
 )
+from wattcast.predictor.parts import power_models, stored, trust
 from wattcast.predictor.parts.operators import (
     OPERATOR,
     Asked,
@@ -54,11 +53,7 @@ from wattcast.predictor.parts.operators import (
     values_of,
     with_passes,
 )
-from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT
-from wattcast.predictor.parts.trust import Ranked, incomparable
-from wattcast.predictor.predict import gpus_of, several
 
 MATH_BITS = FEATURE_NAMES.index("math_bits")
 
@@ -71,17 +66,17 @@ def predict_operator(
     Raises GpuError, ClockError (a limit the board cannot be set to), LaunchError (a call that does
     not fit in the board's memory), ModelError and ServiceError for what the request brings.
     """
-    asked = [Asked(request.operator, gpu, request) for gpu in gpus_of(predictor, request)]
+    asked = [Asked(request.operator, gpu, request) for gpu in predict.gpus_of(predictor, request)]
     answers: list[PredictAnswer] = []
     begun: list[Future[None]] = [] if rows is None else rows
     for one, answer in zip(asked, [*predicted(predictor, asked)], strict=True):
         if isinstance(answer, Exception):
             raise answer
         if request.explain is not None and answer.power is not None:
-            told = explained(predictor, answer, "shap", "power")
+            told = explain.explained(predictor, answer, "shap", "power")
             answer = answer.model_copy(update={"explanation": told})
         if predictor.store is not None:
-            record = PredictionRecord.of(
+            record = stored.PredictionRecord.of(
                 answer,
                 one.operator.name,
                 request.model_dump_json(exclude_defaults=True),
@@ -93,7 +88,7 @@ def predict_operator(
         predictor.store.wait(begun)
     if request.gpu is not None:
         return answers[0]
-    return several(answers)
+    return predict.several(answers)
 
 
 def operator_name(operator: messages.Operator) -> KernelName:
@@ -142,7 +137,7 @@ def sweep_operator(
     Raises GpuError, ClockError, ServiceError for too many points, and LaunchError where no
     combination is an operator that fits.
     """
-    gpus = gpus_of(predictor, request)
+    gpus = predict.gpus_of(predictor, request)
     count = len(gpus) * prod(map(len, request.vary.values()))
     if count > MOST_POINTS:
         raise refused(f"{count} points are asked for; at most {MOST_POINTS} are taken", "vary")
@@ -159,16 +154,16 @@ def sweep_operator(
     if not able and isinstance(found[0], Exception):
         raise found[0]
     # On one GPU points are ranked whatever answered; between GPUs only what can be compared.
-    marked = [Ranked.of(one) for one in able.values()]
-    whys = incomparable(marked) if len(gpus) > 1 else []
+    marked = [trust.Ranked.of(one) for one in able.values()]
+    whys = trust.incomparable(marked) if len(gpus) > 1 else []
     apart = dict(zip(able, whys, strict=False))
     points = [
-        Point(at, one.time.seconds / one.operator.flops, one.power.watts)
+        choice.Point(at, one.time.seconds / one.operator.flops, one.power.watts)
         for at, one in able.items()
         if one.time and one.power and one.operator and apart.get(at) is None
     ]
-    front = {point.key for point in pareto(points)}
-    best = best_points(points, 1.0, Constraints()) if points else {}
+    front = {point.key for point in choice.pareto(points)}
+    best = choice.best_points(points, 1.0, choice.Constraints()) if points else {}
     places = product(gpus, combinations)
     return messages.OperatorSweepAnswer(
         operator=request.operator,
@@ -341,7 +336,7 @@ class _Row(NamedTuple):
         seconds, watts = float(told.seconds[row]), float(told.watts[row])
         sustained = float(told.sustained_watts[row])
         measured_limit = power_by.limit_watts(self.board)
-        limit = checked_limit(self.one.options.power_limit_watts, gpu) or measured_limit
+        limit = clocks.checked_limit(self.one.options.power_limit_watts, gpu) or measured_limit
         clock = 1.0
         if watts == watts and limit < measured_limit:
             compute = float(told.quantities.flops[row]) / self.peak
@@ -410,7 +405,7 @@ class _Row(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _reference(model: OperatorModel) -> ModelReference:
-    return reference_of(model.card)
+    return power_models.reference_of(model.card)
 
 
 def _estimate(

@@ -15,8 +15,7 @@ from wattcast.predictor.reports import PALETTE, unit_of, value_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from wattcast.predictor.messages import Energy, Time
-    from wattcast.predictor.messages.predict import PredictAnswer
+    from wattcast.predictor.messages import Energy, Time, predict
 
 Point = tuple[str, "Time | None", "Energy | None", bool]
 """Label, time, energy and whether it is on the Pareto set."""
@@ -46,7 +45,7 @@ def _kind() -> Any:
     return Picture
 
 
-def of_prediction(answer: PredictAnswer) -> Figure:
+def of_prediction(answer: predict.PredictAnswer) -> Figure:
     """Power by component, and power, time and energy as factors of their predictions."""
     figure: Figure = _kind()(figsize=(9, 3.2), layout="constrained")
     power, intervals = figure.subplots(1, 2)

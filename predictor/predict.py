@@ -13,11 +13,9 @@ from uuid import uuid4
 
 from pydantic_core import from_json, to_json
 
+from wattcast.features import checked, errors, schemas
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.checked import check_measured
-from wattcast.features.errors import Diagnostic, refused
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.schemas import activity_schema
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power import PHYSICAL
 from wattcast.models.time.base import DEFAULT, TimePrediction
@@ -26,13 +24,11 @@ from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import Coverage
 from wattcast.predictor.messages import predict as messages
 from wattcast.predictor.messages.operators import OnGpus
+from wattcast.predictor.parts import sources, stored, work
 from wattcast.predictor.parts.arguments import by_position
 from wattcast.predictor.parts.known_launches import KnownLaunches
-from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower, narrowed
 from wattcast.predictor.parts.trust import Ranked, apart, trust
-from wattcast.predictor.parts.work import predict_work
 
 QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
@@ -71,7 +67,7 @@ def gpus_of(predictor: Predictor, request: messages.PredictRequest | OnGpus) -> 
     """Those named. Raises GpuError, and ServiceError for too many."""
     names = request.names()
     if len(names) > MOST_GPUS:
-        raise refused(f"gpus: {len(names)} named; at most {MOST_GPUS} are taken", "gpus")
+        raise errors.refused(f"gpus: {len(names)} named; at most {MOST_GPUS} are taken", "gpus")
     gpus, like = [predictor.gpus.load(name) for name in names], getattr(request, "like", None)
     return gpus if like is None else [parts.made_up(gpu, like) for gpu in gpus]
 
@@ -131,11 +127,11 @@ def _predicted(
     rows: list[Future[None]],
 ) -> messages.PredictAnswer:
     if request.work is not None:
-        return predict_work(predictor, request, request.work, gpu, rows)
-    doubts: list[Diagnostic] = []
+        return work.predict_work(predictor, request, request.work, gpu, rows)
+    doubts: list[errors.Diagnostic] = []
     for number, known in enumerate(request.known):
         measured = parts.members(known, "power_watts", "time_seconds")
-        doubts += check_measured(gpu, **measured, where=f"known[{number}]")
+        doubts += checked.check_measured(gpu, **measured, where=f"known[{number}]")
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
     clocks, nearby = parts.clocks_of(request.clocks, gpu)
@@ -181,7 +177,7 @@ def _predicted(
         vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
         name = analysis.function.name
         asked = _asked(request, source, name)
-        record = PredictionRecord.of(answer, name, asked, vectors, source.known)
+        record = stored.PredictionRecord.of(answer, name, asked, vectors, source.known)
         rows.append(predictor.store.add(record))
     source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
     return answer
@@ -190,7 +186,7 @@ def _predicted(
 def launched(
     predictor: Predictor,
     request: messages.PredictRequest,
-    source: Source,
+    source: sources.Source,
     gpu: GpuProfile,
     clocks: ClockPair,
     *,
@@ -215,7 +211,7 @@ def coverage_of(analysis: KernelAnalysis, point: TimeAndPower) -> Coverage | Non
     schemas need none."""
     timed_by_it = point.duration is not None and point.duration.family == DEFAULT
     schema = point.power.vector.schema_id if point.power.vector else None
-    if not timed_by_it and schema != activity_schema().id:
+    if not timed_by_it and schema != schemas.activity_schema().id:
         return None
     return Coverage.from_attributes(analysis.coverage)
 
@@ -245,7 +241,7 @@ def _speed_of_light(
     )
 
 
-def _asked(request: messages.PredictRequest, source: Source, kernel: str) -> str:
+def _asked(request: messages.PredictRequest, source: sources.Source, kernel: str) -> str:
     """The request as stored: its PTX is a row of its own, CUDA source is kept as its hash.
 
     Without the source nobody knows C names: arguments are kept by position.

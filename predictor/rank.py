@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, KernelError, LaunchError, PtxError, TooComplexError
-from wattcast.predictor import Predictor, parts
+from wattcast.predictor import Predictor, parts, predict, variants
 from wattcast.predictor.messages import tunings as messages
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.trust import Ranked, incomparable
-from wattcast.predictor.predict import predict_one
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value
-from wattcast.predictor.variants import undefined
 
 # How much a prediction saves as a pre-filter: runs that a top-k choice would not have needed.
 
@@ -219,12 +217,12 @@ def request_of(problem: TuningProblem, configuration: Configuration) -> dict[str
             )
     launch = {**request.get("launch", {}), **problem.launch(parameters)}
     if request.get("cuda") is not None:
-        request["cuda"] = macros(parameters) + undefined(request["cuda"], parameters)
+        request["cuda"] = macros(parameters) + variants.undefined(request["cuda"], parameters)
     return {**request, "launch": launch}
 
 
 def _predicted(predictor: Predictor, request: Mapping[str, Any]) -> PredictAnswer:
-    answer = predict_one(predictor, PredictRequest.model_validate(request))
+    answer = predict.predict_one(predictor, PredictRequest.model_validate(request))
     if answer.energy is None:
         why = answer.warnings[-1].detail if answer.warnings else "no model answers"
         raise LaunchError(f"its energy cannot be predicted: {why}", field="launch")

@@ -18,7 +18,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from wattcast.features.cuda import CompileError
+from wattcast.features import cuda, launch
 from wattcast.features.errors import (
     AnalysisError,
     Diagnostic,
@@ -28,7 +28,6 @@ from wattcast.features.errors import (
     refused,
 )
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.launch import Launch, axes_of, covering_grid, usual_blocks
 from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import sweep as messages
@@ -171,7 +170,7 @@ def _tried_variants(
                 shape = one.reference.shape._replace(registers=registers)
                 tried.found.append(one.reference if registers is None else one.at(shape))
             tried.sweeps.setdefault(gpu.id, one)
-        except (CompileError, PtxError, KernelError, LaunchError, AnalysisError) as error:
+        except (cuda.CompileError, PtxError, KernelError, LaunchError, AnalysisError) as error:
             tried.refused.append(
                 messages.InfeasibleShape(
                     gpu=gpu.id,
@@ -208,13 +207,13 @@ def _of_variant(request: messages.SweepRequest, variant: Variant) -> messages.Sw
 
 
 def _shapes(
-    request: messages.SweepRequest, base: Launch, gpus: Sequence[GpuProfile]
+    request: messages.SweepRequest, base: launch.Launch, gpus: Sequence[GpuProfile]
 ) -> list[Shape]:
     """Every shape asked for, each once. Raises LaunchError, and ServiceError for too many."""
     blocks = (
-        usual_blocks(axes_of(base))
+        launch.usual_blocks(launch.axes_of(base))
         if request.blocks is None
-        else tuple(Launch.of(1, block).block for block in request.blocks)
+        else tuple(launch.Launch.of(1, block).block for block in request.blocks)
     )
     registers: Sequence[int | None] = request.registers or [None]
     grids = len(request.grids) if request.grids is not None else 1
@@ -226,16 +225,16 @@ def _shapes(
         for gpu in gpus
         for block in blocks
         for grid in (
-            [covering_grid(base, block)]
+            [launch.covering_grid(base, block)]
             if request.grids is None
-            else [Launch.of(grid, block).grid for grid in request.grids]
+            else [launch.Launch.of(grid, block).grid for grid in request.grids]
         )
         for number in registers
     }
     return list(found.values())
 
 
-def _does_the_work(request: messages.SweepRequest, base: Launch, shape: Shape) -> None:
+def _does_the_work(request: messages.SweepRequest, base: launch.Launch, shape: Shape) -> None:
     """Raises LaunchError for a shape that leaves work undone."""
     threads = prod(shape.grid) * prod(shape.block)
     if threads < base.threads and not request.grid_stride:

@@ -14,8 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from wattcast.features.checked import json_value
-from wattcast.features.cuda import CompileError, find_ptxas
+from wattcast.features import checked, cuda
 from wattcast.features.cuda.isolation import PTXAS_READS
 from wattcast.features.errors import DataError, LaunchError, MissingExtraError
 from wattcast.features.gpus import GpuProfile
@@ -123,7 +122,7 @@ def read_cache(folder: Path, kernel: str | None = None) -> list[TritonKernel]:
         if not code.is_file():
             continue
         try:
-            told = json_value(path.read_text(encoding="utf-8"), str(path))
+            told = checked.json_value(path.read_text(encoding="utf-8"), str(path))
             ptx = code.read_text(encoding="utf-8")
         except ValueError as error:
             raise DataError(f"{path}: {error}") from error
@@ -158,7 +157,7 @@ def _known(
     version = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", ptx, re.M)
     beyond = version is None or (int(version[1]), int(version[2])) > PTXAS_READS
     registers, frame = (cubin and cubin_registers(cubin)) or (None, 0)
-    if frame and not beyond and find_ptxas() is not None:
+    if frame and not beyond and cuda.find_ptxas() is not None:
         registers = None  # ptxas tells what is spilled, which takes it as long as all else
     parameters = {**shown, **options, **shown}  # a constant may bear the name of an option
     return TritonKernel(ptx, {**told, **constants}, parameters, positions, registers)
@@ -199,7 +198,7 @@ def compile_configurations(
     signature: Mapping[str, str],
     constants: Mapping[str, Any],
     arguments: Mapping[str, Any],
-) -> Iterator[TritonKernel | tuple[Configuration, CompileError]]:
+) -> Iterator[TritonKernel | tuple[Configuration, cuda.CompileError]]:
     """A ``@triton.jit`` function compiled for ``gpu`` with every configuration, in their order.
 
     ``configurations`` are ``triton.Config`` or mappings of constants and options; by default those
@@ -227,7 +226,7 @@ def compile_configurations(
         try:
             made = compiler.compile(source, target=target, options=options)
         except Exception as error:  # Triton's compilers raise what they like
-            why = CompileError(f"Triton does not compile it: {str(error) or repr(error)}")
+            why = cuda.CompileError(f"Triton does not compile it: {str(error) or repr(error)}")
             yield Configuration({**chosen, **options}, None, None), why
         else:
             yield compiled(made)
@@ -285,11 +284,11 @@ def _specialised(
 
 
 def candidates(
-    kernels: Iterable[TritonKernel | tuple[Configuration, CompileError]],
+    kernels: Iterable[TritonKernel | tuple[Configuration, cuda.CompileError]],
     grid: Grid,
     arguments: Mapping[str, Any],
     request: Mapping[str, Any],
-) -> Iterator[tuple[Configuration, Mapping[str, Any] | CompileError]]:
+) -> Iterator[tuple[Configuration, Mapping[str, Any] | cuda.CompileError]]:
     """Configurations and what to ask of each, as ``wattcast.predictor.rank.ranked`` takes them."""
     for one in kernels:
         if isinstance(one, tuple):
@@ -318,7 +317,7 @@ LAUNCH_OPTIONS = (*OPTIONS, "grid", "stream", "warmup")
 
 def launched(
     kernel: Any, gpu: GpuProfile, grid: Grid, arguments: Sequence[Any], keywords: Mapping[str, Any]
-) -> Iterator[tuple[Configuration, dict[str, Any] | CompileError]]:
+) -> Iterator[tuple[Configuration, dict[str, Any] | cuda.CompileError]]:
     """What to ask of ``kernel[grid](*arguments, **keywords)``: a configuration with its request, or
     why Triton does not compile it. One, or all of ``@triton.autotune``.
 

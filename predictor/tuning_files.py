@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from wattcast.features.checked import json_value, real
 from wattcast.features.errors import DataError, checkpoint
 from wattcast.predictor import expressions
-from wattcast.predictor.expressions import Expression, ExpressionError
 
 Value = int | float | str | bool
 
@@ -268,7 +267,7 @@ class _Rule(NamedTuple):
     """A restriction, and the columns of the values it is about."""
 
     text: str
-    read_as: Expression
+    read_as: expressions.Expression
     columns: Mapping[str, NDArray[Any]]
 
     @classmethod
@@ -277,9 +276,9 @@ class _Rule(NamedTuple):
         try:
             found = expressions.read(text)
             for name in sorted(found.names - values.keys()):
-                raise ExpressionError(f"{name} is no tunable parameter")
+                raise expressions.ExpressionError(f"{name} is no tunable parameter")
             columns = {name: expressions.column(values[name]) for name in found.names}
-        except (ExpressionError, TypeError) as error:
+        except (expressions.ExpressionError, TypeError) as error:
             raise DataError(f"restriction {shown!r}: {error}") from error
         return cls(shown, found, columns)
 

@@ -14,13 +14,11 @@ from typing import Any
 
 from wattcast.features.errors import DataError, refused
 from wattcast.models.processes import LEARNED_FROM
-from wattcast.predictor import Predictor, parts
+from wattcast.predictor import Predictor, parts, rank, tuning_files
 from wattcast.predictor.forecasts import Forecast, forecasts
 from wattcast.predictor.messages import tunings as messages
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.rank import BLOCK_NAMES, TuningProblem, request_of
 from wattcast.predictor.tune import FIRST, OBJECTIVES, Key, Tuning, key_of
-from wattcast.predictor.tuning_files import Configuration, TuningRun, Value, read_tuning
 
 MOST_MEASURED, MOST_RELATED = 300, 3_000_000
 """Measured configurations of one request, and those times all of the space: every proposal relates
@@ -78,7 +76,7 @@ def _tunings(predictor: Predictor, request: messages.TuningsRequest) -> messages
     problem = _problem(request, found)
     made: list[Forecast] = []
 
-    def predict(wanted: Iterable[Mapping[str, Value]]) -> None:
+    def predict(wanted: Iterable[Mapping[str, tuning_files.Value]]) -> None:
         left = request.predictions - len(made)
         chosen = {key_of(one): None for one in wanted}
         fresh = [space[key] for key in chosen if key not in rows][:left]
@@ -89,7 +87,7 @@ def _tunings(predictor: Predictor, request: messages.TuningsRequest) -> messages
             made.append(row)
             rows[key_of(row.parameters)] = row
 
-    told_of: list[Configuration] = []
+    told_of: list[tuning_files.Configuration] = []
 
     def tell() -> None:
         for _, one in measured[len(told_of) :]:
@@ -143,40 +141,40 @@ def _enough(tuning: Tuning, known: int, following: list[messages.Candidate], gai
     return bool(tuning.search.promise()[len(tuning.rows) :].max(initial=0.0) < gain)
 
 
-def _space(predictor: Predictor, request: messages.TuningsRequest) -> TuningRun:
+def _space(predictor: Predictor, request: messages.TuningsRequest) -> tuning_files.TuningRun:
     """The space, kept for the next step: large ones take a second to be read."""
     text = request.space or json.dumps(
         {"tune_params": request.tune_params, "restrictions": request.restrictions}
     )
     key = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return predictor.spaces.get_or_make(key, lambda: read_tuning(text))
+    return predictor.spaces.get_or_make(key, lambda: tuning_files.read_tuning(text))
 
 
-def _problem(request: messages.TuningsRequest, found: TuningRun) -> TuningProblem:
+def _problem(request: messages.TuningsRequest, found: tuning_files.TuningRun) -> rank.TuningProblem:
     size = tuple(request.problem_size or found.problem_size or ())
     if not 1 <= len(size) <= 3:
         raise refused(
             "problem_size: the space does not tell it; give 1 to 3 whole numbers", "problem_size"
         )
     divisors = [tuple(names) for names in request.grid_divisors or ()]
-    divisors += [(name,) for name in BLOCK_NAMES[len(divisors) :]]
+    divisors += [(name,) for name in rank.BLOCK_NAMES[len(divisors) :]]
     one = request.model_dump(include=_OF_A_LAUNCH, exclude_defaults=True)
     if request.cuda is not None:
         one["kernel"] = request.kernel or found.kernel
-    return TuningProblem(size, tuple(divisors), request={**one, "model": request.model})
+    return rank.TuningProblem(size, tuple(divisors), request={**one, "model": request.model})
 
 
-def _check(problem: TuningProblem, one: Configuration) -> None:
+def _check(problem: rank.TuningProblem, one: tuning_files.Configuration) -> None:
     """Raises DataError for a configuration that is no request at all: a block of 'x' threads."""
     try:
-        PredictRequest.model_validate(request_of(problem, one))
+        PredictRequest.model_validate(rank.request_of(problem, one))
     except (ValueError, OverflowError) as error:
         why = str(error).replace("\n", " ")[:300]
         raise DataError(f"configuration {dict(one.parameters)}: {why}") from error
 
 
 def _predicted(
-    space: Mapping[Key, Configuration], request: messages.TuningsRequest
+    space: Mapping[Key, tuning_files.Configuration], request: messages.TuningsRequest
 ) -> dict[Key, Forecast]:
     rows: dict[Key, Forecast] = {}
     for number, row in enumerate(request.predicted):
@@ -190,15 +188,15 @@ def _predicted(
     return rows
 
 
-def _measured(request: messages.TuningsRequest) -> Iterable[Configuration]:
+def _measured(request: messages.TuningsRequest) -> Iterable[tuning_files.Configuration]:
     """Measurements of the request: those of a file first."""
     if request.results is not None:
-        yield from filter(_is_measured, read_tuning(request.results).configurations)
+        yield from filter(_is_measured, tuning_files.read_tuning(request.results).configurations)
     for row in request.measured:
-        yield Configuration(row.configuration, row.seconds, row.joules, not row.failed)
+        yield tuning_files.Configuration(row.configuration, row.seconds, row.joules, not row.failed)
 
 
-def _is_measured(one: Configuration) -> bool:
+def _is_measured(one: tuning_files.Configuration) -> bool:
     return not one.valid or one.time_seconds is not None or one.energy_joules is not None
 
 
@@ -210,7 +208,7 @@ def _forecast_row(row: Forecast) -> messages.PredictedRow:
     )
 
 
-def _measured_row(run: Configuration) -> messages.MeasuredRow:
+def _measured_row(run: tuning_files.Configuration) -> messages.MeasuredRow:
     return messages.MeasuredRow.model_construct(
         configuration=dict(run.parameters),
         failed=not run.valid,
@@ -220,7 +218,7 @@ def _measured_row(run: Configuration) -> messages.MeasuredRow:
 
 
 def _columns(
-    space: Mapping[Key, Configuration],
+    space: Mapping[Key, tuning_files.Configuration],
     rows: Mapping[Key, Forecast],
     tuning: Tuning,
     ran: set[Key],

@@ -35,14 +35,10 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wattcast.app import problems
-from wattcast.app.logs import log
-from wattcast.app.services import Services
-from wattcast.app.services.analyses import CALLER_NAME, Shares
+from wattcast.app import logs, problems
+from wattcast.app.services import Services, analyses
 from wattcast.app.settings import Settings, is_loopback
-from wattcast.app.store.database import StoreError
-from wattcast.app.store.keys import ApiKey
-from wattcast.app.store.keys import Scope as KeyScope
+from wattcast.app.store import database, keys
 
 # How often a caller may call, and how much one may hold at once: in memory of this process.
 
@@ -98,9 +94,9 @@ class Load:
 
     def __init__(self, settings: Settings) -> None:
         each = settings.requests_at_once_per_caller
-        self.requests = Shares(each, REQUESTS_AT_ONCE)
-        self.streams = Shares(STREAMS_AT_ONCE)
-        self.wrong_keys = Shares(each)
+        self.requests = analyses.Shares(each, REQUESTS_AT_ONCE)
+        self.streams = analyses.Shares(STREAMS_AT_ONCE)
+        self.wrong_keys = analyses.Shares(each)
         self.wrong = Rate(WRONG_KEYS)
 
 
@@ -133,7 +129,7 @@ UPLOADING = frozenset({"/measurements", "/measurements/check", "/retrain", "/app
 """Calls that take files: their bodies may be larger, and multipart."""
 
 
-def scope_needed(method: str, path: str) -> KeyScope | None:
+def scope_needed(method: str, path: str) -> keys.Scope | None:
     """The scope that a call needs; ``None`` for a public one."""
     if method in LOOKING:
         return None if path in PUBLIC or path.startswith(PUBLIC_BELOW) else "read"
@@ -148,7 +144,7 @@ def scope_needed(method: str, path: str) -> KeyScope | None:
 class Caller:
     """Who calls: the key where one was shown, and the address."""
 
-    key: ApiKey | None
+    key: keys.ApiKey | None
     address: str
 
     @property
@@ -169,7 +165,7 @@ class Access:
     def __init__(self, app: ASGIApp, settings: Settings, load: Load) -> None:
         self._app = app
         self._load = load
-        self._public = Shares(settings.requests_at_once_per_caller)
+        self._public = analyses.Shares(settings.requests_at_once_per_caller)
         self._required = settings.keys_required
         self._own_names_only = settings.api_keys == "auto" and not self._required
         per_second = settings.requests_per_second
@@ -186,10 +182,10 @@ class Access:
             await refusal(scope, receive, send)
             return
         caller = scope[CALLER].name
-        CALLER_NAME.set(caller)
+        analyses.CALLER_NAME.set(caller)
         if scope[CALLER].key is not None:
             send = _telling_scopes(send, scope[CALLER].key)
-        taken: list[Shares] = []
+        taken: list[analyses.Shares] = []
         try:
             for shares in self._shares(scope):
                 if not shares.enter(caller):
@@ -201,7 +197,7 @@ class Access:
             for shares in taken:
                 shares.leave(caller)
 
-    def _shares(self, scope: Scope) -> Iterator[Shares]:
+    def _shares(self, scope: Scope) -> Iterator[analyses.Shares]:
         """What a call takes a part of."""
         path = scope["path"]
         if scope_needed(scope["method"], path) is None:
@@ -242,7 +238,7 @@ class Access:
 
     async def _checked(
         self, scope: Scope, token: str | None, address: str
-    ) -> tuple[ApiKey | None, Response | None]:
+    ) -> tuple[keys.ApiKey | None, Response | None]:
         """The key that a token stands for, or why there is none."""
         if token is None:
             return None, _unauthorized("no API key; send Authorization: Bearer <key>")
@@ -253,12 +249,12 @@ class Access:
             await asyncio.sleep(wait)
             try:
                 await run_in_threadpool(ring.read)
-            except StoreError as error:
+            except database.StoreError as error:
                 headers = {"Retry-After": "1"}
                 return None, problems.response("store", error.detail, headers=headers)
         key = ring.find(token)
         if key is None:
-            log().warning("wrong API key", address=address)
+            logs.log().warning("wrong API key", address=address)
             return None, await self._wrong(address)
         return key, None
 
@@ -311,7 +307,7 @@ def _is_same(origin: str, host: str) -> bool:
         return False
 
 
-def _telling_scopes(send: Send, key: ApiKey) -> Send:
+def _telling_scopes(send: Send, key: keys.ApiKey) -> Send:
     """Answers tell what their key may do: the page hides what it may not."""
     header = (b"wattcast-scopes", " ".join(sorted(key.scopes)).encode())
 
@@ -333,7 +329,7 @@ def _unauthorized(why: str) -> Response:
     return problems.response("unauthorized", why, headers=headers)
 
 
-def _full(shares: Shares, caller: str) -> Response:
+def _full(shares: analyses.Shares, caller: str) -> Response:
     if shares.full:
         return _later(f"{shares.held} requests are being served already", 1.0)
     return _later(f"{shares.of(caller)} such requests of this caller are open already", 1.0)

@@ -11,8 +11,7 @@ from typing import IO, Annotated, Any, Literal
 from fastapi import File, Form, Query, Request, UploadFile
 from fastapi.responses import Response
 
-from wattcast.app.api.predictions import chosen
-from wattcast.app.api.route import Router, message, told
+from wattcast.app.api import predictions, route
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members, too_large
@@ -21,13 +20,11 @@ from wattcast.predictor.application import application
 from wattcast.predictor.explain.page import POLICY, STYLE
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 from wattcast.predictor.reports.html import page
-from wattcast.predictor.traces import read_trace
+from wattcast.predictor.traces import read_trace, totals, trace
 from wattcast.predictor.traces.code import TOLD, Library, add_file, holds_code
 from wattcast.predictor.traces.energy import MOST_BYTES, compared
-from wattcast.predictor.traces.totals import changes
-from wattcast.predictor.traces.trace import Trace
 
-router = Router(tags=["prediction"])
+router = route.Router(tags=["prediction"])
 
 MOST_CODE_FILES = 256
 MOST_CODE_CHARACTERS = 1 << 27
@@ -104,11 +101,11 @@ async def post_applications(
     Measured durations, predicted power: joules by kernel, operator, stream and step, gaps at
     idle power, the total with its interval. Nothing is stored.
     """
-    asked = await message(ApplicationRequest, options)
+    asked = await route.message(ApplicationRequest, options)
     if isinstance(asked, Response):
         return asked
     services = services_of(request)
-    wanted = format or chosen(request.headers.get("accept"), MEDIA)
+    wanted = format or predictions.chosen(request.headers.get("accept"), MEDIA)
     CALLER.set(request.receive)  # who hangs up leaves the place to the next
     zips = "gzip" in request.headers.get("accept-encoding", "")
     return await services.uploads.run(
@@ -136,14 +133,14 @@ def _answered(
             trace = _trace(services, against, Path(folder) / "against")
             plain = asked.model_copy(update={"launches": False, "advice": 0})
             older = application(services, trace, plain, library)
-            answer = answer.model_copy(update={"changes": changes(older, answer)})
+            answer = answer.model_copy(update={"changes": totals.changes(older, answer)})
     if energy is not None:
         log = energy.file.read(MOST_BYTES + 1)
         if len(log) > MOST_BYTES:
             raise ServiceError("too-large", f"energy has more than {MOST_BYTES} bytes")
         answer = compared(answer, log.decode("utf-8", "replace"))
     if wanted == "json":
-        made = told(request, answer)
+        made = route.told(request, answer)
     elif wanted == "csv":
         made = Response(answer.table(), media_type=MEDIA[wanted])
     else:
@@ -158,7 +155,7 @@ def _answered(
     return made
 
 
-def _trace(services: Services, file: UploadFile, path: Path) -> Trace:
+def _trace(services: Services, file: UploadFile, path: Path) -> trace.Trace:
     most = services.settings.max_unpacked_bytes
     _copied(file.file, path, Budget(most))
     return read_trace(path, name=_name(file, "trace"), most_characters=most)

@@ -8,17 +8,15 @@ from fastapi import Path, Request
 from fastapi.responses import Response
 
 from wattcast.app import problems
-from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import Router, json_response, query, told
+from wattcast.app.api import access, route
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.models import registry as service
-from wattcast.models.cards import ModelCard, ScalingCard
-from wattcast.models.operators import OperatorCard
+from wattcast.models import cards, operators
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor import catalog
 from wattcast.predictor.messages import catalog as messages
 
-router = Router(tags=["catalogue"])
+router = route.Router(tags=["catalogue"])
 
 GpuName = Annotated[str, Path(max_length=64, examples=["tesla-v100"])]
 Target = Annotated[str, Path(max_length=32, examples=["power"])]
@@ -31,7 +29,7 @@ def gpus(request: Request) -> Response:
     Every GPU that launches can be predicted for.
     """
     services = services_of(request)
-    return told(request, catalog.gpu_summaries(services.gpus, services.power.cards()))
+    return route.told(request, catalog.gpu_summaries(services.gpus, services.power.cards()))
 
 
 @router.answers("/gpus/{gpu}", messages.GpuDetails, "unknown-gpu validation")
@@ -41,7 +39,7 @@ def gpu_details(request: Request, gpu: GpuName) -> Response:
     By id or alias.
     """
     services = services_of(request)
-    return told(request, catalog.gpu_details(services.gpus, gpu, services.power.cards()))
+    return route.told(request, catalog.gpu_details(services.gpus, gpu, services.power.cards()))
 
 
 @router.answers("/schemas", list[messages.SchemaSummary])
@@ -50,7 +48,7 @@ def schemas() -> Response:
 
     Every named, versioned feature schema.
     """
-    return json_response(catalog.schema_summaries())
+    return route.json_response(catalog.schema_summaries())
 
 
 @router.answers("/schemas/{schema_id}", messages.SchemaDetails, "unknown-schema validation")
@@ -61,7 +59,7 @@ def schema_details(
 
     Fields in the order of the vector, with units and sources.
     """
-    return json_response(catalog.schema_details(schema_id))
+    return route.json_response(catalog.schema_details(schema_id))
 
 
 @router.answers("/models", list[messages.ModelSummary])
@@ -74,10 +72,10 @@ def models(request: Request) -> Response:
     services = services_of(request)
     coverage = services.power.serving.coverage
     cards = (*services.power.all_cards(), *services.operators.cards)
-    return told(request, [catalog.model_summary(card, coverage) for card in cards])
+    return route.told(request, [catalog.model_summary(card, coverage) for card in cards])
 
 
-AnyCard = ModelCard | TimeCorrectionCard | ScalingCard | OperatorCard
+AnyCard = cards.ModelCard | TimeCorrectionCard | cards.ScalingCard | operators.OperatorCard
 
 
 def _cards(services: Services) -> tuple[AnyCard, ...]:
@@ -93,7 +91,7 @@ def model_cards(request: Request, gpu: GpuName, target: Target) -> Response:
     """
     services = services_of(request)
     cards = _cards(services)
-    return json_response(catalog.model_cards(services.gpus, cards, gpu, target))
+    return route.json_response(catalog.model_cards(services.gpus, cards, gpu, target))
 
 
 @router.answers(
@@ -106,12 +104,12 @@ def model_card(request: Request, gpu: GpuName, target: str, name: str, version: 
     """
     services = services_of(request)
     cards = _cards(services)
-    return json_response(catalog.model_card(services.gpus, cards, gpu, target, name, version))
+    return route.json_response(catalog.model_card(services.gpus, cards, gpu, target, name, version))
 
 
 # --- Which model serves: versions, champion and candidate, promotion and rollback by hand ---
 
-registry = Router(prefix="/models", tags=["models"])
+registry = route.Router(prefix="/models", tags=["models"])
 
 RegisteredGpu = Annotated[str, Path(max_length=64, examples=["tesla-k20"])]
 
@@ -124,8 +122,8 @@ async def get_registry(request: Request, gpu: RegisteredGpu, target: Target) -> 
 
     Every retrained version is kept, with the gate's verdict on it.
     """
-    found = await query(request, lambda of: service.registry_of(of, gpu, target))
-    return json_response(found)
+    found = await route.query(request, lambda of: service.registry_of(of, gpu, target))
+    return route.json_response(found)
 
 
 @registry.answers(
@@ -141,9 +139,9 @@ async def post_promote(
 
     Any version, whatever the gate said. All replicas serve it within two seconds.
     """
-    actor = actor_of(request)
-    made = await query(request, lambda of: service.promote(of, gpu, target, body, actor))
-    return json_response(made)
+    actor = access.actor_of(request)
+    made = await route.query(request, lambda of: service.promote(of, gpu, target, body, actor))
+    return route.json_response(made)
 
 
 @registry.answers(
@@ -159,6 +157,6 @@ async def post_rollback(
 
     Undoes the last promotion. Answers are again what they were before it, bit for bit.
     """
-    actor = actor_of(request)
-    made = await query(request, lambda of: service.rollback(of, gpu, target, body, actor))
-    return json_response(made)
+    actor = access.actor_of(request)
+    made = await route.query(request, lambda of: service.rollback(of, gpu, target, body, actor))
+    return route.json_response(made)

@@ -15,9 +15,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wattcast.app import metrics, problems
+from wattcast.app import logs, metrics, problems
 from wattcast.app.api.access import UPLOADING
-from wattcast.app.logs import REQUEST_ID, access, is_json, log
 from wattcast.app.settings import Settings
 
 BODY_SECONDS = 60.0
@@ -50,7 +49,7 @@ class Guard:
         self._limit = settings.max_body_bytes
         self._upload_limit = settings.max_upload_bytes
         self._logs = settings.access_log and settings.log_level in ("debug", "info")
-        self._as_json = is_json(settings)
+        self._as_json = logs.is_json(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,7 +61,7 @@ class Guard:
         media = headers.get("content-type", "")
         length = int(size) if _DIGITS.fullmatch(size) else None
         request_id = given if _SANE_ID.fullmatch(given) else uuid4().hex
-        token = REQUEST_ID.set(request_id)
+        token = logs.REQUEST_ID.set(request_id)
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -92,7 +91,7 @@ class Guard:
         except ClientDisconnect:
             status = HUNG_UP
         except Exception as error:
-            log().error("unexpected error", exc_info=error, path=scope["path"])
+            logs.log().error("unexpected error", exc_info=error, path=scope["path"])
             if status:
                 raise  # the answer has begun; the server can only close the connection
             await problems.internal()(scope, receive, send_with_id)
@@ -100,8 +99,8 @@ class Guard:
             seconds = time.perf_counter() - start
             metrics.served(scope, status, seconds)
             if self._logs:
-                access(scope["method"], scope["path"], status, seconds, self._as_json)
-            REQUEST_ID.reset(token)
+                logs.access(scope["method"], scope["path"], status, seconds, self._as_json)
+            logs.REQUEST_ID.reset(token)
 
 
 class _Body:

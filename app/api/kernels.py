@@ -18,12 +18,11 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, RootModel
 
-from wattcast.app import metrics, problems
+from wattcast.app import metrics, problems, settings
 from wattcast.app.api.route import F, JsonRoute, Router, told
 from wattcast.app.services import services_of
-from wattcast.app.settings import installed_version
 from wattcast.features.checked import read_toml
-from wattcast.predictor import advise, hotspots
+from wattcast.predictor import advise, hotspots, operators
 from wattcast.predictor.answering import answer
 from wattcast.predictor.messages import analyze as analyses
 from wattcast.predictor.messages import operators as bodies
@@ -38,7 +37,6 @@ from wattcast.predictor.messages.language_model import LanguageModelAnswer, Lang
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
 from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
-from wattcast.predictor.operators import predict_operator
 from wattcast.predictor.predict import is_quick, predict
 from wattcast.predictor.reports.sarif import MEDIA_TYPE
 from wattcast.predictor.reports.sarif import sarif as located
@@ -70,7 +68,7 @@ async def _run(
     services = services_of(request)
     found = await services.analyses.run(use_case, services, *asked)
     if sarif is not None:
-        return Response(located(found, sarif, installed_version()), media_type=MEDIA_TYPE)
+        return Response(located(found, sarif, settings.installed_version()), media_type=MEDIA_TYPE)
     return told(request, found)
 
 
@@ -97,7 +95,7 @@ async def post_predict(request: Request, body: bodies.PredictBody) -> Response:
     rows: list[Future[None]] = []
     asked = body.root
     if isinstance(asked, bodies.OperatorRequest):
-        found = await services.analyses.run(predict_operator, services, asked, rows)
+        found = await services.analyses.run(operators.predict_operator, services, asked, rows)
     elif is_quick(services, asked):
         found = predict(services, asked, rows)
     else:

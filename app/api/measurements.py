@@ -15,19 +15,15 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import StringConstraints
 
 from wattcast.app import problems
-from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import Before, Limit, Router, T, existing, json_response, query
+from wattcast.app.api import access, route
 from wattcast.app.services import services_of
-from wattcast.app.services.measurements.rows import Label
-from wattcast.app.services.measurements.upload import UploadOptions
-from wattcast.app.store import database
-from wattcast.app.store.measurements import Batch, Measurement, MeasurementStore
-from wattcast.app.store.tables import plain
+from wattcast.app.services.measurements import rows, upload
+from wattcast.app.store import database, measurements, tables
 from wattcast.features.checked import harmless
 from wattcast.features.schemas import get_schema
 from wattcast.predictor.messages import Described
 
-router = Router(prefix="/measurements", tags=["measurements"])
+router = route.Router(prefix="/measurements", tags=["measurements"])
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Table = Annotated[
@@ -42,7 +38,7 @@ Table = Annotated[
 async def _upload(
     file: Table,
     gpu: Annotated[Name | None, Form(description="GPU of rows without one.")] = None,
-    board: Annotated[Label | None, Form(description="Board of rows without one.")] = None,
+    board: Annotated[rows.Label | None, Form(description="Board of rows without one.")] = None,
     schema_id: Annotated[
         Name | None,
         Form(
@@ -50,11 +46,11 @@ async def _upload(
             description="The rows hold this schema's features; without it they name their PTX.",
         ),
     ] = None,
-) -> tuple[IO[bytes], UploadOptions]:
-    return file.file, UploadOptions(gpu, board, schema_id)
+) -> tuple[IO[bytes], upload.UploadOptions]:
+    return file.file, upload.UploadOptions(gpu, board, schema_id)
 
 
-Upload = Annotated[tuple[IO[bytes], UploadOptions], Depends(_upload)]
+Upload = Annotated[tuple[IO[bytes], upload.UploadOptions], Depends(_upload)]
 
 READING = "bad-request too-large media-type data validation gpu schema busy time-limit"
 """Problems of a call that brings a table of measurements."""
@@ -120,9 +116,9 @@ async def post_measurements(request: Request, upload: Upload) -> Response:
     services = services_of(request)
     with database.store_errors(problems.NOT_STORED):
         batch, is_new = await services.uploads.run(
-            services.reader.store, *upload, actor_of(request)
+            services.reader.store, *upload, access.actor_of(request)
         )
-    answer = json_response(plain(batch), 201 if is_new else 200)
+    answer = route.json_response(tables.plain(batch), 201 if is_new else 200)
     answer.headers["Location"] = f"/measurements/{batch.id}"
     return answer
 
@@ -135,23 +131,23 @@ async def check_measurements(request: Request, upload: Upload) -> Response:
     accepted is answered like any other.
     """
     services = services_of(request)
-    return json_response(await services.uploads.run(services.reader.check, *upload))
+    return route.json_response(await services.uploads.run(services.reader.check, *upload))
 
 
 @router.answers("", list[BatchSummary], "validation store")
 async def list_measurements(
-    request: Request, limit: Limit = 100, before: Before = None
+    request: Request, limit: route.Limit = 100, before: route.Before = None
 ) -> Response:
     """Batches of measurements, newest first.
 
     One page of batches without their rejections.
     """
-    found = await query(
+    found = await route.query(
         request,
         lambda of: of.database.measurements.latest(limit=limit, before=before),
         problems.NOT_STORED,
     )
-    return json_response([plain(batch, "rejections") for batch in found])
+    return route.json_response([tables.plain(batch, "rejections") for batch in found])
 
 
 @router.answers("/{batch_id}", UploadedBatch, "unknown-batch validation store")
@@ -160,7 +156,7 @@ async def get_batch(request: Request, batch_id: UUID) -> Response:
 
     A batch with the rows that were rejected.
     """
-    return json_response(plain(await _batch(request, batch_id)))
+    return route.json_response(tables.plain(await _batch(request, batch_id)))
 
 
 @router.answers(
@@ -199,20 +195,20 @@ async def delete_batch(request: Request, batch_id: UUID) -> Response:
     Deletes the rows for good; that it was done, and by whom, stays in the audit log. Models
     that were trained on them stay as they are.
     """
-    actor = actor_of(request)
+    actor = access.actor_of(request)
     await _stored(request, batch_id, lambda store: store.delete(batch_id, actor))
     return Response(status_code=204)
 
 
-async def _batch(request: Request, batch_id: UUID) -> Batch:
+async def _batch(request: Request, batch_id: UUID) -> measurements.Batch:
     return await _stored(request, batch_id, lambda store: store.get(batch_id))
 
 
 async def _stored(
-    request: Request, batch_id: UUID, ask: Callable[[MeasurementStore], T | None]
-) -> T:
+    request: Request, batch_id: UUID, ask: Callable[[measurements.MeasurementStore], route.T | None]
+) -> route.T:
     missing = "unknown-batch", f"no measurements {batch_id}"
-    return await existing(
+    return await route.existing(
         request, lambda of: ask(of.database.measurements), missing, problems.NOT_STORED
     )
 
@@ -229,7 +225,7 @@ _COLUMNS = (
 )
 
 
-def export(batch: Batch, rows: Iterable[Measurement]) -> Iterator[str]:
+def export(batch: measurements.Batch, rows: Iterable[measurements.Measurement]) -> Iterator[str]:
     """The rows of a batch in pieces of CSV: what was measured, then ``<schema>.<field>``."""
     schemas = [(schema, [f.name for f in get_schema(schema).fields]) for schema in batch.schemas]
     waiting: list[list[object]] = [
@@ -245,7 +241,7 @@ def export(batch: Batch, rows: Iterable[Measurement]) -> Iterator[str]:
     yield _text(waiting)
 
 
-def _cells(row: Measurement) -> list[object]:
+def _cells(row: measurements.Measurement) -> list[object]:
     """What a row holds under ``_COLUMNS``."""
     launch = row.launch or {}
     sizes = (launch.get(name) for name in _SHAPES)

@@ -24,9 +24,8 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from wattcast.app import demo, settings
 from wattcast.app.api.route import json_response
-from wattcast.app.demo import FOLDER, SOLVED, examples
-from wattcast.app.settings import installed_version
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages import POWER_MODEL_NAMES, TIME_MODEL_NAMES
 from wattcast.predictor.messages.language_model import LanguageModelRequest
@@ -85,9 +84,9 @@ def assets() -> dict[str, Asset]:
     """Our own files by name: modules, style sheets, pictures, solved examples, CodeMirror."""
     web = files("wattcast.app.web")
     found = [file for file in web.joinpath("static").iterdir() if file.is_file()]
-    found += [file for file in SOLVED.iterdir() if file.name.endswith(".json")]
-    for example in examples().values():
-        found += [FOLDER.joinpath(name) for name in example.get("files", {}).values()]
+    found += [file for file in demo.SOLVED.iterdir() if file.name.endswith(".json")]
+    for example in demo.examples().values():
+        found += [demo.FOLDER.joinpath(name) for name in example.get("files", {}).values()]
     found.append(web.joinpath("codemirror", "codemirror.js"))
     read = {file.name: _read(file) for file in sorted(found, key=lambda file: file.name)}
     ours = [file for file in found if file.name.endswith(".js") and file.name != "codemirror.js"]
@@ -151,10 +150,10 @@ def page(*, first: bool = True) -> Asset:
     rendered = environment.get_template("page.html.j2").render(
         static=f"/static/{current_version()}",
         first=(FIRST, solved) if first else None,
-        version=installed_version(),
+        version=settings.installed_version(),
         power_models=POWER_MODEL_NAMES,
         time_models=TIME_MODEL_NAMES,
-        examples=examples(),
+        examples=demo.examples(),
         operator=OperatorRequest.model_json_schema(),
         language=LanguageModelRequest.model_json_schema(),
     )

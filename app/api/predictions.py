@@ -16,13 +16,10 @@ from wattcast.app.api.route import Before, Limit, Router, json_response, query, 
 from wattcast.app.services import Services, services_of
 from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
-from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explain
-from wattcast.predictor.explain.page import POLICY, drawn
-from wattcast.predictor.explain.pictures import ChartKind
-from wattcast.predictor.messages import Described
+from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explain, page, pictures
+from wattcast.predictor.messages import Described, predict
 from wattcast.predictor.messages.explain import Explanation
 from wattcast.predictor.messages.operators import OperatorRequest
-from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.stored import answer_of, is_compiled, record_of, request_of
 
 router = Router(tags=["prediction"])
@@ -52,7 +49,7 @@ class Asked(Described):
 
     compiled: bool
     """Whether it came as CUDA; `request` holds the PTX of it."""
-    request: PredictRequest | OperatorRequest
+    request: predict.PredictRequest | OperatorRequest
     """For `POST /predict`, for one GPU."""
 
 
@@ -67,7 +64,7 @@ async def list_predictions(request: Request, limit: Limit = 50, before: Before =
 
 
 @router.answers(
-    "/predictions/{prediction_id}", PredictAnswer, "unknown-prediction validation store"
+    "/predictions/{prediction_id}", predict.PredictAnswer, "unknown-prediction validation store"
 )
 async def get_prediction(request: Request, prediction_id: UUID) -> Response:
     """An earlier prediction.
@@ -172,7 +169,7 @@ class ExplainQuery(BaseModel):
     """What is explained."""
     format: Format | None = None
     """Default: from the Accept header, else JSON."""
-    chart: ChartKind = "waterfall"
+    chart: pictures.ChartKind = "waterfall"
     """Chart in pictures: from base to prediction, or plain bars."""
     seeds: int = Field(1, ge=1, le=MOST_SEEDS)
     """LIME seeds; several also give the stability."""
@@ -202,8 +199,8 @@ def _explained(request: Request, services: Services, asked: ExplainQuery, wanted
     if wanted == "json":
         return told(request, found)
     prediction = answer_of(record_of(services, asked.prediction_id))
-    headers = {"Content-Security-Policy": POLICY} if wanted == "html" else None
-    content = drawn(found, prediction, wanted, asked.chart)
+    headers = {"Content-Security-Policy": page.POLICY} if wanted == "html" else None
+    content = page.drawn(found, prediction, wanted, asked.chart)
     return Response(content, media_type=MEDIA[wanted], headers=headers)
 
 

@@ -15,20 +15,17 @@ from pydantic_core import to_json
 from starlette.datastructures import FormData, UploadFile
 
 from wattcast.app import problems
-from wattcast.app.api.access import actor_of
+from wattcast.app.api import access, route
 from wattcast.app.api.measurements import READING
-from wattcast.app.api.route import Limit, Router, existing, json_response, message, query
 from wattcast.app.services import Services, services_of
-from wattcast.app.services.measurements.rows import Label
-from wattcast.app.services.measurements.upload import UploadOptions
+from wattcast.app.services.measurements import rows, upload
 from wattcast.app.services.retrain import plan, submit
 from wattcast.app.services.retrain.messages import JobAnswer, PlanAnswer, RetrainRequest
-from wattcast.app.store import database
+from wattcast.app.store import database, tables
 from wattcast.app.store.jobs import ENDED, Job, JobEvent, JobStore
-from wattcast.app.store.tables import plain
 from wattcast.features.errors import ServiceError
 
-router = Router(tags=["retraining"])
+router = route.Router(tags=["retraining"])
 
 _JSON: dict[str, Any] = RetrainRequest.model_json_schema()
 _MULTIPART = {
@@ -81,14 +78,14 @@ async def post_retrain(
     that would not train and why, and what is left out to judge.
     """
     services = services_of(request)
-    actor = actor_of(request)
+    actor = access.actor_of(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind == "multipart/form-data":
             async with request.form(max_files=1, max_fields=1100) as form:
                 asked = await _uploaded(services, form, actor)
         else:
-            read = await message(RetrainRequest, await request.body())
+            read = await route.message(RetrainRequest, await request.body())
             if isinstance(read, Response):
                 return read
             asked = read
@@ -96,10 +93,10 @@ async def post_retrain(
         return problems.from_validation(error.errors(include_url=False))
     if asked.dry_run:
         with database.store_errors("the database does not answer"):
-            return json_response(await run_in_threadpool(plan, services, asked))
+            return route.json_response(await run_in_threadpool(plan, services, asked))
     with database.store_errors("the database does not answer; nothing was queued"):
         job, is_new = await run_in_threadpool(submit, services, asked, actor, idempotency_key)
-    answer = json_response(job_answer(job), 202 if is_new else 200)
+    answer = route.json_response(job_answer(job), 202 if is_new else 200)
     answer.headers["Location"] = f"/jobs/{job.id}"
     return answer
 
@@ -122,8 +119,8 @@ async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRe
     asked = RetrainRequest.model_validate(
         {**given, "batches": [*given.get("batches", ()), placeholder]}
     )
-    board = TypeAdapter(Label).validate_python(asked.board) if asked.board else None
-    options = UploadOptions(asked.gpu, board, asked.schema_id)
+    board = TypeAdapter(rows.Label).validate_python(asked.board) if asked.board else None
+    options = upload.UploadOptions(asked.gpu, board, asked.schema_id)
     with database.store_errors(problems.NOT_STORED):
         batch, _ = await services.uploads.run(services.reader.store, file.file, options, actor)
     return asked.model_copy(update={"batches": [*asked.batches[:-1], batch.id]})
@@ -131,7 +128,7 @@ async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRe
 
 # --- jobs: how far long work is, as it happens, and an end to it ---
 
-jobs = Router(prefix="/jobs", tags=["jobs"])
+jobs = route.Router(prefix="/jobs", tags=["jobs"])
 
 _LOOK_SECONDS = 0.3
 """How often a stream looks for news: one indexed query each."""
@@ -141,13 +138,13 @@ _ALIVE_SECONDS = 15.0
 
 
 @jobs.answers("", list[JobAnswer], "validation store")
-async def list_jobs(request: Request, limit: Limit = 100) -> Response:
+async def list_jobs(request: Request, limit: route.Limit = 100) -> Response:
     """Jobs, newest first.
 
     The latest jobs, in any state. Their results are without `held_out`.
     """
-    found = await query(request, lambda of: of.database.jobs.latest(limit))
-    return json_response([_listed(job) for job in found])
+    found = await route.query(request, lambda of: of.database.jobs.latest(limit))
+    return route.json_response([_listed(job) for job in found])
 
 
 @jobs.answers("/{job_id}", JobAnswer, "unknown-job validation store")
@@ -160,7 +157,7 @@ async def get_job(request: Request, job_id: UUID) -> Response:
     job = await _job(request, job_id)
     if job.ended:
         await _follow(request)
-    return json_response(job_answer(job))
+    return route.json_response(job_answer(job))
 
 
 @jobs.answers(
@@ -202,14 +199,14 @@ async def cancel_job(request: Request, job_id: UUID) -> Response:
     A waiting job ends at once, a running one within a few seconds and without effect; one that
     has ended stays as it is.
     """
-    actor = actor_of(request)
+    actor = access.actor_of(request)
     found = await _job(request, job_id, lambda store, one: store.cancel(one, actor))
-    return json_response(job_answer(found), 202)
+    return route.json_response(job_answer(found), 202)
 
 
 def job_answer(job: Job) -> dict[str, Any]:
     """``JobAnswer``."""
-    return plain(job, "actor")
+    return tables.plain(job, "actor")
 
 
 def _listed(job: Job) -> dict[str, Any]:
@@ -228,18 +225,18 @@ async def _job(
     request: Request, job_id: UUID, ask: Callable[[JobStore, UUID], Job | None] = JobStore.get
 ) -> Job:
     missing = "unknown-job", f"no job {job_id}"
-    return await existing(request, lambda of: ask(of.database.jobs, job_id), missing)
+    return await route.existing(request, lambda of: ask(of.database.jobs, job_id), missing)
 
 
 async def _follow(request: Request) -> None:
     """Serve what the registry holds now: who hears that a job is done may count on its effects."""
     champions = services_of(request).champions
     if champions is not None:
-        await query(request, lambda _: champions.refresh())
+        await route.query(request, lambda _: champions.refresh())
 
 
 async def _events(request: Request, job_id: UUID, after: int) -> list[JobEvent]:
-    return await query(request, lambda of: of.database.jobs.events(job_id, after))
+    return await route.query(request, lambda of: of.database.jobs.events(job_id, after))
 
 
 async def _stream(request: Request, job_id: UUID, after: int) -> AsyncIterator[bytes]:
@@ -264,5 +261,5 @@ async def _stream(request: Request, job_id: UUID, after: int) -> AsyncIterator[b
 
 
 def _sent(event: JobEvent) -> bytes:
-    data = to_json(plain(event, "id"))
+    data = to_json(tables.plain(event, "id"))
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.state.encode(), data)

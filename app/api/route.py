@@ -19,8 +19,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, RootModel, ValidationError
 from pydantic_core import to_json
 
-from wattcast.app import problems
-from wattcast.app.services import Services, services_of
+from wattcast.app import problems, services
 from wattcast.app.services.analyses import CALLER
 from wattcast.app.store import database
 from wattcast.features.checked import MOST_VALUES, many_values
@@ -151,12 +150,12 @@ class JsonRoute(APIRoute):
 
 async def query(
     request: Request,
-    ask: Callable[[Services], T],
+    ask: Callable[[services.Services], T],
     otherwise: str = "the database does not answer",
 ) -> T:
     """What ``ask`` finds in the database, in a thread. Raises StoreError with ``otherwise``."""
     with database.store_errors(otherwise):
-        return await run_in_threadpool(ask, services_of(request))
+        return await run_in_threadpool(ask, services.services_of(request))
 
 
 def told(request: Request, answer: Answer | Sequence[Answer]) -> Response:
@@ -168,7 +167,7 @@ def told(request: Request, answer: Answer | Sequence[Answer]) -> Response:
 
 async def existing(
     request: Request,
-    ask: Callable[[Services], T | None],
+    ask: Callable[[services.Services], T | None],
     missing: tuple[str, str],
     otherwise: str = "the database does not answer",
 ) -> T:

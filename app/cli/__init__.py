@@ -13,13 +13,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from wattcast.app.cli.exits import Exit, fail, status_of
-from wattcast.app.cli.group import Root
+from wattcast.app.cli import exits, group
 from wattcast.features.errors import MissingExtraError, WattcastError
 
 app = typer.Typer(
     name="wattcast",
-    cls=Root,
+    cls=group.Root,
     help="Power, time and energy of a CUDA kernel from its PTX or source, before anyone runs it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -44,28 +43,28 @@ def main() -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         status = app(prog_name="wattcast", standalone_mode=False)
-        sys.exit(status if isinstance(status, int) else Exit.DONE)
+        sys.exit(status if isinstance(status, int) else exits.Exit.DONE)
     except typer.BadParameter as error:
         about = getattr(error.param, "help", None) or ""
-        fail(f"{error.format_message()} {about}", Exit.BAD_INPUT)
+        exits.fail(f"{error.format_message()} {about}", exits.Exit.BAD_INPUT)
     except _CLICKS as error:
         if len(sys.argv) < 2:
             error.show()  # the help
             sys.exit(error.exit_code)
-        fail(error.format_message(), error.exit_code)
+        exits.fail(error.format_message(), error.exit_code)
     except typer.Abort:
-        sys.exit(Exit.NO_ANSWER)
+        sys.exit(exits.Exit.NO_ANSWER)
     except WattcastError as error:
-        fail(str(error), status_of(getattr(error, "kind", error.slug)))
+        exits.fail(str(error), exits.status_of(getattr(error, "kind", error.slug)))
     except ModuleNotFoundError as error:
         if (missing := MissingExtraError.of(error)) is None:
             raise
-        fail(str(missing), Exit.NO_ANSWER)
+        exits.fail(str(missing), exits.Exit.NO_ANSWER)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; say nothing more
-        sys.exit(Exit.NO_ANSWER)
+        sys.exit(exits.Exit.NO_ANSWER)
     except ValueError as error:
-        fail(_one_line(error), Exit.BAD_INPUT)
+        exits.fail(_one_line(error), exits.Exit.BAD_INPUT)
 
 
 def _one_line(error: ValueError) -> str:

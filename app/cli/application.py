@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from wattcast.app.cli import inputs
-from wattcast.app.cli.output import Shown, predictor
+from wattcast.app.cli import inputs, output
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.application import ApplicationAnswer, ApplicationRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest, Tariff
@@ -108,7 +107,7 @@ def app(
     csv: Path | None = None,
     html: Path | None = None,
     counters: Path | None = None,
-) -> Shown[ApplicationAnswer]:
+) -> output.Shown[ApplicationAnswer]:
     """Add up the energy of all kernels in a trace.
 
     Durations are those measured in the trace, power is predicted.
@@ -150,7 +149,7 @@ def app(
         "launches": launches or counters is not None,
     }
     request = inputs.request(ApplicationRequest, where, clocks, models, told)
-    use = predictor()
+    use = output.predictor()
     answer = _answer(use, trace, request, code or [])
     if against is not None:
         compared = changes(_answer(use, against, request, code or []), answer)
@@ -167,7 +166,7 @@ def app(
         inputs.write(counters, answer.chrome(own_events(trace, MOST_EVENTS)))
         if not launches:
             answer = answer.model_copy(update={"launch_columns": None})
-    return Shown(answer, lambda: answer.report(top))
+    return output.Shown(answer, lambda: answer.report(top))
 
 
 def _answer(

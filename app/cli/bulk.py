@@ -13,16 +13,13 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from wattcast.app import progress, settings
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import CUDA_SUFFIXES, LaunchOptions, fail
 from wattcast.app.cli.output import Shown, predictor
-from wattcast.app.progress import advance, clear
-from wattcast.app.settings import Settings
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import WattcastError
-from wattcast.predictor import Predictor
-from wattcast.predictor.messages import Answer
-from wattcast.predictor.reports import Report, comma_separated
+from wattcast.predictor import Predictor, messages, reports
 
 SUFFIXES = (".ptx", *CUDA_SUFFIXES)
 QUANTITIES = (("power", "watts"), ("time", "seconds"), ("energy", "joules"))
@@ -41,7 +38,7 @@ LAUNCH_COLUMNS = ("file", "grid", "block", "kernel", "shared", "registers", "loo
 Row = dict[str, str]
 
 
-class BulkAnswer(Answer):
+class BulkAnswer(messages.Answer):
     """The table as data: its rows, and how many of them are predicted."""
 
     predicted: int
@@ -104,16 +101,16 @@ def bulk(
     )
     tasks, rows = _tasks(folder, wanted, tuple(gpu), analysis)
     try:
-        with open_engine(dask or Settings().dask, jobs) as engine:
+        with open_engine(dask or settings.Settings().dask, jobs) as engine:
             found: dict[int, list[Row]] = {}
             for at, made in engine.map(predict_file, tasks):
                 found[at] = made
-                advance(len(found), len(tasks))
+                progress.advance(len(found), len(tasks))
     except ClusterError as error:
         fail(str(error), Exit.NO_ANSWER)
-    clear()
+    progress.clear()
     rows += [row for at in sorted(found) for row in found[at]]
-    table = comma_separated(COLUMNS, ({"problem": "", **row} for row in rows))
+    table = reports.comma_separated(COLUMNS, ({"problem": "", **row} for row in rows))
     if out is not None:
         out.write_text(table, encoding="utf-8", newline="")
     failed = sum("problem" in row for row in rows)
@@ -121,7 +118,7 @@ def bulk(
     told = [{name: float(v) if name in NUMBERS else v for name, v in row.items()} for row in rows]
     answer = BulkAnswer(predicted=len(rows) - failed, failed=failed, rows=told)
 
-    def report() -> Report:
+    def report() -> reports.Report:
         if out is None:
             sys.stdout.write(table)
         return []

@@ -11,13 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from wattcast.app.cli import inputs
-from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import Shown, predictor, show, told
+from wattcast.app.cli import exits, inputs, output
 from wattcast.app.progress import advance
-from wattcast.predictor.answering import answer
+from wattcast.predictor import answering, reports
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, JudgeRequest, Limits
-from wattcast.predictor.reports import Block, Line
 
 
 def _percent(text: str) -> float:
@@ -46,7 +43,7 @@ def diff(
     against: Annotated[str | None, typer.Option(metavar="REVISION")] = None,
     markdown: bool = False,
     brief: inputs.Brief = False,
-) -> Shown[CompareAnswer]:
+) -> output.Shown[CompareAnswer]:
     """Compare old and new code; exit with 3 if a limit is exceeded.
 
     Args:
@@ -55,11 +52,11 @@ def diff(
         against: Compare each file with itself in a Git revision, e.g. HEAD.
         markdown: Print Markdown for a pull request.
     """
-    opened = predictor()
+    opened = output.predictor()
 
     def compared(old: Path, changed: Path) -> CompareAnswer:
         sides = new.sides(launch, old, changed)
-        return answer(
+        return answering.answer(
             opened, inputs.request(CompareRequest, sides, models, like, limits, gpus=on.gpu)
         )
 
@@ -70,10 +67,10 @@ def diff(
     if len(files) != 2:
         inputs.fail("expected OLD and NEW, or files and --against REVISION")
     found = compared(*files)
-    status = Exit.DONE if found.passed else Exit.EXCEEDED
+    status = exits.Exit.DONE if found.passed else exits.Exit.EXCEEDED
     if markdown:
-        return told(found, found.markdown.removesuffix("\n"), status=status)
-    return Shown(found, status=status)
+        return output.told(found, found.markdown.removesuffix("\n"), status=status)
+    return output.Shown(found, status=status)
 
 
 def _against(
@@ -82,7 +79,7 @@ def _against(
     compared: Callable[[Path, Path], CompareAnswer],
     *,
     markdown: bool,
-) -> Shown[Any]:
+) -> output.Shown[Any]:
     """Each file beside its version in a Git revision. What cannot be compared is told and
     exceeds no limit: a new file, or one without a kernel that both versions have."""
     from wattcast.features.errors import KernelError
@@ -101,21 +98,21 @@ def _against(
             except KernelError as error:
                 left_out[str(new)] = error.detail
             advance(number + 1, len(files))
-    blocks: list[Block] = []
+    blocks: list[reports.Block] = []
     for name, each in answers.items():
         if markdown:
             heading = "### Predicted energy"
             named = each.markdown.replace(heading, f"{heading} of {markdown_name(name)}", 1)
-            blocks.append(Line(named))
+            blocks.append(reports.Line(named))
         else:
-            blocks += [Line(name), *each.report()]
+            blocks += [reports.Line(name), *each.report()]
     for name, why in left_out.items():
         parts = map(markdown_name, (name, why)) if markdown else (name, why)
-        blocks.append(Line(": not compared: ".join(parts)))
+        blocks.append(reports.Line(": not compared: ".join(parts)))
     passed = all(each.passed for each in answers.values())
     listed = [{"file": name, **each.data()} for name, each in answers.items()]
     data = {"files": listed, "left_out": left_out, "passed": passed}
-    return Shown(data, lambda: blocks, Exit.DONE if passed else Exit.EXCEEDED)
+    return output.Shown(data, lambda: blocks, exits.Exit.DONE if passed else exits.Exit.EXCEEDED)
 
 
 def _checked_out(revision: str, file: Path, to: Path) -> bool:
@@ -167,8 +164,8 @@ def judge(
     sides = new.sides(launch, reference, candidate, ("reference", "candidate"))
     found = inputs.ask(JudgeRequest, sides, on, models, least)
     if brief:
-        show(found, as_json=True, brief=True)
+        output.show(found, as_json=True, brief=True)
     else:
         print(found.json_bytes().decode())
     if not found.accepted:
-        raise typer.Exit(Exit.EXCEEDED)
+        raise typer.Exit(exits.Exit.EXCEEDED)

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import OWN, Options, fail, progress
-from wattcast.app.cli.output import Shown, told
+from wattcast.app.cli import exits, inputs, output
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
     from wattcast.measure.workload import Pattern
 
 
-class CampaignOptions(Options):
+class CampaignOptions(inputs.Options):
     """What is measured, and for how long."""
 
-    panel = OWN
+    panel = inputs.OWN
     device: int | None = None
     """CUDA device number. Required if there are several GPUs."""
     applications: bool = False
@@ -59,21 +57,21 @@ class CampaignOptions(Options):
                     "notes": list(campaign.notes),
                 }
             with _terminated():
-                outcome = campaign.run(path, progress)
+                outcome = campaign.run(path, inputs.progress)
         except KeyboardInterrupt:
-            fail(
+            inputs.fail(
                 f"interrupted; {path} keeps what was measured; run it again to continue",
-                Exit.INTERRUPTED,
+                exits.Exit.INTERRUPTED,
             )
         finally:
             machine.close()
         return asdict(outcome)
 
 
-class HoldOptions(Options):
+class HoldOptions(inputs.Options):
     """What is held while it is measured."""
 
-    panel = OWN
+    panel = inputs.OWN
     hold_core_mhz: float | None = None
     """Hold the core clock in MHz; restored afterwards."""
     hold_memory_mhz: float | None = None
@@ -88,7 +86,7 @@ def measure(
     hold: HoldOptions,
     patterns: str = "uniform",
     plan: bool = False,
-) -> Shown[dict[str, Any]]:
+) -> output.Shown[dict[str, Any]]:
     """Measure microbenchmarks on a GPU of this machine.
 
     Records time, power and energy. Clocks and power limit stay as they are unless an option holds
@@ -107,13 +105,13 @@ def measure(
     outcome = campaign.run(recording, _patterns(patterns), held, dry=plan)
     if plan:
         least = f"at least {outcome['minutes']:.0f} minutes"
-        return told(outcome, f"{outcome['planned']} configurations, {least}")
+        return output.told(outcome, f"{outcome['planned']} configurations, {least}")
     counts = (
         f"{recording}: {outcome['measured']} measured, {outcome['known']} already there, "
         f"{outcome['failed']} failed, {outcome['unresolved']} unresolved"
     )
     left = f", {outcome['left']} left; run it again to continue" if outcome["left"] else ""
-    return told(outcome, counts + left)
+    return output.told(outcome, counts + left)
 
 
 def onboard(
@@ -122,7 +120,7 @@ def onboard(
     gpu: str | None = None,
     *,
     campaign: CampaignOptions,
-) -> Shown[dict[str, Any]]:
+) -> output.Shown[dict[str, Any]]:
     """Measure a GPU of this machine and fit its profile and models.
 
     Validates them, and writes profile, model, card and report to WATTCAST_HOME. After an
@@ -138,15 +136,15 @@ def onboard(
         from wattcast.measure.onboard.run import onboard as run
     except ImportError as error:  # before hours of measuring rather than after
         extra = "pip install 'wattcast[measure,train]'"
-        fail(f"onboarding needs {error.name}: {extra}", Exit.NO_ANSWER)
+        inputs.fail(f"onboarding needs {error.name}: {extra}", exits.Exit.NO_ANSWER)
     home = private_folder(Settings().home)
     if replay is not None and recording is not None:
-        fail("--replay fits a recording, --recording makes a new one; give one of them")
+        inputs.fail("--replay fits a recording, --recording makes a new one; give one of them")
     path = replay
     if path is None:
         path = recording or home / "recordings" / f"device-{campaign.device or 0}.jsonl"
         campaign.run(path)
-    made = run(path, home, gpu, progress)
+    made = run(path, home, gpu, inputs.progress)
     lines = [f"{made.gpu.name} is now known as {made.gpu.id}"]
     if (validation := made.validation) is not None:
         protocols = [found.protocol for found in validation.power]
@@ -156,7 +154,7 @@ def onboard(
                 mean, without = one["mape_percent"], one["baseline_mape_percent"]
                 lines.append(f"{what}: {mean:.1f} % mean error ({without:.1f} % without a model)")
     files = [str(one) for one in made.files]
-    return told({**json_data(made), "files": files}, *lines, *files)
+    return output.told({**json_data(made), "files": files}, *lines, *files)
 
 
 def _patterns(text: str) -> tuple[Pattern, ...]:
@@ -166,7 +164,7 @@ def _patterns(text: str) -> tuple[Pattern, ...]:
     chosen = tuple(part.strip() for part in text.split(","))
     for one in chosen:
         if one not in known:
-            fail(f"--patterns {one!r}: expected some of {', '.join(known)}")
+            inputs.fail(f"--patterns {one!r}: expected some of {', '.join(known)}")
     return chosen  # type: ignore[return-value]
 
 

@@ -19,7 +19,6 @@ from wattcast.app.cli.output import Shown, print_json, services, show, told
 from wattcast.app.settings import Settings
 from wattcast.predictor import reports
 from wattcast.predictor.messages.catalog import ModelSummary
-from wattcast.predictor.reports import Block, Line, members_table
 
 models = typer.Typer(help="List, promote or roll back trained models.", invoke_without_command=True)
 
@@ -48,7 +47,7 @@ def models_list() -> Shown[list[ModelSummary]]:
     columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
     for problem in power.problems():
         print(f"wattcast: left out: {problem}", file=sys.stderr)
-    return Shown(found, lambda: [members_table(found, columns)])
+    return Shown(found, lambda: [reports.members_table(found, columns)])
 
 
 @models.command("registry")
@@ -251,29 +250,29 @@ def retrain(
     return Shown(result, lambda: [*_retrained(result)])
 
 
-def _planned(answer: Mapping[str, Any]) -> Iterator[Block]:
+def _planned(answer: Mapping[str, Any]) -> Iterator[reports.Block]:
     for one in answer["targets"]:
         yield _heading(one["target"], answer)
-        yield Line(f"mode {one['mode'] or 'none'}: {one['why']}")
-        yield Line(
+        yield reports.Line(f"mode {one['mode'] or 'none'}: {one['why']}")
+        yield reports.Line(
             f"{one['rows']} rows of {len(one['kernels'])} kernels train; compared on "
             f"{one['judged_kernels']} kernels, left out in {one['folds']} folds"
         )
         reasons = [f"not used: {count} rows, {why}" for why, count in one["left_out"].items()]
         reasons += [f"nothing can be promoted: {text}" for text in one["obstacles"]]
-        yield from map(Line, (*reasons, *one["notes"]))
+        yield from map(reports.Line, (*reasons, *one["notes"]))
 
 
-def _retrained(answer: Mapping[str, Any]) -> Iterator[Block]:
+def _retrained(answer: Mapping[str, Any]) -> Iterator[reports.Block]:
     for one in (answer, *answer.get("also", ())):
         yield _heading(one["target"], one)
         model = one["candidate"]
         state = "serves now" if one["promoted"] else "is a candidate and does not serve"
-        yield Line(f"{model['family']} version {model['version']} {state}")
+        yield reports.Line(f"{model['family']} version {model['version']} {state}")
         for reason in (*one["verdict"]["reasons"], *one["verdict"]["notes"]):
-            yield Line(f"  {reason}")
+            yield reports.Line(f"  {reason}")
 
 
-def _heading(target: str, where: Mapping[str, Any]) -> Line:
+def _heading(target: str, where: Mapping[str, Any]) -> reports.Line:
     board = f", board {where['board']}" if where["board"] else ""
-    return Line(f"{target} of {where['gpu']}{board}", "bold")
+    return reports.Line(f"{target} of {where['gpu']}{board}", "bold")

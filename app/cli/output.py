@@ -15,9 +15,8 @@ from pydantic_core import to_json
 from rich.console import Console
 from rich.text import Text
 
+from wattcast.app import progress, settings
 from wattcast.app.cli.exits import Exit
-from wattcast.app.progress import clear
-from wattcast.app.settings import Settings
 from wattcast.predictor import messages, reports
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _PIPED_WIDTH = 240
 
 def console() -> Console:
     """Standard output for people."""
-    clear()
+    progress.clear()
     return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
@@ -43,7 +42,7 @@ def predictor(*, registry: bool = True) -> Predictor:
     """
     from wattcast.app.services.models.standalone import standalone_predictor
 
-    return standalone_predictor(Settings(), registry=registry)
+    return standalone_predictor(settings.Settings(), registry=registry)
 
 
 @contextmanager
@@ -51,7 +50,7 @@ def database() -> Iterator[Engine]:
     """The database that the settings name, migrated if need be."""
     from wattcast.app.store.database import open_database
 
-    engine = open_database(Settings().sqlalchemy_url)
+    engine = open_database(settings.Settings().sqlalchemy_url)
     try:
         yield engine
     finally:
@@ -65,12 +64,12 @@ def services() -> Iterator[Services]:
     from wattcast.app.store.repositories import Repositories
 
     with database() as engine:
-        yield Services(Settings(), data=Repositories(engine))
+        yield Services(settings.Settings(), data=Repositories(engine))
 
 
 def print_json(value: Any) -> None:
     """An answer as HTTP gives it, indented; NaN and infinities become ``null``."""
-    clear()
+    progress.clear()
     text = value.json_bytes() if isinstance(value, messages.Answer) else None
     print(json.dumps(json.loads(text or to_json(value, inf_nan_mode="null")), indent=2))
 
@@ -113,12 +112,12 @@ def show(answer: Any, as_json: bool, brief: bool = False, sarif: bool = False) -
         from wattcast.app.settings import installed_version
         from wattcast.predictor.reports.sarif import sarif as located
 
-        clear()
+        progress.clear()
         print(located(shown.answer, shown.file.as_posix(), installed_version()).decode())
     elif brief:
         from wattcast.predictor.reports.brief import brief as shortened
 
-        clear()
+        progress.clear()
         print(shortened(shown.answer).decode())
     elif as_json:
         print_json(shown.answer)

@@ -14,10 +14,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import typer
 
-from wattcast.app.cli import inputs
-from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.inputs import fail
-from wattcast.app.cli.output import Shown, predictor
+from wattcast.app.cli import exits, inputs, output
 from wattcast.app.settings import Settings
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 
@@ -31,7 +28,7 @@ def predict(
     details: bool = False,
     registry: bool = True,
     open_: Annotated[bool, typer.Option("--open")] = False,
-) -> Shown[PredictAnswer | PredictAnswers]:
+) -> output.Shown[PredictAnswer | PredictAnswers]:
     """Predict the power, time and energy of a kernel launch.
 
     Args:
@@ -45,8 +42,8 @@ def predict(
     body = inputs.body_of(
         launch, on, models, like, details=details, explain="shap" if explain else None
     )
-    answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
-    return Shown(answer, then=partial(_open, body) if open_ else None)
+    answer = run(output.predictor(registry=registry), PredictRequest.model_validate(body))
+    return output.Shown(answer, then=partial(_open, body) if open_ else None)
 
 
 def _open(body: Mapping[str, Any]) -> None:
@@ -87,10 +84,10 @@ def links(body: Mapping[str, Any]) -> list[str]:
     settings = Settings()
     url = running(settings)
     if url is None:
-        fail(
+        inputs.fail(
             f"--open: no service runs at {address(settings)}; start one in another terminal with "
             "`wattcast serve` and ask again",
-            Exit.NO_ANSWER,
+            exits.Exit.NO_ANSWER,
         )
     given = {name: value for name, value in body.items() if value is not None}
     headers = {"Content-Type": "application/json"}
@@ -99,9 +96,9 @@ def links(body: Mapping[str, Any]) -> list[str]:
         with _opener().open(request, timeout=ANSWER_SECONDS) as answered:
             answer = json.load(answered)
     except HTTPError as error:
-        fail(f"--open: the service refused: {_detail(error)}", Exit.NO_ANSWER)
+        inputs.fail(f"--open: the service refused: {_detail(error)}", exits.Exit.NO_ANSWER)
     except OSError as error:
-        fail(f"--open: the service did not answer: {error}", Exit.NO_ANSWER)
+        inputs.fail(f"--open: the service did not answer: {error}", exits.Exit.NO_ANSWER)
     return [f"{url}/?prediction={one['id']}" for one in answer.get("predictions", [answer])]
 
 

@@ -9,14 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from wattcast.app.cli import inputs
-from wattcast.app.cli.exits import Exit
+from wattcast.app.cli import exits, inputs
 from wattcast.features.errors import LaunchError, WattcastError
 from wattcast.features.launch import PointerHint
-from wattcast.predictor import Predictor
+from wattcast.predictor import Predictor, parts, rank
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts import completed, launch_of
-from wattcast.predictor.rank import TuningProblem, request_of
 from wattcast.predictor.tuning_files import Configuration, Value
 
 if TYPE_CHECKING:
@@ -80,7 +77,7 @@ class Here:
     but for those that a configuration names."""
 
     def __init__(
-        self, machine: Machine, predictor: Predictor, problem: TuningProblem, *, energy: bool
+        self, machine: Machine, predictor: Predictor, problem: rank.TuningProblem, *, energy: bool
     ) -> None:
         from wattcast.measure.device import known_profile
         from wattcast.measure.protocol import Settings
@@ -93,7 +90,7 @@ class Here:
             self._traits = self._traits.model_copy(update={"power": None})
         elif self._traits.power is None:
             inputs.fail(
-                f"--measure: {'; '.join(self._traits.notes)}; use --by time", Exit.NO_ANSWER
+                f"--measure: {'; '.join(self._traits.notes)}; use --by time", exits.Exit.NO_ANSWER
             )
         self._behaved = not energy
         device = machine.runner.device()
@@ -130,13 +127,13 @@ class Here:
         from wattcast.measure.device import WorkloadError
         from wattcast.measure.workload import Workload
 
-        asked = request_of(self._problem, Configuration(parameters, None, None))
+        asked = rank.request_of(self._problem, Configuration(parameters, None, None))
         try:
             request = PredictRequest.model_validate(asked)
             gpu = self._predictor.gpus.load(str(asked["gpu"]))
             source = self._predictor.sources.read(request, gpu)
             function = source.known.module.kernel(request.kernel)
-            launch = launch_of(source, function, completed(function, request.launch))
+            launch = parts.launch_of(source, function, parts.completed(function, request.launch))
         except (WattcastError, ValueError) as error:
             raise WorkloadError(str(error)) from error
         arguments = []
@@ -190,7 +187,7 @@ def _argument(at: int, kind: str, given: int | float | PointerHint | None) -> Bu
 
 @contextmanager
 def here(
-    predictor: Predictor, problem: TuningProblem, index: int | None, *, energy: bool
+    predictor: Predictor, problem: rank.TuningProblem, index: int | None, *, energy: bool
 ) -> Iterator[Here]:
     """The GPU of this machine. Raises MeasureError where there is none, or several and no
     ``index``."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattcast.app.cli.inputs import expected, fail
-from wattcast.app.cli.output import Shown, console, database, line, render, told
+from wattcast.app.cli import inputs, output
 from wattcast.app.settings import Settings
 from wattcast.predictor.reports import members_table
 
@@ -42,9 +41,9 @@ def serve(
     def ready(url: str) -> None:
         if demo:
             answer = demonstrate(url)
-            line(console(), f"POST {url}/predict answered:")
-            render(PredictAnswer.model_validate(answer).report())
-        line(console(), f"wattcast serves on {url} (API documentation: {url}/docs)")
+            output.line(output.console(), f"POST {url}/predict answered:")
+            output.render(PredictAnswer.model_validate(answer).report())
+        output.line(output.console(), f"wattcast serves on {url} (API documentation: {url}/docs)")
 
     run(settings, ready)
 
@@ -60,7 +59,7 @@ def mcp(http: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None) -
     if http is None:
         return serve_stdio(Settings())
     host, _, port = http.rpartition(":")
-    with expected("--http", http, "HOST:PORT, as in 127.0.0.1:8765"):
+    with inputs.expected("--http", http, "HOST:PORT, as in 127.0.0.1:8765"):
         return serve_http(Settings(host=host.strip("[]") or "127.0.0.1", port=int(port)))
 
 
@@ -80,8 +79,8 @@ def settings() -> None:
         }
         for name, field in Settings.model_fields.items()
     ]
-    render([members_table(found, ("variable", "value", "meaning"))])
-    console().print(f"Compilers are isolated by: {isolation(current)}")
+    output.render([members_table(found, ("variable", "value", "meaning"))])
+    output.console().print(f"Compilers are isolated by: {isolation(current)}")
 
 
 # --- who may call, who changed what ---
@@ -93,7 +92,7 @@ keys = typer.Typer(help="Create, list or revoke API keys.", no_args_is_help=True
 def create(
     name: str,
     scope: Annotated[list[str], typer.Option("--scope")] = ["read"],  # noqa: B006 - Typer copies it
-) -> Shown[Any]:
+) -> output.Shown[Any]:
     """Create a key and print it once. Only its hash is stored.
 
     Args:
@@ -105,16 +104,16 @@ def create(
 
     unknown = sorted(set(scope) - set(SCOPES))
     if unknown:
-        fail(f"no scope {unknown[0]!r}; there are {', '.join(SCOPES)}")
+        inputs.fail(f"no scope {unknown[0]!r}; there are {', '.join(SCOPES)}")
     if not 0 < len(name) <= 100 or not name.isprintable():
-        fail("a key's name has 1 to 100 printable characters")
+        inputs.fail("a key's name has 1 to 100 printable characters")
     with _store() as store:
         key, token = store.create(name, [s for s in SCOPES if s in scope], _actor())
-    return told({**_row(key), "key": token}, token)
+    return output.told({**_row(key), "key": token}, token)
 
 
 @keys.command("list")
-def list_keys() -> Shown[Any]:
+def list_keys() -> output.Shown[Any]:
     """List all keys by id, name, scopes and state. The keys themselves are never shown."""
     with _store() as store:
         rows = [_row(key) for key in store.all()]
@@ -123,7 +122,7 @@ def list_keys() -> Shown[Any]:
         f"{'revoked ' + row['revoked'] if row['revoked'] else 'in use'}  {row['name']}"
         for row in rows
     ]
-    return told(rows, *lines)
+    return output.told(rows, *lines)
 
 
 @keys.command()
@@ -135,11 +134,11 @@ def revoke(key_id: str) -> None:
     """
     with _store() as store:
         if not store.revoke(key_id, _actor()):
-            fail(f"no key {key_id!r} that is in use")
+            inputs.fail(f"no key {key_id!r} that is in use")
     print(f"revoked {key_id}")
 
 
-def audit(limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50) -> Shown[Any]:
+def audit(limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50) -> output.Shown[Any]:
     """List changes, newest first: keys, measurements, jobs, models.
 
     Args:
@@ -149,14 +148,14 @@ def audit(limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50) -> Shown
 
     from wattcast.app.store.tables import entries
 
-    with database() as engine:
+    with output.database() as engine:
         found = entries(engine, limit=limit)
     lines = []
     for entry in found:
         at = entry.at.isoformat(timespec="seconds")
         said = " ".join(f"{name}={value}" for name, value in entry.detail.items())
         lines.append(f"{at}  {entry.actor}  {entry.action}  {entry.subject}  {said}".rstrip())
-    return told([asdict(entry) for entry in found], *lines)
+    return output.told([asdict(entry) for entry in found], *lines)
 
 
 def _actor() -> str:
@@ -181,5 +180,5 @@ def _row(key: ApiKey) -> dict[str, Any]:
 def _store() -> Iterator[KeyStore]:
     from wattcast.app.store.keys import KeyStore
 
-    with database() as engine:
+    with output.database() as engine:
         yield KeyStore(engine)

@@ -6,11 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from wattcast.app.cli import inputs
-from wattcast.app.cli.output import predictor
+from wattcast.app.cli import inputs, output
 from wattcast.predictor.messages import dvfs as messages
-from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest, LanguageModelWork
-from wattcast.predictor.messages.operators import OperatorDvfsRequest
+from wattcast.predictor.messages import language_model, operators
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
 
 
@@ -117,7 +115,7 @@ class WorkOptions(inputs.Options):
     """What a language model is asked to do."""
 
     panel = "Language model"
-    members = inputs.scalars(LanguageModelWork, under="language_model")
+    members = inputs.scalars(language_model.LanguageModelWork, under="language_model")
 
 
 def dvfs(
@@ -152,11 +150,11 @@ def dvfs(
         return counters(file, on, name, pairs, constraints, known)
     if told == "operator":
         chosen = {"operator": inputs.read_json(file), **limits}
-        return inputs.ask(OperatorDvfsRequest, on, constraints, chosen)
+        return inputs.ask(operators.OperatorDvfsRequest, on, constraints, chosen)
     if told == "language_model":
         config = inputs.read_json(file / "config.json" if file.is_dir() else file)
         told_of = {"language_model": {"config": config}, **limits}
-        return inputs.ask(LanguageModelDvfsRequest, on, constraints, work, told_of)
+        return inputs.ask(language_model.LanguageModelDvfsRequest, on, constraints, work, told_of)
     from wattcast.predictor.application import dvfs_of_trace
     from wattcast.predictor.messages.application import TraceClocks
     from wattcast.predictor.traces import read_trace
@@ -165,7 +163,7 @@ def dvfs(
     at = pairs.body(None).get("clocks") or [None]
     ran = {"clocks": at[0]} if at[0] else {}
     of_trace = inputs.request(TraceClocks, on, constraints, ran, limits)
-    return dvfs_of_trace(predictor(), read_trace(file), of_trace, library(code or []))
+    return dvfs_of_trace(output.predictor(), read_trace(file), of_trace, library(code or []))
 
 
 def counters(

@@ -11,12 +11,9 @@ from typing import Annotated, get_args
 
 import typer
 
-from wattcast.app.cli import inputs, runners
-from wattcast.app.cli.exits import Exit
-from wattcast.app.cli.output import Shown, console, line, predictor
-from wattcast.app.progress import advance
+from wattcast.app import progress, settings
+from wattcast.app.cli import exits, inputs, output, runners
 from wattcast.app.python.predictors import crew
-from wattcast.app.settings import Settings
 from wattcast.models.intervals import quantity
 from wattcast.predictor import rank as ranking
 from wattcast.predictor.forecasts import Crew, Forecast, failures, forecasts
@@ -75,7 +72,7 @@ def rank(
     models: inputs.PhysicalOptions,
     by: str = "energy",
     top: Annotated[int, typer.Option(min=1)] = 10,
-) -> Shown[RankAnswer]:
+) -> output.Shown[RankAnswer]:
     """Rank Kernel Tuner configurations before running them.
 
     If the file holds measurements, also shows how good the ranking is.
@@ -87,8 +84,8 @@ def rank(
     """
     inputs.check("--by", by, get_args(ranking.Objective))
     found = tuning_file(tuning)
-    answer = ranking.rank(predictor(), found, problem.of(found, on, code, models), by, top)  # type: ignore[arg-type]
-    return Shown(answer, lambda: answer.report(top))
+    answer = ranking.rank(output.predictor(), found, problem.of(found, on, code, models), by, top)  # type: ignore[arg-type]
+    return output.Shown(answer, lambda: answer.report(top))
 
 
 def tuning_file(path: Path) -> TuningRun:
@@ -118,7 +115,7 @@ def tune(
     dask: str | None = None,
     as_json: inputs.AsJson = False,
     brief: inputs.Brief = False,
-) -> Shown[Standing]:
+) -> output.Shown[Standing]:
     """Find the best tuning configuration with few measurements.
 
     Predicts all configurations, of a large space those that matter, then says which to measure
@@ -153,7 +150,7 @@ def tune(
     problem = asked.of(found, on, code, models)
     different = {repr(sorted(one.parameters.items())): one for one in found.configurations}
     with ExitStack() as opened:
-        made = predictor()
+        made = output.predictor()
         runner: runners.Runner | None = None if run is None else runners.Command(run, run_seconds)
         if measure:  # before minutes of predicting rather than after
             energy = by != "time"
@@ -164,17 +161,17 @@ def tune(
         def predict(some: Sequence[Mapping[str, Value]]) -> Iterator[Forecast]:
             each = [Configuration(parameters, None, None) for parameters in some]
             for row in forecasts(made, problem, each, keep, many):
-                advance(next(shown), min(predictions, len(different)))
+                progress.advance(next(shown), min(predictions, len(different)))
                 yield row
 
         every = [one.parameters for one in different.values()]
         tuning = Tuning((), by, most_seconds, every, predict)  # type: ignore[arg-type]
         try:
-            with crew(workers, dask or Settings().dask) as many:
+            with crew(workers, dask or settings.Settings().dask) as many:
                 tuning.study(predictions, gain)
             many = None
         except ClusterError as error:
-            inputs.fail(str(error), Exit.NO_ANSWER)
+            inputs.fail(str(error), exits.Exit.NO_ANSWER)
         measured = [
             one
             for one in found.configurations
@@ -192,7 +189,7 @@ def tune(
         f"{named(each['first']['parameters'])}: {each['first']['problem']}"
         for each in failures(answer.refused)
     ]
-    return Shown(answer, lambda: [*answer.report(), *map(Line, refused)])
+    return output.Shown(answer, lambda: [*answer.report(), *map(Line, refused)])
 
 
 def _tell(tuning: Tuning, one: Configuration) -> None:
@@ -270,7 +267,7 @@ def _told(
         told += f"; best {quantity(_middle(search.measured[best]), tuning.unit)}"
         if len(search.measured) >= LEARNED_FROM:  # before, nothing is stopped for it
             told += f", one more may gain {float(search.outlook().gain.max()):.1%}"
-    line(console(), told)
+    output.line(output.console(), told)
 
 
 def _middle(values: Sequence[float]) -> float:

@@ -16,9 +16,8 @@ from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from wattcast.app import logs
+from wattcast.app import logs, problems
 from wattcast.app.jobs.worker import NO_ROOM_STATUS, TOKEN_VARIABLE
-from wattcast.app.problems import is_full
 from wattcast.app.settings import Settings
 from wattcast.app.store.jobs import LeaseLostError
 from wattcast.features.errors import WattcastError
@@ -37,7 +36,7 @@ def main() -> int:
         logs.log().warning("job stopped", why=error.detail)
         return 3
     except (OSError, SQLAlchemyError, WattcastError) as error:
-        if not is_full(error):
+        if not problems.is_full(error):
             raise
         logs.log().error("no room left on a disk", exc_info=error)
         return NO_ROOM_STATUS

@@ -13,14 +13,11 @@ from pydantic import Field, PrivateAttr
 from wattcast.app.progress import advance, working
 from wattcast.app.python.predictors import checked, predictor
 from wattcast.features.errors import ServiceError, WattcastError
-from wattcast.predictor import Predictor, rank, reports, triton
-from wattcast.predictor.messages import Shown, operators
+from wattcast.predictor import Predictor, messages, predict, rank, reports, triton
+from wattcast.predictor.messages import explain, tunings
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.compare import CompareAnswer
-from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
-from wattcast.predictor.messages.tunings import RankAnswer
-from wattcast.predictor.predict import predict_one
 from wattcast.predictor.reports import Column, Line, Report, Table, Title
 
 if TYPE_CHECKING:
@@ -41,7 +38,7 @@ class Prediction(PredictAnswer):
     def of(
         cls,
         answer: PredictAnswer,
-        request: PredictRequest | operators.OperatorRequest,
+        request: PredictRequest | messages.operators.OperatorRequest,
         registry: bool,
         file: str | None = None,
     ) -> Prediction:
@@ -64,7 +61,7 @@ class Prediction(PredictAnswer):
         for row in super().rows():
             yield {**row, **(self.configuration or {})}
 
-    def hotspots(self, rows: int = 200) -> HotspotsAnswer:
+    def hotspots(self, rows: int = 200) -> explain.HotspotsAnswer:
         """Where the launch spends its energy and time: by block, PTX line and source line, the
         ``rows`` costliest of each. Raises ServiceError where no energy was predicted from code, and
         AnalysisError."""
@@ -97,14 +94,14 @@ class Prediction(PredictAnswer):
 
     def sweep(
         self, gpus: Sequence[str] = (), **vary: Sequence[Any]
-    ) -> operators.OperatorSweepAnswer:
+    ) -> messages.operators.OperatorSweepAnswer:
         """The operator with every combination of other values, ``sweep(m=[1, 64, 4096])``, on its
         own GPU or on ``gpus``. Raises as ``wattcast.operator``, and ServiceError for too many or
         where this is no operator."""
         from wattcast.predictor.operators import sweep_operator
 
         body = {**self._shaped(gpus), "vary": {name: list(each) for name, each in vary.items()}}
-        request = checked(operators.OperatorSweepRequest, body)
+        request = checked(messages.operators.OperatorSweepRequest, body)
         return sweep_operator(predictor(self._registry), request)
 
     def compare(self, gpus: Sequence[str] = (), **changed: Any) -> CompareAnswer:
@@ -115,11 +112,11 @@ class Prediction(PredictAnswer):
         body = self._shaped(gpus)
         old = body.pop("operator")
         sides = {"old": {"operator": old}, "new": {"operator": {**old, **changed}}}
-        request = checked(operators.OperatorCompareRequest, {**body, **sides})
+        request = checked(messages.operators.OperatorCompareRequest, {**body, **sides})
         return compare(predictor(self._registry), request)
 
     def _shaped(self, gpus: Sequence[str]) -> dict[str, Any]:
-        if not isinstance(self._request, operators.OperatorRequest):
+        if not isinstance(self._request, messages.operators.OperatorRequest):
             raise ServiceError("no-explanation", "this answer is not of an operator")
         asked = self._request.model_dump(exclude={"explain", "gpu"}, exclude_defaults=True)
         return {**asked, "gpus": list(gpus) or [self.gpu]}
@@ -156,7 +153,7 @@ class Prediction(PredictAnswer):
         return ""
 
 
-class Predictions(Shown, list[Prediction]):
+class Predictions(messages.Shown, list[Prediction]):
     """Answers for several GPUs, in the order asked."""
 
     def report(self) -> Report:
@@ -179,7 +176,7 @@ class Predictions(Shown, list[Prediction]):
         return plots.of_points([(each.gpu, each.time, each.energy, False) for each in self], "GPUs")
 
 
-class GpuList(Shown, list[dict[str, Any]]):
+class GpuList(messages.Shown, list[dict[str, Any]]):
     """GPUs with a profile, by id."""
 
     def report(self) -> Report:
@@ -234,7 +231,7 @@ def rank_triton(
     by: Literal["energy", "time"] = "energy",
     registry: bool = True,
     **options: Any,
-) -> RankAnswer:
+) -> tunings.RankAnswer:
     """Configurations of a Triton kernel in the order of their predicted joules or seconds.
 
     ``kernels`` is a ``@triton.jit`` or autotuned function, which is compiled for ``gpu`` with each
@@ -315,7 +312,7 @@ class Estimated:
     def __init__(self, kernel: Any, gpu: str, registry: bool, options: Mapping[str, Any]) -> None:
         self.fn = kernel
         self.estimates: list[Prediction] = []
-        self.rankings: list[RankAnswer] = []
+        self.rankings: list[tunings.RankAnswer] = []
         self._gpu, self._registry, self._options = gpu, registry, dict(options)
 
     def __getitem__(self, grid: triton.Grid) -> Callable[..., Prediction]:
@@ -350,7 +347,7 @@ class Estimated:
         if not isinstance(body, Mapping):
             raise body
         request = checked(PredictRequest, body)
-        answer = Prediction.of(predict_one(opened, request), request, self._registry)
+        answer = Prediction.of(predict.predict_one(opened, request), request, self._registry)
         answer = answer.model_copy(update={"configuration": dict(configuration.parameters)})
         self.estimates.append(answer)
         return answer

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from wattcast.features.errors import RequestError
-from wattcast.predictor import Predictor
-from wattcast.predictor.messages import LaunchRequest, one_line
+from wattcast.predictor import Predictor, messages
 
 if TYPE_CHECKING:
     from wattcast.predictor.forecasts import Crew
@@ -73,7 +72,7 @@ def checked(kind: type[Request], body: Any) -> Request:
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        raise RequestError(one_line(error)) from None
+        raise RequestError(messages.one_line(error)) from None
 
 
 _KERNEL = ("ptx", "launch", "gpus")
@@ -90,7 +89,7 @@ def takes(*requests: type[BaseModel]) -> Callable[[Function], Function]:
         if "registry" not in own.parameters:
             kept.append(inspect.Parameter("registry", inspect.Parameter.KEYWORD_ONLY, default=True))
         fields: dict[str, FieldInfo] = {}
-        every: tuple[type[BaseModel], ...] = (*requests, LaunchRequest)
+        every: tuple[type[BaseModel], ...] = (*requests, messages.LaunchRequest)
         for request in every:
             fields |= request.model_fields
         names = {each.name for each in kept}

@@ -19,9 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from wattcast.app.store import HEAD
-from wattcast.app.store.private import private_database, private_file
-from wattcast.app.store.tables import FIRST_GENERATION, METADATA, REGISTRY
+from wattcast.app.store import HEAD, private, tables
 from wattcast.features.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -249,7 +247,7 @@ def _sqlite(database: str | None, url: str, seconds: float) -> Engine:
     in_memory = database in (None, "", ":memory:")
     if not in_memory:
         assert database is not None
-        private_database(Path(database))
+        private.private_database(Path(database))
     engine = sa.create_engine(
         url,
         connect_args={"check_same_thread": False, "timeout": seconds},
@@ -301,8 +299,8 @@ def migrate(engine: Engine) -> None:
         current = _revision(connection)
         try:
             if current is None:
-                METADATA.create_all(connection)
-                connection.execute(sa.insert(REGISTRY).values(**FIRST_GENERATION))
+                tables.METADATA.create_all(connection)
+                connection.execute(sa.insert(tables.REGISTRY).values(**tables.FIRST_GENERATION))
                 command.stamp(config, "head")
             else:
                 command.upgrade(config, "head")
@@ -326,7 +324,7 @@ def _alone(engine: Engine) -> Iterator[Connection]:
             )
         elif engine.dialect.name == "sqlite" and database and database != ":memory:":
             path = Path(f"{database}.migrating")
-            private_file(path)
+            private.private_file(path)
             lock = locks.enter_context(path.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield connection

@@ -25,8 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, StatementError
 
-from wattcast.app.logs import log
-from wattcast.app.problems import NOT_STORED
+from wattcast.app import logs, problems
 from wattcast.app.store.database import DATABASE_SECONDS, StoreError, store_errors
 from wattcast.app.store.tables import PREDICTIONS, PTX, found, page, read, records
 from wattcast.predictor.parts.memory import Kept, Memory
@@ -203,7 +202,7 @@ class PredictionStore:
             self._changed.notify_all()
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive() or self._waiting or self._writing:
-            log().error("predictions lost", rows=self.waiting)
+            logs.log().error("predictions lost", rows=self.waiting)
         self._engine.dispose()
 
     def _run(self) -> None:
@@ -238,14 +237,14 @@ class PredictionStore:
                 return
             (one,) = queued
             why = str(error.orig).partition("\n")[0]  # the lines below it quote the row
-            log().error("prediction refused by the database", id=str(one.record.id), why=why)
+            logs.log().error("prediction refused by the database", id=str(one.record.id), why=why)
             self._give_up(one, "the database refuses the prediction; see the log", error)
         except (SQLAlchemyError, StatementError) as error:
             if not self._failing:
-                log().error("cannot write predictions", why=str(error.args[:1]))
+                logs.log().error("cannot write predictions", why=str(error.args[:1]))
             self._failing = True
             for one in queued:
-                self._give_up(one, NOT_STORED, error)
+                self._give_up(one, problems.NOT_STORED, error)
         else:
             for one in queued:
                 one.committed.set_result(None)

@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
 
 from wattcast.app.store import tables
-from wattcast.app.store.tables import record
 from wattcast.features.errors import ServiceError
 from wattcast.models.intervals import Observed, observed_coverage
 from wattcast.predictor.parts.power_models import Watched
@@ -309,7 +308,7 @@ class RegistryStore:
             .returning(ALIAS_MOVES.c.id)
         )
         _point(connection, place, champion_move_id=connection.execute(move).scalar_one())
-        record(connection, actor, "models.promote", _subject(place), facts)
+        tables.record(connection, actor, "models.promote", _subject(place), facts)
 
     def promote_by_hand(self, place: Place, new: NewVersion, actor: str, why: str) -> None:
         """Make any version champion, registering it first where it never was."""
@@ -340,7 +339,7 @@ class RegistryStore:
             ).one()
             _point(connection, place, champion_move_id=row.before_id)
             facts = {**place._asdict(), "undone": row.version_id, "why": why}
-            record(connection, actor, "models.rollback", _subject(place), facts)
+            tables.record(connection, actor, "models.rollback", _subject(place), facts)
         undone = _version(version)
         return _move(row, {undone.id: undone})
 

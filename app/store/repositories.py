@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.engine import Engine
 
-from wattcast.app.store.jobs import JobStore
-from wattcast.app.store.keys import KeyRing, KeyStore
-from wattcast.app.store.measurements import MeasurementStore
-from wattcast.app.store.registry import RegistryStore
+from wattcast.app.store import jobs, keys, measurements, registry
 
 
 class Repositories:
@@ -16,7 +13,7 @@ class Repositories:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.measurements = MeasurementStore(engine)
-        self.key_ring = KeyRing(KeyStore(engine))
-        self.jobs = JobStore(engine)
-        self.registry = RegistryStore(engine)
+        self.measurements = measurements.MeasurementStore(engine)
+        self.key_ring = keys.KeyRing(keys.KeyStore(engine))
+        self.jobs = jobs.JobStore(engine)
+        self.registry = registry.RegistryStore(engine)

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from wattcast.features import errors, memory
 from wattcast.features.activity.counts import QUANTITIES, Activity
-from wattcast.features.errors import ServiceError
-from wattcast.features.memory import SECTOR_BYTES
-from wattcast.predictor import Predictor, parts
+from wattcast.predictor import Predictor, messages, parts, sweep
 from wattcast.predictor.advise.adviser import (
     LEAST_GAIN_PERCENT,
     LEAST_REWRITTEN_PERCENT,
@@ -30,12 +29,9 @@ from wattcast.predictor.advise.adviser import (
     gain,
 )
 from wattcast.predictor.advise.launches import others, patches
-from wattcast.predictor.messages import ClocksAnswer
 from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain, Outcome
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.stored import answer_of, record_of, request_of
-from wattcast.predictor.sweep import RESOLUTION
+from wattcast.predictor.parts import power_models, stored
 
 MOST_ADVICE = 25
 
@@ -46,10 +42,10 @@ def advice(predictor: Predictor, prediction_id: UUID) -> AdviceAnswer:
     Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (measured work has no code),
     and AnalysisError where the kernel cannot be analysed.
     """
-    record = record_of(predictor, prediction_id)
-    if answer_of(record).time is None:
-        raise ServiceError("no-explanation", f"prediction {prediction_id} has no time")
-    answer = advise(predictor, request_of(predictor, record))
+    record = stored.record_of(predictor, prediction_id)
+    if stored.answer_of(record).time is None:
+        raise errors.ServiceError("no-explanation", f"prediction {prediction_id} has no time")
+    answer = advise(predictor, stored.request_of(predictor, record))
     return answer.model_copy(update={"prediction_id": prediction_id})
 
 
@@ -75,8 +71,8 @@ def advise(
     return AdviceAnswer(
         gpu=gpu.id,
         kernel=parts.kernel_name(analysis.function),
-        clocks=ClocksAnswer.from_attributes(adviser.clocks),
-        model=reference_of(adviser.model.card),
+        clocks=messages.ClocksAnswer.from_attributes(adviser.clocks),
+        model=power_models.reference_of(adviser.model.card),
         time_model="bottleneck",
         before=adviser.before,
         advice=kept[:MOST_ADVICE],
@@ -147,7 +143,7 @@ def _fused(chain: Sequence[Adviser]) -> Fusion:
     then = Outcome.together(one.outcome(less) for one, less in zip(chain, after, strict=True))
     if not chain[0].multiplies:
         then = chain[0].outcome(_added(after))
-    spared = 2 * SECTOR_BYTES * sum(each.written for each in chain[:-1])
+    spared = 2 * memory.SECTOR_BYTES * sum(each.written for each in chain[:-1])
     names = [each.analysis.function.demangled for each in chain]
     passes = " and ".join(names[1:])
     return Fusion(
@@ -172,7 +168,7 @@ def _added(passes: Sequence[Activity]) -> Activity:
 def _free(saved: Gain) -> bool:
     """It saves more than two predictions are apart, and not by taking longer: such advice comes
     first. Clocks come last: they can be lowered whatever else is changed, best at the end."""
-    apart = 100 * RESOLUTION
+    apart = 100 * sweep.RESOLUTION
     return saved.energy_percent >= apart and saved.time_percent > -apart
 
 

@@ -9,15 +9,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from wattcast.features import errors, gpus, launch, loops, places
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import AnalysisError, LaunchError, WattcastError
 from wattcast.features.findings import Finding, find
-from wattcast.features.gpus import GpuProfile
 from wattcast.features.invariance import doubt
-from wattcast.features.launch import PointerHint
-from wattcast.features.loops import deciding
-from wattcast.features.places import extra_threads
 from wattcast.features.ptx.ir import Address, Instruction, Register
 from wattcast.models.clocks import ClockPair, checked_limit, clocks_within, held_back
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
@@ -27,9 +23,8 @@ from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import LaunchRequest, PointerArgument
 from wattcast.predictor.messages import advise as messages
 from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts import swept, time_and_power
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.swept import stored
-from wattcast.predictor.parts.time_and_power import OVER_LIMIT, board_limit
 
 LEAST_GAIN_PERCENT = 0.5
 """Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
@@ -85,13 +80,13 @@ class Adviser:
     """One launch on one GPU, and what becomes of it otherwise."""
 
     def __init__(
-        self, predictor: Predictor, request: PredictRequest, source: Source, gpu: GpuProfile
+        self, predictor: Predictor, request: PredictRequest, source: Source, gpu: gpus.GpuProfile
     ) -> None:
         self._predictor, self._source = predictor, source
         self.request, self.gpu = request, gpu
         self.clocks, _ = parts.clocks_of(request.clocks, gpu)
         self.model: PhysicalPowerModel = predictor.power.physical(gpu, request.board or "")
-        own = board_limit(self.model.card, gpu)
+        own = time_and_power.board_limit(self.model.card, gpu)
         asked = checked_limit(request.power_limit_watts, gpu)
         self._limit = own if asked is None else min(own, asked)
         self.analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
@@ -134,7 +129,7 @@ class Adviser:
             runs = held_back(self._limit, found.watts, idle)
             if runs < 1.0:
                 found = messages.Outcome.of(found.seconds / runs, self._limit)
-        watts = min(max(found.watts, idle), self._limit * (1.0 + OVER_LIMIT))
+        watts = min(max(found.watts, idle), self._limit * (1.0 + time_and_power.OVER_LIMIT))
         return messages.Outcome.of(found.seconds, watts)
 
     @property
@@ -192,7 +187,7 @@ class Adviser:
         """Whether what a finding costs rests on a loop whose trips are a guess, or on addresses or
         branches that data decide which nobody described."""
         analysis = self.analysis
-        known, body = deciding(analysis.function), analysis.function.body.instructions
+        known, body = loops.deciding(analysis.function), analysis.function.body.instructions
         return analysis.trips_assumed or any(
             analysis.runs.invented(known.of(*_deciders(body[each.position])))
             for each in finding.places
@@ -224,7 +219,7 @@ class Adviser:
         try:
             analysis, outcome = self.anew(asked)
             return analysis.activity, outcome
-        except WattcastError:
+        except errors.WattcastError:
             return None
 
     def anew(
@@ -240,7 +235,7 @@ class Adviser:
         blocks if any."""
         given = {
             name: PointerArgument.model_validate(value, from_attributes=True)
-            if isinstance(value, PointerHint)
+            if isinstance(value, launch.PointerHint)
             else value
             for name, value in self.analysis.launch.arguments.items()
         }
@@ -303,24 +298,24 @@ class Adviser:
         if doubt(analysis.module, analysis.function, base, other, strides=strides) is not None:
             return None
         tried = self.asked_again(launch=launch)
-        if tried is None or strides or not extra_threads(base, other):
+        if tried is None or strides or not places.extra_threads(base, other):
             return tried
         before = self._as_assumed
-        return tried if before is not None and before == stored(tried[0]) else None
+        return tried if before is not None and before == swept.stored(tried[0]) else None
 
     @cached_property
     def _as_assumed(self) -> dict[str, float] | None:
         """What the launch stores with the arguments given that were assumed."""
         if not self._assumed():
-            return stored(self.analysis)
+            return swept.stored(self.analysis)
         same = self.asked_again(launch=LaunchRequest.model_validate(self.launch))
-        return None if same is None else stored(same[0])
+        return None if same is None else swept.stored(same[0])
 
     def asked_again(self, **changes: Any) -> tuple[KernelAnalysis, messages.Outcome] | None:
         """The launch with a changed request; ``None`` where that cannot be launched."""
         try:
             return self.anew(self.request.model_copy(update=changes), self._source)
-        except (LaunchError, AnalysisError):
+        except (errors.LaunchError, errors.AnalysisError):
             return None
 
 

@@ -8,10 +8,9 @@ from difflib import unified_diff
 from math import prod
 from typing import Any
 
+from wattcast.features import dataflow, errors
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.assembled import assembled
-from wattcast.features.dataflow import closure, reads, writes
-from wattcast.features.errors import WattcastError
 from wattcast.features.launch import axes_of, covering_grid, usual_blocks
 from wattcast.features.occupancy import occupancy
 from wattcast.features.ptx.ir import Instruction, Register, Special
@@ -75,11 +74,11 @@ def _strides(analysis: KernelAnalysis) -> bool:
     grid, instructions = Special("%nctaid.x"), analysis.function.body.instructions
     users: dict[str, list[Instruction]] = {}
     for one in instructions:
-        for name in reads(one):
+        for name in dataflow.reads(one):
             users.setdefault(name, []).append(one)
-    known = closure(
-        (name for one in instructions if grid in one.operands for name in writes(one)),
-        lambda name: (written for one in users.get(name, ()) for written in writes(one)),
+    known = dataflow.closure(
+        (name for one in instructions if grid in one.operands for name in dataflow.writes(one)),
+        lambda name: (written for one in users.get(name, ()) for written in dataflow.writes(one)),
     )
     for block in {block for loop in analysis.loops.loops for block in loop.blocks}:
         for one in analysis.cfg.instructions(analysis.cfg.blocks[block]):
@@ -175,7 +174,7 @@ def _options(adviser: Adviser) -> Otherwise | None:
     request = {"compiler_options": [*given, fast]}
     try:
         _, outcome = adviser.anew(asked.model_copy(update=request))
-    except WattcastError:
+    except errors.WattcastError:
         return None
     return Otherwise(
         "compiler_options",
@@ -261,7 +260,7 @@ def patches(adviser: Adviser, file: str) -> list[Patch]:
             break
         try:
             analysis, after = adviser.anew(adviser.request.model_copy(update={"cuda": changed}))
-        except WattcastError:  # it does not compile, or cannot be launched
+        except errors.WattcastError:  # it does not compile, or cannot be launched
             continue
         saved = gain(adviser.before, after)
         apart = 100 * RESOLUTION

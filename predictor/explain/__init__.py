@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wattcast.features.errors import ModelError, ServiceError
 from wattcast.features.operators import features, operator_schema
-from wattcast.models import explain_time
+from wattcast.models import explain_time, operators, power
 from wattcast.models.explain import (
     Background,
     LimeExplanation,
@@ -30,9 +30,6 @@ from wattcast.models.explain import (
     explain_shap,
     stability,
 )
-from wattcast.models.explain_time import meaning_of
-from wattcast.models.operators import Trees
-from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.time.bottleneck import resource_shares
 from wattcast.predictor import Predictor
@@ -40,7 +37,7 @@ from wattcast.predictor.messages import ModelReference, TimeModel
 from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.operators import OperatorOptions, OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswer
-from wattcast.predictor.parts import members
+from wattcast.predictor.parts import members, power_models, stored, watts
 from wattcast.predictor.parts.operators import (
     Asked,
     columns,
@@ -49,9 +46,6 @@ from wattcast.predictor.parts.operators import (
     power_model,
     recurs,
 )
-from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.stored import answer_of, record_of
-from wattcast.predictor.parts.watts import Watts
 
 Method = Literal["shap", "lime"]
 Target = Literal["power", "time"]
@@ -79,7 +73,7 @@ def explain(
     ``unknown-prediction`` or ``no-explanation`` (nothing was predicted), and ModelError where the
     model is gone.
     """
-    answer = answer_of(record_of(predictor, prediction_id))
+    answer = stored.answer_of(stored.record_of(predictor, prediction_id))
     return explained(predictor, answer, method, target, seeds)
 
 
@@ -93,7 +87,7 @@ def explained(
         found = _of_time(answer, method, seeds)
     elif answer.model is None or answer.power is None:
         raise ServiceError("no-explanation", f"prediction {answer.id} has no power to explain")
-    elif answer.model.family == PHYSICAL:
+    elif answer.model.family == power.PHYSICAL:
         found = _of_components(answer, method, seeds)
     else:
         model = predictor.power.referenced(answer.model)
@@ -103,7 +97,7 @@ def explained(
     return KINDS[method, target](prediction_id=answer.id, **found)
 
 
-def shap_of(answer: PredictAnswer, power: Watts | None = None) -> messages.ShapExplanation:
+def shap_of(answer: PredictAnswer, power: watts.Watts | None = None) -> messages.ShapExplanation:
     """Exact SHAP of a prediction that is being made, whose ``power`` trees may tell."""
     if power is not None and power.boosted is not None and power.vector is not None:
         found = _of_trees(power.boosted, power.vector.model_inputs(), answer, "shap", 1)
@@ -177,7 +171,7 @@ class _Subject(NamedTuple):
 def _about(
     name: str, value: float | None, target: Target, schema_id: str | None = None
 ) -> dict[str, Any]:
-    meaning = meaning_of(name, target, schema_id)
+    meaning = explain_time.meaning_of(name, target, schema_id)
     known = {"value": None if value != value else value}
     return {**known, "meaning": meaning.sentence, "changeable": meaning.changeable}
 
@@ -199,7 +193,7 @@ def _of_trees(
         return factor, _Subject(
             answer,
             "power",
-            reference_of(model.card),
+            power_models.reference_of(model.card),
             factor * own_watts,
             lambda name: _about(name, values[name], "power", schema),
         )
@@ -296,7 +290,7 @@ def _lime_of_terms(
 class _Local:
     """Trees of one quantity around one call, in watts or seconds, as LIME asks them."""
 
-    def __init__(self, trees: Trees, scale: float) -> None:
+    def __init__(self, trees: operators.Trees, scale: float) -> None:
         self._trees, self._scale = trees, scale
 
     @property
@@ -338,7 +332,7 @@ def _of_operator(
         }
 
     amount = float(getattr(estimate, UNITS[target]))
-    reference: ModelReference | messages.TimeModelReference = reference_of(model.card)
+    reference: ModelReference | messages.TimeModelReference = power_models.reference_of(model.card)
     scale = model.limit_watts(board)  # what the exponential of the trees' answer is multiplied by
     if target == "time":
         reference = messages.TimeModelReference(family="operator")

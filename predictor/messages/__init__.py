@@ -32,12 +32,10 @@ from wattcast.features.analysis import Mode
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import L2State, Launch, PointerHint
+from wattcast.models import intervals, power
 from wattcast.models.clocks import ClockPair, CodeModel, default_clocks
-from wattcast.models.intervals import Basis, Estimate
-from wattcast.models.power import POWER_FAMILIES
 from wattcast.models.time.base import TIME_MODELS
 from wattcast.predictor import reports
-from wattcast.predictor.reports import Report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +66,7 @@ def _one_of(names: tuple[str, ...]) -> Any:
     return AfterValidator(known), WithJsonSchema({"type": "string", "enum": list(names)})
 
 
-POWER_MODEL_NAMES = ("auto", *POWER_FAMILIES)
+POWER_MODEL_NAMES = ("auto", *power.POWER_FAMILIES)
 CODE_MODELS: tuple[CodeModel, ...] = get_args(CodeModel)
 TIME_MODEL_NAMES = ("auto", *TIME_MODELS)
 ModelChoice = Annotated[str, *_one_of(POWER_MODEL_NAMES)]
@@ -219,7 +217,7 @@ class Answer(Described):
 class Shown:
     """What shows itself: in a terminal, and in a notebook."""
 
-    def report(self) -> Report:
+    def report(self) -> reports.Report:
         """What people see of it."""
         raise NotImplementedError
 
@@ -472,14 +470,14 @@ class Interval(Answer):
     """Upper end of the interval."""
     level: float
     """Nominal coverage of [low, high], 0 to 1."""
-    basis: Basis
+    basis: intervals.Basis
     """Basis of the interval."""
     widened: float = 1.0
     """How many times as wide, in logarithms, as calibrated: measurements said that it had to be.
     Left out where it is 1."""
 
     @classmethod
-    def of(cls, estimate: Estimate) -> Self:
+    def of(cls, estimate: intervals.Estimate) -> Self:
         """An estimate as answers hold it; the first member is its value."""
         names = ["low", "high", "level", "basis", *["widened"] * (estimate.widened != 1.0)]
         told: dict[str, Any] = {name: getattr(estimate, name) for name in names}

@@ -10,19 +10,10 @@ from pydantic import Field
 
 from wattcast.features.findings import Code
 from wattcast.models.intervals import quantity
-from wattcast.predictor import reports
-from wattcast.predictor.messages import (
-    Answer,
-    ClocksAnswer,
-    KernelName,
-    ModelReference,
-    Need,
-    Reported,
-    WarningLine,
-)
+from wattcast.predictor import messages, reports
 
 
-class Outcome(Answer):
+class Outcome(messages.Answer):
     """What a launch takes."""
 
     seconds: float
@@ -42,7 +33,7 @@ class Outcome(Answer):
         return cls.of(seconds, sum(each.joules for each in told) / seconds)
 
 
-class Gain(Answer):
+class Gain(messages.Answer):
     """How much less is taken; negative is more."""
 
     seconds: float
@@ -52,7 +43,7 @@ class Gain(Answer):
     energy_percent: float
 
 
-class AdvicePlace(Answer):
+class AdvicePlace(messages.Answer):
     """Where in the code."""
 
     function: str
@@ -68,7 +59,7 @@ class AdvicePlace(Answer):
         return reports.short(f"line {self.line}{source}: {self.text}")
 
 
-class ChangedQuantity(Answer):
+class ChangedQuantity(messages.Answer):
     """A quantity of ``activity1`` that the remedy changes."""
 
     name: str
@@ -76,7 +67,7 @@ class ChangedQuantity(Answer):
     after: float
 
 
-class Advised(Answer):
+class Advised(messages.Answer):
     """One thing to change, whatever it saves."""
 
     code: Literal[
@@ -121,7 +112,7 @@ class Advice(Advised):
     elsewhere is not counted."""
 
 
-class Patch(Answer):
+class Patch(messages.Answer):
     """One change to the user's own lines, and what its prediction saves."""
 
     code: Literal[
@@ -135,7 +126,7 @@ class Patch(Answer):
     gain: Gain
 
 
-class Fusion(Answer):
+class Fusion(messages.Answer):
     """Elementwise passes worth fusing with the product of matrices or the pass before them."""
 
     code: Literal["unfused_passes"]
@@ -150,15 +141,15 @@ class Fusion(Answer):
     gain: Gain
 
 
-class AdviceAnswer(Reported):
+class AdviceAnswer(messages.Reported):
     """Advice by gain in energy, the largest first, before it what saves noticeably without taking
     longer; each alone, so gains do not add up. What rests on a guess has no gain."""
 
     prediction_id: UUID | None = None
     gpu: str
-    kernel: KernelName
-    clocks: ClocksAnswer
-    model: ModelReference
+    kernel: messages.KernelName
+    clocks: messages.ClocksAnswer
+    model: messages.ModelReference
     """The power model of both predictions."""
     time_model: Literal["bottleneck"]
     before: Outcome
@@ -166,11 +157,11 @@ class AdviceAnswer(Reported):
     unpriced: list[Advised] = Field(default_factory=list)
     """What may be worth changing, but rests on a loop whose trips are a guess or on data that
     nobody described: give what `needs` names, and it gets its number."""
-    needs: list[Need] = Field(default_factory=list)
+    needs: list[messages.Need] = Field(default_factory=list)
     """What to give first, where anything is `unpriced`."""
     patches: list[Patch] | None = None
     """Changes to the source as diffs, where they were asked for."""
-    warnings: list[WarningLine]
+    warnings: list[messages.WarningLine]
 
     def report(self) -> reports.Report:
         """Each change with what it saves, where, and the lines before and after it."""

@@ -13,12 +13,7 @@ from pydantic_core import to_json
 from wattcast.models.intervals import quantity
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
-from wattcast.predictor.messages import dvfs
-from wattcast.predictor.messages.advise import Advice
-from wattcast.predictor.messages.cost import Amount, Carbon, Price, Tariff, priced
-from wattcast.predictor.messages.language_model import LanguageModelDvfsRequest
-from wattcast.predictor.messages.operators import OperatorDvfsRequest
-from wattcast.predictor.messages.predict import Trust
+from wattcast.predictor.messages import advise, cost, dvfs, language_model, operators, predict
 
 How = Literal["code", "code, other launch", "operator", "operator, by time", "name", "copy"]
 """How the power of a launch is known.
@@ -40,9 +35,9 @@ class ApplicationRequest(shared.Message):
     """Clocks the boards ran at. Default: the GPU's own; traces tell none."""
     model: shared.ModelChoice = "auto"
     board: shared.Board = None
-    tariff: Tariff | None = None
+    tariff: cost.Tariff | None = None
     """Without it, the price is null."""
-    grams_co2_per_kwh: Amount | None = None
+    grams_co2_per_kwh: cost.Amount | None = None
     """Without it, CO2 is null."""
     most_slowdown: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.05
     """How many times as long the kernels may take at the clock advised."""
@@ -86,12 +81,12 @@ class KernelRow(shared.Answer):
     """Of all energy, gaps included."""
     watts: float
     """Mean over its time, if it ran alone."""
-    trust: Trust
+    trust: predict.Trust
     why: str
     """What the power rests on."""
     code: str | None
     """File that its code was found in."""
-    advice: list[Advice] = Field(default_factory=list[Advice])
+    advice: list[advise.Advice] = Field(default_factory=list[advise.Advice])
     """As `GET /predictions/{id}/advice`."""
 
 
@@ -338,9 +333,9 @@ class ApplicationAnswer(shared.Reported):
     span_seconds: float
     """From the first launch to the end of the last."""
     kwh: float
-    price: Price | None
-    co2: Carbon | None
-    trust: Trust
+    price: cost.Price | None
+    co2: cost.Carbon | None
+    trust: predict.Trust
     covers: Literal["gpu_boards"]
     """Host, cooling and network are not included."""
     devices: list[DeviceAnswer]
@@ -378,7 +373,7 @@ class ApplicationAnswer(shared.Reported):
             reports.Line(f"{reports.value_of(self.energy)} {interval} on the boards in {mean}"),
             *([reports.Line(str(self.measured))] if self.measured else []),
             reports.Line(f"trust: {self.trust.mark} ({self.trust.why})"),
-            *priced(self.price, self.co2),
+            *cost.priced(self.price, self.co2),
             *(block for device in self.devices for block in device.report()),
             reports.Table(columns, self.kernels, most=most),
         ]
@@ -511,8 +506,8 @@ class DvfsBody(
     RootModel[
         Annotated[
             Annotated[dvfs.DvfsRequest, Tag("kernel")]
-            | Annotated[OperatorDvfsRequest, Tag("operator")]
-            | Annotated[LanguageModelDvfsRequest, Tag("language_model")]
+            | Annotated[operators.OperatorDvfsRequest, Tag("operator")]
+            | Annotated[language_model.LanguageModelDvfsRequest, Tag("language_model")]
             | Annotated[TraceDvfsRequest, Tag("trace")]
             | Annotated[dvfs.CountedRequest, Tag("counters")],
             Discriminator(_source),

@@ -9,22 +9,13 @@ from uuid import UUID
 from pydantic import Field
 
 from wattcast.models.intervals import quantity
-from wattcast.predictor import reports
-from wattcast.predictor.messages import (
-    Answer,
-    ClocksAnswer,
-    KernelName,
-    ModelReference,
-    Reported,
-    WarningLine,
-)
-from wattcast.predictor.reports import Block, Line
+from wattcast.predictor import messages, reports
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class _Explained(Answer):
+class _Explained(messages.Answer):
     """What a part of an explanation is."""
 
     feature: str
@@ -52,32 +43,32 @@ class LocalContribution(Contribution):
     """Standard deviation of the weight over the seeds, in watts."""
 
 
-class ShapExplanation(Answer):
+class ShapExplanation(messages.Answer):
     """Exact SHAP: ``base_watts`` plus all contributions is ``prediction_watts``."""
 
     method: Literal["shap"]
     target: Literal["power"]
-    model: ModelReference
+    model: messages.ModelReference
     prediction_watts: float
     base_watts: float
     contributions: list[Contribution]
     """Largest first."""
 
-    def lines(self, most: int = 6) -> list[Block]:
+    def lines(self, most: int = 6) -> list[reports.Block]:
         """The features that move the prediction most, in watts."""
         of_features = self.model.family != "physical"  # components have watts and no value
-        lines: list[Block] = [Line(f"base {self.base_watts:.2f} W")]
+        lines: list[reports.Block] = [reports.Line(f"base {self.base_watts:.2f} W")]
         for part in self.contributions[:most]:
             value = "missing" if part.value is None else f"{part.value:g}"
             named = f"{part.feature} = {value}" if of_features else part.feature
-            lines.append(Line(f"  {part.watts:+8.2f} W  {named}"))
+            lines.append(reports.Line(f"  {part.watts:+8.2f} W  {named}"))
         if rest := self.contributions[most:]:
             total = sum(part.watts for part in rest)
-            lines.append(Line(f"  {total:+8.2f} W  {len(rest)} other features"))
+            lines.append(reports.Line(f"  {total:+8.2f} W  {len(rest)} other features"))
         return lines
 
 
-class LimeStability(Answer):
+class LimeStability(messages.Answer):
     """How far other seeds say the same."""
 
     seeds: int
@@ -90,12 +81,12 @@ class LimeStability(Answer):
     """Share of seeds that give a strong feature its usual sign, mean over features."""
 
 
-class LimeExplanation(Answer):
+class LimeExplanation(messages.Answer):
     """LIME: intercept plus all contributions is ``local_prediction_watts``, an approximation."""
 
     method: Literal["lime"]
     target: Literal["power"]
-    model: ModelReference
+    model: messages.ModelReference
     prediction_watts: float
     """The model's own answer."""
     intercept_watts: float
@@ -122,7 +113,7 @@ class LimeAnswer(LimeExplanation):
     prediction_id: UUID
 
 
-class TimeModelReference(Answer):
+class TimeModelReference(messages.Answer):
     """The time model that answered; it has no artifact."""
 
     family: str
@@ -149,7 +140,7 @@ class LocalTimeContribution(TimeContribution):
     spread: float | None = None
 
 
-class TimeShapAnswer(Answer):
+class TimeShapAnswer(messages.Answer):
     """Exact Shapley values: ``base_seconds`` plus all contributions is ``prediction_seconds``."""
 
     prediction_id: UUID
@@ -163,7 +154,7 @@ class TimeShapAnswer(Answer):
     """Largest first."""
 
 
-class TimeLimeAnswer(Answer):
+class TimeLimeAnswer(messages.Answer):
     """LIME: intercept plus all contributions is ``local_prediction_seconds``."""
 
     prediction_id: UUID
@@ -188,7 +179,7 @@ Explanation = ShapAnswer | LimeAnswer | TimeShapAnswer | TimeLimeAnswer
 # What ``GET /predictions/{id}/hotspots`` answers: where a launch spends energy and time.
 
 
-class Cost(Answer):
+class Cost(messages.Answer):
     """Joules and seconds of a part of the launch, and its shares of the whole."""
 
     joules: float
@@ -268,7 +259,7 @@ class SourceHotspot(Hotspot):
         return reports.short(f"{self.file or 'source'}:{self.line}  {self.text or ''}".rstrip())
 
 
-class Rest(Answer):
+class Rest(messages.Answer):
     """What is not listed, summed up."""
 
     rows: int
@@ -276,39 +267,39 @@ class Rest(Answer):
     seconds: float
 
 
-class Blocks(Answer):
+class Blocks(messages.Answer):
     """Basic blocks, the costliest first."""
 
     rows: list[BlockHotspot]
     rest: Rest
 
 
-class Lines(Answer):
+class Lines(messages.Answer):
     """PTX lines, the costliest first."""
 
     rows: list[LineHotspot]
     rest: Rest
 
 
-class SourceLines(Answer):
+class SourceLines(messages.Answer):
     """Source lines, the costliest first; empty where the PTX has no line information."""
 
     rows: list[SourceHotspot]
     rest: Rest
 
 
-class HotspotsAnswer(Reported):
+class HotspotsAnswer(messages.Reported):
     """Each of ``blocks`` and ``lines`` sums, with ``start`` and its ``rest``, to the launch."""
 
     prediction_id: UUID
     gpu: str
-    kernel: KernelName
-    clocks: ClocksAnswer
+    kernel: messages.KernelName
+    clocks: messages.ClocksAnswer
     seconds: float
     """Predicted, of the launch."""
     joules: float
     """Predicted, of the launch."""
-    shares_by: ModelReference
+    shares_by: messages.ModelReference
     """The physical model that gives the shares."""
     cycles: float
     """The same seconds in core cycles."""
@@ -320,7 +311,7 @@ class HotspotsAnswer(Reported):
     blocks: Blocks
     lines: Lines
     source_lines: SourceLines
-    warnings: list[WarningLine]
+    warnings: list[messages.WarningLine]
 
     def report(self) -> reports.Report:
         """The costliest blocks, PTX lines and source lines."""

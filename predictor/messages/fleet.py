@@ -10,9 +10,7 @@ from pydantic import Field, model_validator
 from wattcast.models.intervals import quantity
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
-from wattcast.predictor.messages.dvfs import Positive
-from wattcast.predictor.messages.language_model import LanguageModelWork
-from wattcast.predictor.messages.operators import Operator
+from wattcast.predictor.messages import dvfs, language_model, operators
 
 MOST_JOBS = 128
 """Jobs of one request."""
@@ -36,9 +34,9 @@ class FleetJob(shared.Message):
     together: bool = False
     """All runs on one board, one after the other, as the steps of a training."""
     kernel: shared.KernelTiming | None = None
-    operator: Operator | None = None
-    model: LanguageModelWork | None = None
-    deadline_seconds: Positive | None = None
+    operator: operators.Operator | None = None
+    model: language_model.LanguageModelWork | None = None
+    deadline_seconds: dvfs.Positive | None = None
     """When the last run must be over, from the start of the fleet."""
     boards: list[shared.Name] = Field(default_factory=list[str], max_length=MOST_KINDS)
     """Kinds of boards it may run on. Default: all."""
@@ -61,9 +59,9 @@ class FleetRequest(shared.Message, shared.Asks["FleetAnswer"]):
         min_length=1, max_length=MOST_KINDS, examples=[{"h100-sxm5": 8, "l40s": 16}]
     )
     """How many boards of each kind there are, by GPU id or alias."""
-    power_cap_watts: Positive | None = None
+    power_cap_watts: dvfs.Positive | None = None
     """Of all boards together at any time: limits of those at work, idle power of the others."""
-    makespan_seconds: Positive | None = None
+    makespan_seconds: dvfs.Positive | None = None
     """When the last job must be over."""
     limits: Annotated[int, Field(strict=True, ge=1, le=16)] = 5
     """Power limits tried of each kind of board, from half its own limit up to that; 1: its own."""

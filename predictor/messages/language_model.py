@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from wattcast.models.intervals import quantity
+from wattcast.predictor import messages, reports
 from wattcast.predictor import messages as shared
-from wattcast.predictor import reports
-from wattcast.predictor.messages import Energy, Power, Time, dvfs
-from wattcast.predictor.messages.operators import Format, with_formats
-from wattcast.predictor.messages.predict import Trust
+from wattcast.predictor.messages import operators, predict
 
 MOST_TOKENS = 1 << 20
 """Longest prompt, and most tokens generated."""
@@ -38,7 +36,7 @@ class LanguageModelWork(shared.Message):
     """Tokens of each prompt; with `train` the length of a sequence."""
     generate: Tokens = 256
     """Tokens generated for each sequence."""
-    dtype: Format = "bfloat16"
+    dtype: operators.Format = "bfloat16"
     """Of weights and products; `fp8` and the like stay in the weights."""
     kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
     """Of the cache."""
@@ -50,7 +48,7 @@ class LanguageModelWork(shared.Message):
     @model_validator(mode="before")
     @classmethod
     def _formats_by_any_name(cls, given: Any) -> Any:
-        return with_formats(given)
+        return operators.with_formats(given)
 
 
 class LanguageModelRequest(LanguageModelWork, shared.Asks["LanguageModelAnswer"]):
@@ -75,16 +73,16 @@ class LanguageModelRequest(LanguageModelWork, shared.Asks["LanguageModelAnswer"]
         return self
 
 
-class LanguageModelDvfsRequest(shared.Message, shared.Asks[dvfs.DvfsAnswer]):
+class LanguageModelDvfsRequest(shared.Message, shared.Asks[messages.dvfs.DvfsAnswer]):
     """Body of ``POST /dvfs`` for a language model: only power limits are modelled."""
 
     language_model: LanguageModelWork
     gpu: shared.Name
     """GPU id or alias; see GET /gpus."""
     tensor_parallel: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
-    power_limit_watts: dvfs.LimitsAsked = None
+    power_limit_watts: messages.dvfs.LimitsAsked = None
     """Of each GPU. Default: nine from half the board's limit to the limit."""
-    constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
+    constraints: messages.dvfs.ConstraintsRequest = messages.dvfs.ConstraintsRequest()
     """`max_power_watts` is of all GPUs together."""
 
 
@@ -121,9 +119,9 @@ class PhaseAnswer(shared.Answer):
     """Prefill, decoding, or a part of a training step; of all GPUs together."""
 
     phase: Phase
-    time: Time
-    power: Power
-    energy: Energy
+    time: messages.Time
+    power: messages.Power
+    energy: messages.Energy
     sustained_watts: float
     """Without pauses between calls; `power` is of readings, low for short calls after a pause."""
     tokens: int
@@ -159,9 +157,9 @@ class LanguageModelAnswer(shared.Reported):
     gpus: int
     """How many share the work."""
     model: ModelFacts
-    time: Time
-    power: Power
-    energy: Energy
+    time: messages.Time
+    power: messages.Power
+    energy: messages.Energy
     sustained_watts: float
     """Without pauses between calls; `power` is of readings, low for short calls after a pause."""
     tokens: int
@@ -172,7 +170,7 @@ class LanguageModelAnswer(shared.Reported):
     operators: list[OperatorRow]
     steps: list[StepPoint]
     curve: list[CurvePoint]
-    trust: Trust
+    trust: predict.Trust
     not_included: list[str]
     warnings: list[shared.WarningLine]
 

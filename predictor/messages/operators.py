@@ -9,17 +9,7 @@ from pydantic import Discriminator, Field, RootModel, StringConstraints, Tag, mo
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
-from wattcast.predictor.messages import dvfs
-from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, Limits
-from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
-from wattcast.predictor.messages.sweep import (
-    MOST_LAUNCHES,
-    MOST_POINTS,
-    BatchAnswer,
-    BatchPrediction,
-    BatchRequest,
-    SweepRequest,
-)
+from wattcast.predictor.messages import compare, dvfs, predict, sweep
 
 MOST = 2**24
 """Largest extent taken: a row of 2^24 values is 32 MB."""
@@ -205,7 +195,7 @@ class OnGpus(shared.GpuOrGpus, OperatorOptions):
     """What runs on one GPU or several. Exactly one of ``gpu`` and ``gpus`` is given."""
 
 
-class OperatorRequest(OnGpus, shared.Asks[PredictAnswer | PredictAnswers]):
+class OperatorRequest(OnGpus, shared.Asks[predict.PredictAnswer | predict.PredictAnswers]):
     """An operator on one GPU or several."""
 
     operator: Operator
@@ -213,10 +203,10 @@ class OperatorRequest(OnGpus, shared.Asks[PredictAnswer | PredictAnswers]):
     """Adds each feature's share of the power to the answer."""
 
 
-class OperatorBatchRequest(OperatorOptions, shared.Asks[BatchAnswer]):
+class OperatorBatchRequest(OperatorOptions, shared.Asks[sweep.BatchAnswer]):
     """Many operators on one GPU."""
 
-    operators: Annotated[list[Operator], Field(min_length=1, max_length=MOST_LAUNCHES)]
+    operators: Annotated[list[Operator], Field(min_length=1, max_length=sweep.MOST_LAUNCHES)]
     gpu: shared.Name
 
 
@@ -226,7 +216,7 @@ class OperatorSweepRequest(OnGpus, shared.Asks["OperatorSweepAnswer"]):
     operator: Annotated[dict[Member, Value], Field(max_length=32)]
     """As in POST /predict; what `vary` names may be left out."""
     vary: Annotated[
-        dict[Member, Annotated[list[Value], Field(min_length=1, max_length=MOST_POINTS)]],
+        dict[Member, Annotated[list[Value], Field(min_length=1, max_length=sweep.MOST_POINTS)]],
         Field(max_length=16),
     ] = Field(
         default_factory=dict[str, list[int | bool | str]],
@@ -259,15 +249,15 @@ class ComparedOperator(shared.Message):
     operator: Operator
 
 
-class OperatorCompareRequest(OnGpus, shared.Asks[CompareAnswer]):
+class OperatorCompareRequest(OnGpus, shared.Asks[compare.CompareAnswer]):
     """Two operators, or one in two shapes or formats, beside each other."""
 
     old: ComparedOperator
     new: ComparedOperator
-    limits: Limits = Limits()
+    limits: compare.Limits = compare.Limits()
 
 
-class OperatorPoint(BatchPrediction):
+class OperatorPoint(sweep.BatchPrediction):
     """One combination on one GPU; without a prediction where it has a ``problem``."""
 
     gpu: str
@@ -349,25 +339,25 @@ _Either = Annotated[
 ]
 
 
-class PredictBody(RootModel[_Either[PredictRequest, OperatorRequest]]):
+class PredictBody(RootModel[_Either[predict.PredictRequest, OperatorRequest]]):
     """A kernel's code and launch, or an operator."""
 
     model_config = shared.examples("PredictRequest")
 
 
-class BatchBody(RootModel[_Either[BatchRequest, OperatorBatchRequest]]):
+class BatchBody(RootModel[_Either[sweep.BatchRequest, OperatorBatchRequest]]):
     """A kernel's code and its launches, or operators."""
 
     model_config = shared.examples("BatchRequest")
 
 
-class SweepBody(RootModel[_Either[SweepRequest, OperatorSweepRequest]]):
+class SweepBody(RootModel[_Either[sweep.SweepRequest, OperatorSweepRequest]]):
     """A kernel's code and its shapes, or an operator and its values."""
 
     model_config = shared.examples("SweepRequest")
 
 
-class CompareBody(RootModel[_Either[CompareRequest, OperatorCompareRequest]]):
+class CompareBody(RootModel[_Either[compare.CompareRequest, OperatorCompareRequest]]):
     """Old and new code, or two operators."""
 
     model_config = shared.examples("CompareRequest")

@@ -10,10 +10,8 @@ from pydantic import Field, StringConstraints, model_validator
 from wattcast.features.analysis import Mode
 from wattcast.features.errors import WattcastError
 from wattcast.predictor import messages as shared
-from wattcast.predictor import reports
-from wattcast.predictor.messages.dvfs import ConstraintsRequest
-from wattcast.predictor.messages.predict import Apart
-from wattcast.predictor.variants import MOST_FORMULA
+from wattcast.predictor import reports, variants
+from wattcast.predictor.messages import dvfs, predict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +27,7 @@ MacroValue = (
     | Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:<>()*+ -]{1,100}$")]
 )
 Formulas = Annotated[
-    list[Annotated[str, StringConstraints(min_length=1, max_length=MOST_FORMULA)]],
+    list[Annotated[str, StringConstraints(min_length=1, max_length=variants.MOST_FORMULA)]],
     Field(min_length=1, max_length=3),
 ]
 RegisterCount = Annotated[int, Field(strict=True, ge=1, le=255)]
@@ -69,7 +67,7 @@ class SweepRequest(
     names, `+ - * / // %`, parentheses, `ceil`, `min`, `max`."""
     block_formula: Formulas | None = Field(None, examples=[["TILE", "TILE"]])
     """The block of each variant, likewise."""
-    constraints: ConstraintsRequest = ConstraintsRequest()
+    constraints: dvfs.ConstraintsRequest = dvfs.ConstraintsRequest()
 
     @model_validator(mode="after")
     def _shapes(self) -> SweepRequest:
@@ -221,7 +219,7 @@ class SweepAnswer(shared.Reported):
     best: BestShapes
     resolution_percent: float
     """Differences of time or energy below this are not told apart by the model."""
-    apart: list[Apart]
+    apart: list[predict.Apart]
     """GPUs with points that are not to be ranked with the others, and why."""
     warnings: list[shared.WarningLine]
 

@@ -9,9 +9,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from wattcast.features.analysis import Mode
 from wattcast.models.intervals import quantity
+from wattcast.predictor import messages, reports
 from wattcast.predictor import messages as shared
-from wattcast.predictor import reports
-from wattcast.predictor.messages import Answer, Reported
 from wattcast.predictor.messages.compare import ComparedCode
 
 # What ``wattcast rank`` and ``wattcast.rank_triton`` answer: configurations in predicted order.
@@ -29,7 +28,7 @@ class RankRequest(shared.Conditions, shared.Asks["RankAnswer"]):
     """What is ranked by."""
 
 
-class RankedConfiguration(Answer):
+class RankedConfiguration(messages.Answer):
     """One configuration with its prediction, and what was measured of it."""
 
     rank: int
@@ -56,14 +55,14 @@ class RankedConfiguration(Answer):
     """Why it is not ranked with the others; null: it is."""
 
 
-class RefusedConfiguration(Answer):
+class RefusedConfiguration(messages.Answer):
     """A configuration that cannot be compiled or launched, and why."""
 
     configuration: dict[str, Any]
     reason: str
 
 
-class Judged(Answer):
+class Judged(messages.Answer):
     """What the predicted order would have saved, by the measurements there are."""
 
     k: int
@@ -76,7 +75,7 @@ class Judged(Answer):
     rank_correlation: float
 
 
-class RankAnswer(Reported):
+class RankAnswer(messages.Reported):
     """Configurations by predicted ``objective``, and those that are refused."""
 
     objective: Literal["energy", "time"]

@@ -9,15 +9,11 @@ from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from wattcast.features import assembled, gpus, occupancy, runs, schemas
 from wattcast.features.analysis import KernelAnalysis, analyse
-from wattcast.features.assembled import ahead
 from wattcast.features.errors import Diagnostic, LaunchError, WattcastError, giving_up, refused
-from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
-from wattcast.features.occupancy import fixed_block
 from wattcast.features.ptx.ir import Function
-from wattcast.features.runs import together
-from wattcast.features.schemas import FeatureVector
 from wattcast.models.clocks import ClockPair, admitted, default_clocks, is_supported
 from wattcast.models.intervals import Estimate
 from wattcast.predictor import messages
@@ -50,7 +46,7 @@ def analysed(
     predictor: Predictor,
     request: KernelRequest,
     source: Source,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
     *,
     ptxas: bool = False,
     keep: bool = True,
@@ -113,7 +109,7 @@ def analysed(
 
 
 def assembled_ahead(
-    predictor: Predictor, asked: Iterable[KernelRequest], gpu: GpuProfile
+    predictor: Predictor, asked: Iterable[KernelRequest], gpu: gpus.GpuProfile
 ) -> AbstractContextManager[None]:
     """Kernels of PTX that are analysed inside with ``ptxas``: their compilers run at once. What is
     wrong with one is told where it is analysed."""
@@ -123,7 +119,7 @@ def assembled_ahead(
             if one.ptx and one.registers_per_thread is None and predictor.sources.may_compile:
                 module = predictor.sources.read(one, gpu).known.module
                 found.append((module, module.kernel(one.kernel), gpu))
-    return ahead(found)
+    return assembled.ahead(found)
 
 
 def launch_of(source: Source, function: Function, asked: LaunchRequest) -> Launch:
@@ -143,7 +139,7 @@ def announced(
     for asked in launches:
         with suppress(LaunchError):
             known.append(launch_of(source, function, completed(function, asked)))
-    return together(known)
+    return runs.together(known)
 
 
 @contextmanager
@@ -187,7 +183,7 @@ def with_block(predictor: Predictor, request: R) -> R:
     return request.model_copy(update={"launch": launch})
 
 
-def made_up(gpu: GpuProfile, like: messages.Like) -> GpuProfile:
+def made_up(gpu: gpus.GpuProfile, like: messages.Like) -> gpus.GpuProfile:
     """A board like the GPU that the request makes up. One id for all boards like a
     GPU: what is kept by id stays bounded, and no measurement is of it."""
     given = {name: getattr(gpu, name) for name in type(gpu).model_fields}
@@ -208,7 +204,7 @@ def completed(function: Function, launch: LaunchRequest) -> LaunchRequest:
     Raises LaunchError where the kernel fixes none."""
     if launch.block is not None:
         return launch
-    block = fixed_block(function)
+    block = occupancy.fixed_block(function)
     if block is None:
         raise LaunchError(
             f"launch.block is not given, and no .reqntid of {function.demangled} fixes it: "
@@ -251,7 +247,7 @@ def costs(time: Estimate | None, power: Estimate | None, energy: Estimate | None
     }
 
 
-def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequence[Diagnostic]]:
+def clocks_of(asked: Clocks | None, gpu: gpus.GpuProfile) -> tuple[ClockPair, Sequence[Diagnostic]]:
     """The clocks a request names, or the GPU's default ones. Raises ClockError."""
     if asked is None:
         return default_clocks(gpu), ()
@@ -266,7 +262,7 @@ def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequenc
     return pair, (Diagnostic("clocks_extrapolated", detail),)
 
 
-def values(vector: FeatureVector) -> dict[str, float | None]:
+def values(vector: schemas.FeatureVector) -> dict[str, float | None]:
     """A vector's values by name; a missing one is ``None``."""
     return {
         name: None if value is None or value != value else value

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from wattcast.features import errors, launch
 from wattcast.features.cuda.source import code_alone
-from wattcast.features.errors import LaunchError
-from wattcast.features.launch import Argument, PointerHint
 from wattcast.features.ptx.ir import Function, Module, Parameter, excerpt, filled_by_host
 from wattcast.predictor.messages import KernelParameter
 
@@ -224,10 +223,10 @@ _MOST_DESCRIBED = 256
 
 def by_position(
     function: Function,
-    given: Mapping[str, Argument],
+    given: Mapping[str, launch.Argument],
     kernels: Sequence[KernelNames] = (),
     module: Module | None = None,
-) -> dict[str, Argument]:
+) -> dict[str, launch.Argument]:
     """The arguments with positions as names, in order, then what is told of the ``module``'s
     variables that the host fills, by their names in the PTX.
 
@@ -238,12 +237,12 @@ def by_position(
     if not given:
         return {}
     names = c_names(function, kernels)
-    found: dict[int, Argument] = {}
-    variables: dict[str, Argument] = {}
+    found: dict[int, launch.Argument] = {}
+    variables: dict[str, launch.Argument] = {}
     for key, value in given.items():
         hosted = () if module is None else (one.name for one in filled_by_host(module))
         variable = next((name for name in hosted if name == key or _is_mangled(name, key)), None)
-        if variable is not None and isinstance(value, PointerHint):
+        if variable is not None and isinstance(value, launch.PointerHint):
             variables[variable] = value
             continue
         position = _position(function, key, names, kernels)
@@ -314,7 +313,7 @@ def _position(
     raise _error(f"no parameter {excerpt(key)!r}", function, names)
 
 
-def _error(what: str, function: Function, names: Sequence[str | None]) -> LaunchError:
+def _error(what: str, function: Function, names: Sequence[str | None]) -> errors.LaunchError:
     parameters = described(function, names)
     listed = ", ".join(
         " ".join(
@@ -325,7 +324,7 @@ def _error(what: str, function: Function, names: Sequence[str | None]) -> Launch
     )
     rest = len(parameters) - _MOST_LISTED
     more = f" and {rest} more" if rest > 0 else ""
-    return LaunchError(
+    return errors.LaunchError(
         f"{what}; {excerpt(function.demangled)} takes: {listed or 'no arguments'}{more}",
         field=FIELD,
         parameters=parameters[:_MOST_DESCRIBED],
@@ -341,13 +340,13 @@ def _is_array(parameter: Parameter) -> bool:
     return number is not None and parameter.bytes != int(number[2]) // 8
 
 
-def _misfit(value: Argument, parameter: Parameter) -> str | None:
+def _misfit(value: launch.Argument, parameter: Parameter) -> str | None:
     """What keeps a value from being an argument for the parameter, if anything does."""
     number = _NUMBER.fullmatch(parameter.type)
-    if number is None or (_is_array(parameter) and not isinstance(value, PointerHint)):
+    if number is None or (_is_array(parameter) and not isinstance(value, launch.PointerHint)):
         return f"is no number but {_type(parameter)}; leave it out"
     kind, bits = number[1], int(number[2])
-    if isinstance(value, PointerHint):
+    if isinstance(value, launch.PointerHint):
         # A structure by value may hold pointers: the hint is for the first.
         fits = kind != "f" and parameter.bytes >= 8
         return None if fits else f"is no pointer but {_type(parameter)}"

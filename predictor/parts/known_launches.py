@@ -18,11 +18,9 @@ from wattcast.features.launch import Launch
 from wattcast.models.power import anchoring
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.known import KnownLaunch, corrected
-from wattcast.predictor import Predictor, parts
-from wattcast.predictor.messages import KnownRequest
+from wattcast.predictor import Predictor, messages, parts
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
+from wattcast.predictor.parts import sources, time_and_power
 from wattcast.predictor.parts.watts import Watts
 
 
@@ -31,8 +29,8 @@ class KnownLaunches(NamedTuple):
 
     predictor: Predictor
     request: PredictRequest
-    source: Source
-    models: BoardModels
+    source: sources.Source
+    models: time_and_power.BoardModels
 
     def time(self, found: TimePrediction) -> TimePrediction:
         """The prediction, corrected by the known launches whose time was measured."""
@@ -73,7 +71,7 @@ class KnownLaunches(NamedTuple):
         )
         return replace(found, estimate=moved, diagnostics=(*found.diagnostics, note))
 
-    def _predicted(self, quantity: str) -> Iterator[tuple[KnownRequest, float]]:
+    def _predicted(self, quantity: str) -> Iterator[tuple[messages.KnownRequest, float]]:
         """Launches whose ``time`` or ``power`` was measured, and what is predicted of them."""
         for number, known in enumerate(self.request.known):
             if (known.time_seconds if quantity == "time" else known.power_watts) is None:
@@ -85,7 +83,7 @@ class KnownLaunches(NamedTuple):
                     raise AnalysisError(f"its {quantity} cannot be predicted")
             yield known, value
 
-    def _point(self, known: KnownRequest) -> TimeAndPower:
+    def _point(self, known: messages.KnownRequest) -> time_and_power.TimeAndPower:
         """Of a known launch; its power at the measured time, where that is known."""
         request, gpu = self.request, self.models.gpu
         clocks, _ = parts.clocks_of(known.clocks or request.clocks, gpu)

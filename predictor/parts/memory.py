@@ -28,8 +28,7 @@ from cachetools import LRUCache
 
 from wattcast.features.attached import Attached, attached, detach
 from wattcast.features.errors import GivenUpError, PtxError, ServiceError, checkpoint
-from wattcast.features.ptx import read_module
-from wattcast.features.ptx.ir import Function, Module
+from wattcast.features.ptx import ir, read_module
 
 if TYPE_CHECKING:
     from wattcast.features.analysis import KernelAnalysis
@@ -279,11 +278,11 @@ EXECUTED_BYTES = 10_000
 """An execution, besides its counts: samples, loops, diagnostics."""
 
 
-_HANDLERS: Attached[Function, object] = Attached("programs")
+_HANDLERS: Attached[ir.Function, object] = Attached("programs")
 """Programs of a function that was executed (``execution.engine``)."""
 
 
-def module_bytes(module: Module) -> int:
+def module_bytes(module: ir.Module) -> int:
     """Bytes of a module with everything that is attached to its functions by now."""
     held = TEXT_COPIES * getsizeof(module.text) + FUNCTION_BYTES * len(module.functions)
     for function in module.functions:
@@ -332,7 +331,7 @@ class KnownModule:
     """A parsed module, the SHA-256 of its UTF-8 text and that text's size in bytes.
     ``seconds``: the quickest prediction so far, by kernel and what else it costs time for."""
 
-    module: Module
+    module: ir.Module
     sha256: str
     bytes: int
     seconds: dict[Hashable, float] = field(default_factory=dict)
@@ -400,7 +399,7 @@ class ModuleCache:
         return self._modules.place(known.module.text) if held else None
 
 
-def _free(module: Module) -> None:
+def _free(module: ir.Module) -> None:
     for function in module.functions:
         detach(function)
         if "body" in vars(function):  # asked for as an attribute it would be parsed now

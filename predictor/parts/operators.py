@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import TypeAdapter
 
-from wattcast.features.errors import LaunchError, ModelError
-from wattcast.features.gpus import GpuProfile
+from wattcast.features import errors, gpus, operators
 from wattcast.features.gpus.sections import PeakName
 from wattcast.features.launch import WARP_SIZE, Launch
-from wattcast.features.operators import DISTRIBUTIONS, FORMATS, Floats, inner_alignment
 from wattcast.models.clocks import ClockPair
 from wattcast.models.operators import POOLED, OperatorModel, Told
 from wattcast.models.power.activities import work_activities
@@ -28,12 +26,12 @@ class Asked(NamedTuple):
     """One call on one GPU."""
 
     operator: messages.Operator
-    gpu: GpuProfile
+    gpu: gpus.GpuProfile
     options: messages.OperatorOptions
 
 
 def model_of(
-    predictor: Predictor, kind: str, gpu: GpuProfile, recurs: bool = False
+    predictor: Predictor, kind: str, gpu: gpus.GpuProfile, recurs: bool = False
 ) -> OperatorModel:
     """The GPU's own model where it has the operator, else that of a measured board of the same
     compute capability, else the pooled one; of a recurrence (``recurs``) where its trees tell it
@@ -44,11 +42,11 @@ def model_of(
         facts = model and model.card.operators.get(kind)
         if model and facts and not (recurs and "stage" not in facts.time.inputs):
             return model
-    raise ModelError(f"no model tells {kind} on {gpu.id}", gpu=gpu.id)
+    raise errors.ModelError(f"no model tells {kind} on {gpu.id}", gpu=gpu.id)
 
 
 def power_model(
-    predictor: Predictor, kind: str, gpu: GpuProfile, model: OperatorModel
+    predictor: Predictor, kind: str, gpu: gpus.GpuProfile, model: OperatorModel
 ) -> OperatorModel:
     """The model that tells the watts beside one that tells the time: itself, else that of a board
     of the same compute capability, else the pooled one; itself where none knows any."""
@@ -61,7 +59,7 @@ def power_model(
 
 def with_passes(
     predictor: Predictor,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
     operators: Sequence[messages.Operator],
     power: OperatorModel,
     told: Told,
@@ -94,12 +92,12 @@ the mx formats too (PTX ISA, mma kind mxf8f6f4). float16, and 4-bit weights wide
 multiplied on every GPU, as FP32 where matrix units are missing."""
 
 
-def checked_format(dtype: str | None, gpu: GpuProfile) -> None:
+def checked_format(dtype: str | None, gpu: gpus.GpuProfile) -> None:
     """Raises LaunchError for a format that the GPU cannot multiply."""
     if dtype in UNITS and not gpu.peak(UNITS[dtype]):
         able = ["float16", *(name for name in UNITS if gpu.peak(UNITS[name]))]
         told = f"{gpu.id} has no units that multiply {dtype}; it has {', '.join(able)}"
-        raise LaunchError(told, field="dtype")
+        raise errors.LaunchError(told, field="dtype")
 
 
 def kind_of(operator: messages.Operator) -> str:
@@ -121,7 +119,7 @@ def recurs(operator: messages.Operator) -> bool:
 def values_of(operator: messages.Operator) -> dict[str, float]:
     """The columns of ``wattcast.features.operators`` of one call."""
     format_ = vars(operator).get("dtype", "bfloat16")
-    math, weight = FORMATS["bfloat16" if format_ == "float16" else format_]
+    math, weight = operators.FORMATS["bfloat16" if format_ == "float16" else format_]
     found = {
         "math_bits": math,
         "weight_bits": weight,
@@ -139,15 +137,17 @@ def values_of(operator: messages.Operator) -> dict[str, float]:
                 "cached": operator.cached_tokens, "heads": operator.heads,
                 "kv_heads": operator.kv_heads or operator.heads,
                 "head_size": operator.head_size, "window": operator.window,
-                "causal": float(operator.causal), "weight_bits": FORMATS[cache][1],
+                "causal": float(operator.causal), "weight_bits": operators.FORMATS[cache][1],
             }  # fmt: skip
         case messages.Moe():
             names = ("tokens", "hidden", "inner", "topk", "experts", "tensor_parallel",
                      "expert_parallel")  # fmt: skip
             found |= {name: getattr(operator, name) for name in names}
             found |= {
-                "inner_alignment": float(inner_alignment(operator.inner, operator.tensor_parallel)),
-                "distribution": DISTRIBUTIONS[operator.distribution],
+                "inner_alignment": float(
+                    operators.inner_alignment(operator.inner, operator.tensor_parallel)
+                ),
+                "distribution": operators.DISTRIBUTIONS[operator.distribution],
                 "gated": float(operator.gated),
             }
         case messages.LinearAttention():
@@ -164,7 +164,7 @@ def values_of(operator: messages.Operator) -> dict[str, float]:
     return found
 
 
-def columns(kind: str, model: OperatorModel, asked: Sequence[Asked]) -> dict[str, Floats]:
+def columns(kind: str, model: OperatorModel, asked: Sequence[Asked]) -> dict[str, operators.Floats]:
     """Columns ``[n]`` of calls of one operator."""
     each = [
         values_of(one.operator)

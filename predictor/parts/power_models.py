@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from wattcast.features.errors import Diagnostic, ModelError
 from wattcast.features.gpus import GpuProfile
+from wattcast.models import intervals, power, store
 from wattcast.models.cards import Card, ModelCard
-from wattcast.models.intervals import Estimate, Observed
-from wattcast.models.power import BOOSTED_FAMILIES, ONBOARD, PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
-from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
 from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
 from wattcast.predictor.messages import MemberReference, ModelReference
 
@@ -30,7 +28,7 @@ Name = tuple[str, str, str, str, str, int]
 """GPU, target, family, schema, source and version: ``wattcast.app.store.registry.ModelName``."""
 
 
-Champion = BoostedPowerModel | Artifact[ModelCard]
+Champion = BoostedPowerModel | store.Artifact[ModelCard]
 """A promoted power model; an artifact is a physical one, which answers with a GPU's profile."""
 
 
@@ -64,7 +62,7 @@ class Serving:
     time_cards: Mapping[Name, TimeCorrectionCard] = field(default_factory=dict)
     load: Callable[[Name], BoostedPowerModel] | None = None
     missing: Mapping[tuple[str, str, str], Missing] = field(default_factory=dict)
-    coverage: Mapping[Watched, Observed] = field(default_factory=dict)
+    coverage: Mapping[Watched, intervals.Observed] = field(default_factory=dict)
 
 
 class Answering(NamedTuple):
@@ -83,7 +81,7 @@ class PowerModels:
     """
 
     def __init__(self, home: Path) -> None:
-        self._store = ArtifactStore((PACKAGED_ARTIFACTS, home / "artifacts"))
+        self._store = store.ArtifactStore((store.PACKAGED_ARTIFACTS, home / "artifacts"))
         self._lock = threading.RLock()
         self._cards: tuple[ModelCard, ...] | None = None
         self._cards_of: dict[str, tuple[ModelCard, ...]] = {}
@@ -109,7 +107,7 @@ class PowerModels:
 
     def of_one_board(self, card: ModelCard, gpu: str, board: str = "") -> bool:
         """Whether a model rests on another board than the user's: packaged, and not pooled."""
-        own = self.promoted(gpu, board) is not None or card.source == ONBOARD
+        own = self.promoted(gpu, board) is not None or card.source == power.ONBOARD
         return not own and card.gpu != POOLED
 
     def times(self, gpu: str, board: str = "") -> CorrectedTimes | None:
@@ -133,8 +131,8 @@ class PowerModels:
         return (Diagnostic("promoted_model_missing", detail),)
 
     def kept_wide(
-        self, estimate: Estimate, target: str, gpu: str, board: str, model: str
-    ) -> tuple[Estimate, tuple[Diagnostic, ...]]:
+        self, estimate: intervals.Estimate, target: str, gpu: str, board: str, model: str
+    ) -> tuple[intervals.Estimate, tuple[Diagnostic, ...]]:
         """An answer, wider where measurements of the board (else of boards without a label) said
         that the model's intervals are too narrow, and what to warn of."""
         coverage, key = self._serving.coverage, Watched(target, gpu, board, model)
@@ -159,7 +157,7 @@ class PowerModels:
                 return champion
             return self._physical_of(gpu, champion)
         own = self._default(gpu.id) if choice == "auto" else None
-        by_default = choice == "auto" and (own is None or own.family == PHYSICAL)
+        by_default = choice == "auto" and (own is None or own.family == power.PHYSICAL)
         if choice == "physical" or by_default:
             return self._physical_of(gpu)
         return self._packaged(gpu.id, choice) or self._physical_of(gpu)
@@ -175,7 +173,7 @@ class PowerModels:
         """The same, and those of corrections of time."""
         return (*self.cards(), *self._serving.time_cards.values())
 
-    def artifact(self, card: ModelCard) -> Artifact[ModelCard]:
+    def artifact(self, card: ModelCard) -> store.Artifact[ModelCard]:
         """The artifact of one of ``base_cards``. Raises ModelError."""
         return self._store.find(
             card.gpu,
@@ -225,14 +223,14 @@ class PowerModels:
             model = self._chosen[gpu, choice] = self._load(card)
             return model
 
-    def default_artifact(self, gpu: str) -> Artifact[ModelCard]:
+    def default_artifact(self, gpu: str) -> store.Artifact[ModelCard]:
         """The model that answers for a GPU without a promotion: of its boosted and its own
         physical models the one with the least ``unseen_error_percent``, else the pooled one.
 
         Raises ModelError where not even that passes its checks.
         """
         card = self._default(gpu)
-        if card is None or card.family == PHYSICAL:
+        if card is None or card.family == power.PHYSICAL:
             return self.physical_artifact(gpu)
         return self.artifact(card)
 
@@ -241,7 +239,7 @@ class PowerModels:
         # A GPU may have been measured by several people, each with a schema of their own.
         newest: dict[tuple[str, str, str], ModelCard] = {}
         for card in self._base_cards_of(gpu):
-            if card.target == TARGET and card.family in BOOSTED_FAMILIES:
+            if card.target == TARGET and card.family in power.BOOSTED_FAMILIES:
                 key = card.family, card.feature_schema.id, card.source
                 newest[key] = max(newest.get(key, card), card, key=lambda c: c.version)
         return list(newest.values())
@@ -275,7 +273,7 @@ class PowerModels:
         return self._physical_of(gpu, None if isinstance(champion, BoostedPowerModel) else champion)
 
     def _physical_of(
-        self, gpu: GpuProfile, champion: Artifact[ModelCard] | None = None
+        self, gpu: GpuProfile, champion: store.Artifact[ModelCard] | None = None
     ) -> PhysicalPowerModel:
         """The model of a champion, else the packaged one."""
         which = "" if champion is None else champion.card.place
@@ -296,13 +294,13 @@ class PowerModels:
         better = unseen_error_percent(physical.card) < unseen_error_percent(trees)
         return physical if better and self.promoted(gpu.id, board) is None else None
 
-    def physical_artifact(self, gpu: str) -> Artifact[ModelCard]:
+    def physical_artifact(self, gpu: str) -> store.Artifact[ModelCard]:
         """The packaged physical model of a GPU, its own or the pooled one. Raises ModelError."""
         owner = gpu if self._own_physical(gpu) else POOLED
-        return self._store.find(owner, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
+        return self._store.find(owner, TARGET, power.PHYSICAL, PHYSICAL_SCHEMA)
 
     def _own_physical(self, gpu: str) -> list[ModelCard]:
-        wanted = TARGET, PHYSICAL
+        wanted = TARGET, power.PHYSICAL
         return [c for c in self._base_cards_of(gpu) if (c.target, c.family) == wanted]
 
     def referenced(self, reference: ModelReference) -> BoostedPowerModel:
@@ -355,9 +353,9 @@ def _unseen_error(card: ModelCard, error: Literal["mae_watts", "mape_percent"]) 
     return float("inf")
 
 
-def champion_of(artifact: Artifact[ModelCard]) -> Champion:
+def champion_of(artifact: store.Artifact[ModelCard]) -> Champion:
     """What serves of a promoted artifact. Raises ModelError where it cannot."""
-    return artifact if artifact.card.family == PHYSICAL else BoostedPowerModel(artifact)
+    return artifact if artifact.card.family == power.PHYSICAL else BoostedPowerModel(artifact)
 
 
 def _name(card: Card) -> Name:

@@ -10,23 +10,15 @@ from functools import cached_property
 from sys import getsizeof
 from typing import TYPE_CHECKING
 
+from wattcast.features import errors, gpus
 from wattcast.features.cuda import CompiledCuda, CompileError, compile_all, compile_cuda
 from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
-from wattcast.features.errors import KernelError, ServiceError
-from wattcast.features.gpus import GpuProfile
-from wattcast.predictor.parts.arguments import (
-    MOST_KERNELS,
-    KernelNames,
-    example_instance,
-    kernel_names,
-    qualified,
-)
+from wattcast.predictor.parts import arguments
 from wattcast.predictor.parts.memory import ENTRY_BYTES, Kept, KnownModule, Memory, ModuleCache
 
 if TYPE_CHECKING:
-    from wattcast.predictor import Limits
-    from wattcast.predictor.messages import KernelCode
+    from wattcast.predictor import Limits, messages
 
 
 @dataclass(frozen=True)
@@ -44,10 +36,12 @@ class CudaSource:
         return "\n".join((self.text, *self.headers.values()))
 
     @cached_property
-    def kernels(self) -> tuple[KernelNames, ...]:
+    def kernels(self) -> tuple[arguments.KernelNames, ...]:
         """Its kernels with the names of their parameters."""
         texts = (self.text, *self.headers.values())
-        return tuple(kernel for text in texts for kernel in kernel_names(text))[:MOST_KERNELS]
+        return tuple(kernel for text in texts for kernel in arguments.kernel_names(text))[
+            : arguments.MOST_KERNELS
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,7 @@ class Source:
     cuda: CudaSource | None = None
 
     @property
-    def kernels(self) -> tuple[KernelNames, ...]:
+    def kernels(self) -> tuple[arguments.KernelNames, ...]:
         """Kernels of the CUDA source with the C names of their parameters."""
         return () if self.cuda is None else self.cuda.kernels
 
@@ -94,7 +88,7 @@ class Sources:
         self._limits = ChildLimits(seconds=settings.compile_seconds)
         self._compiled: Kept[tuple[str, str], CudaSource] = memory.room(_held_bytes)
 
-    def read(self, request: KernelCode, gpu: GpuProfile) -> Source:
+    def read(self, request: messages.KernelCode, gpu: gpus.GpuProfile) -> Source:
         """The module of a request for a GPU, compiled if need be; never on the event loop.
 
         Raises PtxError, CompileError, CompilerMissingError, NotIsolatedError, and ServiceError
@@ -109,11 +103,11 @@ class Sources:
         known = self._modules.read(cuda.compiled.ptx)
         named = request.kernel
         if named is not None and "<" in named and not _holds(known, named):
-            asked = qualified(cuda.whole, named)
+            asked = arguments.qualified(cuda.whole, named)
             cuda = self._compile(*code, *rest, instances=(asked,))
             known = self._modules.read(cuda.compiled.ptx)
         if not known.module.kernels and not cuda.kernels:
-            raise KernelError(
+            raise errors.KernelError(
                 "the source has no __global__ function: name the file that holds the kernel. What "
                 "libraries launch is told by `wattcast operator` or, of a profiler's trace, by "
                 "`wattcast app`",
@@ -121,8 +115,8 @@ class Sources:
             )
         if not known.module.kernels:
             names = ", ".join(dict.fromkeys(kernel.kernel for kernel in cuda.kernels))
-            example = example_instance(cuda.whole, cuda.kernels[0].kernel)
-            raise KernelError(
+            example = arguments.example_instance(cuda.whole, cuda.kernels[0].kernel)
+            raise errors.KernelError(
                 f"nothing instantiates the kernel templates of the source: {names}. Name an "
                 f"instance (--kernel), such as '{example}'",
                 known=[kernel.kernel for kernel in cuda.kernels],
@@ -187,7 +181,7 @@ class Sources:
             line = text.count("\n", 0, error.start) + 1
             raise _with_errors(CompileError("not Unicode text", line=line)) from error
         if size > MOST_CUDA_BYTES:
-            raise ServiceError(
+            raise errors.ServiceError(
                 "too-large",
                 f"the CUDA source has {size} bytes, headers included; it may have at most "
                 f"{MOST_CUDA_BYTES}",
@@ -196,7 +190,7 @@ class Sources:
 
 
 def _holds(known: KnownModule, kernel: str) -> bool:
-    with suppress(KernelError):
+    with suppress(errors.KernelError):
         return bool(known.module.kernel(kernel))
     return False
 

@@ -9,21 +9,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from wattcast.features import errors, occupancy, places
 from wattcast.features.analysis import KernelAnalysis, Mode
-from wattcast.features.errors import Diagnostic, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.invariance import Doubt, doubt, stores
 from wattcast.features.launch import Dim3, Launch
-from wattcast.features.occupancy import check_launch
-from wattcast.features.places import extra_threads
 from wattcast.models.choice import Point
 from wattcast.models.clocks import ClockPair
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import ClocksAnswer, LaunchRequest
 from wattcast.predictor.messages.sweep import SweepModel, SweepRequest
-from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.time_and_power import BoardModels, TimeAndPower
+from wattcast.predictor.parts import power_models, sources, time_and_power
 from wattcast.predictor.variants import Variant
 
 AGREEMENT = 0.02
@@ -57,7 +53,7 @@ class Predicted:
 
     shape: Shape
     analysis: KernelAnalysis
-    found: TimeAndPower
+    found: time_and_power.TimeAndPower
     point: Point[Shape]
     doubt: Doubt | None = None
 
@@ -69,14 +65,14 @@ class Swept:
         self, predictor: Predictor, request: SweepRequest, gpu: GpuProfile, variant: Variant = ()
     ) -> None:
         self._predictor, self._request, self._gpu = predictor, request, gpu
-        self.source: Source = predictor.sources.read(request, gpu)
+        self.source: sources.Source = predictor.sources.read(request, gpu)
         self._clocks: ClockPair
         self._clocks, beside = parts.clocks_of(request.clocks, gpu)
         base = request.launch.launch()
         own = Shape(gpu, base.grid, base.block, None, variant)
         self._mode: Mode = request.analysis
         self.reference = self._at(own, request.analysis)
-        self.notes: tuple[Diagnostic, ...] = (*beside, *self.reference.found.warnings)
+        self.notes: tuple[errors.Diagnostic, ...] = (*beside, *self.reference.found.warnings)
         ran = self.reference.analysis.activity_how == "executed"
         if request.analysis == "auto" and ran and (quick := self._symbolic(own)) is not None:
             self._mode, self.reference = "symbolic", quick
@@ -85,7 +81,7 @@ class Swept:
         """The reference worked out symbolically, if that comes to the same."""
         try:
             quick = self._at(own, "symbolic")
-        except WattcastError:
+        except errors.WattcastError:
             return None
         slow = self.reference.point
         agrees = all(
@@ -118,7 +114,7 @@ class Swept:
         """Raises LaunchError for a shape that its GPU never launches."""
         known = self.reference.analysis
         launch = replace(known.launch, grid=shape.grid, block=shape.block)
-        check_launch(self._gpu, launch, known.static_shared_bytes, shape.registers or 1)
+        occupancy.check_launch(self._gpu, launch, known.static_shared_bytes, shape.registers or 1)
 
     def idle(self, point: Predicted) -> Doubt | None:
         """Why the threads that a shape has besides those of the launch may do something."""
@@ -129,7 +125,7 @@ class Swept:
 
     def _more(self, launch: Launch) -> bool:
         strides = self._request.grid_stride
-        return not strides and extra_threads(self._request.launch.launch(), launch)
+        return not strides and places.extra_threads(self._request.launch.launch(), launch)
 
     @cached_property
     def _stored(self) -> dict[str, float] | None:
@@ -156,7 +152,7 @@ class Swept:
             changes["registers_per_thread"] = shape.registers
         asked = self._request.model_copy(update=changes)
         analysis = parts.analysed(self._predictor, asked, self.source, self._gpu, ptxas=True)
-        models = BoardModels.of(self._predictor, asked, self._gpu)
+        models = time_and_power.BoardModels.of(self._predictor, asked, self._gpu)
         found = models.limited(analysis, self._clocks, asked.power_limit_watts)
         time, watts, _ = found.told()
         return Predicted(shape, analysis, found, Point(shape, time.estimate.value, watts.value))
@@ -167,7 +163,7 @@ class Swept:
         return SweepModel(
             gpu=self._gpu.id,
             clocks=ClocksAnswer.from_attributes(self._clocks),
-            model=reference_of(card),
+            model=power_models.reference_of(card),
             time_model=time.family,
             analysis=self.reference.analysis.activity_how,
         )
@@ -178,7 +174,7 @@ def stored(analysis: KernelAnalysis) -> dict[str, float] | None:
     launch; ``None`` where that is not exactly known."""
     try:
         result = analysis.symbolic
-    except WattcastError:
+    except errors.WattcastError:
         return None
     if not (result.complete and result.sampling.exact):
         return None

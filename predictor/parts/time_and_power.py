@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wattcast.features.activity import Activity
+from wattcast.features import activity, errors
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import AnalysisError, Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import HELD_BACK, ClockPair, checked_limit, clocks_within, held_back
@@ -25,8 +24,7 @@ from wattcast.predictor.parts.trust import Ranked, trust
 from wattcast.predictor.parts.watts import Watts, boosted_watts, physical_watts
 
 if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
-    from wattcast.predictor.messages import ModelChoice, TimeModelChoice
+    from wattcast.predictor import Predictor, messages
     from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.messages.sweep import SweepRequest
 
@@ -56,14 +54,14 @@ class TimeAndPower:
     clocks: ClockPair
     duration: TimePrediction | None
     power: Watts
-    notes: Sequence[Diagnostic] = ()
+    notes: Sequence[errors.Diagnostic] = ()
     limit_watts: float | None = None
 
     def told(self) -> tuple[TimePrediction, Estimate, ModelCard]:
         """Time, power and its model's card. Raises AnalysisError where one is not told."""
         if self.duration is None or self.power.estimate is None or self.power.card is None:
             why = [note.detail for note in (*self.notes, *self.power.diagnostics)]
-            raise AnalysisError("; ".join(why) or "neither time nor power can be told")
+            raise errors.AnalysisError("; ".join(why) or "neither time nor power can be told")
         return self.duration, self.power.estimate, self.power.card
 
     @property
@@ -77,7 +75,7 @@ class TimeAndPower:
         return 0.0 if self.power.estimate is None else self.power.estimate.value
 
     @property
-    def warnings(self) -> tuple[Diagnostic, ...]:
+    def warnings(self) -> tuple[errors.Diagnostic, ...]:
         """What to warn of."""
         return (*self.notes, *self.power.diagnostics)
 
@@ -122,8 +120,8 @@ class BoardModels:
 
     power: PowerModels
     gpu: GpuProfile
-    time_model: TimeModelChoice = "auto"
-    model: ModelChoice = "auto"
+    time_model: messages.TimeModelChoice = "auto"
+    model: messages.ModelChoice = "auto"
     board: str = ""
 
     @classmethod
@@ -135,7 +133,7 @@ class BoardModels:
 
     def time(
         self, analysis: KernelAnalysis, clocks: ClockPair
-    ) -> tuple[TimePrediction | None, Sequence[Diagnostic]]:
+    ) -> tuple[TimePrediction | None, Sequence[errors.Diagnostic]]:
         """Time of a launch, and what to warn of.
 
         ``auto`` is the default model, corrected where a correction of the board, or of the GPU, was
@@ -146,8 +144,8 @@ class BoardModels:
         model = get_time_model(DEFAULT if auto else self.time_model)
         try:
             found = model.predict(analysis, gpu, clocks)
-        except AnalysisError as error:
-            return None, (Diagnostic("no_time_model", error.detail),)
+        except errors.AnalysisError as error:
+            return None, (errors.Diagnostic("no_time_model", error.detail),)
         correction = self.power.times(gpu.id, self.board) if auto else None
         if correction is not None:
             found = correction.corrected(found, gpu)
@@ -278,7 +276,7 @@ def long_enough(
     found: TimePrediction, analysis: KernelAnalysis | None, gpu: GpuProfile
 ) -> TimePrediction:
     """The prediction, its lower end no shorter than the launch can be."""
-    cases: list[Activity] = []
+    cases: list[activity.Activity] = []
     if analysis is not None and found.family == DEFAULT:  # others need not have counted anything
         cases = [analysis.activity, *analysis.activity_cases]
     estimate = found.estimate
@@ -308,7 +306,7 @@ LEAST_NARROWER = 1.5
 
 
 def _capped(
-    free: TimeAndPower, found: TimeAndPower, limit: float, notes: tuple[Diagnostic, ...]
+    free: TimeAndPower, found: TimeAndPower, limit: float, notes: tuple[errors.Diagnostic, ...]
 ) -> TimeAndPower:
     """``found`` with the interval of a board that may be limited more than told, or not at all."""
     (duration, watts, _), (unlimited, most, _) = found.told(), free.told()
@@ -326,13 +324,13 @@ def _capped(
     return TimeAndPower(found.clocks, duration, power, found.notes, limit)
 
 
-def _note(usual: TimeAndPower, found: TimeAndPower, where: str) -> Diagnostic:
+def _note(usual: TimeAndPower, found: TimeAndPower, where: str) -> errors.Diagnostic:
     """``usual`` is that without the limit, or under the board's own."""
     (after, less, _), (before, more, _) = found.told(), usual.told()
     longer = after.estimate.value / before.estimate.value
     energy = longer * less.value / more.value
     change = f"{100 * abs(1 - energy):.1f} % {'less' if energy < 1 else 'more'}"
-    return Diagnostic(
+    return errors.Diagnostic(
         "power_limited",
         f"{where} this launch takes {100 * (longer - 1):.1f} % longer and {change} energy: the "
         f"core clock falls from {usual.clocks.core_mhz:g} to {found.clocks.core_mhz:g} MHz",

@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from wattcast.models.cards import ModelCard
+from wattcast.models import cards, power
 from wattcast.models.intervals import Basis
-from wattcast.models.power import ONBOARD, PHYSICAL
-from wattcast.predictor.messages import LoopTrips, Need
-from wattcast.predictor.messages.predict import Apart, PredictAnswer, Trust
+from wattcast.predictor.messages import LoopTrips, Need, predict
 
 Mark = Literal["measured here", "measured board", "estimated board", "guess"]
 ORDER: tuple[Mark, ...] = ("measured here", "measured board", "estimated board", "guess")
@@ -25,42 +23,42 @@ ORDER: tuple[Mark, ...] = ("measured here", "measured board", "estimated board",
 
 
 def trust(
-    basis: Basis, card: ModelCard, needs: Sequence[Need] = (), trips: Sequence[LoopTrips] = ()
-) -> Trust:
+    basis: Basis, card: cards.ModelCard, needs: Sequence[Need] = (), trips: Sequence[LoopTrips] = ()
+) -> predict.Trust:
     """What a predicted power is worth."""
     if needs:
         why = f"{needs[0].argument} is not given and decides the {needs[0].decides}"
-        return Trust(mark="guess", why=why)
+        return predict.Trust(mark="guess", why=why)
     if any(trip.how == "assumed" for trip in trips):
-        return Trust(mark="guess", why="the trips of a loop are assumed")
+        return predict.Trust(mark="guess", why="the trips of a loop are assumed")
     if basis == "seen_kernel":
-        return Trust(mark="measured here", why="measured launches of this kernel moved it")
+        return predict.Trust(mark="measured here", why="measured launches of this kernel moved it")
     if basis == "uncalibrated":
         kind = "boards of this kind" if card.board is None else "this board"
-        return Trust(mark="estimated board", why=f"nobody measured the power of {kind}")
+        return predict.Trust(mark="estimated board", why=f"nobody measured the power of {kind}")
     measured_on = card.hyperparameters.get("measured_on", card.gpu)
     if measured_on != card.gpu:
         why = f"energies are those of {measured_on}, which has the same chip"
         why = f"nobody measured the power of boards of this kind; {why}"
-        return Trust(mark="estimated board", why=why)
-    own = card.board is not None or card.source == ONBOARD
+        return predict.Trust(mark="estimated board", why=why)
+    own = card.board is not None or card.source == power.ONBOARD
     on = "your measurements" if own else "boards of this kind"
     more = ", outside what it was fitted on" if basis == "extrapolated" else ""
     mark: Mark = "measured here" if own else "measured board"
-    return Trust(mark=mark, why=f"the model was fitted on {on}{more}")
+    return predict.Trust(mark=mark, why=f"the model was fitted on {on}{more}")
 
 
 class Ranked(NamedTuple):
     """What decides whether answers can be ranked by their power."""
 
     gpu: str
-    trust: Trust | None
+    trust: predict.Trust | None
     family: str
     source: str
     basis: Basis | None
 
     @classmethod
-    def of(cls, answer: PredictAnswer) -> Ranked:
+    def of(cls, answer: predict.PredictAnswer) -> Ranked:
         """That of a prediction."""
         model, power = answer.model, answer.power
         family, source = ("", "") if model is None else (model.family, model.source)
@@ -81,7 +79,7 @@ def incomparable(answers: Sequence[Ranked]) -> list[str | None]:
     least = max(min(map(_place, predicted)), ORDER.index("measured board"))
     marked = [each for each in predicted if _place(each) <= least]
     kinds = [_kind_of(each) for each in marked]
-    kind = PHYSICAL if PHYSICAL in kinds else kinds[0]
+    kind = power.PHYSICAL if power.PHYSICAL in kinds else kinds[0]
     same = [each for each, its in zip(marked, kinds, strict=True) if its == kind]
     inside = any(each.basis not in ("extrapolated", "uncalibrated") for each in same)
 
@@ -103,11 +101,11 @@ def _place(answer: Ranked) -> int:
 
 
 def _kind_of(answer: Ranked) -> str:
-    return PHYSICAL if answer.family == PHYSICAL else answer.source
+    return power.PHYSICAL if answer.family == power.PHYSICAL else answer.source
 
 
-def apart(answers: Sequence[Ranked]) -> list[Apart]:
+def apart(answers: Sequence[Ranked]) -> list[predict.Apart]:
     """GPUs whose answers are not to be ranked with the others, and why, each reason once."""
     whys = zip(answers, incomparable(answers), strict=True)
     reasons = dict.fromkeys((each.gpu, why) for each, why in whys if why is not None)
-    return [Apart(gpu=gpu, why=why) for gpu, why in reasons]
+    return [predict.Apart(gpu=gpu, why=why) for gpu, why in reasons]

@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.features import gpus, launch
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from wattcast.features.errors import AnalysisError, Diagnostic, LaunchError, ModelError, SchemaError
-from wattcast.features.gpus import GpuProfile
-from wattcast.features.launch import PointerHint
 from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import FeatureVector
-from wattcast.models.cards import ModelCard
+from wattcast.models import cards, intervals
 from wattcast.models.clocks import ClockPair, clock_distance, default_clocks
-from wattcast.models.intervals import Estimate, at_other_clocks, loosened, unsure, weaker
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
     CLOCKS,
@@ -44,9 +42,9 @@ class Watts:
     """Power of one launch: its model's card, vector and estimate, each ``None`` where there is
     none. ``components`` are watts by component (physical models only)."""
 
-    card: ModelCard | None = None
+    card: cards.ModelCard | None = None
     vector: FeatureVector | None = None
-    estimate: Estimate | None = None
+    estimate: intervals.Estimate | None = None
     boosted: BoostedPowerModel | None = None
     components: Mapping[str, float] | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -63,7 +61,7 @@ def physical_watts(
     try:
         own, *others = _at_time(analysis, clocks, time_seconds)
         given = analysis.launch.arguments.values()
-        hints = {one.values for one in given if isinstance(one, PointerHint)}
+        hints = {one.values for one in given if isinstance(one, launch.PointerHint)}
         found = model.predict(own, clocks, others, zeros=hints == {"zeros"})  # all data, it is said
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
@@ -74,11 +72,11 @@ def physical_watts(
             return Watts(diagnostics=(why, Diagnostic("no_features", missing.detail)))
     components = found.breakdown.components
     moving = 1.0 - sum(components.get(name, 0.0) for name in STANDING) / found.estimate.value
-    estimate = unsure(found.estimate, analysis.coverage.error * max(0.0, moving))
+    estimate = intervals.unsure(found.estimate, analysis.coverage.error * max(0.0, moving))
     return Watts(
         card=model.card,
         vector=vector,
-        estimate=loosened(estimate) if analysis.cut_short else estimate,
+        estimate=intervals.loosened(estimate) if analysis.cut_short else estimate,
         components=components,
         diagnostics=tuple(physical_notes(model, found)),
     )
@@ -121,7 +119,7 @@ def _at_time(
 
 def boosted_watts(
     model: BoostedPowerModel,
-    physical: Callable[[GpuProfile], PhysicalPowerModel],
+    physical: Callable[[gpus.GpuProfile], PhysicalPowerModel],
     instead: PhysicalPowerModel | None,
     analysis: KernelAnalysis,
     clocks: ClockPair,
@@ -176,11 +174,11 @@ def _unlike_training(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> D
 
 def _scaled(
     physical: PhysicalPowerModel,
-    estimate: Estimate,
+    estimate: intervals.Estimate,
     analysis: KernelAnalysis,
     clocks: ClockPair,
     time_seconds: float | None,
-) -> tuple[Estimate | None, Diagnostic]:
+) -> tuple[intervals.Estimate | None, Diagnostic]:
     """A boosted answer carried to other clocks by the physical model's ratio, and what to warn
     of."""
     gpu, base = analysis.gpu, default_clocks(analysis.gpu)
@@ -193,13 +191,13 @@ def _scaled(
         ratio = physical.scale(there, clocks, replace(there, time_seconds=usual), base)
     except AnalysisError as error:
         return None, Diagnostic("power_not_scaled", error.detail)
-    unsure_ratio = at_other_clocks(estimate, clock_distance(clocks, base))
+    unsure_ratio = intervals.at_other_clocks(estimate, clock_distance(clocks, base))
     scaled = replace(
         unsure_ratio,
         value=estimate.value * ratio,
         low=unsure_ratio.low * ratio,
         high=unsure_ratio.high * ratio,
-        basis=weaker(estimate.basis, "extrapolated"),
+        basis=intervals.weaker(estimate.basis, "extrapolated"),
     )
     return scaled, Diagnostic(
         "power_scaled",

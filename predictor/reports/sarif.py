@@ -15,8 +15,7 @@ from wattcast.models.intervals import quantity
 from wattcast.predictor import reports
 
 if TYPE_CHECKING:
-    from wattcast.predictor.messages.advise import AdviceAnswer
-    from wattcast.predictor.messages.explain import HotspotsAnswer
+    from wattcast.predictor.messages import advise, explain
 
 MEDIA_TYPE = "application/sarif+json"
 SCHEMA = (
@@ -65,7 +64,7 @@ def sarif(answer: Any, file: str, version: str) -> bytes:
     return to_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def _hotspots(answer: HotspotsAnswer, in_ptx: bool) -> Iterator[Found]:
+def _hotspots(answer: explain.HotspotsAnswer, in_ptx: bool) -> Iterator[Found]:
     for row in (answer.lines if in_ptx else answer.source_lines).rows:
         if row.energy_share < LEAST_SHARE:
             continue
@@ -74,7 +73,7 @@ def _hotspots(answer: HotspotsAnswer, in_ptx: bool) -> Iterator[Found]:
         yield "energy_hotspot", "note", f'{share}: {of}. "{row.text or ""}"', row.line
 
 
-def _advice(answer: AdviceAnswer, in_ptx: bool) -> Iterator[Found]:
+def _advice(answer: advise.AdviceAnswer, in_ptx: bool) -> Iterator[Found]:
     def line(each: Any) -> int | None:
         where = each.places[0] if each.places else None
         return where and (where.line if in_ptx else where.source_line)

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from wattcast.features.errors import DataError
-from wattcast.predictor.traces import kineto, nsys
-from wattcast.predictor.traces.trace import Trace
+from wattcast.predictor.traces import kineto, nsys, trace
 
 Progress = Callable[[str, int], None]
 """Told what is counted and how many there are so far."""
@@ -37,7 +36,7 @@ def read_trace(
     *,
     name: str | None = None,
     most_characters: int | None = None,
-) -> Trace:
+) -> trace.Trace:
     """A trace, told by its content and not by its name.
 
     ``name`` is what errors call it; ``most_characters`` limits what a gzip unpacks to, and with it

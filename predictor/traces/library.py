@@ -19,12 +19,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from wattcast.features.errors import LaunchError, ModelError, checkpoint
-from wattcast.features.gpus import GpuProfile
+from wattcast.features import errors, gpus
 from wattcast.models.intervals import BASIS_ORDER, Basis, Estimate
 from wattcast.models.operators import LAUNCH_SECONDS
-from wattcast.predictor import Predictor
-from wattcast.predictor.language_model import Call, operator_calls
+from wattcast.predictor import Predictor, language_model
 from wattcast.predictor.messages.operators import Operator
 from wattcast.predictor.parts.operators import OPERATOR, checked_format
 from wattcast.predictor.traces.trace import Kind
@@ -133,14 +131,14 @@ def data_type_of(name: str) -> str | None:
     return next((kind for kind, words in DATA_TYPES if words.search(name)), None)
 
 
-def capability(gpu: GpuProfile) -> float:
+def capability(gpu: gpus.GpuProfile) -> float:
     """Compute capability as a number."""
     return float(gpu.compute_capability)
 
 
 def unknown_power(
     kind: Kind,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
     standing_watts: float,
     idle_watts: float,
     board_width: float,
@@ -307,8 +305,8 @@ def _stream(stream: str, name: str, dims: Any, types: Any) -> str:
 
 
 def library_calls(
-    predictor: Predictor, gpu: GpuProfile, served: Mapping[int, Served]
-) -> dict[int, Call]:
+    predictor: Predictor, gpu: gpus.GpuProfile, served: Mapping[int, Served]
+) -> dict[int, language_model.Call]:
     """Calls of operators that some kinds of launches are, by their numbers; ``served`` begins with
     what takes the most time. Models were fitted on matrix units of Ampere and later ones."""
     if capability(gpu) < LEAST_MATRIX_UNITS:
@@ -319,14 +317,14 @@ def library_calls(
             asked.setdefault(one.kind.operator, []).append(number)
     operators: dict[str, Operator] = {}
     for text in asked:
-        checkpoint()
+        errors.checkpoint()
         try:
             operators[text] = OPERATOR.validate_json(text)
         except ValidationError:
             continue
     try:
-        calls = operator_calls(predictor, gpu, [*operators.values()])
-    except ModelError:
+        calls = language_model.operator_calls(predictor, gpu, [*operators.values()])
+    except errors.ModelError:
         return {}
     found = {}
     for text, call in zip(operators, calls, strict=True):
@@ -414,8 +412,8 @@ def like(kind: Kind) -> tuple[str, str] | None:
 
 
 def calls_by_time(
-    predictor: Predictor, gpu: GpuProfile, served: Mapping[int, Served]
-) -> dict[int, Call]:
+    predictor: Predictor, gpu: gpus.GpuProfile, served: Mapping[int, Served]
+) -> dict[int, language_model.Call]:
     """Calls of operators that launches without sizes are taken for, by their numbers."""
     if capability(gpu) < LEAST_MATRIX_UNITS:
         return {}
@@ -423,7 +421,7 @@ def calls_by_time(
     for number, one in served.items():
         if (found := like(one.kind)) is not None:
             alike.setdefault(found, []).append(number)
-    told: dict[int, Call] = {}
+    told: dict[int, language_model.Call] = {}
     for (name, dtype), numbers in alike.items():
         each = [served[number].mean_seconds for number in numbers]
         told.update(zip(numbers, at_times(predictor, gpu, name, dtype, each), strict=False))
@@ -431,8 +429,8 @@ def calls_by_time(
 
 
 def at_times(
-    predictor: Predictor, gpu: GpuProfile, name: str, dtype: str, seconds: Sequence[float]
-) -> list[Call]:
+    predictor: Predictor, gpu: gpus.GpuProfile, name: str, dtype: str, seconds: Sequence[float]
+) -> list[language_model.Call]:
     """Calls of ``BY_TIME`` at the sizes that take so long; the smallest and the largest size for
     what lasts shorter or longer. Empty where nothing tells them."""
     one = BY_TIME[name]
@@ -441,8 +439,8 @@ def at_times(
     try:
         checked_format(dtype, gpu)
         operators = [OPERATOR.validate_python(shape) for shape in shapes]
-        calls = operator_calls(predictor, gpu, operators)
-    except (LaunchError, ModelError):
+        calls = language_model.operator_calls(predictor, gpu, operators)
+    except (errors.LaunchError, errors.ModelError):
         return []
     told = np.log([(call.seconds, call.watts) for call in calls]).reshape(-1, len(SIZES), 2)
     wanted = np.log(np.maximum(seconds, 1e-9))

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import ClockError
-from wattcast.models.clocks import checked_limit, held_back
-from wattcast.models.operators import VOLTAGE
+from wattcast.models import clocks, operators
 from wattcast.predictor.messages.application import ApplicationRequest, ClockPoint, MixClock
 from wattcast.predictor.traces.powers import Device
 from wattcast.predictor.traces.trace import Trace
@@ -81,7 +80,7 @@ def _mix(
     highest = float((watts * less[:, best])[seconds > 0].max())
     limit = None
     with suppress(ClockError):  # a limit that the board cannot be set to
-        limit = checked_limit(highest, device.gpu)
+        limit = clocks.checked_limit(highest, device.gpu)
     return points, points[best], limit
 
 
@@ -111,7 +110,7 @@ class Followed:
         clock = self.core_mhz / self.core_mhz[-1]
         shares = np.array([each.core_share for each in kinds])[:, None]
         longer = shares / clock + 1.0 - shares
-        squared = np.array([VOLTAGE.at(each) ** 2 for each in clock])
+        squared = np.array([operators.VOLTAGE.at(each) ** 2 for each in clock])
         moving = (self.watts - self.idle)[:, None] * squared / longer
         less = (self.idle + moving) / self.watts[:, None]
         self.scales = np.stack([longer, less, np.broadcast_to(1.0 / clock, less.shape)], axis=2)
@@ -133,7 +132,7 @@ class Followed:
 
         Raises ClockError for a limit that idling alone exceeds.
         """
-        held_back(limit_watts, self.idle + 1.0, self.idle)
+        clocks.held_back(limit_watts, self.idle + 1.0, self.idle)
         drawn = np.maximum.accumulate(self.watts[:, None] * self.scales[:, :, 1], axis=1)
         fits, last = (drawn <= limit_watts).sum(axis=1), len(self.core_mhz) - 1
         below, rows = np.clip(fits - 1, 0, last), np.arange(len(drawn))

@@ -18,19 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.features import errors, gpus
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import (
-    AnalysisError,
-    Diagnostic,
-    GivenUpError,
-    WattcastError,
-    checkpoint,
-)
-from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import Basis, Estimate, between, weaker
-from wattcast.models.power import PHYSICAL
-from wattcast.models.power.activities import AT_REST
+from wattcast.models.power import PHYSICAL, activities
 from wattcast.models.power.physical import STANDING, predicted_power
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages.application import ApplicationRequest, How
@@ -38,19 +30,8 @@ from wattcast.predictor.messages.predict import PredictRequest, Trust
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT, BoardModels, board_limit
 from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts
-from wattcast.predictor.traces import Progress
+from wattcast.predictor.traces import Progress, library, trace
 from wattcast.predictor.traces.code import Code, Library
-from wattcast.predictor.traces.library import (
-    LEVEL,
-    Served,
-    calls_by_time,
-    data_type_of,
-    does_the_work,
-    family_of,
-    library_calls,
-    unknown_power,
-)
-from wattcast.predictor.traces.trace import Board, Integers, Kind
 
 Floats = NDArray[np.float64]
 
@@ -101,7 +82,7 @@ def _guess(why: str) -> Trust:
     return Trust(mark="guess", why=why)
 
 
-def _size(kind: Kind) -> float:
+def _size(kind: trace.Kind) -> float:
     return log(max(1, prod(kind.grid)))
 
 
@@ -110,18 +91,18 @@ class BoardPowers:
     that the GPU has up to those of the trace, the last; none where it tells none."""
 
     def __init__(
-        self, predictor: Predictor, request: ApplicationRequest, gpu: GpuProfile, code: Library
+        self, predictor: Predictor, request: ApplicationRequest, gpu: gpus.GpuProfile, code: Library
     ) -> None:
         self.predictor, self.request, self.gpu, self.code = predictor, request, gpu, code
         self.clocks: ClockPair
         self.clocks, notes = parts.clocks_of(request.clocks, gpu)
-        self.notes: list[Diagnostic] = list(notes)
+        self.notes: list[errors.Diagnostic] = list(notes)
         cores = [core for core in gpu.supported_core_mhz if core <= self.clocks.core_mhz]
         every = max(1, -(-len(cores) // MOST_CLOCKS))
         chosen = sorted({*cores[::-1][::every], self.clocks.core_mhz}) if cores else []
         self.tried = [ClockPair(core, self.clocks.memory_mhz) for core in chosen]
         physical = predictor.power.physical(gpu, request.board or "")
-        still = predicted_power(physical.parameters, AT_REST, self.clocks)
+        still = predicted_power(physical.parameters, activities.AT_REST, self.clocks)
         self.estimated = physical.pooled
         self.limit_watts = board_limit(physical.card, gpu)
         self.idle_watts = min(still.components["idle"], self.limit_watts)
@@ -131,14 +112,16 @@ class BoardPowers:
             _, high = physical.card.intervals.unseen_kernel.around(np.array([still.watts]))
             self.board_width = log(float(high[0]) / still.watts)
 
-    def all(self, served: Iterable[tuple[int, Served]], progress: Progress) -> dict[int, KindPower]:
+    def all(
+        self, served: Iterable[tuple[int, library.Served]], progress: Progress
+    ) -> dict[int, KindPower]:
         """The power of each kind, by its number. Raises GivenUpError where its caller gives up."""
         ordered = sorted(served, key=lambda one: (-one[1].seconds, one[0]))
         found = self._library(ordered)
         analysed = 0
-        later: list[tuple[int, Served, Code]] = []
+        later: list[tuple[int, library.Served, Code]] = []
         for number, one in ordered:
-            checkpoint()
+            errors.checkpoint()
             code = self.code.find(one.kind) if one.kind.what == "kernel" else None
             if code is None:
                 if number not in found:
@@ -159,19 +142,19 @@ class BoardPowers:
             for key, same in analysed_of.items()
         }
         for number, one, code in later:
-            checkpoint()
+            errors.checkpoint()
             same = list(analysed_of.get(id(code), {}).values())
             found[number] = self._nearest(one, code, same, sizes.get(id(code)))
         return found
 
-    def _library(self, ordered: Sequence[tuple[int, Served]]) -> dict[int, KindPower]:
+    def _library(self, ordered: Sequence[tuple[int, library.Served]]) -> dict[int, KindPower]:
         """Kernels that do the work of an operator whose sizes the trace tells, or of one of the
         size that takes as long."""
-        asked = {number: one for number, one in ordered if does_the_work(one.kind)}
-        sized = library_calls(self.predictor, self.gpu, asked)
+        asked = {number: one for number, one in ordered if library.does_the_work(one.kind)}
+        sized = library.library_calls(self.predictor, self.gpu, asked)
         left = {number: one for number, one in ordered if number not in sized}
         found = {}
-        for number, call in (sized | calls_by_time(self.predictor, self.gpu, left)).items():
+        for number, call in (sized | library.calls_by_time(self.predictor, self.gpu, left)).items():
             kind = asked[number].kind if number in sized else left[number].kind
             value = min(max(call.watts, self.idle_watts), self.limit_watts)
             low, high = (value * factor for factor in call.power_width)
@@ -182,23 +165,23 @@ class BoardPowers:
                 trust = BY_TIME_TRUST[call.basis]
             found[number] = KindPower(
                 "operator" if number in sized else "operator, by time",
-                Estimate(value, *ends, LEVEL, call.basis),
+                Estimate(value, *ends, library.LEVEL, call.basis),
                 min(self.standing_watts, value),
                 trust,
                 f"the operator's model {why}, and the measured duration",
-                family_of(kind.name),
+                library.family_of(kind.name),
                 json.loads(kind.operator).get("dtype")
                 if number in sized
-                else data_type_of(kind.name),
+                else library.data_type_of(kind.name),
                 core_share=call.core_share,
             )
         return found
 
-    def _unknown(self, one: Served, why: str = "code that is not known") -> KindPower:
+    def _unknown(self, one: library.Served, why: str = "code that is not known") -> KindPower:
         kind = one.kind
         if kind.what != "kernel":
             why = "copies, of which nobody measured what they draw"
-        found = unknown_power(
+        found = library.unknown_power(
             kind,
             self.gpu,
             self.standing_watts,
@@ -217,17 +200,17 @@ class BoardPowers:
             found.data_type,
         )
 
-    def _from_code(self, one: Served, code: Code) -> KindPower:
+    def _from_code(self, one: library.Served, code: Code) -> KindPower:
         try:
             return self._told(one, code)
-        except GivenUpError:
+        except errors.GivenUpError:
             raise
-        except WattcastError as error:
+        except errors.WattcastError as error:
             detail = f"{one.kind.name[:100]}: its code in {code.file} is not used: {error}"
-            self.notes.append(Diagnostic("code_not_used", detail))
+            self.notes.append(errors.Diagnostic("code_not_used", detail))
             return self._unknown(one, "code that could not be analysed")
 
-    def asked(self, kind: Kind, code: Code) -> PredictRequest:
+    def asked(self, kind: trace.Kind, code: Code) -> PredictRequest:
         """The launch as ``POST /predict`` would be asked. Raises ValidationError."""
         body: dict[str, Any] = {
             "ptx": code.ptx,
@@ -245,7 +228,7 @@ class BoardPowers:
             body["registers_per_thread"] = kind.registers
         return PredictRequest.model_validate(body)
 
-    def _told(self, one: Served, code: Code) -> KindPower:
+    def _told(self, one: library.Served, code: Code) -> KindPower:
         request = self.asked(one.kind, code)
         source = self.predictor.sources.read(request, self.gpu)
         analysis = parts.analysed(self.predictor, request, source, self.gpu, ptxas=True)
@@ -260,7 +243,9 @@ class BoardPowers:
             why = f"its code; {missing} is assumed, so rates are those of the predicted duration"
         estimate, card = found.estimate, found.card
         if estimate is None or card is None:
-            raise WattcastError("; ".join(note.detail for note in found.diagnostics) or "no model")
+            raise errors.WattcastError(
+                "; ".join(note.detail for note in found.diagnostics) or "no model"
+            )
         if assumed and measured.estimate is not None:
             other = measured.estimate
             estimate = Estimate(
@@ -298,13 +283,13 @@ class BoardPowers:
         models = BoardModels(self.predictor.power, self.gpu, model=PHYSICAL)
         try:
             found = [models.at(analysis, pair).told() for pair in self.tried]
-        except AnalysisError:
+        except errors.AnalysisError:
             return None
         told = np.array([(time.estimate.value, watts.value) for time, watts, _ in found])
         return np.asarray(told / told[-1]) if len(told) else None
 
     def _nearest(
-        self, one: Served, code: Code, same: Sequence[KindPower], sizes: Floats | None
+        self, one: library.Served, code: Code, same: Sequence[KindPower], sizes: Floats | None
     ) -> KindPower:
         """Of launches of the same kernel that were analysed (``sizes`` [n]) the one of the nearest
         size."""
@@ -327,8 +312,8 @@ class Device:
     """One GPU of the trace with its launches (places in the trace) and what they draw."""
 
     number: int
-    gpu: GpuProfile
+    gpu: gpus.GpuProfile
     powers: BoardPowers
     kinds: Mapping[int, KindPower]
-    at: Integers
-    board: Board
+    at: trace.Integers
+    board: trace.Board

@@ -13,11 +13,9 @@ from typing import IO, Any
 from pydantic_core import from_json, to_json
 from sqlalchemy.exc import SQLAlchemyError
 
-from wattcast.app import problems
-from wattcast.app.logs import REQUEST_ID, configure, log
+from wattcast.app import logs, problems
 from wattcast.app.services import Services
-from wattcast.app.services.measurements.readers import IN_MEMORY
-from wattcast.app.services.measurements.upload import UploadOptions, check_upload, store_upload
+from wattcast.app.services.measurements import readers, upload
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.repositories import Repositories
@@ -30,12 +28,12 @@ IDLE_SECONDS = 60.0
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Do what is ordered until nothing comes any more."""
     settings = Settings()
-    configure(settings)  # whatever is logged goes to stderr, out of the way of the answers
+    logs.configure(settings)  # whatever is logged goes to stderr, out of the way of the answers
     services: Services | None = None
     while select.select([source], [], [], IDLE_SECONDS)[0] and (line := source.readline()):
         order = from_json(line)
-        REQUEST_ID.set(order["request_id"])
-        with tempfile.SpooledTemporaryFile(IN_MEMORY) as file:
+        logs.REQUEST_ID.set(order["request_id"])
+        with tempfile.SpooledTemporaryFile(readers.IN_MEMORY) as file:
             try:
                 _receive(source, file, order["bytes"])
                 services = services or _services(settings)
@@ -52,7 +50,7 @@ def _receive(source: IO[bytes], file: IO[bytes], size: int) -> None:
     """All of an upload, also where there is no room to keep it: the next order comes behind it."""
     full: OSError | None = None
     while size > 0:
-        part = source.read(min(size, IN_MEMORY))
+        part = source.read(min(size, readers.IN_MEMORY))
         if not part:
             raise SystemExit(0)  # the service has gone
         size -= len(part)
@@ -72,15 +70,15 @@ def _services(settings: Settings) -> Services:
 
 
 def _done(services: Services, order: Mapping[str, Any], file: IO[bytes]) -> Any:
-    options = UploadOptions(**order["options"])
+    options = upload.UploadOptions(**order["options"])
     if order["what"] == "check":
-        return check_upload(services, file, options)
-    return store_upload(services, file, options, order["actor"])
+        return upload.check_upload(services, file, options)
+    return upload.store_upload(services, file, options, order["actor"])
 
 
 def _problem(error: WattcastError | SQLAlchemyError | OSError) -> dict[str, Any]:
     if problems.is_full(error):
-        log().error("no room left on a disk", exc_info=error)
+        logs.log().error("no room left on a disk", exc_info=error)
         return {"kind": "disk-full", "detail": problems.no_room(error), "context": {}}
     if isinstance(error, SQLAlchemyError):
         return {"kind": "store", "detail": problems.NOT_STORED, "context": {}}

@@ -25,10 +25,8 @@ from typing import IO, TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
-from wattcast.app.logs import REQUEST_ID, log
-from wattcast.app.services.measurements import upload
-from wattcast.app.services.measurements.tables import late
-from wattcast.app.settings import foreign_environment
+from wattcast.app import logs, settings
+from wattcast.app.services.measurements import tables, upload
 from wattcast.app.store.measurements import Batch
 from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import GivenUpError, ServiceError
@@ -95,7 +93,7 @@ class UploadReader:
     def _ask(self, order: Mapping[str, Any], file: IO[bytes]) -> Any:
         seconds = self._services.settings.upload_seconds + GRACE_SECONDS
         size = file.seek(0, os.SEEK_END)
-        head = to_json({**order, "request_id": REQUEST_ID.get(), "bytes": size}) + b"\n"
+        head = to_json({**order, "request_id": logs.REQUEST_ID.get(), "bytes": size}) + b"\n"
         with self._turn:
             for _ in range(2):
                 line = self._exchange(self._running(), head, file, seconds)
@@ -131,9 +129,9 @@ class UploadReader:
             timer.cancel()
             if not line.endswith(b"\n"):
                 line = b""
-                log().warning("a reader of uploads died", code=self._end())
+                logs.log().warning("a reader of uploads died", code=self._end())
         if over.is_set():
-            raise late()
+            raise tables.late()
         return line
 
     def _running(self) -> Limited:
@@ -151,7 +149,7 @@ class UploadReader:
                     stdin=subprocess.PIPE,  # closes with this process: the reader's sign to end
                     stdout=subprocess.PIPE,
                     env={
-                        **foreign_environment(),
+                        **settings.foreign_environment(),
                         **self._services.settings.environment(),
                         "OMP_NUM_THREADS": "1",
                     },

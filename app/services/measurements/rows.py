@@ -25,11 +25,9 @@ from pydantic import (
 from pydantic_core import from_json
 
 from wattcast.app.store.measurements import Measurement
+from wattcast.features import gpus, schemas
 from wattcast.features.checked import check_measured
-from wattcast.features.gpus import GpuProfile
-from wattcast.features.schemas import AnySchema
-from wattcast.predictor.messages import Described, TripCount
-from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.messages import Described, TripCount, analyze
 from wattcast.predictor.parts import members
 
 Defect = tuple[str | None, str]
@@ -130,7 +128,7 @@ class Measured(Described):
             raise ValueError("has neither power_watts nor time_seconds")
         return self
 
-    def doubts(self, gpu: GpuProfile) -> list[Defect]:
+    def doubts(self, gpu: gpus.GpuProfile) -> list[Defect]:
         """What is odd about a row that is taken. Raises DataError (``field``, ``reason``) for what
         cannot have been measured on this GPU."""
         notes = check_measured(gpu, power_watts=self.power_watts, time_seconds=self.time_seconds)
@@ -154,9 +152,9 @@ class PtxRow(Measured):
     registers_per_thread: Whole | None = None
     static_shared_bytes: Whole | None = None
 
-    def request(self, ptx: str) -> AnalyzeRequest:
+    def request(self, ptx: str) -> analyze.AnalyzeRequest:
         """The same as a request about the kernel. Raises pydantic.ValidationError."""
-        return AnalyzeRequest.model_validate(
+        return analyze.AnalyzeRequest.model_validate(
             {
                 **members(self, "gpu", *KERNEL),
                 "ptx": ptx,
@@ -165,7 +163,7 @@ class PtxRow(Measured):
             }
         )
 
-    def launch(self, request: AnalyzeRequest) -> dict[str, Any]:
+    def launch(self, request: analyze.AnalyzeRequest) -> dict[str, Any]:
         """``Measurement.launch`` of this row and the request about it."""
         return {
             **request.launch.model_dump(mode="json", include=set(LAUNCH)),
@@ -173,11 +171,11 @@ class PtxRow(Measured):
         }
 
 
-def request_of(row: Measurement, ptx: str) -> AnalyzeRequest:
+def request_of(row: Measurement, ptx: str) -> analyze.AnalyzeRequest:
     """The request about a stored row that was launched from ``ptx``."""
     launch = dict(row.launch or {})
     kernel = {name: launch.pop(name) for name in KERNEL if name in launch}
-    return AnalyzeRequest.model_validate(
+    return analyze.AnalyzeRequest.model_validate(
         {**kernel, "ptx": ptx, "gpu": row.gpu, "kernel": row.kernel, "launch": launch}
     )
 
@@ -192,7 +190,7 @@ class FeatureRow(Measured):
 class FeatureColumns:
     """The columns of a schema's features."""
 
-    schema: AnySchema
+    schema: schemas.AnySchema
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -19,17 +19,14 @@ from wattcast.app.services.archives import Limits
 from wattcast.app.services.measurements import rows as forms
 from wattcast.app.services.measurements.tables import RawRow, in_time, read_rows, unpacked
 from wattcast.app.store import measurements as store
-from wattcast.app.store.predictions import answered
-from wattcast.app.store.registry import Observation
-from wattcast.features import errors
-from wattcast.features.gpus import GpuProfile
+from wattcast.app.store import predictions, registry
+from wattcast.features import errors, gpus
 from wattcast.features.launch import dim3
 from wattcast.features.schemas import activity_schema, get_schema, published_schemas
 from wattcast.models.clocks import admitted
 from wattcast.models.intervals import Estimate, miss_score
 from wattcast.predictor import Predictor, parts
-from wattcast.predictor.messages import Clocks, LaunchRequest
-from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.messages import Clocks, LaunchRequest, analyze
 from wattcast.predictor.parts import members
 from wattcast.predictor.traces.energy import EnergyLog, mean_watts, read_energy
 
@@ -223,7 +220,7 @@ class _Upload:
         )
 
 
-def extracted(predictor: Predictor, request: AnalyzeRequest) -> tuple[str, str, Vectors]:
+def extracted(predictor: Predictor, request: analyze.AnalyzeRequest) -> tuple[str, str, Vectors]:
     """A kernel's name, its readable name, and its features: what a prediction would see.
 
     They are ``activity1`` and every published schema with a table for the GPU. A kernel that cannot
@@ -265,12 +262,12 @@ def store_upload(
     return services.database.measurements.add(new, actor)
 
 
-def _observed(services: Services, rows: Sequence[store.Measurement]) -> list[Observation]:
+def _observed(services: Services, rows: Sequence[store.Measurement]) -> list[registry.Observation]:
     """What rows say about the intervals answered before: of each the latest answer to the very same
     launch on the same board at the same clocks, given without a measured launch of the kernel."""
     hashes = {row.ptx_sha256 for row in rows if row.ptx_sha256 is not None}
     answers: dict[str, str] = {}
-    for past in answered(services.database.engine, sorted(hashes)):
+    for past in predictions.answered(services.database.engine, sorted(hashes)):
         request = from_json(past.request)
         if request.get("known") or request.get("power_limit_watts"):
             continue
@@ -278,7 +275,7 @@ def _observed(services: Services, rows: Sequence[store.Measurement]) -> list[Obs
             gpu, board = services.gpus.load(past.gpu), request.get("board")
             key = _question(past.ptx_sha256, past.kernel, gpu, board, request["launch"], request)
             answers.setdefault(key, past.result)
-    observations: list[Observation] = []
+    observations: list[registry.Observation] = []
     for row in rows:
         if row.ptx_sha256 is not None and row.launch is not None:
             gpu, clocks = services.gpus.load(row.gpu), members(row, "core_mhz", "memory_mhz")
@@ -292,7 +289,7 @@ def _observed(services: Services, rows: Sequence[store.Measurement]) -> list[Obs
 def _question(
     sha256: str,
     kernel: str,
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
     board: str | None,
     launch: Mapping[str, Any],
     asked: Mapping[str, Any],
@@ -309,7 +306,7 @@ def _question(
     )
 
 
-def _misses(row: store.Measurement, answer: Mapping[str, Any]) -> Iterator[Observation]:
+def _misses(row: store.Measurement, answer: Mapping[str, Any]) -> Iterator[registry.Observation]:
     """How far the row lies from the answer's power and time, in half widths."""
     time_model = answer["time_model"] and (answer["time_model"]["model"] or answer["time_model"])
     for target, unit, measured, model in (
@@ -321,7 +318,7 @@ def _misses(row: store.Measurement, answer: Mapping[str, Any]) -> Iterator[Obser
             continue
         ends = {name: quantity[name] for name in ("low", "high", "level", "basis")}
         estimate = Estimate(quantity[unit], **ends, widened=quantity.get("widened", 1.0))
-        yield Observation(
+        yield registry.Observation(
             row=row.row,
             target=target,
             gpu=row.gpu,

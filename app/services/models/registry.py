@@ -11,11 +11,9 @@ from wattcast.app.store.registry import PACKAGED, TIME, NewVersion, Place, Snaps
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, ModelCard, sha256_of
 from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
-from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
-from wattcast.models.time.calibration import TimeCorrectionCard
+from wattcast.models.time import calibration
 from wattcast.predictor.catalog import observed
-from wattcast.predictor.messages import Answer, Message, ModelReference
-from wattcast.predictor.messages.catalog import ObservedCoverage
+from wattcast.predictor.messages import Answer, Message, ModelReference, catalog
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 
 if TYPE_CHECKING:
@@ -75,7 +73,7 @@ class RegistryAnswer(Answer):
     versions: list[VersionAnswer]
     promotions: list[PromotionAnswer]
     """Newest first, including those undone since."""
-    observed: list[ObservedCoverage]
+    observed: list[catalog.ObservedCoverage]
 
 
 class RollbackRequest(Message):
@@ -98,9 +96,9 @@ class PromoteRequest(RollbackRequest):
     version: int = Field(ge=1, le=2**31 - 1)
 
 
-ServedCard = ModelCard | TimeCorrectionCard
+ServedCard = ModelCard | calibration.TimeCorrectionCard
 
-_PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
+_PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (calibration.FAMILY,)}
 """Families by target; of times, corrections of the default model alone."""
 
 

@@ -20,16 +20,13 @@ from uuid import UUID
 
 from sqlalchemy.engine import Connection
 
+from wattcast.app import logs, problems
 from wattcast.app.jobs.worker import work_folder
-from wattcast.app.logs import log
-from wattcast.app.problems import kind_of
 from wattcast.app.services.models.artifacts import name_of
 from wattcast.app.services.retrain.messages import PlanAnswer, RetrainRequest
 from wattcast.app.settings import Settings
-from wattcast.app.store.database import Pool, open_database
-from wattcast.app.store.jobs import Job, LeaseLostError
+from wattcast.app.store import database, jobs, repositories
 from wattcast.app.store.registry import ChampionMovedError, ModelName, NewVersion
-from wattcast.app.store.repositories import Repositories
 from wattcast.features.errors import DataError, ServiceError, WattcastError
 from wattcast.models.cards import CARD_NAME, sha256_of
 from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA
@@ -49,7 +46,7 @@ def submit(
     request: RetrainRequest,
     actor: str,
     key: str | None = None,
-) -> tuple[Job, bool]:
+) -> tuple[jobs.Job, bool]:
     """Queue a retraining; ``False`` with the job that the idempotency key already named.
 
     Raises GpuError, ServiceError ``unknown-batch`` or ``idempotency-key``, and DataError for
@@ -111,22 +108,22 @@ def run_job(settings: Settings, job_id: UUID, token: str) -> None:
     from wattcast.app.services import Services
 
     seconds = max(JOB_DATABASE_SECONDS, settings.database_seconds)
-    engine = open_database(settings.sqlalchemy_url, Pool(seconds=seconds))
+    engine = database.open_database(settings.sqlalchemy_url, database.Pool(seconds=seconds))
     services = Services(settings)
     try:
-        data = Repositories(engine)
+        data = repositories.Repositories(engine)
         job = data.jobs.get(job_id)
         if job is None or job.ended:
-            raise LeaseLostError(job_id)
+            raise jobs.LeaseLostError(job_id)
         try:
             _run(services, data, job, token)
-        except LeaseLostError:
+        except jobs.LeaseLostError:
             raise
         except ChampionMovedError as error:
-            log().warning("judging again", job=str(job_id), why=error.detail)
+            logs.log().warning("judging again", job=str(job_id), why=error.detail)
             data.jobs.release(job_id, token, error.detail)
         except WattcastError as error:
-            kind = kind_of(error)
+            kind = problems.kind_of(error)
             if kind in ("internal", "store"):
                 raise
             problem = {"kind": kind, "detail": error.detail, **error.context}
@@ -136,7 +133,7 @@ def run_job(settings: Settings, job_id: UUID, token: str) -> None:
         engine.dispose()
 
 
-def _run(services: Services, data: Repositories, job: Job, token: str) -> None:
+def _run(services: Services, data: repositories.Repositories, job: jobs.Job, token: str) -> None:
     """Train, judge, and end the job with all its effects at once."""
     from wattcast.app.services.retrain.candidates import Retraining, prepare, train
 
@@ -178,7 +175,7 @@ def _adopt(outcome: Outcome) -> dict[ModelName, str]:
 
 
 def _register(
-    connection: Connection, job: Job, outcome: Outcome, names: dict[ModelName, str]
+    connection: Connection, job: jobs.Job, outcome: Outcome, names: dict[ModelName, str]
 ) -> None:
     """Register the versions of a target and promote its candidate, if it won."""
     asked, place = outcome.prepared.asked, outcome.prepared.place

@@ -21,21 +21,16 @@ from numpy.typing import NDArray
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of, open_version
 from wattcast.app.services.retrain import messages
 from wattcast.app.services.retrain import rows as samples
+from wattcast.app.store import registry, repositories
 from wattcast.app.store.measurements import Batch, Measurement
-from wattcast.app.store.registry import TIME, ModelName, Place, Snapshot
-from wattcast.app.store.repositories import Repositories
-from wattcast.features.errors import DataError
-from wattcast.features.gpus import GpuProfile
-from wattcast.features.schemas import get_schema
+from wattcast.features import errors, gpus, schemas
+from wattcast.models import power, store
 from wattcast.models.cards import BoardFacts, Card, ModelCard, SchemaReference
-from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
-from wattcast.models.store import Artifact
 from wattcast.models.time.calibration import CorrectedTimes, TimeBoard, features_of
 from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, unseen_error_watts
-from wattcast.training.boosted import retrain
-from wattcast.training.calibrated import DEFAULT, calibrate_power, calibrate_time
+from wattcast.training import boosted, calibrated
 from wattcast.training.engine import Checkpoints, open_engine
 from wattcast.training.evaluation.scores import FOLDS, Floats, fold_assignment
 from wattcast.training.folds import SEED
@@ -74,13 +69,13 @@ class Retraining:
     """
 
     services: Services
-    data: Repositories
+    data: repositories.Repositories
     request: messages.RetrainRequest
     work: Path
     progress: Callable[[str, float], None] = lambda stage, share: None
 
     @cached_property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> registry.Snapshot:
         """The registry that the candidate is judged against: as it stands when first asked."""
         return self.data.registry.snapshot()
 
@@ -90,7 +85,7 @@ class Retraining:
         return RegistryArtifacts.of(self.services.settings)
 
     @cached_property
-    def gpu(self) -> GpuProfile:
+    def gpu(self) -> gpus.GpuProfile:
         """The board's profile."""
         return self.services.gpus.load(self.request.gpu)
 
@@ -106,14 +101,14 @@ class Retraining:
         store, board = self.data.measurements, self.request.board
         return samples.TrainingRows(store, self.gpu, dict(batches), board, target, **which)
 
-    def serving(self, place: Place) -> Artifact[ModelCard]:
+    def serving(self, place: registry.Place) -> store.Artifact[ModelCard]:
         """The power model that answers by default for a board now. Raises ModelError."""
         version = self.snapshot.answering(place)
         if version is None:
             return self.services.power.default_artifact(place.gpu)
         return open_version(self.services.power, self.artifacts, version)
 
-    def champion(self, answering: Artifact[ModelCard], schema_id: str) -> Champion | None:
+    def champion(self, answering: store.Artifact[ModelCard], schema_id: str) -> Champion | None:
         """The boosted model to beat and to start from: the one that answers for the board now, or,
         where that one cannot be continued, the best of the packaged ones that can. ``None`` where
         none takes the schema's features."""
@@ -147,19 +142,19 @@ def decide(asked: Retraining, batches: Mapping[UUID, Batch], target: messages.Ta
     Raises DataError where no row counts, or where rows are of several boards.
     """
     request, gpu = asked.request, asked.gpu
-    if target == TIME:
+    if target == registry.TIME:
         return Decision(None, "the default time model is corrected, whatever the mode")
     if request.mode != "auto":
         return Decision(request.mode, "asked for")
     rows = asked.rows(batches, target, schema=request.schema_id, any_clocks=True)
-    answering = asked.serving(Place(gpu.id, rows.load(), target))
+    answering = asked.serving(registry.Place(gpu.id, rows.load(), target))
     family, schemas = answering.card.family, rows.schemas
     now = f"the {family} model answers for this board now"
     launches = PHYSICAL_SCHEMA in schemas and request.schema_id in (None, PHYSICAL_SCHEMA)
-    if family == PHYSICAL and launches:
+    if family == power.PHYSICAL and launches:
         which = "pooled over other GPUs" if answering.card.gpu == POOLED else "of this GPU"
         return Decision("new_gpu", f"{now}, {which}: it is calibrated, by launches at any clocks")
-    own = samples.PREFERRED_SCHEMA if family == PHYSICAL else answering.card.feature_schema.id
+    own = samples.PREFERRED_SCHEMA if family == power.PHYSICAL else answering.card.feature_schema.id
     schema = request.schema_id or own
     if schema not in schemas or schema == PHYSICAL_SCHEMA:
         if launches:
@@ -169,7 +164,7 @@ def decide(asked: Retraining, batches: Mapping[UUID, Batch], target: messages.Ta
     if champion is not None and champion.card == answering.card:
         return Decision("continue", f"{now}: trees are added to it")
     lacks = f"no row has features of {PHYSICAL_SCHEMA}, by which it is calibrated"
-    now += f", and {lacks}" if family == PHYSICAL else ", and no trees can be added to it"
+    now += f", and {lacks}" if family == power.PHYSICAL else ", and no trees can be added to it"
     if champion is None:
         return Decision("full", f"{now}: trees are fitted to these rows alone")
     packaged = f"{now}: trees are added to the packaged {champion.card.family} model"
@@ -184,10 +179,10 @@ class Prepared:
 
     asked: Retraining
     target: messages.Target
-    place: Place
+    place: registry.Place
     decision: Decision
     rows: samples.TrainingRows
-    answering: Artifact[ModelCard] | None = None
+    answering: store.Artifact[ModelCard] | None = None
     correction: CorrectedTimes | None = None
     champion: Champion | None = None
     physical: PhysicalPowerModel | None = None
@@ -203,7 +198,7 @@ class Prepared:
         """Inputs of boosted models: the champion's, without one those of the schema."""
         if self.champion is not None:
             return self.champion.card.feature_names
-        return tuple(get_schema(self.schema).model_fields)
+        return tuple(schemas.get_schema(self.schema).model_fields)
 
     def vectors(self) -> Floats:
         """Inputs ``[n, k]`` of boosted models."""
@@ -214,7 +209,7 @@ class Prepared:
         return Order(
             gpu=self.place.gpu,
             board=self.place.board,
-            schema=SchemaReference(id=self.schema, sha256=get_schema(self.schema).sha256),
+            schema=SchemaReference(id=self.schema, sha256=schemas.get_schema(self.schema).sha256),
             version=self.asked.data.registry.reserve_version(),
             **fields,
         )
@@ -225,15 +220,15 @@ def prepare(asked: Retraining, target: messages.Target) -> Prepared:
     request, power = asked.request, asked.services.power
     batches = asked.data.measurements.get_many(request.batches)
     if not batches:
-        raise DataError("the measurements have been deleted")
+        raise errors.DataError("the measurements have been deleted")
     decision = decide(asked, batches, target)
     schema = PHYSICAL_SCHEMA
     if decision.boosted:
         schema = request.schema_id or samples.shared_schema(batches.values())
     rows = asked.rows(batches, target, schema=schema, any_clocks=not decision.boosted)
-    place = Place(asked.gpu.id, rows.load(), target)
+    place = registry.Place(asked.gpu.id, rows.load(), target)
     answering = correction = champion = physical = None
-    if target == TIME:
+    if target == registry.TIME:
         version = asked.snapshot.answering(place)
         if version is not None:
             correction = asked.artifacts.correction(version)
@@ -262,9 +257,9 @@ def prepare(asked: Retraining, target: messages.Target) -> Prepared:
 
 
 def opponent(
-    answering: Artifact[ModelCard],
+    answering: store.Artifact[ModelCard],
     rows: Sequence[Measurement],
-    gpu: GpuProfile,
+    gpu: gpus.GpuProfile,
     launches: Callable[[], Sequence[samples.ModelledLaunch | str]],
 ) -> tuple[tuple[Opponent, ...], tuple[str, ...]]:
     """The model that answers now with its watts ``[n]`` of measured rows, and notes on it.
@@ -273,7 +268,7 @@ def opponent(
     at, they are no opponent, since the measurements themselves are more than was known before.
     """
     card = answering.card
-    if card.family != PHYSICAL:
+    if card.family != power.PHYSICAL:
         name = f"{card.family} model that answers now"
         watts, guessed = boosted_watts(BoostedPowerModel(answering), rows, gpu)
         notes = (GRID_GUESSED.format(model=name, guessed=guessed),) if guessed else ()
@@ -290,7 +285,7 @@ def opponent(
 
 
 def boosted_watts(
-    model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile
+    model: BoostedPowerModel, rows: Sequence[Measurement], gpu: gpus.GpuProfile
 ) -> tuple[Floats, int]:
     """Watts ``[n]`` that a model gives launches whose power was measured; NaN where they lack an
     input of it, or ran at other clocks than it answers for. And at how many of them the grid
@@ -400,7 +395,7 @@ def _silent(prepared: Prepared) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
     answering, measured = prepared.answering, prepared.rows.measured
     if answering is None:
         return np.zeros(len(measured), dtype=np.bool_), ()
-    if answering.card.family != PHYSICAL:
+    if answering.card.family != power.PHYSICAL:
         model = BoostedPowerModel(answering)
         watts, guessed = boosted_watts(model, measured, prepared.asked.gpu)
         note = GRID_GUESSED.format(model=_now(prepared), guessed=guessed)
@@ -425,7 +420,7 @@ class Outcome:
         """Whether the candidate takes its place."""
         return self.candidate.verdict.promoted and self.prepared.asked.request.promote
 
-    def result(self, versions: Sequence[ModelName]) -> dict[str, Any]:
+    def result(self, versions: Sequence[registry.ModelName]) -> dict[str, Any]:
         """As a job answers it."""
         place, decision = self.prepared.place, self.prepared.decision
         card: Card = self.candidate.card
@@ -478,7 +473,7 @@ def train(prepared: Prepared) -> Outcome:
     launches = asked.launches.modelled(rows.measured)
     rows.drop([each if isinstance(each, str) else None for each in launches])
     modelled = [each for each in launches if not isinstance(each, str)]
-    calibrate = _calibrated_times if prepared.place.target == TIME else _calibrated_power
+    calibrate = _calibrated_times if prepared.place.target == registry.TIME else _calibrated_power
     asked.progress("folds", 0.3)
     return Outcome(prepared, calibrate(prepared, modelled))
 
@@ -502,7 +497,7 @@ def _boosted(prepared: Prepared) -> Candidate:
         features=prepared.inputs, families=families or ("xgboost", "catboost"), continued=continued
     )
     with open_engine(settings.dask, settings.job_threads) as engine:
-        return retrain(
+        return boosted.retrain(
             order,
             rows.uploads(prepared.vectors()),
             champion,
@@ -521,7 +516,7 @@ def _calibrated_power(prepared: Prepared, launches: Sequence[samples.ModelledLau
     assert prepared.answering is not None
     opponents, notes = opponent(prepared.answering, rows.measured, asked.gpu, lambda: launches)
     vectors = [(*launch.activities, *launch.clocks) for launch in launches]
-    return calibrate_power(
+    return calibrated.calibrate_power(
         prepared.order(),
         rows.uploads(np.array(vectors, dtype=np.float64)),
         prepared.physical.parameters,
@@ -544,11 +539,11 @@ def _calibrated_times(
             for each in launches
         ]
     )
-    return calibrate_time(
+    return calibrated.calibrate_time(
         prepared.order(),
         asked.gpu,
         rows.uploads(np.array(vectors, dtype=np.float64)),
         asked.work / "made",
-        opponents=[Opponent(DEFAULT if correction is None else CHAMPION, now)],
+        opponents=[Opponent(calibrated.DEFAULT if correction is None else CHAMPION, now)],
         champion=now if rows.trained_on else None,
     )

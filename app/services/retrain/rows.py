@@ -21,14 +21,11 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import activity_schema, get_schema
 from wattcast.models.cards import Marks, ModelCard, Source, code_marks, group_mark, ptx_mark
 from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.power import boosted, physical
 from wattcast.models.power.activities import UnitActivities, unit_activities
-from wattcast.models.power.boosted import launch_features
-from wattcast.models.power.physical import SAME_CLOCK
-from wattcast.models.time import bottleneck
-from wattcast.models.time.base import Regime
+from wattcast.models.time import base, bottleneck
 from wattcast.models.time.beside import NOTHING_BESIDE, beside
-from wattcast.predictor import Predictor, parts
-from wattcast.predictor.messages import Clocks
+from wattcast.predictor import Predictor, messages, parts
 from wattcast.training.evaluation.scores import Floats, Rows
 from wattcast.training.uploads import Uploads
 
@@ -201,11 +198,11 @@ def shared_schema(batches: Iterable[Batch]) -> str:
 def at_default_clocks(row: Measurement, gpu: GpuProfile) -> bool:
     """Whether a launch ran at the clocks that boosted models answer for."""
     pairs = zip(_clocks(row, gpu), default_clocks(gpu), strict=True)
-    return all(abs(a / b - 1) <= SAME_CLOCK for a, b in pairs)
+    return all(abs(a / b - 1) <= physical.SAME_CLOCK for a, b in pairs)
 
 
 def _clocks(row: Measurement, gpu: GpuProfile) -> ClockPair:
-    return Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)
+    return messages.Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)
 
 
 def complete(card: ModelCard, vectors: Floats) -> NDArray[np.bool_]:
@@ -229,7 +226,7 @@ def vectors_of(
     if any(name not in fields for name in inputs):
         own_grid = fields["grid_size"]
         grid = np.where(np.isnan(own_grid), blocks, own_grid)
-        fields |= launch_features(grid, fields["block_size"], fields["occupancy"], gpu)
+        fields |= boosted.launch_features(grid, fields["block_size"], fields["occupancy"], gpu)
     return np.column_stack([fields[name] for name in inputs]).astype(np.float64)
 
 
@@ -260,7 +257,7 @@ class ModelledLaunch:
 
     clocks: ClockPair
     seconds: float
-    regime: Regime
+    regime: base.Regime
     activities: UnitActivities
 
 

@@ -1,7 +1,5 @@
 """Structured logging: JSON lines or, on a terminal, lines for people; all on stderr."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """The service: ``create_app(settings)`` puts routers, problems, logging and store together."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """The whole analysis of a kernel launch as plain data."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import PurePath
 

@@ -14,11 +14,13 @@ Shazeer 2020 (gated units), Jiang et al. 2024 (experts), DeepSeek-AI 2024 (laten
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from wattcast.features.errors import ModelConfigError
+
+T = TypeVar("T")
 
 NOT_GATED = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "phi", "starcoder2",
              "bloom", "falcon", "mpt", "codegen")  # fmt: skip
@@ -272,7 +274,9 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
     Raises ModelConfigError naming the field that is missing, wrong or unknown.
     """
     fields = _Fields(config)
-    _refuse_unlike(fields)
+    for name, why in UNLIKE.items():
+        if fields.given.get(name):
+            raise ModelConfigError(f"{name}: {why}; such models are not forecast", field=name)
     family = fields.text("model_type", "")
     hidden = fields.size("hidden_size", "n_embd", "n_embed", "d_model")
     depth = fields.size("num_hidden_layers", "n_layer", "n_layers", most=MOST["layers"])
@@ -314,12 +318,6 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
         latent=latent,
         layers=_layers(fields, family, hidden, depth),
     )
-
-
-def _refuse_unlike(fields: _Fields) -> None:
-    for name, why in UNLIKE.items():
-        if fields.given.get(name):
-            raise ModelConfigError(f"{name}: {why}; such models are not forecast", field=name)
 
 
 def _latent(fields: _Fields) -> Latent | None:
@@ -448,30 +446,26 @@ class _Fields:
             )
         return value
 
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        value = self.given.get(name)
+    def _read(self, name: str, default: T, is_right: Callable[[Any], bool], what: str) -> T:
+        value: T | None = self.given.get(name)
         if value is None:
             return default
-        if not isinstance(value, bool):
-            raise ModelConfigError(f"{name} must be true or false", field=name)
+        if not is_right(value):
+            raise ModelConfigError(f"{name} must be {what}", field=name)
         return value
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        return self._read(name, default, lambda given: isinstance(given, bool), "true or false")
 
     def text(self, name: str, default: str) -> str:
-        value = self.given.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str) or len(value) > 64 or not value.isprintable():
-            raise ModelConfigError(f"{name} must be a short text", field=name)
-        return value
+        def is_right(given: Any) -> bool:
+            return isinstance(given, str) and len(given) <= 64 and given.isprintable()
+
+        return self._read(name, default, is_right, "a short text")
 
     def numbers(self, name: str) -> Sequence[int]:
-        value = self.given.get(name)
-        if value is None:
-            return ()
-        if (
-            not isinstance(value, list)
-            or len(value) > MOST["layers"]
-            or not all(isinstance(each, int) for each in value)
-        ):
-            raise ModelConfigError(f"{name} must be a list of layer numbers", field=name)
-        return value
+        def is_right(given: Any) -> bool:
+            listed = isinstance(given, list) and len(given) <= MOST["layers"]
+            return listed and all(isinstance(each, int) for each in given)
+
+        return self._read(name, list[int](), is_right, "a list of layer numbers")

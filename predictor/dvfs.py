@@ -158,7 +158,17 @@ def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> mess
 
     (usual,) = under(None)
     limits = tried_limits(request.power_limit_watts, gpu, usual.power_limit_watts)
-    base, *found = (_at_limit(each, gpu) for each in (usual, *under(*limits)))
+    base, *found = (
+        _at_limit(
+            gpu,
+            each.power_limit_watts,
+            parts.members(each, "time", "power", "energy"),
+            each.clocks.core_mhz,
+            each.operator.bound,
+            any(one.code == "extrapolated" for one in each.warnings),
+        )
+        for each in (usual, *under(*limits))
+    )
     return messages.DvfsAnswer(
         gpu=gpu.id,
         kernel=operators.operator_name(request.operator),
@@ -169,16 +179,10 @@ def dvfs_of_operator(predictor: Predictor, request: OperatorDvfsRequest) -> mess
     )
 
 
-def _at_limit(found: Any, gpu: GpuProfile) -> At:
-    """A prediction of an operator with its power; all are made under a limit."""
-    key = Operating(gpu.core_mhz, gpu.memory_mhz, found.power_limit_watts)
-    return At(
-        Point(key, found.time.seconds, found.power.watts),
-        parts.members(found, "time", "power", "energy"),
-        found.clocks.core_mhz,
-        found.operator.bound,
-        extrapolated=any(each.code == "extrapolated" for each in found.warnings),
-    )
+def _at_limit(gpu: GpuProfile, limit: float, costs: dict[str, Any], *more: Any) -> At:
+    """At the default clocks under a power limit."""
+    key = Operating(gpu.core_mhz, gpu.memory_mhz, limit)
+    return At(Point(key, costs["time"].seconds, costs["power"].watts), costs, *more)
 
 
 def dvfs_of_language_model(
@@ -193,17 +197,7 @@ def dvfs_of_language_model(
     limits = tried_limits(request.power_limit_watts, gpu, own)
     told, warnings = forecasts(predictor, request, [None, *limits])
     base, *found = (
-        At(
-            Point(
-                Operating(gpu.core_mhz, gpu.memory_mhz, limit or own),
-                costs["time"].seconds,
-                costs["power"].watts,
-            ),
-            costs,
-            None,
-            None,
-            extrapolated=costs["energy"].basis == "extrapolated",
-        )
+        _at_limit(gpu, limit or own, costs, None, None, costs["energy"].basis == "extrapolated")
         for costs, limit in zip(told, [None, *limits], strict=True)
     )
     name = str(request.language_model.config.get("model_type") or "language model")
@@ -307,8 +301,7 @@ def wanted_pairs(
 
 
 def _too_many(asked: str) -> ServiceError:
-    detail = f"clocks: {asked}; at most {messages.MOST_PAIRS} are taken"
-    return refused(detail, "clocks")
+    return refused(f"clocks: {asked}; at most {messages.MOST_PAIRS} are taken", "clocks")
 
 
 def choice(

@@ -8,8 +8,6 @@
 Order and values do not depend on who works.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -298,8 +296,7 @@ def _known(file: Path) -> dict[str, Forecast]:
         for line in text.splitlines():
             try:
                 row = json.loads(line)
-                key = row.pop("key")
-                found[key] = Forecast(**row)
+                found[row.pop("key")] = Forecast(**row)
             except (ValueError, KeyError, TypeError):
                 continue  # a line that was cut short when the run was interrupted
     return found

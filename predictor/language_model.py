@@ -211,11 +211,7 @@ Asking = tuple[messages.Phase, int, Part]
 
 def _asked(decoder: Decoder, request: messages.LanguageModelRequest) -> list[Asking]:
     """Operators of all phases."""
-    given: dict[str, Any] = {
-        "dtype": request.dtype,
-        "kv_dtype": request.kv_dtype,
-        "tensor_parallel": request.tensor_parallel,
-    }
+    given = parts.members(request, "dtype", "kv_dtype", "tensor_parallel")
     passes: list[tuple[messages.Phase, int, list[Part]]] = []
     if request.train:
         forward = decoder.forward(request.batch, request.prompt, 0, **given, all_logits=True)

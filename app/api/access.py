@@ -14,8 +14,6 @@ names needs the strictest: a new route cannot be open because somebody forgot it
     train    everything else that changes something: jobs, models
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import re
@@ -218,8 +216,7 @@ class Access:
                 return problems.response("forbidden", foreign)
         key = None
         if needed is not None and self._required:
-            token = _token(scope)
-            key, refusal = await self._checked(scope, token, address)
+            key, refusal = await self._checked(scope, _token(scope), address)
             if refusal is not None:
                 return refusal
         caller = scope[CALLER] = Caller(key, address)

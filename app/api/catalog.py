@@ -1,7 +1,5 @@
 """GPUs, feature schemas and models: what can be asked about."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Path, Request

@@ -1,7 +1,5 @@
 """``/measurements``: what users have measured, uploaded in batches."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """``POST /retrain``: better models out of measurements; ``/jobs``: how far they are."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any

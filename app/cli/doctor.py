@@ -1,7 +1,5 @@
 """``wattcast doctor``: what is installed here, what is missing, and the command that brings it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
@@ -157,8 +155,7 @@ def _gpu() -> Iterator[Check]:
         try:
             known = load_gpu(device.name).id
         except WattcastError:
-            told = f"{device.name}: no profile"
-            yield Check("GPU", "missing", told, "wattcast gpus add")
+            yield Check("GPU", "missing", f"{device.name}: no profile", "wattcast gpus add")
         else:
             yield Check("GPU", "ok", f"{device.name}: profile {known}")
 

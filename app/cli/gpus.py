@@ -1,7 +1,5 @@
 """``wattcast gpus``: the GPUs that have a profile, and profiles for others."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import asdict
@@ -123,8 +121,7 @@ def gpus_add(
     from wattcast.measure.onboard.data import known_base, loaded, told_data
 
     told, source = _told(dumps or [], device)
-    opened = predictor().gpus
-    known = opened.load(base) if base else known_base(told)
+    known = predictor().gpus.load(base) if base else known_base(told)
     if base and "name" in told:  # another board than its base
         gpu_id = gpu_id or profile_id(told["name"])
     data = told_data(told, source, known, gpu_id)

@@ -1,7 +1,5 @@
 """``wattcast models``: list, registry, promotion and rollback; and ``wattcast worker``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

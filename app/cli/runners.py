@@ -138,8 +138,7 @@ class Here:
             raise WorkloadError(str(error)) from error
         arguments = []
         for at, parameter in enumerate(function.parameters):
-            given = launch.arguments.get(str(at))
-            arguments.append(_argument(at, parameter.type, given))
+            arguments.append(_argument(at, parameter.type, launch.arguments.get(str(at))))
         name = hashlib.sha256(repr((source.known.sha256, launch)).encode()).hexdigest()[:16]
         clocks = asked.get("clocks") or {}
         held = {key: float(value) for key, value in clocks.items() if value is not None}

@@ -1,7 +1,5 @@
 """``wattcast tune``: which configuration of a space to measure next, and when to stop."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack

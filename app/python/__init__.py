@@ -569,5 +569,4 @@ def _asked(
     kind: type[Request], *launched: Any, registry: bool = True, **options: Any
 ) -> tuple[Predictor, Request]:
     """Whom to ask, and what."""
-    request = _request(kind, *launched, **options)
-    return _predictor(registry), request
+    return _predictor(registry), _request(kind, *launched, **options)

@@ -83,8 +83,7 @@ class Services(Predictor):
         engine = open_database(settings.sqlalchemy_url, pool)
         private_folder(settings.home)
         store = PredictionStore(engine, memory=memory, seconds=settings.database_seconds)
-        data = Repositories(engine)
-        services = cls(settings, store, data, memory)
+        services = cls(settings, store, Repositories(engine), memory)
         services._watch()
         return services
 

@@ -2,8 +2,6 @@
 others meanwhile, callers take turns, and work whose caller no longer waits ends at its next
 checkpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

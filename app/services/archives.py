@@ -216,8 +216,7 @@ def opened_zip(
 
 def _check_directory(file: IO[bytes], limits: Limits) -> None:
     """Refuse a directory of millions of entries before it is read into memory."""
-    end = file.seek(0, 2)
-    file.seek(max(0, end - _END_OF_DIRECTORY.size - 0xFFFF))
+    file.seek(max(0, file.seek(0, 2) - _END_OF_DIRECTORY.size - 0xFFFF))
     tail = file.read()
     file.seek(0)
     at = tail.rfind(b"PK\x05\x06")

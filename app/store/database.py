@@ -325,8 +325,7 @@ def _alone(engine: Engine) -> Iterator[Connection]:
         elif engine.dialect.name == "sqlite" and database and database != ":memory:":
             path = Path(f"{database}.migrating")
             private.private_file(path)
-            lock = locks.enter_context(path.open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(locks.enter_context(path.open("w")), fcntl.LOCK_EX)
         yield connection
 
 

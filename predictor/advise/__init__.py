@@ -12,8 +12,6 @@ mended. Code is mended in its activity or in its PTX, which is then analysed lik
 loop whose trips are a guess, or on data that nobody described, gets no number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -108,8 +106,7 @@ def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[Fu
         on = chain and next_.follows(chain[-1]) and (chain[0].multiplies or next_.once)
         chain = [*chain, next_] if on else [next_] if next_.multiplies or next_.once else []
         if len(chain) > 1:
-            told = _fused(chain)
-            found = [*(found[:-1] if len(chain) > 2 else found), told]
+            found = [*(found[:-1] if len(chain) > 2 else found), _fused(chain)]
     return [each for each in found if _worth_it(each.gain)]
 
 

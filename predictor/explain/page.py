@@ -1,7 +1,5 @@
 """Explanations as pictures and as a page of their own, from the same data as JSON."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from operator import itemgetter

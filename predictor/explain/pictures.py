@@ -106,8 +106,7 @@ def draw(chart: Chart, kind: ChartKind = "waterfall") -> Drawing:
     ]
     for number, row in enumerate(rows):
         shapes += row.shapes(TOP + ROW * number, axis, scale, unit)
-    said = f"{chart.title}. {chart.subtitle}"
-    return Drawing(said, WIDTH, height, tuple(shapes))
+    return Drawing(f"{chart.title}. {chart.subtitle}", WIDTH, height, tuple(shapes))
 
 
 @dataclass(frozen=True, slots=True)

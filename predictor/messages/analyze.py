@@ -1,7 +1,5 @@
 """Body and answer of ``POST /analyze``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

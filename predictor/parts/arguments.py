@@ -1,7 +1,5 @@
 """Kernel arguments of a request: by position, PTX or C name to position, and checked."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -63,8 +61,7 @@ def kernel_names(source: str) -> tuple[KernelNames, ...]:
 def example_instance(source: str, kernel: str) -> str:
     """An instance of a template kernel that its parameters allow: ``a::f<256, float>``."""
     before = _before(source, kernel)
-    declared = re.split(r"[{};]", before[-_MOST_PART:])[-1]
-    inside = _TEMPLATE.search(declared)
+    inside = _TEMPLATE.search(re.split(r"[{};]", before[-_MOST_PART:])[-1])
     parameters = inside and _split(inside[1], angles=True)
     kinds = [_EXAMPLE.match(each) for each in parameters or ("int", "class")]
     size = "256" if kinds.count(None) < 2 else "16"  # a block, or a tile's sides

@@ -262,8 +262,7 @@ class _Reader:
             number = whole(each.get("id"), NONE) if isinstance(each, dict) else NONE
             if number != NONE:
                 sms = whole(each.get("numSms"), 0, MOST_SIZE) or None
-                name = text(each.get("name"))
-                self._build.devices[number] = Device(number, name, sms)
+                self._build.devices[number] = Device(number, text(each.get("name")), sms)
 
     def _event(self, event: Mapping[str, Any]) -> None:
         category = text(event.get("cat"), MOST_CATEGORY).lower()

@@ -221,8 +221,7 @@ def _board_notes(trace: Trace, device: Device) -> Iterator[Diagnostic]:
 
 
 def _overlaps_in_a_stream(trace: Trace, at: Integers) -> int:
-    order = np.lexsort((trace.end[at], trace.start[at], trace.stream[at]))
-    ordered = at[order]
+    ordered = at[np.lexsort((trace.end[at], trace.start[at], trace.stream[at]))]
     same = trace.stream[ordered][1:] == trace.stream[ordered][:-1]
     early = trace.start[ordered][1:] < trace.end[ordered][:-1]
     return int((same & early).sum())

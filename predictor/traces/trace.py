@@ -288,8 +288,7 @@ class Builder:
             why = f"; {self.untimed} have no time" if self.untimed else ""
             raise DataError(f"{self.file}: no kernel ran in this trace{why}", file=self.file)
         start, end = self.column("start"), self.column("end")
-        moments = np.where(launched == NONE, start, launched)
-        names, step = _steps(moments, sorted(steps))
+        names, step = _steps(np.where(launched == NONE, start, launched), sorted(steps))
         # Devices in the order of their numbers, whatever came first.
         keys = sorted(self._devices, key=lambda key: (self._device(key).id, str(key)))
         place = np.empty(len(keys), dtype=np.int64)
@@ -414,8 +413,7 @@ def shared_board(
     length = np.diff(times).astype(np.float64)
     active = running(np.ones(len(start), dtype=np.int64))
     stands, moves = running(standing).astype(np.float64), running(moving).astype(np.float64)
-    most = float(standing.max(initial=0))
-    base = np.where(active > 1, np.minimum(stands, most), stands)
+    base = np.where(active > 1, np.minimum(stands, float(standing.max(initial=0))), stands)
     room = np.maximum(limit_watts * MICRO - base, 0.0)
     held = (moves > room) & (moves > 0)
     keeps = np.where(held, room / np.where(moves > 0, moves, 1.0), 1.0)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattcast.app.python import code, predictors
 from wattcast.features.cuda import CompileError
@@ -190,13 +190,11 @@ def triton_prune(
     and GpuError for an unknown GPU.
     """
     _checked(keep)
+    asked = _Asked(gpu, registry, options)
 
     def prune(configs: Sequence[Any], named_args: Mapping[str, Any], **given: Any) -> list[Any]:
-        tuned = _asked_for(kernel, "triton_prune")
-        rows = [
-            _triton_forecast(tuned, config, gpu, {**named_args, **given}, registry, options)
-            for config in configs
-        ]
+        tuned, launch = _asked_for(kernel, "triton_prune"), {**named_args, **given}
+        rows = [asked.forecast(tuned, config, launch) for config in configs]
         return _kept(configs, rows, keep, by)
 
     return prune
@@ -242,7 +240,7 @@ def triton_model(
 
     def model(**given: Any) -> float:
         tuned = _asked_for(kernel, "triton_model")
-        row = _triton_forecast(tuned, {}, gpu, given, registry, options)
+        row = _Asked(gpu, registry, options).forecast(tuned, {}, given)
         value = None if row.problem else OBJECTIVES[by][1](row.seconds, row.joules)
         return inf if value is None else value
 
@@ -260,30 +258,30 @@ def _asked_for(kernel: Any, name: str) -> Any:
     return found
 
 
-def _triton_forecast(
-    kernel: Any,
-    config: Any,
-    gpu: str,
-    given: Mapping[str, Any],
-    registry: bool,
-    options: Mapping[str, Any],
-) -> Forecast:
-    """The forecast of one configuration. Raises GpuError and MissingExtraError."""
-    predictor = predictors.predictor(registry)
-    profile = predictor.gpus.load(gpu)
-    # Under heuristics or an autotuner, as a kernel with this configuration alone.
-    alone = SimpleNamespace(fn=kernel, configs=[config])
-    grid = given.get("grid", 1)
-    try:
-        ((configuration, request),) = triton.launched(alone, profile, grid, (), given)
-        if isinstance(request, CompileError):
-            raise request
-    except MissingExtraError:
-        raise
-    except WattcastError as error:
-        return Forecast({"config": str(config)}, problem=error.detail, kind=error.slug)
-    row = forecast(predictor, {**options, "gpu": gpu, **request})
-    return replace(row, parameters=dict(configuration.parameters))
+class _Asked(NamedTuple):
+    """The board, whether models of the registry answer for it, and more fields of predictions."""
+
+    gpu: str
+    registry: bool
+    options: Mapping[str, Any]
+
+    def forecast(self, kernel: Any, config: Any, given: Mapping[str, Any]) -> Forecast:
+        """That of one configuration. Raises GpuError and MissingExtraError."""
+        predictor = predictors.predictor(self.registry)
+        profile = predictor.gpus.load(self.gpu)
+        # Under heuristics or an autotuner, as a kernel with this configuration alone.
+        alone = SimpleNamespace(fn=kernel, configs=[config])
+        grid = given.get("grid", 1)
+        try:
+            ((configuration, request),) = triton.launched(alone, profile, grid, (), given)
+            if isinstance(request, CompileError):
+                raise request
+        except MissingExtraError:
+            raise
+        except WattcastError as error:
+            return Forecast({"config": str(config)}, problem=error.detail, kind=error.slug)
+        row = forecast(predictor, {**self.options, "gpu": self.gpu, **request})
+        return replace(row, parameters=dict(configuration.parameters))
 
 
 # --- PyTorch's inductor, Helion ------------------------------------------------------------------
@@ -308,7 +306,7 @@ def inductor_prune(
 
     def prune(choices: Sequence[Any]) -> list[Any]:
         rows = [
-            _inductor_forecast(choice.bmreq, gpu, registry, options)
+            _inductor_forecast(choice.bmreq, _Asked(gpu, registry, options))
             if hasattr(getattr(choice, "bmreq", None), "module_cache_key")
             else None
             for choice in choices
@@ -318,9 +316,7 @@ def inductor_prune(
     return prune
 
 
-def _inductor_forecast(
-    asked: Any, gpu: str, registry: bool, options: Mapping[str, Any]
-) -> Forecast:
+def _inductor_forecast(asked: Any, of: _Asked) -> Forecast:
     """The forecast of a ``TritonBenchmarkRequest`` (torch/_inductor/autotune_process.py): the
     module with the kernel, metadata of its arrays, and numbers, of which the last are the grid."""
     from torch._inductor.codecache import PyCodeCache
@@ -336,7 +332,7 @@ def _inductor_forecast(
     named = dict(zip(tuned.fn.arg_names, [*arrays, *numbers[:own]], strict=False))
     config = {"num_warps": asked.num_warps, "num_stages": asked.num_stages}
     given = {**named, "grid": tuple(int(each) for each in numbers[own:]) or 1}
-    return _triton_forecast(tuned.fn, config, gpu, given, registry, options)
+    return of.forecast(tuned.fn, config, given)
 
 
 def helion_autotuner(
@@ -361,7 +357,8 @@ def helion_autotuner(
     def autotuner(bound: Any, args: Sequence[Any], **_: Any) -> Any:
         def autotune(*, skip_cache: bool = False) -> Any:
             configs = bound.config_spec.create_config_generation().random_population(tried)
-            rows = [_helion_forecast(bound, each, args, gpu, registry, options) for each in configs]
+            asked = _Asked(gpu, registry, options)
+            rows = [_helion_forecast(bound, each, args, asked) for each in configs]
             known = [at for at, row in enumerate(rows) if row.problem is None]
             if not known:
                 raise DataError(f"no configuration can be predicted: {rows[0].problem}")
@@ -377,14 +374,7 @@ def helion_autotuner(
     return autotuner
 
 
-def _helion_forecast(
-    bound: Any,
-    config: Any,
-    args: Sequence[Any],
-    gpu: str,
-    registry: bool,
-    options: Mapping[str, Any],
-) -> Forecast:
+def _helion_forecast(bound: Any, config: Any, args: Sequence[Any], asked: _Asked) -> Forecast:
     """The forecast of all launches of a configuration. Helion's generated function hands them to
     its keyword ``_launcher``, which here launches nothing."""
     rows: list[Forecast] = []
@@ -394,7 +384,7 @@ def _helion_forecast(
     ) -> None:
         named = {**dict(zip(kernel.arg_names, given, strict=False)), "grid": grid}
         chosen = {"num_warps": num_warps, "num_stages": num_stages}
-        rows.append(_triton_forecast(kernel, chosen, gpu, named, registry, options))
+        rows.append(asked.forecast(kernel, chosen, named))
 
     try:
         bound.compile_config(config, allow_print=False)(*args, _launcher=launch)

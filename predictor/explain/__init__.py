@@ -202,13 +202,26 @@ def _of_trees(
         factor, told = subject(exact.prediction_watts, values)
         shares = ((part.feature, factor * part.watts) for part in exact.contributions)
         return told.shap(factor * exact.base_watts, shares)
-    runs, agreed = _seeded(
+
+    def around(run: LimeExplanation) -> tuple[float, _Subject]:
+        return subject(run.prediction_watts, {part.feature: part.value for part in run.weights})
+
+    return _lime_of_trees(model, inputs, seeds, around)
+
+
+def _lime_of_trees(
+    model: Any,
+    inputs: NDArray[np.float32],
+    seeds: int,
+    around: Callable[[LimeExplanation], tuple[float, _Subject]],
+) -> dict[str, Any]:
+    """LIME on bins of the inputs; ``around`` tells what is explained, and the factor to it."""
+    run, agreed = _seeded(
         lambda seed: explain_lime(model, inputs, seed=seed),
         lambda run: {part.feature: part.watts for part in run.weights},
         seeds,
     )
-    run = runs[0]
-    factor, told = subject(run.prediction_watts, {part.feature: part.value for part in run.weights})
+    factor, told = around(run)
     ends = factor * run.intercept_watts, factor * run.local_prediction_watts
     parts = ((part.feature, factor * part.watts, part.condition) for part in run.weights)
     return told.lime(run, ends, parts, agreed, factor)
@@ -272,12 +285,11 @@ def _lime_of_terms(
     works: str,
 ) -> dict[str, Any]:
     """LIME on terms that are there or left out."""
-    runs, agreed = _seeded(
+    run, agreed = _seeded(
         lambda seed: explain_time.lime_terms(terms, combine, seed=seed),
         lambda run: run.weights,
         seeds,
     )
-    run = runs[0]
     parts = (
         (name, weight, f"{name} {works if terms[name] else 'unused'}")
         for name, weight in _largest_first(run.weights)
@@ -346,22 +358,15 @@ def _of_operator(
         }
         return told.shap(base, _largest_first(amounts))
     nearest = near[int(around.weights.argmax())][trees.at]
-    runs, agreed = _seeded(
-        lambda seed: explain_lime(_Local(trees, scale), nearest, seed=seed),
-        lambda run: {part.feature: part.watts for part in run.weights},
-        seeds,
-    )
-    run = runs[0]
-    ends = run.intercept_watts, run.local_prediction_watts
-    parts = ((part.feature, part.watts, part.condition) for part in run.weights)
-    return told.lime(run, ends, parts, agreed)
+    return _lime_of_trees(_Local(trees, scale), nearest, seeds, lambda run: (1.0, told))
 
 
 def _seeded(
     make: Callable[[int], T], weights: Callable[[T], Mapping[str, float]], seeds: int
-) -> tuple[list[T], Stability | None]:
+) -> tuple[T, Stability | None]:
+    """The run of the first seed, and how far those of others agree with it."""
     runs = [make(seed) for seed in range(seeds)]
-    return runs, stability([weights(run) for run in runs]) if seeds > 1 else None
+    return runs[0], stability([weights(run) for run in runs]) if seeds > 1 else None
 
 
 def _largest_first(weights: Mapping[str, float]) -> list[tuple[str, float]]:

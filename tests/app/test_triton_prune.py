@@ -16,6 +16,7 @@ import pytest
 from tests.app.test_triton_launch import ARGUMENTS, MATRIX, SIDE, gemm, made, programs
 from tests.docs.examples import fences
 from wattcast.app.tuners import (
+    _Asked,
     _helion_forecast,
     helion_autotuner,
     inductor_prune,
@@ -215,11 +216,11 @@ def test_helion_takes_the_best_of_its_own_space() -> None:
 @pytest.mark.usefixtures("made")
 def test_all_launches_of_a_helion_configuration_count() -> None:
     one, two = (
-        _helion_forecast(Bound(LARGE, launches=n), LARGE, ARGUMENTS, "a100", False, {})
+        _helion_forecast(Bound(LARGE, launches=n), LARGE, ARGUMENTS, _Asked("a100", False, {}))
         for n in (1, 2)
     )
     assert (two.seconds, two.joules) == (2 * one.seconds, 2 * one.joules)
-    none = _helion_forecast(Bound(LARGE, launches=0), LARGE, ARGUMENTS, "a100", False, {})
+    none = _helion_forecast(Bound(LARGE, launches=0), LARGE, ARGUMENTS, _Asked("a100", False, {}))
     assert none.problem == "it launches nothing"
 
 

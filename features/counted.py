@@ -92,7 +92,7 @@ def traffic_factors(body: Body, counts: Counts, factors: Floats) -> tuple[float,
 REPEATED_ERROR = 0.02
 """Relative error of counts where iterations were taken from others: nine in ten of the 189 counts
 (instructions, shared passes, sectors at L1, L2 and DRAM) of 52 launches lie within 1.4 % of those
-of a run to completion (docs/design.md)."""
+of a run to completion (``python -m studies budget``)."""
 
 ROUGH_ERROR = 0.2
 """The same where accesses of skipped iterations move by no whole sectors, or each time further:

@@ -3,10 +3,12 @@
 Prints, for each board and operator, the errors of time and power on shape groups left out (products
 by n x k, attention by heads, experts by their geometry), on rows left out by chance and, for the
 pooled model, on each board left out, beside the median and the roofline. ``--fit FOLDER`` fits all
-models anew from the files of ``../shared/data/operators`` into ``--out``. ``--catboost FOLDER``
-scores CatBoost on the same shape groups left out and writes it into the cards. ``--physics
-REQUESTS`` asks the service so many random requests, and each again with more, and counts what
-physics rules out.
+models anew from the files of ``../shared/data/operators`` into ``--out``. ``--left-out FOLDER``
+fits small models to a sample of those files instead, without one operator or one framework each
+(B200 alone has two), and scores them on what was left out; it takes some minutes. ``--catboost
+FOLDER`` scores CatBoost on the same shape groups left out and writes it into the cards.
+``--physics REQUESTS`` asks the service so many random requests, and each again with more, and
+counts what physics rules out.
 """
 
 from __future__ import annotations
@@ -23,11 +25,17 @@ import numpy as np
 from studies import parser_of
 from studies.fitting.operators import (
     BOARDS,
+    FEW_GROUPS,
     FILES,
+    FRAMEWORKS,
     Table,
+    fit,
     fit_board,
+    inputs_of,
     out_of_fold,
+    percent,
     pooled_fit,
+    predicted,
     read_rows,
     scores_of,
     source_of,
@@ -36,8 +44,11 @@ from studies.fitting.operators import (
 )
 from studies.fitting.operators import lent as borrowed
 from wattcast.app.settings import Settings
+from wattcast.features.gpus import load_gpu
 from wattcast.features.operators import (
+    CALL_FEATURES,
     DISTRIBUTIONS,
+    FEATURE_NAMES,
     TILE_SHAPES,
 )
 from wattcast.models.cards import CARD_NAME
@@ -47,6 +58,7 @@ from wattcast.models.operators import (
     OperatorCard,
     Operators,
     OperatorScores,
+    Quantity,
     operator_store,
 )
 from wattcast.models.store import PACKAGED_ARTIFACTS
@@ -69,12 +81,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="where models lie")
     parser.add_argument("--board", action="append", help="these boards alone (or pooled)")
     parser.add_argument("--physics", type=int, metavar="REQUESTS", help="random requests of all")
+    parser.add_argument("--left-out", type=Path, metavar="FOLDER", help="operators and frameworks")
     parser.add_argument("--catboost", type=Path, metavar="FOLDER",
                         help="score CatBoost too, into the cards")  # fmt: skip
     asked = parser.parse_args(arguments)
-    if asked.physics:
-        found = physics_lines(asked.physics, asked.board or (*BOARDS, *LENT))
-        for row in chain((PHYSICS,), found):
+    rows = None
+    if asked.left_out is not None:
+        rows = chain((LEFT_OUT,), left_out(asked.left_out, asked.board or BOARDS))
+    elif asked.physics:
+        rows = chain((PHYSICS,), physics_lines(asked.physics, asked.board or (*BOARDS, *LENT)))
+    if rows is not None:
+        for row in rows:
             print("| " + " | ".join(row) + " |", flush=True)
         return 0
     if asked.fit is not None:
@@ -94,7 +111,83 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+QUANTITIES: tuple[Quantity, ...] = ("time", "power")
 OPERATORS = Operators()
+LEFT_OUT = ("board", "left out", "quantity", "learnt from", "scored", "mean %", "median row %",
+            "roofline %")  # fmt: skip
+SAMPLE_ROWS = 1_000
+"""Rows of an operator, board and framework, drawn by chance."""
+SAMPLE_TREES = 80
+
+
+def left_out(folder: Path, boards: Sequence[str]) -> Iterator[Line]:
+    """Errors on operators that no row was learnt of, on the kernels of another framework, and of
+    the shipped trees of another board of the same compute capability, as if the board had none."""
+    for board in boards:
+        yield from lent(folder, board)
+        sampled = dict[tuple[str, str], Table]()
+        for operator in FILES:
+            rows = read_rows(folder, operator, board)
+            if rows is None:
+                continue
+            for at, framework in enumerate(FRAMEWORKS):
+                found = np.flatnonzero(rows.call["framework"] == at)
+                if len(found) >= SAMPLE_ROWS // 4:
+                    kept = np.random.default_rng(SEED).permutation(found)[:SAMPLE_ROWS]
+                    sampled[operator, framework] = table_of(rows.taken(np.sort(kept)))
+        for operator in FILES:
+            own = [table for key, table in sampled.items() if key[0] == operator]
+            others = [table for key, table in sampled.items() if key[0] != operator]
+            if own and others:
+                # What tells operators and their own shapes apart carries nothing to another one.
+                unknown = {"operator", "framework", *CALL_FEATURES}
+                yield from _apart(board, operator, others, own, unknown)
+            if len(own) > 1:
+                for table in own:
+                    name = FRAMEWORKS[int(table.rows.call["framework"][0])]
+                    rest = [each for each in own if each is not table]
+                    yield from _apart(board, f"{operator} of {name}", rest, [table], {"framework"})
+
+
+def lent(folder: Path, board: str) -> Iterator[Line]:
+    """Errors of what answers for a board of a measured compute capability that nobody measured."""
+    for operator in FILES:
+        rows, model = read_rows(folder, operator, board), OPERATORS.near(load_gpu(board), operator)
+        if rows is None or model is None or model.card.operators[operator].time.groups < FEW_GROUPS:
+            continue  # trees of few groups have learnt from rows of all boards
+        at = np.random.default_rng(SEED).permutation(len(rows))[: 2 * SAMPLE_ROWS]
+        table = table_of(rows.taken(np.sort(at)))
+        told = model.predict(operator, table.rows.call, table.board).seconds
+        errors = [
+            percent(each, table.rows.seconds).mean()
+            for each in (told, float(np.median(table.rows.seconds)), table.roofline)
+        ]
+        yield (board, f"{operator}, by {model.card.gpu}", "time", "",
+               f"{len(told):,}", *(f"{error:.0f}" for error in errors))  # fmt: skip
+
+
+def _apart(
+    board: str, name: str, learnt: Sequence[Table], asked: Sequence[Table], unknown: set[str]
+) -> Iterator[Line]:
+    for quantity in QUANTITIES:
+        seen, new = ([(t, np.flatnonzero(np.isfinite(t.measured(quantity)))) for t in tables]
+                     for tables in (learnt, asked))  # fmt: skip
+        if not (sum(len(at) for _, at in seen) and sum(len(at) for _, at in new)):
+            continue
+        vectors = np.concatenate([table.vectors[at] for table, at in seen])
+        target = np.concatenate([table.target_of(quantity, at) for table, at in seen])
+        used = [at for at in inputs_of(vectors) if FEATURE_NAMES[at] not in unknown]
+        booster = fit(vectors[:, used], target, quantity, SAMPLE_TREES)
+        measured = np.concatenate([t.measured(quantity)[at] for t, at in new])
+        told = np.concatenate([
+            t.told(quantity, predicted(booster, t.vectors[:, used]))[at] for t, at in new
+        ])  # fmt: skip
+        middle = np.median(np.concatenate([t.measured(quantity)[at] for t, at in seen]))
+        roofline = np.concatenate([t.roofline[at] for t, at in new])
+        errors = [percent(each, measured).mean() for each in (told, middle, roofline)]
+        texts = [f"{error:.0f}" for error in errors]
+        yield (board, name, quantity, f"{len(target):,}", f"{len(measured):,}", *texts[:2],
+               texts[2] if quantity == "time" else "")  # fmt: skip
 
 
 def fit_pooled(folder: Path, out: Path) -> OperatorCard:
@@ -118,7 +211,7 @@ def rivalled(folder: Path, out: Path, card: OperatorCard) -> OperatorCard:
         if rows is None:
             continue
         table, more = table_of(rows), dict[str, Fitted]()
-        for quantity in ("time", "power"):
+        for quantity in QUANTITIES:
             if (fitted := getattr(facts, quantity)) is not None:
                 told = out_of_fold(
                     table, quantity, "shape_group", borrowed(table, folder), "catboost"

@@ -1,0 +1,1 @@
+"""Whether counts under the default budget are those of a run to completion."""

@@ -75,16 +75,54 @@ def compile_cuda(
 
     A capability older than the compiler supports is raised to the oldest one it does, with
     the diagnostic ``target_raised``. ``headers`` are files that the source includes, by the name
-    it includes them by; ``options`` are compiler options (``checked_options``); ``instances`` are
+    it includes them by; a source among them that nothing includes is another translation unit,
+    compiled instead where this one does not compile or has no kernel: the source is a part of it,
+    or launches what it holds. ``options`` are compiler options (``checked_options``), ``instances``
     instances of template kernels, such as ``gemm<32, float>``. Host code is compiled by an
     installed nvcc, else left out (``device_code``). Raises CompileError (compiler's lines, a
     forbidden include or option, a limit reached), CompilerMissingError, NotIsolatedError, and
     GivenUpError where the machine held it up.
     """
-    nvrtc, nvcc = isolation.find_nvrtc(), isolation.find_nvcc()
-    if nvrtc is None and nvcc is None:
+    if isolation.find_nvrtc() is None and isolation.find_nvcc() is None:
         raise CompilerMissingError(NO_COMPILER)
-    limits, headers, options = limits or Limits(), headers or {}, checked_options(options)
+    included = set(includes_of("\n".join((source, *(headers or {}).values()))))
+    units = {n for n in headers or () if n.endswith(".cu") and n not in included}
+    rest = {name: text for name, text in (headers or {}).items() if name not in units}
+    tried = [(source, rest)]
+    tried += [
+        ((headers or {})[name], {**rest, SOURCE_NAME: source})
+        for name in sorted(units)[:MOST_UNITS]
+    ]
+    told = (compute_capability, limits or Limits(), checked_options(options), instances)
+    made, refused = None, None
+    for text, beside in tried:
+        try:
+            made = _compile_unit(text, beside, *told)
+        except CompileError as error:
+            refused = refused or error
+            continue
+        if ".entry" in made.ptx:
+            return made
+    if made is not None:
+        return made
+    assert refused is not None  # each compiles or does not
+    raise refused
+
+
+MOST_UNITS = 3
+"""Other translation units that are tried."""
+
+
+def _compile_unit(
+    source: str,
+    headers: Mapping[str, str],
+    compute_capability: tuple[int, int],
+    limits: Limits,
+    options: Sequence[str],
+    instances: Sequence[str],
+) -> CompiledCuda:
+    """One translation unit."""
+    nvrtc, nvcc = isolation.find_nvrtc(), isolation.find_nvcc()
     if "\0" in source:
         raise CompileError(
             "the source holds a NUL byte", line=source.count("\n", 0, source.find("\0")) + 1
@@ -111,10 +149,16 @@ def compile_cuda(
             if nvrtc is None:
                 raise
     assert nvrtc is not None  # one of the two is there
-    if not host and not headers and not AS_NVCC.search(source):
+    if not host and not headers and _stands_alone(source):
         asked = [*options, *(f"--instance={each}" for each in instances)]
         return _with_nvrtc({SOURCE_NAME: source}, compute_capability, nvrtc, limits, asked)
     return _device_side(source, compute_capability, nvrtc, limits, headers, options, instances)
+
+
+def _stands_alone(source: str) -> bool:
+    """Whether NVRTC knows all that device code names."""
+    known = standard_headers().keys().isdisjoint(includes_of(source))
+    return known and AS_NVCC.search(source) is None
 
 
 def _refuse_includes(name: str, text: str) -> None:
@@ -162,7 +206,10 @@ def _device_side(
         texts = {name: code.text for name, code in files.items()}
         included = set(includes_of("\n".join(texts.values())))
         stubs = {n: each for n, each in standard.items() if n in {*AS_HOST, *included} - set(texts)}
-        stubs |= dict.fromkeys(missing, "")
+        brought = not standard.keys().isdisjoint(missing)  # by NVIDIA's own headers
+        if brought:
+            stubs |= {name: text for name, text in standard.items() if name not in texts}
+        stubs |= {name: standard.get(name, "") for name in missing}
         stubs |= {
             n: standard[n] for text in [*stubs.values()] for n in includes_of(text) if n in standard
         }
@@ -170,7 +217,7 @@ def _device_side(
         asked += [f"--pre-include={name}" for name in AS_HOST if name in stubs]
         asked += ["--device-as-default-execution-space"] * (UNMARKED in stubs)
         for pattern, header in ((TEXTURE, TEXTURE_HEADER), (AS_NVCC, AS_NVCC_HEADER)):
-            if any(pattern.search(text) for text in texts.values()):
+            if brought or any(pattern.search(text) for text in texts.values()):
                 stubs |= header
                 asked += [f"--pre-include={name}" for name in header]
         try:
@@ -190,9 +237,20 @@ def _device_side(
                 if name in files and (code := files[name].without(at)) is not None
             }
             if not absent and not shorter and not launched:
+                if "expected an expression" in said and not any("-std=" in o for o in options):
+                    options, last = [*options, "--std=c++20"], error  # nvcc takes it in C++17
+                    continue
                 raise _with_missing(error, missing) from None
-            if not absent and not shorter:
-                launched = []  # its own launches may name what only the host knows
+            if not absent and not shorter:  # its own launches may name what only the host knows
+                wrong = {
+                    int(str(row["line"])) for row in _rows(error) if row.get("file") == NAME_MAP
+                }
+                asked_for = [*instances, *launched]
+                launched = [
+                    each
+                    for at, each in enumerate(asked_for)
+                    if at >= len(instances) and wrong and 2 * at + 2 not in wrong
+                ]
             missing += absent
             files |= shorter
             last = error
@@ -200,6 +258,7 @@ def _device_side(
         notes = tuple(
             Diagnostic("header_missing", f"{name} was not given; it was taken as empty")
             for name in missing
+            if name not in standard
         )
         return replace(made, diagnostics=made.diagnostics + notes)
     raise _with_missing(last, missing)
@@ -210,9 +269,8 @@ def _with_missing(error: CompileError, missing: Sequence[str]) -> CompileError:
     if not missing:
         return error
     absent = ", ".join(missing[:8])
-    brings = " (pip install nvidia-curand-cu12 brings curand)" if "curand" in absent else ""
     how = "-I FOLDER gives those of a folder, headers of a request gives them by name"
-    detail = f"{error.detail}. Not given and taken as empty: {absent}{brings}; {how}"
+    detail = f"{error.detail}. Not given and taken as empty: {absent}; {how}"
     return CompileError(detail, **error.context)
 
 
@@ -229,7 +287,7 @@ def compile_all(
         if "\0" not in source
         and forbidden_include(source) is None
         and not host_code(source)
-        and AS_NVCC.search(source) is None
+        and _stands_alone(source)
     ]
     found: dict[int, CompiledCuda | CompileError] = {}
     if nvrtc is not None and len(plain) > 1:

@@ -9,10 +9,14 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from os.path import normpath
 from pathlib import Path
 
-from wattcast.features.cuda.compile import OPTIONS
+from wattcast.features.cuda.compile import OPTIONS, SOURCE_NAME
 from wattcast.features.cuda.source import includes_of
+from wattcast.features.errors import PtxError
 from wattcast.features.ptx.lexing import text_of_file
 
 MOST_HEADERS = 64
@@ -23,15 +27,60 @@ MOST_HEADER_BYTES = 1 << 20
 
 def with_headers(file: Path, folders: Sequence[Path] = ()) -> tuple[str, dict[str, str]]:
     """The text of a file of one's own and of the headers it includes, by name, as a request holds
-    them: those beside the file that includes them and those in ``folders`` (``-I``).
+    them: those beside the file that includes them and those in ``folders`` (``-I``); and sources
+    beside it that include it, or hold a kernel that it launches.
 
     A name that leaves its folder (``../common/x.h``) is written anew, in text and name alike
     (``up/common/x.h``). Headers found nowhere are the compiler's. Raises OSError where the file
     cannot be read, PtxError where one is no text, ValueError for more than ``MOST_HEADERS`` or
     ``MOST_HEADER_BYTES``.
     """
-    found, texts = dict[Path, str](), dict[str, str]()
-    waiting, size = [(file, "")], 0
+    source, texts = _with_headers([(file, "")], folders)
+    units = _units(file, "\n".join((source, *texts.values())))
+    if units:
+        with suppress(ValueError, PtxError):  # more than are taken, or no texts
+            return _with_headers([(file, ""), *((unit, unit.name) for unit in units)], folders)
+    return source, texts
+
+
+def _units(file: Path, text: str) -> list[Path]:
+    """Sources beside a file, or above, that include it or define a kernel it launches and lacks."""
+    folder = file.resolve().parent
+    near = (path for place in (folder, folder.parent) for path in sorted(place.iterdir()))
+    near = (path for path in near if path.suffix in (".cu", ".cuh", ".h") and path.is_file())
+    texts = {
+        path: path.read_text(encoding="utf-8", errors="replace")
+        for path in islice(near, MOST_HEADERS)
+        if path.stat().st_size <= MOST_HEADER_BYTES
+    }
+    included = {
+        path: {Path(normpath(path.parent / name)) for name in includes_of(other)}
+        for path, other in texts.items()
+    }
+    units, before = {folder / file.name}, 0
+    while len(units) > before:
+        before = len(units)
+        units |= {path for path, names in included.items() if units & names}
+    launched = {name for name in _LAUNCHED.findall(text) if not _defines(text, name)}
+    units |= {p for p, other in texts.items() if any(_defines(other, name) for name in launched)}
+    return [path for path in sorted(units - {folder / file.name}) if path.suffix == ".cu"]
+
+
+_LAUNCHED = re.compile(r"\b(\w+)\s*(?:<[^<>;{}]{0,200}>\s*)?<<<")
+
+
+def _defines(text: str, kernel: str) -> bool:
+    """Whether a text defines the kernel."""
+    found = re.search(rf"__global__[^;{{}}]{{1,300}}?\b{kernel}\s*\([^;{{}}]*\)\s*\{{", text)
+    return found is not None
+
+
+def _with_headers(
+    waiting: list[tuple[Path, str]], folders: Sequence[Path]
+) -> tuple[str, dict[str, str]]:
+    """The text of the first file, and by name those of the others and of what they all include."""
+    file, size = waiting[0][0], 0
+    found, texts = {file.resolve(): SOURCE_NAME}, dict[str, str]()
     while waiting:
         path, key = waiting.pop()
         text = text_of_file(path.read_bytes())
@@ -39,15 +88,16 @@ def with_headers(file: Path, folders: Sequence[Path] = ()) -> tuple[str, dict[st
             quoted = re.search(rf'#\s*include\s*"{re.escape(name)}"', text) is not None
             places = [*([path.parent] if quoted else []), *folders]
             there = next((each / name for each in places if (each / name).is_file()), None)
-            if there is None or there.stat().st_size > MOST_HEADER_BYTES:
+            if there is not None and there.stat().st_size > MOST_HEADER_BYTES:
                 continue
-            beside = quoted and there == path.parent / name
-            inner = _plain(f"{key.rpartition('/')[0]}/{name}" if beside else name)
-            if there.resolve() not in found:
-                found[there.resolve()] = inner
-                waiting.append((there, inner))
-            wanted = found[there.resolve()]
-            if wanted != inner or _plain(name) != name:
+            beside = quoted and (there is None or there == path.parent / name)
+            wanted = _plain(f"{key.rpartition('/')[0]}/{name}" if beside else name)
+            if there is not None:
+                if there.resolve() not in found:
+                    found[there.resolve()] = wanted
+                    waiting.append((there, wanted))
+                wanted = found[there.resolve()]
+            if wanted != name and (there is not None or ".." in name.split("/")):
                 text = re.sub(rf'(#\s*include\s*)["<]{re.escape(name)}[">]', rf"\1<{wanted}>", text)
         if key:
             texts[key], size = text, size + len(text)

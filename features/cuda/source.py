@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import tomllib
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -192,8 +193,16 @@ _MACRO = re.compile(r"\w+\s*\(")
 _CONSTEXPR = re.compile(r"\bconst(?:expr|eval)\b")
 _SCOPE = re.compile(r"\s*(?:inline\s+)?(?:namespace(?:\s+[\w:]+)?|extern\s*\"\s*\")\s*\Z")
 _DEFINE = re.compile(r"^[^\S\n]*#[^\S\n]*define[^\S\n]+(\w+)((?:\\\n|[^\n])*)", re.M)
+_DECIDES = re.compile(
+    r"^[^\S\n]*#[^\S\n]*(?:if|ifn?def|elif|else|endif|define|undef)\b(?:\\\n|[^\n])*", re.M
+)
 _STOP = re.compile(r"[{}()\[\];]|^[^\S\n]*#(?:\\\n|[^\n])*", re.M)
-_LAUNCH = re.compile(r"\b(\w+(?:::\w+)*\s*<[\w\s,:+*()-]{1,200}>)\s*<<<")
+_LAUNCH = re.compile(r"\b(\w+(?:::\w+)*\s*<[\w\s,:+*()\\-]{1,200}>)\s*<<<")
+_USE = re.compile(r"\b(\w+)\s*<([\w\s,:+*-]{1,200})>\s*\(")
+_FUNCTION = re.compile(r"\btemplate\s*<([^<>]{1,200})>[\w\s*&:]*?\b(\w+)\s*\(")
+_ALIAS = re.compile(
+    r"\b(?:using|const(?:expr)?\s+(?:auto|bool|int|unsigned|size_t))\s+(\w+)\s*=\s*([\w:+*-]{1,99})\s*;"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,26 +246,61 @@ class DeviceCode:
 def device_code(source: str) -> DeviceCode:
     """The source with each host function, host prototype and host variable blanked out."""
     text = TEXTURE.sub(r"__constant__ \g<0>", source.replace("\r\n", "\n"))
-    clean = NOISE.sub(
-        lambda found: found[0] if found["number"] is not None else _quoted(found), text
-    )
+    clean = _clean(text)
     macros = _device_macros(clean)
     kept, cut = list[Piece](), list[Piece]()
     for piece in _pieces(clean, macros):
         (cut if piece.kind == "host" else kept).append(piece)
-    out, launched, at = list[str](), dict[str, None](), 0
+    out, launched, at, host = list[str](), dict[str, None](), 0, list[str]()
     for piece in cut:
         out += [text[at : piece.start], _blanked(text[piece.start : piece.end])]
         launched |= dict.fromkeys(
             " ".join(name.split()) for name in _LAUNCH.findall(clean, piece.start, piece.end)
         )
         at = piece.end
+        host.append(clean[piece.start : piece.end])
+    launched = _as_called(launched, "\n".join(host))
     shared = tuple(piece for piece in kept if piece.kind == "shared")
     return DeviceCode("".join([*out, text[at:]]), shared, tuple(launched)[:MOST_LAUNCHED])
 
 
+def _as_called(launched: Iterable[str], host: str) -> dict[str, None]:
+    """Instances with what parameters of host templates and names of host code stand for:
+    ``kernel<T>`` in ``run<T>`` is ``kernel<int>`` where ``run<int>(...)`` is called."""
+    meanings = {name: [value] for name, value in _ALIAS.findall(host)}
+    uses = dict[str, list[list[str]]]()
+    for name, given in _USE.findall(host):
+        uses.setdefault(name, []).append([each.strip() for each in given.split(",")])
+    for parameters, name in _FUNCTION.findall(host):
+        names = (
+            each.partition("=")[0].split()[-1] for each in parameters.split(",") if each.strip()
+        )
+        for at, parameter in enumerate(names):
+            values = [use[at] for use in uses.get(name, ()) if at < len(use)]
+            meanings.setdefault(parameter, []).extend(values)
+    found = list(dict.fromkeys(launched))[:MOST_LAUNCHED]
+    for _ in range(4):  # parameters of parameters
+        for instance in found[:MOST_LAUNCHED]:
+            kernel, bracket, given = instance.partition("<")
+            name = next((n for n in re.findall(r"\b[A-Za-z_]\w*", given) if n in meanings), None)
+            if name is not None:
+                found += [
+                    f"{kernel}{bracket}" + re.sub(rf"\b{name}\b", value, given)
+                    for value in dict.fromkeys(meanings[name])
+                    if value != name
+                ]
+                found.remove(instance)
+        found = list(dict.fromkeys(found))
+    return dict.fromkeys(found)
+
+
 MOST_LAUNCHED = 64
 """Instances of template kernels that a source's own launches ask for."""
+
+
+def _clean(text: str) -> str:
+    """The text with blanks for comments and for what strings hold."""
+    return NOISE.sub(_quoted, text)
 
 
 def _quoted(found: re.Match[str]) -> str:
@@ -268,7 +312,12 @@ def _quoted(found: re.Match[str]) -> str:
 
 
 def _blanked(text: str) -> str:
-    return "\n".join(" " * len(line) for line in text.split("\n"))
+    """As many blanks; what decides or defines for the preprocessor stays."""
+    clean, out, at = _clean(text), list[str](), 0
+    for kept in _DECIDES.finditer(clean):
+        out += [re.sub(r"[^\n]", " ", text[at : kept.start()]), kept[0]]
+        at = kept.end()
+    return "".join([*out, re.sub(r"[^\n]", " ", text[at:])])
 
 
 def _device_macros(clean: str) -> re.Pattern[str]:

@@ -391,6 +391,85 @@ def test_headers_beside_a_file_are_found(tmp_path):
     assert ".entry" in compile_cuda(text, (8, 0), headers=headers).ptx
 
 
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+@pytest.mark.parametrize(
+    ("asked", "kernel"),
+    [("part/part.cu", "halve"), ("calls.cu", "elsewhere"), ("deep.cu", "inner")],
+)
+def test_a_file_is_compiled_in_the_unit_that_holds_what_it_lacks(tmp_path, asked, kernel):
+    """Parts that another source includes, and a kernel that is only declared where it is
+    launched: of 392 sources of HeCBench, 40 are no translation units of their own."""
+    for name, text in {
+        "main.cu": '#define N 3\n#include "part/part.cu"\n#include "deep.h"\nint main() {}\n',
+        "part/part.cu": "__global__ void halve(int *p) { p[0] = N; }\n",
+        "deep.h": '#include "deep.cu"\n',
+        "deep.cu": "__global__ void inner(int *p) { p[1] = N; }\n",
+        "calls.cu": '#include "calls.h"\nint main() { elsewhere<<<1, 32>>>(0); }\n',
+        "calls.h": "__global__ void elsewhere(int *p);\n",
+        "other.cu": '#include "calls.h"\n__global__ void elsewhere(int *p) { p[0] = 1; }\n',
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    text, headers = with_headers(tmp_path / asked)
+    ptx = compile_cuda(text, (8, 0), headers=headers).ptx
+    assert kernel in [each.demangled.partition("(")[0] for each in read_module(ptx).kernels]
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+def test_instances_are_those_that_host_templates_launch():
+    text = """template <class T, int n> __global__ void k(T *a) { atomicAnd(a, n); }
+template <class T> void run(T *a) { constexpr int n = 4; k<T, n><<<1, 32>>>(a); }
+template <class U> void outer(U *a) { run<U>(a); k<Absent, 1><<<1, 1>>>(a); }
+int main() { outer<int>(0); run<unsigned>(0); }
+"""
+    assert {*compile_cuda(text, (8, 0)).instances} == {"k<int, 4>", "k<unsigned, 4>"}
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "void host() {\n#if 1\n#define N 3\n}\n#else\n/*\n#endif\n*/ }\n#endif\n"
+        "__global__ void f(int *p) { p[0] = N; }\nint main() {}\n",
+        "#include <cstdint>\n__global__ void f(int32_t *p) { p[0] = 1; }\n",
+        "struct V { int a, b; };\n"
+        "__global__ void f(V *p) { V v[1] = {{.a = 1, .b = 2}}; *p = v[0]; }\nint main() {}\n",
+        "#include <thrust/complex.h>\n"
+        "__global__ void f(thrust::complex<float> *p) { p[0] *= p[1]; }\nint main() {}\n",
+        '#include "../absent.h"\n__global__ void f(int *p) { p[0] = 1; }\nint main() {}\n',
+    ],
+    ids=["conditions in host functions", "device code alone", "names", "thrust", "above"],
+)
+def test_what_nvcc_takes_is_taken(text, tmp_path):
+    (tmp_path / "x.cu").write_text(text)
+    source, headers = with_headers(tmp_path / "x.cu")
+    assert ".entry" in compile_cuda(source, (8, 0), headers=headers).ptx
+
+
+@needs_nvrtc
+@pytest.mark.usefixtures("wheels_only")
+@pytest.mark.skipif(
+    not any(folder.parent.name == "curand" for folder in toolchain.include_folders()),
+    reason="the extra cuda is installed without cuRAND",
+)
+def test_random_numbers_of_curand_are_device_code():
+    text = """#include <cstdio>
+#include <curand_kernel.h>
+__global__ void draw(float *p) {
+  curandStatePhilox4_32_10_t state;
+  curand_init(7, threadIdx.x, 0, &state);
+  p[threadIdx.x] = curand_uniform(&state);
+}
+int main() { return 0; }
+"""
+    assert (
+        compile_cuda(text, (8, 0)).ptx.count("mul.hi.u32") >= 18
+    )  # ten rounds of Philox, two each, some of constants
+
+
 def test_options_of_a_build_are_taken_over(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "build").mkdir()

@@ -29,10 +29,9 @@ from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.app.settings import Settings, installed_version, is_loopback
 from wattcast.features.checked import read_toml
 from wattcast.features.errors import MissingExtraError, ServiceError, WattcastError
-from wattcast.predictor import Predictor, hotspots, parts, predict
+from wattcast.predictor import Predictor, answering, hotspots, parts, predict
 from wattcast.predictor import messages as shared
 from wattcast.predictor.advise import advise
-from wattcast.predictor.answering import answer
 from wattcast.predictor.messages import compare, language_model, operators, tunings
 from wattcast.predictor.messages.predict import PredictAnswers, PredictRequest
 
@@ -61,7 +60,7 @@ class GpusRequest(shared.Message):
 
 
 def _predict(predictor: Predictor, request: PredictRequest | operators.OperatorRequest) -> Any:
-    found = answer(predictor, request)
+    found = answering.answer(predictor, request)
     if not isinstance(request, PredictRequest) or not isinstance(found, PredictAnswers):
         return found
     names = ("gpu", "time", "energy", "power", "bound", "trust")
@@ -101,14 +100,14 @@ def _gpus(predictor: Predictor, request: GpusRequest) -> dict[str, Any]:
 
 TOOLS: Mapping[str, tuple[type[shared.Message], Callable[[Predictor, Any], Any]]] = {
     "predict": (PredictRequest, _predict),
-    "compare": (compare.CompareRequest, answer),
-    "judge": (compare.JudgeRequest, answer),
+    "compare": (compare.CompareRequest, answering.answer),
+    "judge": (compare.JudgeRequest, answering.answer),
     "advise": (PredictRequest, advise),
     "explain_line": (LineRequest, _line),
-    "rank": (tunings.RankRequest, answer),
+    "rank": (tunings.RankRequest, answering.answer),
     "speed_of_light": (PredictRequest, _speed),
     "gpus": (GpusRequest, _gpus),
-    "forecast_model": (language_model.LanguageModelRequest, answer),
+    "forecast_model": (language_model.LanguageModelRequest, answering.answer),
 }
 
 

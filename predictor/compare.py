@@ -29,9 +29,8 @@ from wattcast.predictor.messages import (
 )
 from wattcast.predictor.messages import compare as messages
 from wattcast.predictor.messages.operators import ComparedOperator, OperatorCompareRequest
-from wattcast.predictor.parts import power_models, sources, time_and_power
+from wattcast.predictor.parts import power_models, sources, time_and_power, trust
 from wattcast.predictor.parts.operators import Asked
-from wattcast.predictor.parts.trust import Ranked, apart
 
 
 def compare(
@@ -48,7 +47,7 @@ def compare(
         gpus = [parts.made_up(gpu, like) for gpu in gpus]
     comparisons: list[messages.Comparison] = []
     warnings: list[WarningLine] = []
-    ranked: list[Ranked] = []
+    ranked: list[trust.Ranked] = []
     beside: Iterable[Sequence[Side]]
     if isinstance(request, OperatorCompareRequest):
         kernels, source = _Pairs([]), "shapes"
@@ -77,7 +76,7 @@ def compare(
         added=[parts.kernel_name(function) for function in kernels.added],
         removed=[parts.kernel_name(function) for function in kernels.removed],
         passed=not any(each.exceeded for each in comparisons),
-        apart=apart(ranked),
+        apart=trust.apart(ranked),
         markdown=markdown(comparisons, request.limits, kernels.added, kernels.removed, source),
         warnings=parts.distinct(warnings),
     )
@@ -131,7 +130,7 @@ class Side(NamedTuple):
     measured: messages.Measured
     clocks: ClocksAnswer
     model: ModelReference
-    ranked: Ranked
+    ranked: trust.Ranked
     joules: dict[str, float] | None
     warnings: list[WarningLine]
 
@@ -192,7 +191,7 @@ def _operator(
             raise errors.ModelError(f"no model tells the power of {answer.name} on {gpu.id}")
     kernel = operators.operator_name(side.operator)
     measured = messages.Measured.from_attributes(answer, kernel=kernel)
-    ranked = Ranked.of(answer)
+    ranked = trust.Ranked.of(answer)
     return Side(measured, answer.clocks, answer.model, ranked, None, answer.warnings)
 
 

@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import Diagnostic, ModelError, ServiceError, refused
 from wattcast.features.gpus import GpuProfile
+from wattcast.models import clocks as clocking
 from wattcast.models.choice import Constraints, Point, best_points, outweighs, pareto
-from wattcast.models.clocks import (
-    ClockPair,
-    CodeModel,
-    admitted,
-    crossed,
-    default_clocks,
-    highest_pair,
-    is_supported,
-    one_memory_clock,
-    stepped,
-    supported_pairs,
-)
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING
 from wattcast.predictor import Predictor, operators, parts, reports
 from wattcast.predictor.messages import CODE_MODELS, Clocks, KernelName, language_model
@@ -59,7 +48,7 @@ class At:
 class _AtClocks(At):
     """Those of one launch at one pair, under one power limit."""
 
-    def __init__(self, pair: ClockPair, found: TimeAndPower, gpu: GpuProfile) -> None:
+    def __init__(self, pair: clocking.ClockPair, found: TimeAndPower, gpu: GpuProfile) -> None:
         self.pair, self.operating = pair, found
         self.time, watts, self.card = found.told()
         key = Operating(*pair, found.limit_watts or gpu.tdp_watts)
@@ -68,7 +57,7 @@ class _AtClocks(At):
             found.costs(gpu),
             found.clocks.core_mhz,
             self.time.regime,
-            extrapolated=not is_supported(pair, gpu),
+            extrapolated=not clocking.is_supported(pair, gpu),
         )
 
 
@@ -82,15 +71,15 @@ def dvfs(predictor: Predictor, request: messages.DvfsRequest) -> messages.DvfsAn
     """
     gpu = predictor.gpus.load(request.gpu)
     code = _code_model(gpu.id, request.model) if request.model in CODE_MODELS else None
-    pairs = admitted(wanted_pairs(request.clocks, gpu), gpu)
+    pairs = clocking.admitted(wanted_pairs(request.clocks, gpu), gpu)
     if code is not None and request.clocks == "grid":
         pairs = tuple(pair for pair in pairs if code.scaling.parameters.holds(pair))
     limits = _limits(request.power_limit_watts)
     if len(pairs) * len(limits) > messages.MOST_PAIRS:
         raise _too_many(f"{len(pairs)} pairs x {len(limits)} power limits")
-    highest = highest_pair(gpu) if code is None else code.scaling.parameters.reference
+    highest = clocking.highest_pair(gpu) if code is None else code.scaling.parameters.reference
     reference = highest if request.reference is None else request.reference.pair(gpu)
-    admitted([reference], gpu)
+    clocking.admitted([reference], gpu)
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
     family = request.model if code is None else "physical"
@@ -100,7 +89,7 @@ def dvfs(predictor: Predictor, request: messages.DvfsRequest) -> messages.DvfsAn
     # Several limits come down to the same clocks.
     told = cache(partial(models.at, analysis))
 
-    def at(pair: ClockPair, limit: float | None) -> _AtClocks:
+    def at(pair: clocking.ClockPair, limit: float | None) -> _AtClocks:
         return _AtClocks(pair, models.within_limit(told, pair, limit), gpu)
 
     base = at(reference, None)
@@ -123,7 +112,7 @@ def dvfs(predictor: Predictor, request: messages.DvfsRequest) -> messages.DvfsAn
             activity=analysis.activity_how,
             **parts.resources(analysis),
             voltage_curve="typical" if predictor.power.physical(gpu).typical_voltage else "fitted",
-            one_memory_clock=one_memory_clock(gpu),
+            one_memory_clock=clocking.one_memory_clock(gpu),
             time_model=base.time.family if code is None else request.model,
         ),
         warnings=parts.warnings(
@@ -245,7 +234,7 @@ def one_in_ten_of(predictor: Predictor, gpu: GpuProfile) -> float:
 
 
 @lru_cache(maxsize=32)
-def _code_model(gpu: str, family: CodeModel) -> ServedCode:
+def _code_model(gpu: str, family: clocking.CodeModel) -> ServedCode:
     """Opened once: reading and checking all cards takes 16 ms, and packaged ones do not change."""
     from wattcast.models.papers.scaling.card import scaling_store
     from wattcast.models.papers.scaling.code import code_scaling
@@ -257,7 +246,7 @@ def _by_code(
     code: ServedCode,
     analysis: KernelAnalysis,
     base: _AtClocks,
-    pairs: Sequence[ClockPair],
+    pairs: Sequence[clocking.ClockPair],
     gpu: GpuProfile,
 ) -> list[_AtClocks]:
     """Time and power of the reference, scaled to each pair by a model that reads code."""
@@ -282,22 +271,26 @@ def _by_code(
 
 def wanted_pairs(
     clocks: Clocks | list[Clocks] | messages.ClockRange | str | None, gpu: GpuProfile
-) -> Sequence[ClockPair]:
+) -> Sequence[clocking.ClockPair]:
     """The pairs a request means. Raises ClockError for an empty range, ServiceError for too
     many pairs."""
     if clocks is None:
-        return [default_clocks(gpu)]
+        return [clocking.default_clocks(gpu)]
     if isinstance(clocks, Clocks):
         return [clocks.pair(gpu)]
     if isinstance(clocks, list):
         return [each.pair(gpu) for each in clocks]
     if isinstance(clocks, str):
-        return supported_pairs(gpu)
-    core = stepped(*clocks.core, "core_mhz")
-    memory = (gpu.memory_mhz,) if clocks.memory is None else stepped(*clocks.memory, "memory_mhz")
+        return clocking.supported_pairs(gpu)
+    core = clocking.stepped(*clocks.core, "core_mhz")
+    memory = (
+        (gpu.memory_mhz,)
+        if clocks.memory is None
+        else clocking.stepped(*clocks.memory, "memory_mhz")
+    )
     if len(core) * len(memory) > messages.MOST_PAIRS:
         raise _too_many(f"{len(core)} x {len(memory)} pairs")
-    return crossed(core, memory)
+    return clocking.crossed(core, memory)
 
 
 def _too_many(asked: str) -> ServiceError:
@@ -389,13 +382,13 @@ def proposal(
     )
 
 
-def _about_clocks(pairs: Iterable[ClockPair], gpu: GpuProfile) -> Iterator[Diagnostic]:
-    unknown = (pair for pair in pairs if not is_supported(pair, gpu))
+def _about_clocks(pairs: Iterable[clocking.ClockPair], gpu: GpuProfile) -> Iterator[Diagnostic]:
+    unknown = (pair for pair in pairs if not clocking.is_supported(pair, gpu))
     beside = [reports.megahertz(pair, unit=False) for pair in unknown]
     if beside:
         more = f" and {len(beside) - 3} more" if len(beside) > 3 else ""
         told = f"{', '.join(beside[:3])}{more} MHz; these are extrapolated"
         yield Diagnostic("clocks_extrapolated", f"{gpu.id} is not known to run at {told}")
-    if one_memory_clock(gpu):
+    if clocking.one_memory_clock(gpu):
         detail = f"the profile of {gpu.id} has one memory clock, so only the core clock was varied"
         yield Diagnostic("one_memory_clock", detail)

@@ -29,16 +29,7 @@ from wattcast.predictor.messages import Energy, Power, Time, WarningLine
 from wattcast.predictor.messages import language_model as messages
 from wattcast.predictor.messages.operators import Operator, OperatorOptions
 from wattcast.predictor.messages.predict import Trust
-from wattcast.predictor.parts.operators import (
-    OPERATOR,
-    Asked,
-    checked_format,
-    columns,
-    kind_of,
-    model_of,
-    power_model,
-    with_passes,
-)
+from wattcast.predictor.parts import operators as asking
 
 NODES = 9
 """Lengths of the cache at which decoding is answered. Attention's time is close to a line in the
@@ -153,7 +144,7 @@ def _fitting(
 ) -> tuple[gpus.GpuProfile, Decoder]:
     """The GPU and the model, where one fits the other. Raises as ``language_model`` does."""
     gpu = predictor.gpus.load(request.gpu)
-    checked_format(request.dtype, gpu)
+    asking.checked_format(request.dtype, gpu)
     decoder = decoder_of(request.config)
     if decoder.heads % request.tensor_parallel:
         raise errors.LaunchError(
@@ -262,7 +253,7 @@ def _sums(
 def checked_operator(part: Part) -> Operator:
     """The operator of a part. Raises LaunchError for sizes beyond those that are answered."""
     try:
-        return OPERATOR.validate_python(dict(part.operator))
+        return asking.OPERATOR.validate_python(dict(part.operator))
     except ValidationError as error:
         what = error.errors(include_url=False)[0]
         raise errors.LaunchError(
@@ -539,18 +530,22 @@ def operator_calls(
     are (a host that cannot launch faster). Raises ModelError where nothing tells them."""
     together: dict[str, list[int]] = defaultdict(list)
     for number, operator in enumerate(operators):
-        together[kind_of(operator)].append(number)
+        together[asking.kind_of(operator)].append(number)
     calls: dict[int, Call] = {}
     board = predictor.operators.board(gpu)
     options = OperatorOptions(framework=None, power_limit_watts=None)
     for kind, at in together.items():
-        model = model_of(predictor, kind, gpu)
-        call = columns(kind, model, [Asked(operators[number], gpu, options) for number in at])
-        source = power_model(predictor, kind, gpu, model)
+        model = asking.model_of(predictor, kind, gpu)
+        call = asking.columns(
+            kind, model, [asking.Asked(operators[number], gpu, options) for number in at]
+        )
+        source = asking.power_model(predictor, kind, gpu, model)
         if not source.has_power(kind):
             raise errors.ModelError(f"no watts of {kind} are known on {gpu.id}", gpu=gpu.id)
         told = model.predict(kind, call, board, None if source is model else source)
-        told = with_passes(predictor, gpu, [operators[number] for number in at], source, told)
+        told = asking.with_passes(
+            predictor, gpu, [operators[number] for number in at], source, told
+        )
         narrow = call["math_bits"] < 16
         if narrow.any() and not model.pooled and len(model.card.operators[kind].frameworks) > 1:
             other = model.predict(kind, {**call, "framework": 1.0 - call["framework"]}, board)

@@ -39,20 +39,8 @@ from wattcast.predictor.messages.sweep import (
     BatchPrediction,
     LaunchProblem,
 )
+from wattcast.predictor.parts import operators as asking
 from wattcast.predictor.parts import power_models, stored, trust
-from wattcast.predictor.parts.operators import (
-    OPERATOR,
-    Asked,
-    checked_format,
-    columns,
-    framework_of,
-    kind_of,
-    model_of,
-    power_model,
-    recurs,
-    values_of,
-    with_passes,
-)
 from wattcast.predictor.parts.time_and_power import OVER_LIMIT
 
 MATH_BITS = FEATURE_NAMES.index("math_bits")
@@ -66,7 +54,9 @@ def predict_operator(
     Raises GpuError, ClockError (a limit the board cannot be set to), LaunchError (a call that does
     not fit in the board's memory), ModelError and ServiceError for what the request brings.
     """
-    asked = [Asked(request.operator, gpu, request) for gpu in predict.gpus_of(predictor, request)]
+    asked = [
+        asking.Asked(request.operator, gpu, request) for gpu in predict.gpus_of(predictor, request)
+    ]
     answers: list[PredictAnswer] = []
     begun: list[Future[None]] = [] if rows is None else rows
     for one, answer in zip(asked, [*predicted(predictor, asked)], strict=True):
@@ -104,7 +94,7 @@ def predict_operators(predictor: Predictor, request: messages.OperatorBatchReque
     gpu = predictor.gpus.load(request.gpu)
     predictions: list[BatchPrediction] = []
     model, notes = None, dict[str, WarningLine]()
-    for one in _each(predictor, [Asked(one, gpu, request) for one in request.operators]):
+    for one in _each(predictor, [asking.Asked(one, gpu, request) for one in request.operators]):
         if not isinstance(one, _Row):
             predictions.append(BatchPrediction(problem=LaunchProblem.of(one)))
             continue
@@ -145,7 +135,7 @@ def sweep_operator(
         dict(zip(request.vary, each, strict=True)) for each in product(*request.vary.values())
     ]
     operators = [_combined(request.operator, values) for values in combinations]
-    asked = [Asked(one, gpu, request) for gpu in gpus for one in operators
+    asked = [asking.Asked(one, gpu, request) for gpu in gpus for one in operators
              if not isinstance(one, LaunchError)]  # fmt: skip
     answers = predicted(predictor, asked)
     found = [one if isinstance(one, LaunchError) else next(answers)
@@ -190,7 +180,7 @@ def _combined(
 ) -> messages.Operator | LaunchError:
     """The operator with some of its members replaced, or what is wrong with it."""
     try:
-        return OPERATOR.validate_python({**base, **values})
+        return asking.OPERATOR.validate_python({**base, **values})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"][1:])
@@ -210,7 +200,7 @@ def _one_of_many(found: PredictAnswer | LaunchError | ModelError) -> dict[str, A
 
 
 def predicted(
-    predictor: Predictor, asked: Sequence[Asked]
+    predictor: Predictor, asked: Sequence[asking.Asked]
 ) -> Iterator[PredictAnswer | LaunchError | ModelError]:
     """Answers in the order asked, one made at a time: ten thousand kept would busy the collector
     of garbage for longer than they take. An error stands in the place of a call that has none."""
@@ -219,16 +209,16 @@ def predicted(
 
 
 def _each(
-    predictor: Predictor, asked: Sequence[Asked]
+    predictor: Predictor, asked: Sequence[asking.Asked]
 ) -> Iterator[_Row | LaunchError | ModelError]:
     found: list[Any] = [None] * len(asked)
     groups: dict[tuple[str, bool, str], list[int]] = {}
     for number, one in enumerate(asked):
-        key = kind_of(one.operator), recurs(one.operator), one.gpu.id
+        key = asking.kind_of(one.operator), asking.recurs(one.operator), one.gpu.id
         groups.setdefault(key, []).append(number)
     for (kind, recurrence, _), at in groups.items():
         try:
-            model = model_of(predictor, kind, asked[at[0]].gpu, recurrence)
+            model = asking.model_of(predictor, kind, asked[at[0]].gpu, recurrence)
         except ModelError as error:
             for number in at:
                 found[number] = error
@@ -240,20 +230,20 @@ def _each(
             continue
         gpu = asked[able[0]].gpu
         board = predictor.operators.board(gpu)
-        power = power_model(predictor, kind, gpu, model)
-        call = columns(kind, model, [asked[n] for n in able])
+        power = asking.power_model(predictor, kind, gpu, model)
+        call = asking.columns(kind, model, [asked[n] for n in able])
         told = model.predict(kind, call, board, None if power is model else power)
-        told = with_passes(predictor, gpu, [asked[n].operator for n in able], power, told)
+        told = asking.with_passes(predictor, gpu, [asked[n].operator for n in able], power, told)
         for row, number in enumerate(able):
             found[number] = _Row(asked[number], kind, (model, power), board, told, row)
     yield from found
 
 
-def _unable(one: Asked) -> LaunchError | None:
+def _unable(one: asking.Asked) -> LaunchError | None:
     """Why a call cannot be run: the board does not multiply its format, or its operands take more
     than the board's memory."""
     try:
-        checked_format(vars(one.operator).get("dtype"), one.gpu)
+        asking.checked_format(vars(one.operator).get("dtype"), one.gpu)
     except LaunchError as error:
         return error
     size = least_bytes(one.operator)
@@ -268,7 +258,7 @@ def _unable(one: Asked) -> LaunchError | None:
 
 def least_bytes(operator: messages.Operator) -> float:
     """Bytes that lie in device memory at once: weights or cache, inputs and outputs."""
-    value = values_of(operator)
+    value = asking.values_of(operator)
     bits = value["weight_bits"] / 8
     match operator:
         case messages.Gemm(m=m, n=n, k=k):
@@ -305,7 +295,7 @@ class _Costs(NamedTuple):
 class _Row(NamedTuple):
     """One of the calls that models told together."""
 
-    one: Asked
+    one: asking.Asked
     kind: str
     models: tuple[OperatorModel, OperatorModel]
     board: Board
@@ -387,7 +377,7 @@ class _Row(NamedTuple):
             warnings=self.warnings(),
             operator=OperatorFigures(
                 asked=self.one.operator.model_dump(),
-                framework=framework_of(self.kind, model, self.one.options),
+                framework=asking.framework_of(self.kind, model, self.one.options),
                 bound="compute" if compute_bound else "memory",
                 roofline_seconds=float(told.roofline[row]),
                 flops=flops,
@@ -437,8 +427,8 @@ def _warning(code: str, detail: str) -> WarningLine:
     return WarningLine(code=code, detail=detail, line=None, source_line=None)
 
 
-def _outside(kind: str, model: OperatorModel, one: Asked) -> WarningLine:
-    facts, asked = model.card.operators[kind], values_of(one.operator)
+def _outside(kind: str, model: OperatorModel, one: asking.Asked) -> WarningLine:
+    facts, asked = model.card.operators[kind], asking.values_of(one.operator)
     beyond = [
         f"{name} {asked[name]:g} (measured: {known[0]:g} to {known[-1]:g})"
         for name, known in facts.knots.items()
@@ -448,10 +438,10 @@ def _outside(kind: str, model: OperatorModel, one: Asked) -> WarningLine:
 
 
 def _notes(
-    one: Asked, kind: str, models: tuple[OperatorModel, OperatorModel]
+    one: asking.Asked, kind: str, models: tuple[OperatorModel, OperatorModel]
 ) -> Iterator[WarningLine]:
     facts, operator = models[0].card.operators[kind], one.operator
-    framework = framework_of(kind, models[0], one.options)
+    framework = asking.framework_of(kind, models[0], one.options)
     passes = isinstance(operator, messages.Stream)
     if models[0] is not models[1] and not (passes and models[1].pooled):
         yield _warning("stands_in", f"watts of {kind} were measured on other boards alone")

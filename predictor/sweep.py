@@ -29,8 +29,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages import sweep as messages
-from wattcast.predictor.parts.swept import Predicted, Shape, Swept
-from wattcast.predictor.parts.trust import apart, incomparable
+from wattcast.predictor.parts import swept, trust
 from wattcast.predictor.variants import Variant, dimensions, variants, with_macros
 
 RESOLUTION = 0.02
@@ -62,7 +61,7 @@ def sweep(predictor: Predictor, request: messages.SweepRequest) -> messages.Swee
     # On one GPU shapes are ranked whatever answered; between GPUs only what can be compared.
     several = found if len(gpus) > 1 else []
     marked = [each.found.ranked(each.shape.gpu, each.analysis) for each in several]
-    whys = incomparable(marked) or [None] * len(found)
+    whys = trust.incomparable(marked) or [None] * len(found)
     ranked = [each for each, why in zip(found, whys, strict=True) if why is None]
     if ranked[0].shape.gpu.id != gpus[0].id and len(gpus) > 1:
         reference = sweeps[ranked[0].shape.gpu.id].reference
@@ -98,7 +97,7 @@ def sweep(predictor: Predictor, request: messages.SweepRequest) -> messages.Swee
             }
         ),
         resolution_percent=100 * RESOLUTION,
-        apart=apart(marked),
+        apart=trust.apart(marked),
         warnings=sorted(warnings, key=lambda each: each.code not in (UNPROVEN, VARIANTS)),
     )
 
@@ -106,8 +105,8 @@ def sweep(predictor: Predictor, request: messages.SweepRequest) -> messages.Swee
 class _Tried(NamedTuple):
     """What came of all that was asked for. ``sweeps``: by GPU, the reference's variant."""
 
-    sweeps: dict[str, Swept]
-    found: list[Predicted]
+    sweeps: dict[str, swept.Swept]
+    found: list[swept.Predicted]
     refused: list[messages.InfeasibleShape]
     left_out: list[messages.LeftOut]
 
@@ -117,8 +116,8 @@ def _tried_shapes(
 ) -> _Tried:
     base = request.launch.launch()
     shapes = _shapes(request, base, gpus)
-    sweeps = {gpu.id: Swept(predictor, request, gpu) for gpu in gpus}
-    found: list[Predicted] = []
+    sweeps = {gpu.id: swept.Swept(predictor, request, gpu) for gpu in gpus}
+    found: list[swept.Predicted] = []
     refused: list[messages.InfeasibleShape] = []
     left_out: list[messages.LeftOut] = []
     every = request.include_unproven
@@ -162,7 +161,7 @@ def _tried_variants(
     assert request.defines is not None
     for gpu, variant in product(gpus, variants(request.defines, len(gpus))):
         try:
-            one = Swept(predictor, _of_variant(request, variant), gpu, variant)
+            one = swept.Swept(predictor, _of_variant(request, variant), gpu, variant)
             counts: Sequence[int | None] = request.registers or [None]
             for registers in counts:
                 shape = one.reference.shape._replace(registers=registers)
@@ -206,7 +205,7 @@ def _of_variant(request: messages.SweepRequest, variant: Variant) -> messages.Sw
 
 def _shapes(
     request: messages.SweepRequest, base: launch.Launch, gpus: Sequence[GpuProfile]
-) -> list[Shape]:
+) -> list[swept.Shape]:
     """Every shape asked for, each once. Raises LaunchError, and ServiceError for too many."""
     blocks = (
         launch.usual_blocks(launch.axes_of(base))
@@ -219,7 +218,7 @@ def _shapes(
     if count > most:
         raise refused(f"{count} shapes are asked for; at most {most} are taken", "blocks")
     found = {
-        (gpu.id, grid, block, number): Shape(gpu, grid, block, number)
+        (gpu.id, grid, block, number): swept.Shape(gpu, grid, block, number)
         for gpu in gpus
         for block in blocks
         for grid in (
@@ -232,7 +231,7 @@ def _shapes(
     return list(found.values())
 
 
-def _does_the_work(request: messages.SweepRequest, base: launch.Launch, shape: Shape) -> None:
+def _does_the_work(request: messages.SweepRequest, base: launch.Launch, shape: swept.Shape) -> None:
     """Raises LaunchError for a shape that leaves work undone."""
     threads = prod(shape.grid) * prod(shape.block)
     if threads < base.threads and not request.grid_stride:
@@ -243,15 +242,15 @@ def _does_the_work(request: messages.SweepRequest, base: launch.Launch, shape: S
         )
 
 
-def _spills(each: Predicted) -> bool:
+def _spills(each: swept.Predicted) -> bool:
     """Whether a shape's registers are fewer than the kernel needs on its GPU at the least."""
     registers, gpu = each.shape.registers, each.shape.gpu
     return registers is not None and registers < each.analysis.static.registers(gpu).low
 
 
 def _point(
-    each: Predicted,
-    reference: Predicted,
+    each: swept.Predicted,
+    reference: swept.Predicted,
     on_front: bool,
     constraints: Constraints,
     apart: str | None,
@@ -274,29 +273,29 @@ def _point(
     )
 
 
-def _saved(point: Point[Shape], reference: Point[Shape]) -> dict[str, Any]:
+def _saved(point: Point[swept.Shape], reference: Point[swept.Shape]) -> dict[str, Any]:
     return {
         "energy_saved_percent": 100 * (1 - point.energy_joules / reference.energy_joules),
         "time_saved_percent": 100 * (1 - point.time_seconds / reference.time_seconds),
     }
 
 
-def _told_apart(front: Sequence[Point[Shape]]) -> list[Point[Shape]]:
+def _told_apart(front: Sequence[Point[swept.Shape]]) -> list[Point[swept.Shape]]:
     """A Pareto set without points whose energy is not told apart from that of a faster one."""
-    kept: list[Point[Shape]] = []
+    kept: list[Point[swept.Shape]] = []
     for point in front:
         if not kept or point.energy_joules < kept[-1].energy_joules * (1 - RESOLUTION):
             kept.append(point)
     return kept
 
 
-def _alike(objective: str, point: Point[Shape], reference: Point[Shape]) -> bool:
+def _alike(objective: str, point: Point[swept.Shape], reference: Point[swept.Shape]) -> bool:
     """Whether two points are not told apart by an objective."""
     cost, times = OBJECTIVES[objective], _TIMES.get(objective, 1)
     return abs(cost(point) / cost(reference) - 1) <= times * RESOLUTION
 
 
-def _unproven(found: Sequence[Predicted]) -> list[Diagnostic]:
+def _unproven(found: Sequence[swept.Predicted]) -> list[Diagnostic]:
     """What was asked for although it may be another program."""
     if any(each.shape.variant != found[0].shape.variant for each in found):
         detail = "each variant is another program; whether all compute the same is not checked"

@@ -6,7 +6,6 @@ from typing import Annotated, Any, get_args
 import typer
 
 from wattcast.app.cli import inputs
-from wattcast.app.cli.inputs import ClockOptions, KernelOptions, OnGpu, request
 from wattcast.app.cli.output import Shown, predictor
 from wattcast.predictor.messages import analyze as analyses
 from wattcast.predictor.messages.advise import AdviceAnswer
@@ -84,7 +83,7 @@ def _format(given: str | None, output: Path | None) -> str | None:
 
 
 def advise(
-    on: OnGpu, launch: KernelOptions, clocks: ClockOptions, patch: bool = False
+    on: inputs.OnGpu, launch: inputs.KernelOptions, clocks: inputs.ClockOptions, patch: bool = False
 ) -> Shown[AdviceAnswer]:
     """Suggest changes to a launch and estimate what each saves.
 
@@ -93,7 +92,7 @@ def advise(
     """
     from wattcast.predictor.advise import advise as run
 
-    asked = request(PredictRequest, launch, on, clocks)
+    asked = inputs.request(PredictRequest, launch, on, clocks)
     if patch and asked.cuda is None:
         raise typer.BadParameter("--patch changes lines of CUDA source: give a .cu file")
     answer = run(predictor(), asked, patch=launch.file.name if patch else None)
@@ -103,7 +102,7 @@ def advise(
 # ``wattcast analyze``: what a launch does.
 
 
-def analyze(on: OnGpu, launch: KernelOptions) -> analyses.AnalyzeAnswer:
+def analyze(on: inputs.OnGpu, launch: inputs.KernelOptions) -> analyses.AnalyzeAnswer:
     """Show what a launch does: loops, memory, occupancy, hot lines."""
     return inputs.ask(analyses.AnalyzeRequest, launch, on)
 

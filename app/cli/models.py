@@ -11,9 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from wattcast.app.cli.exits import Exit
+from wattcast.app.cli import exits, output
 from wattcast.app.cli.inputs import AsJson, Brief, fail, progress
-from wattcast.app.cli.output import Shown, print_json, services, show, told
 from wattcast.app.settings import Settings
 from wattcast.predictor import reports
 from wattcast.predictor.messages.catalog import ModelSummary
@@ -31,11 +30,11 @@ ACTOR = "command line"
 def models_default(context: typer.Context, as_json: AsJson = False, brief: Brief = False) -> None:
     """Without a subcommand: the list."""
     if context.invoked_subcommand is None:
-        show(models_list(), as_json, brief)
+        output.show(models_list(), as_json, brief)
 
 
 @models.command("list")
-def models_list() -> Shown[list[ModelSummary]]:
+def models_list() -> output.Shown[list[ModelSummary]]:
     """List trained models and their error on unseen kernels."""
     from wattcast.app.services import Services
     from wattcast.predictor import catalog
@@ -45,7 +44,7 @@ def models_list() -> Shown[list[ModelSummary]]:
     columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
     for problem in power.problems():
         print(f"wattcast: left out: {problem}", file=sys.stderr)
-    return Shown(found, lambda: [reports.members_table(found, columns)])
+    return output.Shown(found, lambda: [reports.members_table(found, columns)])
 
 
 @models.command("registry")
@@ -53,8 +52,8 @@ def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
     """Print champions, candidates and retrained versions of a GPU as JSON."""
     from wattcast.app.services.models import registry
 
-    with services() as opened:
-        print_json(registry.registry_of(opened, gpu, target))
+    with output.services() as opened:
+        output.print_json(registry.registry_of(opened, gpu, target))
 
 
 @models.command("promote")
@@ -83,7 +82,7 @@ def models_promote(
         fail(f"{name!r} is not of the form FAMILY-SCHEMA-SOURCE/VERSION")
     names = dict(zip(("family", "schema", "source"), parts, strict=True))
     asked = registry.PromoteRequest(**names, version=int(number), board=board, why=why)
-    with services() as opened:
+    with output.services() as opened:
         serving, new = registry.cards(opened, gpu, target, asked)
         for role, card in (("serves now", serving), ("would serve", new)):
             told = {} if card is None else model_summary(card, {}).data()
@@ -95,8 +94,8 @@ def models_promote(
             name = "the default time model" if card is None else card.place
             progress(f"{role}: {name}: {', '.join(errors) or 'its error is not known'}")
         if not yes and sys.stdin.isatty() and not typer.confirm("Let it serve?", err=True):
-            fail("not promoted", Exit.NO_ANSWER)
-        print_json(registry.promote(opened, gpu, target, asked, ACTOR))
+            fail("not promoted", exits.Exit.NO_ANSWER)
+        output.print_json(registry.promote(opened, gpu, target, asked, ACTOR))
 
 
 @models.command("rollback")
@@ -106,9 +105,9 @@ def models_rollback(
     """Go back to the champion before the last promotion."""
     from wattcast.app.services.models import registry
 
-    with services() as opened:
+    with output.services() as opened:
         asked = registry.RollbackRequest(board=board, why=why)
-        print_json(registry.rollback(opened, gpu, target, asked, ACTOR))
+        output.print_json(registry.rollback(opened, gpu, target, asked, ACTOR))
 
 
 def worker(jobs: int | None = None) -> None:
@@ -148,7 +147,7 @@ def worker(jobs: int | None = None) -> None:
 def calibrate(
     measured: Annotated[Path, typer.Argument(metavar="MEASURED.csv")],
     predict: Annotated[Path | None, typer.Option("--predict", metavar="FILE.csv")] = None,
-) -> Shown[Any]:
+) -> output.Shown[Any]:
     """Adapt models of other GPUs to a new one from a few launches.
 
     Needs the power files (wattcast data check). Prints which mapping was chosen and the error of
@@ -174,7 +173,7 @@ def calibrate(
         lines.append(f"  {way:14} {watts:7.1f} W{'  <- chosen' if way == chosen else ''}")
     for at, watts in enumerate(found.predicted_watts, start=1):
         lines.append(f"launch {at}: {watts:.1f} W")
-    return told(answer, *lines)
+    return output.told(answer, *lines)
 
 
 def retrain(
@@ -188,7 +187,7 @@ def retrain(
     schema: str | None = None,
     dry_run: bool = False,
     promote: bool = True,
-) -> Shown[Any]:
+) -> output.Shown[Any]:
     """Retrain a board's power or time model on measurements.
 
     Runs the job here, as `wattcast worker` would. The exit status is 1 if the job failed.
@@ -212,7 +211,7 @@ def retrain(
 
     settings = Settings()
     private_folder(settings.home)
-    with services() as use:
+    with output.services() as use:
         assert use.data is not None  # the database is open
         batches = list(batch or ())
         if file is not None:
@@ -230,7 +229,7 @@ def retrain(
         request = RetrainRequest.model_validate({**body, **more})
         if dry_run:
             planned = plan(use, request)
-            return Shown(planned, lambda: [*_planned(planned.data())])
+            return output.Shown(planned, lambda: [*_planned(planned.data())])
         job, _ = submit(use, request, ACTOR)
         with closing(Worker(settings, use.data.jobs, 1)) as worker:
             worker.start()
@@ -242,10 +241,10 @@ def retrain(
     if job.result is None:
         fail(
             f"the job {job.state}: {(job.error or {}).get('detail', 'it was cancelled')}",
-            Exit.NO_ANSWER,
+            exits.Exit.NO_ANSWER,
         )
     result = job.result
-    return Shown(result, lambda: [*_retrained(result)])
+    return output.Shown(result, lambda: [*_retrained(result)])
 
 
 def _planned(answer: Mapping[str, Any]) -> Iterator[reports.Block]:

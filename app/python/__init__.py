@@ -41,11 +41,9 @@ from wattcast.app.python.code import Blocks, Code, Threads, file_name, request_o
 from wattcast.app.python.predictors import checked as _checked
 from wattcast.app.python.predictors import predictor as _predictor
 from wattcast.app.python.predictors import takes as _takes
-from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import MissingExtraError
-from wattcast.predictor import Predictor, parts
+from wattcast.features import analysis, errors
+from wattcast.predictor import Predictor, messages, parts
 from wattcast.predictor.answering import answer
-from wattcast.predictor.messages import Message, ModelChoice
 from wattcast.predictor.messages import compare as comparing
 from wattcast.predictor.messages.advise import AdviceAnswer, Fusion
 from wattcast.predictor.messages.analyze import AnalyzeRequest, FeaturesAnswer, FeaturesRequest
@@ -68,7 +66,7 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
     from wattcast.predictor.messages.fleet import FleetAnswer
     from wattcast.predictor.messages.language_model import LanguageModelAnswer
 
-Request = TypeVar("Request", bound=Message)
+Request = TypeVar("Request", bound=messages.Message)
 
 
 @_takes(PredictRequest)
@@ -231,7 +229,7 @@ def compare(
     gpus: Sequence[str],
     grid: Blocks,
     block: Threads = None,
-    model: ModelChoice | None = None,
+    model: messages.ModelChoice | None = None,
     registry: bool = True,
     **options: Any,
 ) -> Predictions | comparing.CompareAnswer:
@@ -307,7 +305,7 @@ def explain(
     try:
         import shap
     except ImportError as error:
-        raise MissingExtraError("shap", "explain") from error
+        raise errors.MissingExtraError("shap", "explain") from error
     from wattcast.predictor.explain import explained
 
     launch = {"gpu": gpu, "registry": registry, **options}
@@ -338,7 +336,7 @@ def vector(
 @_takes(AnalyzeRequest)
 def analyze(
     ptx: Code | None = None, *, gpu: str, grid: Blocks, block: Threads = None, **options: Any
-) -> KernelAnalysis:
+) -> analysis.KernelAnalysis:
     """The analysis of a launch: loops, accesses, mix, registers, occupancy, activity.
 
     Raises as ``predict`` does.

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from wattcast.app.jobs.worker import Worker
     from wattcast.app.services.models.champions import Champions
-    from wattcast.app.store.predictions import PredictionStore
-    from wattcast.app.store.repositories import Repositories
+    from wattcast.app.store import predictions, repositories
 
 
 UPLOADS_AT_ONCE, WAITING_UPLOADS = 1, 64
@@ -41,13 +40,13 @@ class Services(Predictor):
     """
 
     settings: Settings
-    store: PredictionStore | None
+    store: predictions.PredictionStore | None
 
     def __init__(
         self,
         settings: Settings,
-        store: PredictionStore | None = None,
-        data: Repositories | None = None,
+        store: predictions.PredictionStore | None = None,
+        data: repositories.Repositories | None = None,
         memory: Memory | None = None,
         *,
         own: bool = False,
@@ -88,7 +87,7 @@ class Services(Predictor):
         return services
 
     @property
-    def database(self) -> Repositories:
+    def database(self) -> repositories.Repositories:
         """``data``, where the caller needs it."""
         assert self.data is not None
         return self.data

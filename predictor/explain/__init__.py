@@ -19,15 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from wattcast.features.errors import ModelError, ServiceError
 from wattcast.features.operators import features, operator_schema
+from wattcast.models import explain as explaining
 from wattcast.models import explain_time, operators, power
-from wattcast.models.explain import (
-    Background,
-    LimeExplanation,
-    Stability,
-    explain_lime,
-    explain_shap,
-    stability,
-)
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.time.bottleneck import resource_shares
 from wattcast.predictor import Predictor
@@ -36,14 +29,7 @@ from wattcast.predictor.messages import explain as messages
 from wattcast.predictor.messages.operators import OperatorOptions, OperatorRequest
 from wattcast.predictor.messages.predict import PredictAnswer
 from wattcast.predictor.parts import members, power_models, stored, watts
-from wattcast.predictor.parts.operators import (
-    Asked,
-    columns,
-    kind_of,
-    model_of,
-    power_model,
-    recurs,
-)
+from wattcast.predictor.parts import operators as asking
 
 Method = Literal["shap", "lime"]
 Target = Literal["power", "time"]
@@ -129,10 +115,10 @@ class _Subject(NamedTuple):
 
     def lime(
         self,
-        run: LimeExplanation | explain_time.TermWeights,
+        run: explaining.LimeExplanation | explain_time.TermWeights,
         ends: tuple[float, float],
         parts: Iterable[tuple[str, float, str]],
-        agreed: Stability | None,
+        agreed: explaining.Stability | None,
         factor: float = 1.0,
     ) -> dict[str, Any]:
         """Members of a local linear model: its intercept and answer, and the name, amount and
@@ -197,13 +183,13 @@ def _of_trees(
         )
 
     if method == "shap":
-        exact = explain_shap(model, model.card.feature_names, inputs)
+        exact = explaining.explain_shap(model, model.card.feature_names, inputs)
         values = {part.feature: part.value for part in exact.contributions}
         factor, told = subject(exact.prediction_watts, values)
         shares = ((part.feature, factor * part.watts) for part in exact.contributions)
         return told.shap(factor * exact.base_watts, shares)
 
-    def around(run: LimeExplanation) -> tuple[float, _Subject]:
+    def around(run: explaining.LimeExplanation) -> tuple[float, _Subject]:
         return subject(run.prediction_watts, {part.feature: part.value for part in run.weights})
 
     return _lime_of_trees(model, inputs, seeds, around)
@@ -213,11 +199,11 @@ def _lime_of_trees(
     model: Any,
     inputs: NDArray[np.float32],
     seeds: int,
-    around: Callable[[LimeExplanation], tuple[float, _Subject]],
+    around: Callable[[explaining.LimeExplanation], tuple[float, _Subject]],
 ) -> dict[str, Any]:
     """LIME on bins of the inputs; ``around`` tells what is explained, and the factor to it."""
     run, agreed = _seeded(
-        lambda seed: explain_lime(model, inputs, seed=seed),
+        lambda seed: explaining.explain_lime(model, inputs, seed=seed),
         lambda run: {part.feature: part.watts for part in run.weights},
         seeds,
     )
@@ -304,7 +290,7 @@ class _Local:
         self._trees, self._scale = trees, scale
 
     @property
-    def background(self) -> Background:
+    def background(self) -> explaining.Background:
         return self._trees.background
 
     def predict_watts(self, x: ArrayLike, /) -> NDArray[np.float64]:
@@ -318,16 +304,16 @@ def _of_operator(
     figures = answer.operator
     assert figures is not None
     request = OperatorRequest.model_validate({"operator": figures.asked, "gpu": gpu.id})
-    kind = kind_of(request.operator)
-    model = model_of(predictor, kind, gpu, recurs(request.operator))
+    kind = asking.kind_of(request.operator)
+    model = asking.model_of(predictor, kind, gpu, asking.recurs(request.operator))
     if target == "power":
-        model = power_model(predictor, kind, gpu, model)
+        model = asking.power_model(predictor, kind, gpu, model)
     trees = model.trees(kind, target)
     estimate = answer.power if target == "power" else answer.time
     if trees is None or estimate is None:
         raise ServiceError("no-explanation", f"{answer.id} has no {target} to explain")
     options = OperatorOptions.model_validate({"framework": figures.framework})
-    call = columns(kind, model, [Asked(request.operator, gpu, options)])
+    call = asking.columns(kind, model, [asking.Asked(request.operator, gpu, options)])
     around = model.corners(kind, call)
     board = predictor.operators.board(gpu)
     near, _ = features(kind, around.call, board)
@@ -363,10 +349,10 @@ def _of_operator(
 
 def _seeded(
     make: Callable[[int], T], weights: Callable[[T], Mapping[str, float]], seeds: int
-) -> tuple[T, Stability | None]:
+) -> tuple[T, explaining.Stability | None]:
     """The run of the first seed, and how far those of others agree with it."""
     runs = [make(seed) for seed in range(seeds)]
-    return runs[0], stability([weights(run) for run in runs]) if seeds > 1 else None
+    return runs[0], explaining.stability([weights(run) for run in runs]) if seeds > 1 else None
 
 
 def _largest_first(weights: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -29,21 +29,8 @@ import numpy as np
 
 from wattcast.features.checked import text, whole
 from wattcast.features.errors import DataError, ServiceError, checkpoint
+from wattcast.predictor.traces import trace as rows
 from wattcast.predictor.traces.library import operator_called
-from wattcast.predictor.traces.trace import (
-    MOST_LAUNCHES,
-    MOST_RANGES,
-    MOST_SIZE,
-    MOST_TIME,
-    NONE,
-    STEP,
-    Builder,
-    Device,
-    Integers,
-    Kind,
-    Ranges,
-    Trace,
-)
 
 if TYPE_CHECKING:
     from wattcast.predictor.traces import Progress
@@ -84,7 +71,9 @@ def _opened(path: Path, name: str, most_characters: int | None) -> Iterator[_Win
         raise DataError(f"{name}: the gzip is cut off: {error}", file=name) from error
 
 
-def read(path: Path, name: str, progress: Progress, most_characters: int | None = None) -> Trace:
+def read(
+    path: Path, name: str, progress: Progress, most_characters: int | None = None
+) -> rows.Trace:
     """The trace of a file. Raises DataError, and ServiceError ``too-large``."""
     with _opened(path, name, most_characters) as window:
         return _Reader(name, window, progress, most_characters is not None).trace()
@@ -204,13 +193,15 @@ class _Reader:
     def __init__(self, name: str, window: _Window, progress: Progress, limited: bool) -> None:
         self._window = window
         self._progress = progress
-        ranges = MOST_RANGES if limited else None
-        self._build = Builder(name, "PyTorch profiler", MOST_LAUNCHES if limited else None)
-        self._operators, self._calls = Ranges(ranges), Ranges(ranges)
+        ranges = rows.MOST_RANGES if limited else None
+        self._build = rows.Builder(
+            name, "PyTorch profiler", rows.MOST_LAUNCHES if limited else None
+        )
+        self._operators, self._calls = rows.Ranges(ranges), rows.Ranges(ranges)
         self._external = array("q")
         self._steps: list[tuple[int, int, str]] = []
 
-    def trace(self) -> Trace:
+    def trace(self) -> rows.Trace:
         events = 0
         for member, value in self.members():
             if member is None:
@@ -259,10 +250,10 @@ class _Reader:
 
     def _devices(self, found: list[Any]) -> None:
         for each in found:
-            number = whole(each.get("id"), NONE) if isinstance(each, dict) else NONE
-            if number != NONE:
-                sms = whole(each.get("numSms"), 0, MOST_SIZE) or None
-                self._build.devices[number] = Device(number, text(each.get("name")), sms)
+            number = whole(each.get("id"), rows.NONE) if isinstance(each, dict) else rows.NONE
+            if number != rows.NONE:
+                sms = whole(each.get("numSms"), 0, rows.MOST_SIZE) or None
+                self._build.devices[number] = rows.Device(number, text(each.get("name")), sms)
 
     def _event(self, event: Mapping[str, Any]) -> None:
         category = text(event.get("cat"), MOST_CATEGORY).lower()
@@ -273,18 +264,18 @@ class _Reader:
         given = event.get("args")
         told: Mapping[str, Any] = given if isinstance(given, dict) else {}
         name = text(event.get("name"))
-        external = whole(told.get("External id", told.get("external id")), NONE)
+        external = whole(told.get("External id", told.get("external id")), rows.NONE)
         if category in KERNELS:
-            end = NONE if start is None or length is None else start + length
+            end = rows.NONE if start is None or length is None else start + length
             self._launch(KERNELS[category], name, (start, end), told, external, event)
             return
         if start is None or length is None:
             return
         thread = f"{text(event.get('pid'))} {text(event.get('tid'))}"
         if category in CALLS:
-            link = whole(told.get("correlation"), NONE)
+            link = whole(told.get("correlation"), rows.NONE)
             self._calls.add(thread, start, start + length, "", link)
-        elif STEP.match(name):
+        elif rows.STEP.match(name):
             self._build.step(self._steps, start, start + length, name)
         else:
             called = operator_called(name, told)
@@ -301,16 +292,16 @@ class _Reader:
     ) -> None:
         device = whole(told.get("device", event.get("pid")))
         stream = told.get("stream", event.get("tid"))
-        link = whole(told.get("correlation"), NONE)
-        kind = Kind(
+        link = whole(told.get("correlation"), rows.NONE)
+        kind = rows.Kind(
             name or "unnamed kernel",
             "",
             what,
             _three(told.get("grid")),
             _three(told.get("block")),
-            whole(told.get("registers per thread"), 0, MOST_SIZE),
+            whole(told.get("registers per thread"), 0, rows.MOST_SIZE),
             0,
-            whole(told.get("shared memory"), 0, MOST_SIZE),
+            whole(told.get("shared memory"), 0, rows.MOST_SIZE),
         )
         before = len(self._build)
         where = text(stream)
@@ -319,12 +310,12 @@ class _Reader:
         if len(self._build) > before:
             self._external.append(external)
 
-    def _linked(self) -> tuple[Integers, Integers, Integers]:
+    def _linked(self) -> tuple[rows.Integers, rows.Integers, rows.Integers]:
         """Each launch's operator: that of its External id, else the innermost around the call that
         launched it; when that call began; and which library operator it is."""
         link = self._build.column("link")
         external = np.array(self._external, dtype=np.int64)
-        found, launched, call = (np.full(len(link), NONE, dtype=np.int64) for _ in range(3))
+        found, launched, call = (np.full(len(link), rows.NONE, dtype=np.int64) for _ in range(3))
         # Before PyTorch 2.1 (kineto's first schema) the External id repeated the correlation.
         repeats = len(link) > 0 and np.mean(external == link) > 0.5
         if not repeats:
@@ -332,7 +323,7 @@ class _Reader:
             found[met] = at
         met, at = self._calls.found(link, last=True)
         launched[met], call[met] = self._calls.column("start")[at], at
-        left = met & (found == NONE)
+        left = met & (found == rows.NONE)
         if left.any():
             threads = self._operators.threads_of(self._calls, call[left])
             found[left] = self._operators.innermost(threads, launched[left])
@@ -341,7 +332,9 @@ class _Reader:
 
 
 def _three(value: Any) -> tuple[int, int, int]:
-    given = [whole(each, 0, MOST_SIZE) for each in value[:3]] if isinstance(value, list) else []
+    given = (
+        [whole(each, 0, rows.MOST_SIZE) for each in value[:3]] if isinstance(value, list) else []
+    )
     padded = (*given, *(1 for _ in range(3 - len(given)))) if given else (0, 0, 0)
     return padded[0], padded[1], padded[2]
 
@@ -349,7 +342,7 @@ def _three(value: Any) -> tuple[int, int, int]:
 def _nanoseconds(value: Any) -> int | None:
     """Microseconds as whole nanoseconds, exactly; ``None`` for what is no number."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value * 1000 if abs(value) < MOST_TIME // 2000 else None
+        return value * 1000 if abs(value) < rows.MOST_TIME // 2000 else None
     if not isinstance(value, str):
         return None
     whole, _, rest = value.partition(".")
@@ -363,4 +356,4 @@ def _nanoseconds(value: Any) -> int | None:
             found = int((number * 1000).to_integral_value())
         except (ArithmeticError, ValueError):  # NaN, infinities; "1e999999999999"
             return None
-    return found if abs(found) < MOST_TIME // 2 else None
+    return found if abs(found) < rows.MOST_TIME // 2 else None

@@ -19,20 +19,7 @@ import numpy as np
 
 from wattcast.features.checked import text, whole
 from wattcast.features.errors import DataError, GivenUpError, checkpoint
-from wattcast.predictor.traces.trace import (
-    MOST_DEVICES,
-    MOST_LAUNCHES,
-    MOST_RANGES,
-    MOST_SIZE,
-    NONE,
-    STEP,
-    Builder,
-    Device,
-    Kind,
-    Names,
-    Ranges,
-    Trace,
-)
+from wattcast.predictor.traces import trace as rows
 
 if TYPE_CHECKING:
     from wattcast.predictor.traces import Progress
@@ -66,7 +53,7 @@ MOST_TEXT = 1 << 20
 """Bytes of one value that SQLite hands out."""
 
 
-def read(path: Path, name: str, progress: Progress, limited: bool = False) -> Trace:
+def read(path: Path, name: str, progress: Progress, limited: bool = False) -> rows.Trace:
     """The trace of an export. Raises DataError."""
     try:
         with closing(_opened(path)) as database:
@@ -103,18 +90,18 @@ class _Export:
         self, name: str, database: sqlite3.Connection, progress: Progress, limited: bool
     ) -> None:
         self._name, self._db, self._progress = name, database, progress
-        self._most = MOST_LAUNCHES if limited else None
-        self._ranges_most = MOST_RANGES if limited else None
+        self._most = rows.MOST_LAUNCHES if limited else None
+        self._ranges_most = rows.MOST_RANGES if limited else None
         tables = database.execute(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' LIMIT ?", (MOST_TABLES,)
         )
         # The others are virtual.
         self._tables = {str(n) for n, sql in tables if str(sql).upper().startswith("CREATE TABLE")}
         self._strings: dict[int, str] = {}
-        self._names = Names(MOST_STRINGS)
+        self._names = rows.Names(MOST_STRINGS)
         self._named = self._holds("StringIds", "id", "value")
 
-    def trace(self) -> Trace:
+    def trace(self) -> rows.Trace:
         if KERNEL not in self._tables:
             known = "CUPTI_ACTIVITY_KIND tables: " + (
                 ", ".join(sorted(t for t in self._tables if t.startswith("CUPTI"))) or "none"
@@ -124,7 +111,7 @@ class _Export:
                 f"(nsys profile --trace=cuda,nvtx); {known}",
                 file=self._name,
             )
-        build = Builder(self._name, self._source(), self._most)
+        build = rows.Builder(self._name, self._source(), self._most)
         gpus = self._gpus()
         for table in (KERNEL, COPY, SET):
             if table in self._tables:
@@ -133,7 +120,7 @@ class _Export:
         ranges, steps = self._ranges(build)
         # The NVTX range around the call of each launch, and when that call began.
         met, call = calls.found(build.column("link"))
-        operator, launched = (np.full(len(met), NONE, dtype=np.int64) for _ in range(2))
+        operator, launched = (np.full(len(met), rows.NONE, dtype=np.int64) for _ in range(2))
         launched[met] = calls.column("start")[call]
         inside = ranges.innermost(ranges.threads_of(calls, call), launched[met])
         operator[met] = build.named(ranges, inside)
@@ -185,27 +172,29 @@ class _Export:
             self._names.number(found)
         return found
 
-    def _gpus(self) -> dict[tuple[int, int | None], Device]:
+    def _gpus(self) -> dict[tuple[int, int | None], rows.Device]:
         """Boards by (CUDA's number, process); by (number, None) where no process is told."""
-        boards: dict[int, Device] = {}
+        boards: dict[int, rows.Device] = {}
         if "TARGET_INFO_GPU" in self._tables:
             for number, name, sms in self._rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
                 at = whole(number)
-                if len(boards) >= MOST_DEVICES:
+                if len(boards) >= rows.MOST_DEVICES:
                     break
-                boards[at] = Device(at, text(name), whole(sms) or None)
-        found: dict[tuple[int, int | None], Device] = {(at, None): b for at, b in boards.items()}
+                boards[at] = rows.Device(at, text(name), whole(sms) or None)
+        found: dict[tuple[int, int | None], rows.Device] = {
+            (at, None): b for at, b in boards.items()
+        }
         if "TARGET_INFO_CUDA_DEVICE" in self._tables:
             wanted = ("gpuId", "cudaId", "pid", "numMultiprocessors")
             for gpu, cuda, pid, sms in self._rows("TARGET_INFO_CUDA_DEVICE", wanted):
-                board = boards.get(whole(gpu, NONE))
+                board = boards.get(whole(gpu, rows.NONE))
                 if board is not None:
                     mine = whole(sms) or board.sm_count
-                    found[whole(cuda), whole(pid)] = Device(board.id, board.name, mine)
+                    found[whole(cuda), whole(pid)] = rows.Device(board.id, board.name, mine)
         return found
 
     def _launches(
-        self, build: Builder, table: str, gpus: dict[tuple[int, int | None], Device]
+        self, build: rows.Builder, table: str, gpus: dict[tuple[int, int | None], rows.Device]
     ) -> None:
         base = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
         more: tuple[str, ...] = ("copyKind",) if table == COPY else ()
@@ -222,7 +211,7 @@ class _Export:
             start, end, device, context, stream, link, process = row[:7]
             pid = _pid(process)
             number = whole(device)
-            known = gpus.get((number, pid)) or gpus.get((number, None)) or Device(number)
+            known = gpus.get((number, pid)) or gpus.get((number, None)) or rows.Device(number)
             build.devices.setdefault(known.id, known)
             where = f"stream {whole(stream)}"
             if whole(context, 1) != 1:
@@ -231,13 +220,13 @@ class _Export:
             joined = _link(process, link)
             build.add(kind, whole(start), whole(end, -1), known.id, where, joined)
 
-    def _kind(self, table: str, more: tuple[object, ...]) -> Kind:
+    def _kind(self, table: str, more: tuple[object, ...]) -> rows.Kind:
         if table != KERNEL:
             name = f"Memcpy {COPIES.get(whole(more[0]), 'other')}" if more else "Memset"
-            return Kind(name, "", "copy" if more else "set", (0, 0, 0), (0, 0, 0), 0, 0, 0)
+            return rows.Kind(name, "", "copy" if more else "set", (0, 0, 0), (0, 0, 0), 0, 0, 0)
         name = self._string(more[0]) or self._string(more[2])
-        sizes = [whole(each, 0, MOST_SIZE) for each in more[3:]]
-        return Kind(
+        sizes = [whole(each, 0, rows.MOST_SIZE) for each in more[3:]]
+        return rows.Kind(
             name or "unnamed kernel",
             self._string(more[1]),
             "kernel",
@@ -248,9 +237,9 @@ class _Export:
             sizes[8],
         )
 
-    def _calls(self) -> Ranges:
+    def _calls(self) -> rows.Ranges:
         """Calls of the CUDA runtime."""
-        calls = Ranges(self._ranges_most)
+        calls = rows.Ranges(self._ranges_most)
         if RUNTIME in self._tables:
             wanted = ("start", "end", "globalTid", "correlationId")
             for start, end, thread, link in self._rows(RUNTIME, wanted):
@@ -258,8 +247,8 @@ class _Export:
                 calls.add(tid, whole(start), whole(end), "", _link(tid & PROCESS, link))
         return calls
 
-    def _ranges(self, build: Builder) -> tuple[Ranges, list[tuple[int, int, str]]]:
-        ranges = Ranges(self._ranges_most)
+    def _ranges(self, build: rows.Builder) -> tuple[rows.Ranges, list[tuple[int, int, str]]]:
+        ranges = rows.Ranges(self._ranges_most)
         steps: list[tuple[int, int, str]] = []
         if "NVTX_EVENTS" in self._tables:
             wanted = ("start", "end", "eventType", "text", "textId", "globalTid")
@@ -267,7 +256,7 @@ class _Export:
                 if end is None or event not in (PUSH_POP, START_END):
                     continue
                 name = text(words) if words is not None else self._string(text_id)
-                if STEP.match(name):
+                if rows.STEP.match(name):
                     build.step(steps, whole(start), whole(end), name)
                 elif event == PUSH_POP:
                     plain = OPERATION.sub("", name) or "unnamed range"
@@ -282,6 +271,6 @@ def _pid(process: object) -> int | None:
 def _link(process: object, link: object) -> int:
     """Process and correlation as one key; correlation ids are unique within a process."""
     if not isinstance(link, int):
-        return NONE
+        return rows.NONE
     number = (_pid(process) or 0) & 0xFFFFFF
     return (number << 38) | (link & ((1 << 38) - 1))

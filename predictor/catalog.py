@@ -1,10 +1,8 @@
 """What there is: GPUs, feature schemas, models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from wattcast.features import errors, gpus
 from wattcast.features.operators import operator_schema
@@ -14,6 +12,7 @@ from wattcast.models.intervals import Observed
 from wattcast.models.operators import OperatorCard
 from wattcast.models.power.physical import POOLED
 from wattcast.models.time.calibration import TimeCorrectionCard
+from wattcast.predictor import Gpus
 from wattcast.predictor.messages import catalog
 from wattcast.predictor.parts.power_models import (
     Watched,
@@ -21,9 +20,6 @@ from wattcast.predictor.parts.power_models import (
     unseen_error_percent,
     unseen_error_watts,
 )
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Gpus
 
 G = TypeVar("G", bound=catalog.GpuSummary)
 S = TypeVar("S", bound=catalog.Schema)

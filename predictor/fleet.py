@@ -6,13 +6,11 @@ Predictions are those of ``dvfs`` and ``language_model`` under each limit. Half 
 joined as those of traces are (``traces/totals.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +26,7 @@ from wattcast.models.placement import (
     least_power,
     shortest,
 )
-from wattcast.predictor import language_model, parts, reports
+from wattcast.predictor import Predictor, language_model, parts, reports
 from wattcast.predictor.dvfs import dvfs, dvfs_of_operator
 from wattcast.predictor.messages import Energy, Interval, Power, Time, operators
 from wattcast.predictor.messages.dvfs import DvfsRequest
@@ -42,9 +40,6 @@ from wattcast.predictor.messages.fleet import (
 )
 from wattcast.predictor.messages.language_model import LanguageModelRequest
 from wattcast.predictor.traces import totals
-
-if TYPE_CHECKING:
-    from wattcast.predictor import Predictor
 
 SOLVER_SECONDS = 60.0
 """When the search for a placement is given up; what it may do is counted (``models/placement``)."""

@@ -1,11 +1,9 @@
 """SARIF 2.1.0 (OASIS, 27 March 2020) of what was found in code, as code scanning reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from pydantic_core import to_json
@@ -13,9 +11,7 @@ from pydantic_core import to_json
 from wattcast.features.checked import harmless
 from wattcast.models.intervals import quantity
 from wattcast.predictor import reports
-
-if TYPE_CHECKING:
-    from wattcast.predictor.messages import advise, explain
+from wattcast.predictor.messages import advise, explain
 
 MEDIA_TYPE = "application/sarif+json"
 SCHEMA = (

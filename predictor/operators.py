@@ -27,17 +27,12 @@ from wattcast.models.operators import OperatorModel, Quantity, Told, limited
 from wattcast.predictor import Predictor, explain, parts, predict
 from wattcast.predictor.messages import ClocksAnswer, KernelName, ModelReference, WarningLine
 from wattcast.predictor.messages import operators as messages
+from wattcast.predictor.messages import sweep as batches
 from wattcast.predictor.messages.predict import (
     OperatorFigures,
     PredictAnswer,
     PredictAnswers,
     Trust,
-)
-from wattcast.predictor.messages.sweep import (
-    MOST_POINTS,
-    BatchAnswer,
-    BatchPrediction,
-    LaunchProblem,
 )
 from wattcast.predictor.parts import operators as asking
 from wattcast.predictor.parts import power_models, stored, trust
@@ -88,23 +83,25 @@ def operator_name(operator: messages.Operator) -> KernelName:
     return KernelName(mangled=operator.name, demangled=" ".join((operator.name, *shape)))
 
 
-def predict_operators(predictor: Predictor, request: messages.OperatorBatchRequest) -> BatchAnswer:
+def predict_operators(
+    predictor: Predictor, request: messages.OperatorBatchRequest
+) -> batches.BatchAnswer:
     """Predictions of many calls on one GPU, in their order; nothing is stored. One that has none
     has its problem in its place. Raises GpuError and ClockError."""
     gpu = predictor.gpus.load(request.gpu)
-    predictions: list[BatchPrediction] = []
+    predictions: list[batches.BatchPrediction] = []
     model, notes = None, dict[str, WarningLine]()
     for one in _each(predictor, [asking.Asked(one, gpu, request) for one in request.operators]):
         if not isinstance(one, _Row):
-            predictions.append(BatchPrediction(problem=LaunchProblem.of(one)))
+            predictions.append(batches.BatchPrediction(problem=batches.LaunchProblem.of(one)))
             continue
         model, told = model or one.reference, one.costs()
         warnings = one.warnings()
         notes = {each.code: each for each in reversed(warnings)} | notes
         costs = parts.costs(told.time, told.power, told.energy)
         codes = [*dict.fromkeys(each.code for each in warnings)]
-        predictions.append(BatchPrediction(**costs, warnings=codes))
-    return BatchAnswer(
+        predictions.append(batches.BatchPrediction(**costs, warnings=codes))
+    return batches.BatchAnswer(
         gpu=gpu.id,
         kernel=None,
         compiled=None,
@@ -129,8 +126,10 @@ def sweep_operator(
     """
     gpus = predict.gpus_of(predictor, request)
     count = len(gpus) * prod(map(len, request.vary.values()))
-    if count > MOST_POINTS:
-        raise refused(f"{count} points are asked for; at most {MOST_POINTS} are taken", "vary")
+    if count > batches.MOST_POINTS:
+        raise refused(
+            f"{count} points are asked for; at most {batches.MOST_POINTS} are taken", "vary"
+        )
     combinations = [
         dict(zip(request.vary, each, strict=True)) for each in product(*request.vary.values())
     ]
@@ -196,7 +195,7 @@ def _one_of_many(found: PredictAnswer | LaunchError | ModelError) -> dict[str, A
     if isinstance(found, PredictAnswer):
         told = parts.members(found, "power", "time", "energy")
         return {**told, "warnings": list(dict.fromkeys(one.code for one in found.warnings))}
-    return {"problem": LaunchProblem.of(found)}
+    return {"problem": batches.LaunchProblem.of(found)}
 
 
 def predicted(

@@ -19,13 +19,7 @@ from uuid import UUID
 from wattcast.features import errors, memory
 from wattcast.features.activity.counts import QUANTITIES, Activity
 from wattcast.predictor import Predictor, messages, parts, sweep
-from wattcast.predictor.advise.adviser import (
-    LEAST_GAIN_PERCENT,
-    LEAST_REWRITTEN_PERCENT,
-    REWRITTEN,
-    Adviser,
-    gain,
-)
+from wattcast.predictor.advise import adviser as advising
 from wattcast.predictor.advise.launches import others, patches
 from wattcast.predictor.messages.advise import Advice, AdviceAnswer, Fusion, Gain, Outcome
 from wattcast.predictor.messages.predict import PredictRequest
@@ -57,7 +51,7 @@ def advise(
     assert request.gpu is not None
     gpu = predictor.gpus.load(request.gpu)
     source = predictor.sources.read(request, gpu)
-    adviser = Adviser(predictor, request, source, gpu)
+    adviser = advising.Adviser(predictor, request, source, gpu)
     found = list(adviser.findings())
     unpriced = [each for each in found if not isinstance(each, Advice)]
     priced = [each for each in found if isinstance(each, Advice)]
@@ -98,11 +92,11 @@ def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[Fu
     a product. Raises as ``advise`` does.
     """
     found: list[Fusion] = []
-    chain: list[Adviser] = []
+    chain: list[advising.Adviser] = []
     for request in requests:
         assert request.gpu is not None
         gpu = predictor.gpus.load(request.gpu)
-        next_ = Adviser(predictor, request, predictor.sources.read(request, gpu), gpu)
+        next_ = advising.Adviser(predictor, request, predictor.sources.read(request, gpu), gpu)
         on = chain and next_.follows(chain[-1]) and (chain[0].multiplies or next_.once)
         chain = [*chain, next_] if on else [next_] if next_.multiplies or next_.once else []
         if len(chain) > 1:
@@ -110,7 +104,7 @@ def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[Fu
     return [each for each in found if _worth_it(each.gain)]
 
 
-def _fused(chain: Sequence[Adviser]) -> Fusion:
+def _fused(chain: Sequence[advising.Adviser]) -> Fusion:
     """A product or pass with the passes after it, as launches and as one."""
     before = Outcome.together(each.before for each in chain)
     after: list[Activity] = []
@@ -151,7 +145,7 @@ def _fused(chain: Sequence[Adviser]) -> Fusion:
         remedy=f"compute {passes} on the results before {names[0]} stores them",
         before=before,
         after=then,
-        gain=gain(before, then),
+        gain=advising.gain(before, then),
     )
 
 
@@ -172,5 +166,9 @@ def _free(saved: Gain) -> bool:
 def _worth_it(saved: Gain, code: str = "") -> bool:
     """It saves energy or time noticeably, and costs no more of the other than it saves."""
     energy, time = saved.energy_percent, saved.time_percent
-    least = LEAST_REWRITTEN_PERCENT if code in REWRITTEN else LEAST_GAIN_PERCENT
+    least = (
+        advising.LEAST_REWRITTEN_PERCENT
+        if code in advising.REWRITTEN
+        else advising.LEAST_GAIN_PERCENT
+    )
     return max(energy, time) >= least and energy >= 0 and time + energy >= 0

@@ -369,7 +369,7 @@ def test_a_clock_is_for_all_kernels_with_code(
     steps = [Span(f"step {n}", a, b) for n, (a, b) in enumerate(pairwise(ends))]
     path = kineto(tmp_path / "t.json", launches, steps)
     # The limit would be one that the board cannot be set to (100 to 250 W): here any can.
-    monkeypatch.setattr("wattcast.predictor.traces.mixes.checked_limit", lambda watts, gpu: watts)
+    monkeypatch.setattr("wattcast.models.clocks.checked_limit", lambda watts, gpu: watts)
     answer = asked(services, path, code, most_slowdown=1.5)
     whole, *each = answer["clocks"]
     assert [one["step"] for one in each] == ["step 0", "step 1"]

@@ -265,7 +265,7 @@ def test_names_and_launches_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": [{**event, "name": f"k{n}" * 9} for n in range(9)]}))
     assert len(read_trace(path)) == 9
-    monkeypatch.setattr("wattcast.predictor.traces.kineto.MOST_LAUNCHES", 8)
+    monkeypatch.setattr("wattcast.predictor.traces.trace.MOST_LAUNCHES", 8)
     assert len(read_trace(path)) == 9  # a file of one's own
     with pytest.raises(ServiceError, match="more than 8 launches"):
         read_trace(path, most_characters=10_000)

@@ -5,6 +5,8 @@ Each is one use case with one request (``tools.toml`` tells them); its answer is
 What a kernel's author wrote stands in strings of that JSON alone, without escape codes.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import sys

@@ -1,5 +1,7 @@
 """Structured logging: JSON lines or, on a terminal, lines for people; all on stderr."""
 
+from __future__ import annotations
+
 import logging
 import sys
 from contextvars import ContextVar

@@ -1,5 +1,7 @@
 """The service: ``create_app(settings)`` puts routers, problems, logging and store together."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

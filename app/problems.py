@@ -7,6 +7,8 @@
 A problem never carries internals: what went wrong inside is logged with the request's id.
 """
 
+from __future__ import annotations
+
 import errno
 import sqlite3
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """A bar on the terminal for what lasts over a second; nothing where nobody looks at one."""
 
+from __future__ import annotations
+
 import sys
 import threading
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Running the service under uvicorn, with or without the demonstration."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import faulthandler

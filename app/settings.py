@@ -3,6 +3,8 @@
 What each means is told by ``settings.toml``.
 """
 
+from __future__ import annotations
+
 import ipaddress
 import os
 from pathlib import Path

@@ -5,6 +5,8 @@ Of each only what its release hands to a callable is asked (Kernel Tuner 1.5, Tr
 2.14, Helion 1.5); none of their modules is imported before it calls.
 """
 
+from __future__ import annotations
+
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """The whole analysis of a kernel launch as plain data."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from pathlib import PurePath
 

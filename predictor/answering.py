@@ -1,5 +1,7 @@
 """Which use case answers a request: HTTP, command line, Python and agents ask through here."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TypeVar

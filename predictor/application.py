@@ -3,6 +3,8 @@
 read the trace -> power of each kind of launch -> launches share their board -> sums
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Sequence
 from math import exp, hypot, log
 from pathlib import Path

@@ -5,6 +5,8 @@ together, to the same last bit (``features.symbolic.arith``). One that cannot ru
 its place, and the others are answered. Nothing is stored, and no analysis is kept.
 """
 
+from __future__ import annotations
+
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import AnalysisError, Diagnostic, LaunchError
 from wattcast.features.gpus import GpuProfile

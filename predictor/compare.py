@@ -4,6 +4,8 @@ Both sides are predicted by the same models, so that what those are wrong about 
 the ratio. Kernels are matched by name; a single kernel on either side needs no common one.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache

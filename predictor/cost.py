@@ -4,6 +4,8 @@ Launches follow one another, so seconds and joules add up. No tariff and no carb
 assumed: what is not given is not told.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """A kernel at many clocks from its hardware counters at one pair: nobody needs its code."""
 
+from __future__ import annotations
+
 import csv
 import math
 import re

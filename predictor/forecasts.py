@@ -8,6 +8,8 @@
 Order and values do not depend on who works.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Where a launch spends its energy and time: by basic block, PTX line and source line."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple

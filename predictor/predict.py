@@ -3,6 +3,8 @@
 read PTX -> analyse per GPU -> time, power over the registers' range -> energy -> store
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Hashable
 from concurrent.futures import Future

@@ -5,6 +5,8 @@ no macros any more, they choose the launch alone. Blocks are the parameters ``bl
 ``_y`` and ``_z``, grids the problem size over the product of the divisors, rounded up.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod

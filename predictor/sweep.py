@@ -10,6 +10,8 @@ A shape under which the kernel may compute something else is left out, with the 
 (``features.invariance``).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product

@@ -3,6 +3,8 @@
 Triton compiles without a GPU, and kernels that are compiled already need no Triton.
 """
 
+from __future__ import annotations
+
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -5,6 +5,8 @@ are predicted, and the answer tells where the search stands. Nothing is remember
 steps but what makes them faster: the same question gets the same answer.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256

@@ -1,5 +1,7 @@
 """Variants of a CUDA source: its macros with other values, and the launch that goes with each."""
 
+from __future__ import annotations
+
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

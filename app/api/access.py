@@ -14,6 +14,8 @@ names needs the strictest: a new route cannot be open because somebody forgot it
     train    everything else that changes something: jobs, models
 """
 
+from __future__ import annotations
+
 import asyncio
 import ipaddress
 import re

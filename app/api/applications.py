@@ -1,5 +1,7 @@
 """``POST /applications``: energy of a whole application from its trace."""
 
+from __future__ import annotations
+
 import gzip
 import tempfile
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """GPUs, feature schemas and models: what can be asked about."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from fastapi import Path, Request

@@ -1,6 +1,8 @@
 """The outermost layer of every request, as pure ASGI: id, limits of the body, security headers,
 metrics, log line, last resort."""
 
+from __future__ import annotations
+
 import asyncio
 import re
 import time

@@ -1,5 +1,7 @@
 """Liveness, readiness and metrics, and what each kind of problem means."""
 
+from __future__ import annotations
+
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response

@@ -6,6 +6,8 @@
     GET  /predictions/{prediction_id}/hotspots, .../advice: the code of a prediction kept
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path

@@ -1,5 +1,7 @@
 """``/measurements``: what users have measured, uploaded in batches."""
 
+from __future__ import annotations
+
 import csv
 import io
 import json

@@ -1,5 +1,7 @@
 """Predictions answered before: the list of them, what was asked, and why each is what it is."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID

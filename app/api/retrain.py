@@ -1,5 +1,7 @@
 """``POST /retrain``: better models out of measurements; ``/jobs``: how far they are."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any

@@ -4,6 +4,8 @@ FastAPI's own path parses the body to Python objects, validates those and serial
 answer again; on a request this size that costs more than the prediction.
 """
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_type_hints

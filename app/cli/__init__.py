@@ -4,6 +4,8 @@ Each command lies in a file of its own; ``group.py`` lists them, ``examples.toml
 examples of their help. Errors are one line on stderr, with the exit statuses of ``exits.py``.
 """
 
+from __future__ import annotations
+
 import gc
 import os
 import sys

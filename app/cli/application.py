@@ -1,5 +1,7 @@
 """``wattcast app``: energy of a whole application from its trace."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated

@@ -1,5 +1,7 @@
 """``wattcast bulk``: the kernels of a folder on one or several GPUs, as a CSV table."""
 
+from __future__ import annotations
+
 import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence

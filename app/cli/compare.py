@@ -1,5 +1,7 @@
 """``wattcast diff``: what a change of code changes; fails where it costs more than allowed."""
 
+from __future__ import annotations
+
 import re
 import subprocess
 import tempfile

@@ -1,5 +1,7 @@
 """``wattcast doctor``: what is installed here, what is missing, and the command that brings it."""
 
+from __future__ import annotations
+
 import os
 import platform
 import re

@@ -1,5 +1,7 @@
 """Exit statuses: one table, which every command keeps and ``wattcast --help`` prints."""
 
+from __future__ import annotations
+
 import json
 import sys
 from enum import IntEnum

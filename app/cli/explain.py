@@ -1,5 +1,7 @@
 """``wattcast explain``: why a launch draws its power or takes its time, part by part."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated, Any, get_args
 

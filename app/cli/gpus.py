@@ -1,5 +1,7 @@
 """``wattcast gpus``: the GPUs that have a profile, and profiles for others."""
 
+from __future__ import annotations
+
 import os
 import sys
 from dataclasses import asdict

@@ -4,6 +4,8 @@ A command costs nothing until it is called: to load all of them takes longer tha
 small kernel. Help is plain text, since typer's tables cut what does not fit a narrow terminal.
 """
 
+from __future__ import annotations
+
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping

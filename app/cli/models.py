@@ -1,5 +1,7 @@
 """``wattcast models``: list, registry, promotion and rollback; and ``wattcast worker``."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys

@@ -1,5 +1,7 @@
 """``wattcast operator``: power, time and energy of a library operator, by its shape."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated, Any
 

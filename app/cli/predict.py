@@ -1,5 +1,7 @@
 """``wattcast predict``: power, time and energy of a kernel launch."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys

@@ -1,5 +1,7 @@
 """``wattcast sweep``: a kernel at many launch shapes."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """``wattcast tune``: which configuration of a space to measure next, and when to stop."""
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack

@@ -4,6 +4,8 @@ the PTX nvcc makes of it), and the examples that the page opens with, solved.
 ``python -m studies examples`` renews ``solved/`` after a change of an answer; a test compares.
 """
 
+from __future__ import annotations
+
 import tomllib
 from importlib.resources import files
 from pathlib import PurePosixPath

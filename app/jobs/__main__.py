@@ -4,6 +4,8 @@ Exit status 0: the job has ended. Anything else: it has not, and the worker trie
 a disk was full, which takes longer to mend.
 """
 
+from __future__ import annotations
+
 import os
 
 # Before any numeric library starts its threads: spinning ones starve a busy machine.

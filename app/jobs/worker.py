@@ -9,6 +9,8 @@ service stays responsive, and so that whatever happens to the child happens to t
                            the job
 """
 
+from __future__ import annotations
+
 import shutil
 import subprocess
 import sys

@@ -2,6 +2,8 @@
 others meanwhile, callers take turns, and work whose caller no longer waits ends at its next
 checkpoint."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import contextvars

@@ -8,6 +8,8 @@ renewing; the job is claimed anew with another token, and whatever the first one
 own comes to nothing. A result counts only through ``finish``, in the transaction of its effects.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

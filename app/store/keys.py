@@ -4,6 +4,8 @@ A key is ``wk_<id>_<secret>``: the id is public and names the row, the secret is
 of which one SHA-256 tells nothing (slow hashes are for words that people choose).
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import math

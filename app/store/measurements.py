@@ -1,5 +1,7 @@
 """Uploaded measurements: batches of rows, each batch stored whole or not at all."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime

@@ -7,6 +7,8 @@ once share their commits. Whoever acknowledges a prediction waits for its row fi
 ``close`` writes what is left.
 """
 
+from __future__ import annotations
+
 import asyncio
 import threading
 import time

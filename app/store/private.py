@@ -1,5 +1,7 @@
 """What the program writes is for its own user alone: folders 0700, databases 0600."""
 
+from __future__ import annotations
+
 import os
 import stat
 from contextlib import suppress

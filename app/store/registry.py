@@ -5,6 +5,8 @@ promotion put there, or the packaged default where there was none. A rollback go
 stood before that promotion. Every change adds one to a generation, which replicas watch.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

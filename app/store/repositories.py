@@ -1,5 +1,7 @@
 """What a service keeps besides its predictions, over one database."""
 
+from __future__ import annotations
+
 from sqlalchemy.engine import Engine
 
 from wattcast.app.store import jobs, keys, measurements, registry

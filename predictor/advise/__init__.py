@@ -12,6 +12,8 @@ mended. Code is mended in its activity or in its PTX, which is then analysed lik
 loop whose trips are a guess, or on data that nobody described, gets no number.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID

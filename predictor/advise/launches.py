@@ -1,5 +1,7 @@
 """The same code launched otherwise: another shape, other registers, options or clocks."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from difflib import unified_diff

@@ -10,6 +10,8 @@ the prediction. Between two shapes of the measured sweep they are those of its n
 weighted as the answer is.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 from uuid import UUID

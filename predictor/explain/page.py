@@ -1,5 +1,7 @@
 """Explanations as pictures and as a page of their own, from the same data as JSON."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 from operator import itemgetter

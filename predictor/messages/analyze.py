@@ -1,5 +1,7 @@
 """Body and answer of ``POST /analyze``."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

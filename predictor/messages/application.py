@@ -1,5 +1,7 @@
 """What goes into ``POST /applications`` beside the trace, and what comes out."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from html import escape

@@ -1,5 +1,7 @@
 """Answers of the catalogue: GPUs, feature schemas and models."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from wattcast.predictor.messages import Answer, ModelReference

@@ -1,5 +1,7 @@
 """What goes into ``POST /compare`` and what comes out: the same launch of old and new code."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 

@@ -1,5 +1,7 @@
 """What goes into ``POST /cost`` and what comes out: energy, price and CO2 of an application."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID

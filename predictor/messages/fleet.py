@@ -1,5 +1,7 @@
 """What goes into ``POST /fleet`` and what comes out: jobs, boards, and which goes where."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 

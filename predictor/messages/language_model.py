@@ -1,5 +1,7 @@
 """What goes into ``POST /language-models`` and what comes out: a language model before it runs."""
 
+from __future__ import annotations
+
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator

@@ -1,5 +1,7 @@
 """A library operator in the place of a kernel's code: a matrix product, attention, experts."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 

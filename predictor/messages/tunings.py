@@ -1,5 +1,7 @@
 """What goes into ``POST /tunings`` and what comes out: a step of a search in a tuning space."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 

@@ -1,5 +1,7 @@
 """Kernel arguments of a request: by position, PTX or C name to position, and checked."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice

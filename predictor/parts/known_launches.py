@@ -4,6 +4,8 @@ Each of those is predicted as the request itself is, under the board's own power
 launch and clocks. Errors are those of that prediction; they tell which known launch is refused.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 from math import log

@@ -1,5 +1,7 @@
 """Calls of operators as columns, and the model that tells them: for answers and explanations."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,6 +1,8 @@
 """The shapes of a sweep on one GPU: each predicted as ``POST /predict`` would, and what speaks
 against its being the same program."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace

@@ -5,6 +5,8 @@ boosted    published feature schemas, at the clocks they were measured at; other
 physical   activities at the predicted time: any GPU, any clocks
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 

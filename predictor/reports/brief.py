@@ -1,5 +1,7 @@
 """The brief form of an answer: a few members under stable names, which ``brief.toml`` lists."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Reports as HTML: cards of notebooks, and pages of their own. All text is escaped."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from html import escape
 from math import log

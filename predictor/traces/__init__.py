@@ -13,6 +13,8 @@
 ``wattcast.predictor.application`` puts them together.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

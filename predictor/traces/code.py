@@ -1,6 +1,8 @@
 """Code of the kernels of a trace, found in folders: PTX files, caches of Triton and inductor,
 binaries with embedded PTX."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

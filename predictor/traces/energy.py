@@ -4,6 +4,8 @@ What is read: tables of ``dcgmi dmon -e 155,156``, CSV of dcgm-exporter's fields
 ``sacct --parsable2 --format JobID,ElapsedRaw,ConsumedEnergyRaw``.
 """
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field

@@ -12,6 +12,8 @@ not its layout. It is that of Cricket (RWTH Aachen, ``fatbin-decompress.h``, Apa
 PTX is stored as it is, packed by LZ4 (flag 0x2000) or by Zstandard (flag 0x8000, CUDA 12.4 on).
 """
 
+from __future__ import annotations
+
 import mmap
 import struct
 from collections.abc import Iterator

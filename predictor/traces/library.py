@@ -7,6 +7,8 @@ time the measured one. Operators by the signatures of PyTorch's ``native_functio
 FlashAttention (flash_attn_interface.py).
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping, Sequence

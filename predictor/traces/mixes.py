@@ -1,5 +1,7 @@
 """All kernels of a device at other core clocks and under power limits, launched as they were."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import suppress
 

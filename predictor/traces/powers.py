@@ -6,6 +6,8 @@ decides how much work there is, rates are those of the predicted duration instea
 length does the same work in a second. The interval then spans both.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

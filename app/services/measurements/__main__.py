@@ -2,6 +2,8 @@
 
 Orders come on standard input, answers go to standard output."""
 
+from __future__ import annotations
+
 import select
 import sys
 import tempfile

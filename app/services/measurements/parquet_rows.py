@@ -6,6 +6,8 @@ file can crash it. Here that ends this process, and neither the service nor its 
     python parquet_rows.py <rows>
 """
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 

@@ -1,6 +1,8 @@
 """An uploaded file: the table in it (and PTX texts by their names in a zip), and the rows of the
 table one after another: CSV, JSON lines, Parquet."""
 
+from __future__ import annotations
+
 import csv
 import math
 import os

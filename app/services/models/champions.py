@@ -5,6 +5,8 @@ are opened, checked and warmed up first, and then all of them take their places 
 two predictions.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence

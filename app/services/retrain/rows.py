@@ -1,6 +1,8 @@
 """Stored measurements as rows to train on: which of them count, what each is for, and what the
 physical models work out of their launches."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

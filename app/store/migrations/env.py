@@ -1,5 +1,7 @@
 """Alembic's environment: migrations run on the connection that the program hands over."""
 
+from __future__ import annotations
+
 from alembic import context
 
 from wattcast.app.store.tables import METADATA

@@ -228,37 +228,17 @@ class Places(NamedTuple):
         return found
 
     def counted(self, keys: Counts, slots: int) -> Counts:
-        """Of sorted footprint keys, how many of each slot lie in each buffer ``[slots, buffers]``.
+        """Of footprint keys, how many of each slot lie in each buffer ``[slots, buffers]``.
         Addresses beyond 48 bits count for the first or the last slot."""
-        edges, size = self.edges(keys, slots), len(self.names)
-        if edges is None:
-            owners = np.clip(keys >> KEY_BITS, 0, slots - 1)
-            cells = owners * size + self.of(keys & _SECTOR_MASK)
-            found = np.bincount(cells, minlength=slots * size).reshape(slots, size)
-        else:
-            found = np.diff(edges, axis=2)[:, :, 0]
-            found[:, 0] -= found[:, 1:].sum(axis=1)
+        size = len(self.names)
+        owners = np.clip(keys >> KEY_BITS, 0, slots - 1)
+        cells = owners * size + self.of(keys & _SECTOR_MASK)
+        found = np.bincount(cells, minlength=slots * size).reshape(slots, size)
         return np.asarray(found, dtype=np.int64)
 
-    def within(self, number: int, keys: Counts, slots: int) -> Counts:
-        """Those of sorted footprint keys that lie in a buffer."""
-        edges = self.edges(keys, slots)
-        parts: list[Counts] = [keys[:0]]
-        if edges is None or (not number and np.diff(edges[:, 1:]).sum() < keys.size):
-            parts.append(keys[self.of(keys & _SECTOR_MASK) == number])
-        elif number:
-            parts += [keys[low:high] for low, high in edges[:, number].tolist()]
-        return np.concatenate(parts)
-
-    def edges(self, keys: Counts, slots: int) -> Counts | None:
-        """Where each buffer's sorted keys begin and end in each slot ``[slots, buffers, 2]``: of
-        the first that of all. ``None`` if addresses go beyond 48 bits."""
-        if keys.size and (keys[0] < 0 or keys[-1] >= slots << KEY_BITS):
-            return None
-        bounds = np.stack([self.starts, np.minimum(self.ends, np.append(self.starts[1:], _END))])
-        bounds[:, 0] = 0, _END
-        base = np.arange(slots, dtype=np.int64)[:, None, None] << KEY_BITS
-        found: Counts = np.searchsorted(keys, base + np.minimum(bounds, _END).T)
+    def within(self, number: int, keys: Counts) -> Counts:
+        """Those of footprint keys that lie in a buffer."""
+        found: Counts = keys[self.of(keys & _SECTOR_MASK) == number]
         return found
 
 
@@ -456,7 +436,7 @@ class _Footprints:
         pairs, partly = relations(plan, launch), self.partly()
         streams = []
         for number, name in enumerate(self.places.names):
-            keys = self.places.within(number, both, self.blocks)
+            keys = self.places.within(number, both)
             if not keys.size:
                 continue
             each = float(unique[number]) / self.busy

@@ -301,27 +301,11 @@ class Tally:
         self.passes: dict[tuple[int, int], int] = {}
         self.region: Region | None = None
         self._last: tuple[Group, Offsets] | None = None
-        self._memo: tuple[Counts, Offsets | None] | None = None
+        self._keys: Offsets | None = None
+        self._memo: Counts | None = None
         # Row addresses of each warp the last time, and the conflicts counted then.
         self._matrices: tuple[Offsets, Counts] | None = None
         self._same: tuple[Offsets, Group] | None = None
-        self._picked: Picked | None = None  # which of the memo's keys are traced
-
-    def _shift(self, addresses: Offsets, group: Group, unit: int) -> int | None:
-        """How far all addresses moved since the last time, if by one multiple of ``unit``."""
-        last = self._last
-        if last is None or last[0] is not group or last[1].shape != addresses.shape:
-            return None
-        if last[1] is addresses:
-            return 0
-        moved = addresses - last[1]
-        step = int(moved[group.index[0]] if not group.everyone else moved[0])
-        if step % unit:
-            return None
-        same = moved == step
-        if group.everyone:
-            return step if same.all() else None
-        return step if (same | ~group.mask).all() else None
 
     def counters(self) -> tuple[Counts, ...]:
         """All counters, ``sectors`` at index 1."""
@@ -351,8 +335,8 @@ class Tally:
         if self._last is None:
             return None
         group = self._last[0]
-        if self._memo is not None and self._memo[1] is not None:
-            return self._memo[1]
+        if self._keys is not None:
+            return self._keys
         if self._last[1].shape[0] == 1 and not self.shared_requests.any():
             slots = np.flatnonzero(group.warps)
             return (slots << memory.KEY_BITS) | (int(self._last[1][0]) >> memory.SECTOR_SHIFT)
@@ -374,65 +358,44 @@ class Tally:
             sector = int(addresses[0]) >> memory.SECTOR_SHIFT
             self.log.add((slots << memory.KEY_BITS) | sector)
             if self.repeats:
-                self._last, self._memo = (group, addresses), None
+                self._last, self._keys = (group, addresses), None
             if machine.trace is not None:
                 machine.trace.note_one(self.number, sector, warps)
             return
-        step = self._shift(addresses, group, 32)
-        memo = self._memo
-        if step is not None and memo is not None and memo[1] is not None:
-            counts, keys = memo[0], memo[1]
-            if step:
-                keys = keys + (step >> memory.SECTOR_SHIFT)
-                self._memo = (counts, keys)
-        else:
-            table, lanes, owner = group.by_warp(addresses)
-            per_row, values = memory.sectors(table, lanes)
-            keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
-            counts = np.zeros((2, machine.slots), dtype=np.int64)
-            counts[0] = machine.per_slot(per_row, owner)
-            if width is not None:
-                counts[1] = machine.per_slot(
-                    memory.l1_millicycles(table, width, lanes, per_row, values), owner
-                )
-            self._memo = (counts, keys)
-            if machine.trace is not None:
-                self._picked = machine.trace.pick(group, per_row)
-        self._last = (group, addresses)
-        self.sectors += counts[0]
-        self.l1_millicycles += counts[1]
+        table, lanes, owner = group.by_warp(addresses)
+        per_row, values = memory.sectors(table, lanes)
+        keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
+        self.sectors += machine.per_slot(per_row, owner)
+        if width is not None:
+            cycles = memory.l1_millicycles(table, width, lanes, per_row, values)
+            self.l1_millicycles += machine.per_slot(cycles, owner)
         self.log.add(keys)
         if machine.trace is not None:
-            machine.trace.note(self.number, keys, self._picked, group.warps)
-        if not self.repeats:
-            self._last = self._memo = self._picked = None
+            picked = machine.trace.pick(group, per_row)
+            machine.trace.note(self.number, keys, picked, group.warps)
+        if self.repeats:
+            self._last, self._keys = (group, addresses), keys
 
     def count_shared(self, addresses: Offsets, width: int, group: Group) -> None:
         """Transactions of one shared access."""
         warps = group.warps
         self.shared_requests += warps
         machine = group.machine
+        self._last = group, addresses
         if addresses.shape[0] == 1:
             if width <= 4:
                 self.transactions += warps
-                self._last, self._memo = (group, addresses), None
                 return
             addresses = spread(addresses, machine.count)
-        step = self._shift(addresses, group, max(4, width))
-        if step is not None and self._memo is not None:
-            counts = self._memo[0]
-        else:
-            table, lanes, owner = group.by_warp(addresses)
-            counts = machine.per_slot(memory.shared_transactions(table, width, lanes), owner)
-            self._memo = (counts, None)
-        self._last = (group, addresses)
-        self.transactions += counts
+        table, lanes, owner = group.by_warp(addresses)
+        counts = memory.shared_transactions(table, width, lanes)
+        self.transactions += machine.per_slot(counts, owner)
 
     def count_tile(self, addresses: Offsets, size: int, shared: bool, group: Group) -> None:
         """A wmma tile ``(warps, elements)``: sectors, or the conflict degree of all of it."""
         machine = group.machine
         owner = group.layout.owners
-        self._last, self._memo = (group, addresses), None
+        self._last, self._keys = (group, addresses), None
         if shared:
             self.shared_requests += group.warps
             self.transactions += machine.per_slot(memory.bank_conflicts(addresses), owner)
@@ -442,7 +405,7 @@ class Tally:
         counts = machine.per_slot(per_row, owner)
         keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
         self.sectors += counts
-        self._memo = (counts, keys)
+        self._keys = keys
         self.log.add(keys)
         if machine.trace is not None:
             picked = machine.trace.pick(group, per_row)
@@ -455,7 +418,7 @@ class Tally:
         if not same or self._memo is None:
             return False
         self.shared_requests += group.warps
-        self.transactions += self._memo[0]
+        self.transactions += self._memo
         return True
 
     def count_matrices(self, starts: Offsets, group: Group) -> None:
@@ -466,7 +429,7 @@ class Tally:
         if memo is not None and last is not None and last[0] is group:
             step = starts - last[1]
             if not step[0, 0] % ROUND_OF_BANKS and (step == step[0, 0]).all():
-                self.transactions += memo[0]
+                self.transactions += memo
                 return
         rows, _, owners = group.layout
         warps = slice(None) if rows is None else rows
@@ -482,7 +445,7 @@ class Tally:
             before[warps] = starts
             conflicts[warps] = memory.bank_conflicts(words).reshape(-1, matrices).sum(axis=1)
         counts = group.machine.per_slot(conflicts[warps], owners)
-        self._memo = (counts, None)
+        self._memo = counts
         self.transactions += counts
 
     def count_constant(self, addresses: Offsets, group: Group) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.attached import attached
 from wattcast.features.launch import WARP_SIZE, Launch, lane_values
 from wattcast.features.symbolic.arith import (
     NUMBER,
@@ -169,18 +168,6 @@ class Context:
         self.family.clear()
 
 
-@attached
-def _straight_of(scheme: Scheme) -> frozenset[Node]:
-    """Nodes that no loop's counter and no merging of paths is part of."""
-    found: set[Node] = set()
-    for node in scheme.graph.nodes:  # operands first
-        if node.loops or node.op in ("phi", "exit", "join"):
-            continue
-        if all(arg in found for arg in node.args):
-            found.add(node)
-    return frozenset(found)
-
-
 MOST_WORKED_OUT = 1 << 32
 """Bytes of values that are worked out for a launch, since contexts keep theirs: without it a public
 kernel of nested loops (vol2col, HeCBench) filled 24 GB."""
@@ -198,7 +185,6 @@ class Evaluator(Arithmetic):
     ) -> None:
         super().__init__()
         self.scheme = scheme
-        self.straight = _straight_of(scheme)
         self.lanes = lanes
         self.argument = argument
         self.symbols = symbols
@@ -212,8 +198,6 @@ class Evaluator(Arithmetic):
         if node.op == "const":
             value: int = node.value
             return value
-        if node in self.straight:
-            return self._straight(node, context)
         stack = [(node, context)]
         while stack:
             top, where = stack[-1]
@@ -240,25 +224,6 @@ class Evaluator(Arithmetic):
             home.memo[top] = self._computed(top, home)
             stack.pop()
         return context.memo[node]
-
-    def _straight(self, node: Node, context: Context) -> Value:
-        """The value of a node that no loop and no path changes: the function's context holds it."""
-        home = context
-        while home.parent is not None:
-            home = home.parent
-        memo = home.memo
-        stack = [node]
-        while stack:
-            top = stack[-1]
-            waiting = [arg for arg in top.args if arg not in memo]
-            if waiting:
-                stack.extend(waiting)
-                continue
-            if top not in memo:
-                memo[top] = self._computed(top, home)
-            stack.pop()
-        found = context.memo[node] = lifted(memo[node], context, home)
-        return found
 
     def _computed(self, node: Node, context: Context) -> Value:
         if self.worked_out > MOST_WORKED_OUT:

@@ -96,7 +96,7 @@ class Watch:
         self.scheme = scheme
         self.living = living
         self.retired: Mask = np.zeros_like(living)
-        self.doubtful_from = len(scheme.cfg.blocks)
+        self.doubtful_from = len(scheme.cfg.blocks) if order.tidy else 0
         self.waited: list[tuple[int, Mask]] = []
         self.doubtful: set[int] = set()
 
@@ -116,23 +116,6 @@ class Watch:
         absent = (self.living & ~self.retired & ~mask).reshape(table.shape) & named
         if self.layout.any(table.any(axis=2) & absent.any(axis=2), WARP_SIZE):
             self._doubt(block)
-
-    def parted(self, taken: Mask, other: Mask) -> None:
-        """A branch was taken by some lanes: does it part a warp where order matters?"""
-        if self.order.tidy or not self.doubtful_from:
-            return
-        rows = max(taken.shape[0], other.shape[0])
-        sides = [
-            np.broadcast_to(part, (rows, part.shape[1])).reshape(rows, -1, WARP_SIZE).any(axis=2)
-            for part in (taken, other)
-        ]
-        if self.layout.any(sides[0] & sides[1], WARP_SIZE):
-            self.doubtful_from = 0
-
-    def guessed(self) -> None:
-        """A branch went both ways by guess."""
-        if not self.order.tidy:
-            self.doubtful_from = 0
 
     def along(self, target: int, mask: Mask) -> None:
         """Lanes go to a block that ends them: nobody waits for them any more."""

@@ -20,9 +20,6 @@ from wattcast.features.symbolic.plan import Shape, Watch
 Edge = tuple[int, int, State]
 """Source block, target block (-1: out of the function), who goes along."""
 
-SMALL_MASK = 1 << 14
-"""Lanes of a launch in a mask up to which equal ones are looked for."""
-
 
 class Walker(Counting):
     """One analysis of one function, with its journal."""
@@ -42,7 +39,6 @@ class Walker(Counting):
         self.journal: list[Entry] = []
         self.visits = 0
         self.watch = Watch(self.scheme, shape.order, evaluator.lanes.living, self.layout)
-        self._masks: dict[tuple[tuple[int, ...], bytes], Mask] = {}
 
     def run(self, loop: int, context: Context, state: State) -> list[Edge]:
         """Walk a loop (``rounds.LoopWalker``); returns the edges along which its lanes leave."""
@@ -124,12 +120,6 @@ class Walker(Counting):
             self.journal.append(measure(self, access, context, reaching))
         return self._ending(block, context, state)
 
-    def _one(self, mask: Mask) -> Mask:
-        """Equal masks as one object, so that what is known of one is known of all."""
-        if mask.size > SMALL_MASK * self.layout.count:
-            return mask
-        return self._masks.setdefault((mask.shape, mask.tobytes()), mask)
-
     def predicate(self, node: object, negated: bool, context: Context) -> Value:
         """A condition's value, the guard's sign included."""
         value = self.evaluator.evaluate(node, context)  # type: ignore[arg-type]
@@ -143,9 +133,7 @@ class Walker(Counting):
             return (state, none, None) if value else (none, state, None)
         if isinstance(value, Val):
             base = np.asarray(value.base, dtype=np.bool_)
-            taken, other = state.only(base), state.only(~base)
-            taken.mask, other.mask = self._one(taken.mask), self._one(other.mask)
-            return taken, other, None
+            return state.only(base), state.only(~base), None
         reason = value if isinstance(value, Missing) else Missing("it changes in the loop", 0)
         both = State(state.mask, False)
         return both, both, reason
@@ -176,10 +164,6 @@ class Walker(Counting):
     def _note(
         self, position: int, context: Context, taken: State, other: State, reason: Missing | None
     ) -> None:
-        if reason is None:
-            self.watch.parted(taken.mask, other.mask)
-        else:
-            self.watch.guessed()
         yes, yes_lanes = self.count(taken.mask, context)
         no, _ = self.count(other.mask, context)
         self.journal.append(Split(position, yes, yes_lanes, no, reason))

@@ -13,12 +13,10 @@ from tests.fixtures.kernels.data import ptx_path
 from wattcast.features.analysis import analyse
 from wattcast.features.counts import ReuseCurve, Stream, Traffic
 from wattcast.features.execution import tally
-from wattcast.features.execution.footprints import Places
 from wattcast.features.execution.sharing import _stretch
 from wattcast.features.execution.spaces import shuffled
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
-from wattcast.features.memory import KEY_BITS
 from wattcast.features.ptx import read_module
 
 
@@ -266,23 +264,3 @@ def test_records_are_looked_for_above_address_zero_alone() -> None:
     above = np.arange(400) * 7
     keys = np.concatenate([above - 7 * 400, above])
     assert _stretch(keys, 1, 1.0, True) == _stretch(above, 1, 1.0, True)
-
-
-@given(
-    st.lists(st.tuples(st.integers(-1, 4), st.integers(0, 60)), max_size=60),
-    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=4),
-)
-def test_keys_are_counted_by_buffer_as_if_each_were_looked_up(
-    touched: list[tuple[int, int]], buffers: list[tuple[int, int]]
-) -> None:
-    """Slots below the first and beyond the last are addresses beyond 48 bits."""
-    starts = np.cumsum([0, *(gap for gap, _ in buffers)])
-    ends = starts + np.array([0, *(size for _, size in buffers)])
-    places = Places(tuple(map(str, starts)), starts, ends)
-    keys = np.array(sorted({(slot << KEY_BITS) | sector for slot, sector in touched}), np.int64)
-    where, slots = places.of(keys & ((1 << KEY_BITS) - 1)), np.clip(keys >> KEY_BITS, 0, 2)
-    found = places.counted(keys, 3)
-    for number in range(starts.size):
-        here = where == number
-        assert found[:, number].tolist() == np.bincount(slots[here], minlength=3).tolist()
-        assert places.within(number, keys, 3).tolist() == keys[here].tolist()

@@ -3,6 +3,7 @@ files that others send, each of which comes in by ``whole``, ``real`` or ``text`
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -12,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from wattcast.features.errors import DataError, Diagnostic
 
@@ -130,6 +131,7 @@ class Strict(Frozen):
 
 
 Table = TypeVar("Table", bound=Strict)
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def problems_of(error: ValidationError) -> list[tuple[str, str]]:
@@ -152,6 +154,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path.name} is not TOML: {error}", file=path.name) from error
+
+
+def read_rows(path: Path, kind: type[Row]) -> tuple[Row, ...]:
+    """The rows of a CSV file of the package, which hold the fields of a tuple ``kind``."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return TypeAdapter(tuple[kind, ...]).validate_python(list(csv.DictReader(file)))  # type: ignore[valid-type]
 
 
 def checked(kind: type[Table], raw: Mapping[str, Any], file: str) -> Table:

@@ -79,32 +79,44 @@ def unit_activities(
     constants: Constants = CONSTANTS,
 ) -> UnitActivities:
     """Activities of a launch that takes ``time_seconds`` (> 0) at ``clocks``."""
+    return _at_work(
+        gpu, clocks, time_seconds, dram_bytes(activity, constants),
+        activity.blocks / max(1.0, activity.kernel_launches),
+        issue=activity.warp_instructions_sass,
+        fma=activity.fma_pipe_instructions * WARP_SIZE,
+        fp16=activity.fp16_instructions * WARP_SIZE,
+        tensor=more.tensor_fmas,
+        alu=activity.alu_pipe_instructions * WARP_SIZE,
+        fp64=activity.fp64_instructions * WARP_SIZE,
+        sfu=activity.sfu_instructions * WARP_SIZE,
+        load_store=load_store_passes(activity).both * WARP_SIZE,
+        l2=activity.l2_sectors,
+        texture=activity.texture_requests * WARP_SIZE,
+    )  # fmt: skip
+
+
+def per_cycle(gpu: GpuProfile) -> dict[str, float]:
+    """What each unit of an SM does in a cycle at most; 0 for one that the GPU lacks."""
     sm = gpu.capability
+    return {
+        "issue": sm.warp_schedulers, "fma": sm.fp32_lanes, "fp16": sm.fp16_lanes / 2,
+        "tensor": sm.tensor_fma_per_clock, "alu": sm.int_lanes, "fp64": sm.fp64_lanes,
+        "sfu": sm.sfu_lanes, "load_store": sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE,
+        "l2": L2_SECTORS_PER_CLOCK_OF_SM, "texture": sm.texture_lanes,
+    }  # fmt: skip
+
+
+def _at_work(
+    gpu: GpuProfile, clocks: ClockPair, time_seconds: float, moved_bytes: float, blocks: float,
+    **done: float,
+) -> UnitActivities:  # fmt: skip
+    """Activities of units that have ``done`` so much in ``time_seconds``."""
     cycles = gpu.sm_count * clocks.core_hz * time_seconds
-
-    def share(done: float, per_cycle_and_sm: float) -> float:
-        return min(1.0, done / (per_cycle_and_sm * cycles)) if per_cycle_and_sm else 0.0
-
-    def pipe(warp_instructions: float, lanes: float) -> float:
-        return share(warp_instructions * WARP_SIZE, lanes)
-
+    most = {name: each * cycles for name, each in per_cycle(gpu).items()}
+    shares = {name: min(1.0, done[name] / most[name]) for name in done if most[name]}
     bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
-    return UnitActivities(
-        issue=share(activity.warp_instructions_sass, sm.warp_schedulers),
-        fma=pipe(activity.fma_pipe_instructions, sm.fp32_lanes),
-        fp16=pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
-        tensor=share(more.tensor_fmas, sm.tensor_fma_per_clock),
-        alu=pipe(activity.alu_pipe_instructions, sm.int_lanes),
-        fp64=pipe(activity.fp64_instructions, sm.fp64_lanes),
-        sfu=pipe(activity.sfu_instructions, sm.sfu_lanes),
-        load_store=pipe(
-            load_store_passes(activity).both, sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
-        ),
-        l2=share(activity.l2_sectors, L2_SECTORS_PER_CLOCK_OF_SM),
-        texture=pipe(activity.texture_requests, sm.texture_lanes),
-        dram=min(1.0, dram_bytes(activity, constants) / (bandwidth * time_seconds)),
-        sms=sms_at_work(activity.blocks / max(1.0, activity.kernel_launches), gpu),
-    )
+    dram = min(1.0, moved_bytes / (bandwidth * time_seconds))
+    return AT_REST._replace(**shares, dram=dram, sms=sms_at_work(blocks, gpu))
 
 
 def work_activities(
@@ -115,23 +127,15 @@ def work_activities(
     What it does not tell counts as nothing: loads and stores, L2 hits, texture, special functions,
     tensor cores.
     """
-    sm = gpu.capability
-    cycles = gpu.sm_count * clocks.core_hz * time_seconds
-
-    def share(done: float, per_cycle_and_sm: float) -> float:
-        return min(1.0, done / (per_cycle_and_sm * cycles)) if per_cycle_and_sm else 0.0
-
     fma, fp64 = work.flops_sp / FLOPS_PER_FMA, work.flops_dp / FLOPS_PER_FMA
-    bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
-    return AT_REST._replace(
-        issue=share((work.int_ops + fma + fp64) / WARP_SIZE, sm.warp_schedulers),
-        fma=share(fma, sm.fp32_lanes),
-        alu=share(work.int_ops, sm.int_lanes),
-        fp64=share(fp64, sm.fp64_lanes),
-        l2=share(work.dram_bytes / SECTOR_BYTES, L2_SECTORS_PER_CLOCK_OF_SM),
-        dram=min(1.0, work.dram_bytes / (bandwidth * time_seconds)),
-        sms=sms_at_work(work.launch.blocks, gpu),
-    )
+    return _at_work(
+        gpu, clocks, time_seconds, work.dram_bytes, work.launch.blocks,
+        issue=(work.int_ops + fma + fp64) / WARP_SIZE,
+        fma=fma,
+        alu=work.int_ops,
+        fp64=fp64,
+        l2=work.dram_bytes / SECTOR_BYTES,
+    )  # fmt: skip
 
 
 L2_SECTORS_PER_CLOCK_OF_SM = 1.0

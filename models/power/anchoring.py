@@ -21,7 +21,6 @@ to the second digit (docs/power.md has the figures and the command).
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wattcast.features.checked import read_rows
 from wattcast.features.errors import LaunchError
 from wattcast.models.intervals import Estimate
 
@@ -72,17 +72,7 @@ WIDTHS = Path(__file__).with_name("anchored.csv")
 
 @lru_cache(maxsize=1)
 def _widths() -> dict[tuple[str, str], AnchoredWidth]:
-    with WIDTHS.open(encoding="utf-8", newline="") as file:
-        return {
-            (row["gpu"], row["source"]): AnchoredWidth(
-                row["gpu"],
-                row["source"],
-                float(row["deviations"]),
-                float(row["level"]),
-                int(row["groups"]),
-            )
-            for row in csv.DictReader(file)
-        }
+    return {(row.gpu, row.source): row for row in read_rows(WIDTHS, AnchoredWidth)}
 
 
 def width_of(gpu: str, source: str) -> AnchoredWidth:

@@ -28,14 +28,13 @@ from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, clock_distance
 from wattcast.models.intervals import Basis, Estimate, at_other_clocks
 from wattcast.models.power.activities import (
-    L2_SECTORS_PER_CLOCK_OF_SM,
     UnitActivities,
     load_store_passes,
+    per_cycle,
     unit_activities,
 )
 from wattcast.models.store import Artifact
 from wattcast.models.time.beside import NOTHING_BESIDE, Beside
-from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE
 
 POOLED = "pooled"
 """In the place of a GPU: weights for every GPU that nobody measured."""
@@ -281,20 +280,9 @@ def events_per_second(gpu: GpuProfile, clocks: ClockPair) -> dict[str, float]:
     A warp instruction issued (``issue``), one lane's result of a pipe, a multiply-add of a matrix
     unit, one lane's pass of load/store, a sector of L2, a byte of device memory (``dram``).
     """
-    sm, cycles = gpu.capability, gpu.sm_count * clocks.core_hz
-    return {
-        "issue": sm.warp_schedulers * cycles,
-        "fma": sm.fp32_lanes * cycles,
-        "fp16": sm.fp16_lanes / 2 * cycles,
-        "tensor": sm.tensor_fma_per_clock * cycles,
-        "alu": sm.int_lanes * cycles,
-        "fp64": sm.fp64_lanes * cycles,
-        "sfu": sm.sfu_lanes * cycles,
-        "load_store": sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE * cycles,
-        "l2": L2_SECTORS_PER_CLOCK_OF_SM * cycles,
-        "texture": sm.texture_lanes * cycles,
-        "dram": bandwidth_bytes_per_second(gpu, clocks.memory_mhz),
-    }
+    cycles = gpu.sm_count * clocks.core_hz
+    each = {name: most * cycles for name, most in per_cycle(gpu).items()}
+    return {**each, "dram": bandwidth_bytes_per_second(gpu, clocks.memory_mhz)}
 
 
 def conversion(gpu: GpuProfile, reference: ClockPair, idle_watts: float) -> dict[str, float]:

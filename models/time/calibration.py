@@ -8,7 +8,6 @@ correction is a factor on the predicted seconds: one, or one for each ``regime``
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,7 +18,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from wattcast.features.activity import Activity
-from wattcast.features.checked import Frozen
+from wattcast.features.checked import Frozen, read_rows
 from wattcast.features.errors import DataError, ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -61,6 +60,15 @@ SPREAD_FILE = Path(__file__).with_name("spread.csv")
 ANY_GPU = "any"
 
 
+class _Spread(NamedTuple):
+    gpu: str
+    family: str
+    low_factor: float
+    high_factor: float
+    groups: int
+    rows: int
+
+
 @lru_cache(maxsize=256)
 def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
     """Interval factors of a time model at 90 % on a GPU, and what they rest on.
@@ -70,15 +78,13 @@ def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
     (``extrapolated``). So does every GPU where the errors are those of other code. Raises
     DataError where the file has no factors of the family.
     """
-    with SPREAD_FILE.open(encoding="utf-8", newline="") as file:
-        found = {row["gpu"]: row for row in csv.DictReader(file) if row["family"] == family}
+    rows = read_rows(SPREAD_FILE, _Spread)
+    found = {row.gpu: row for row in rows if row.family == family}
     row = found.get(gpu_id) or found.get(ANY_GPU)
     if row is None:
         raise DataError(f"{SPREAD_FILE.name} has no factors of {family}", file=SPREAD_FILE.name)
-    width = IntervalWidth(
-        low_factor=float(row["low_factor"]), high_factor=float(row["high_factor"])
-    )
-    if row["gpu"] == gpu_id and family not in OF_OTHERS:
+    width = IntervalWidth(low_factor=row.low_factor, high_factor=row.high_factor)
+    if row.gpu == gpu_id and family not in OF_OTHERS:
         return width, "unseen_kernel"
     return width.widened(EXTRAPOLATED_WIDENING), "extrapolated"
 
@@ -130,17 +136,7 @@ class ProgramError(NamedTuple):
 @lru_cache(maxsize=2)
 def program_errors(path: Path = ERRORS) -> tuple[ProgramError, ...]:
     """All errors the intervals rest on."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            ProgramError(
-                row["gpu"],
-                row["program"],
-                float(row["log_ratio"]),
-                row.get("regime", ""),
-                row.get("assumed") == "1",
-            )
-            for row in csv.DictReader(file)
-        )
+    return read_rows(path, ProgramError)
 
 
 def interval_of(

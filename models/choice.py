@@ -68,14 +68,19 @@ class Constraints:
     def violated(self, point: Point[K], reference_seconds: float) -> tuple[str, ...]:
         """Names of the constraints that a point breaks."""
         slack = 1 + 1e-12  # the reference itself keeps max_slowdown 1
-        checks = (
-            ("max_slowdown", point.time_seconds / reference_seconds, self.max_slowdown),
-            ("max_power_watts", point.power_watts, self.max_power_watts),
-            ("deadline_seconds", point.time_seconds, self.deadline_seconds),
+        bounds = self.bounds(point.time_seconds, point.power_watts, reference_seconds)
+        return tuple(name for name, bound, value in bounds if value > bound * slack)
+
+    def bounds(
+        self, time_seconds: float, power_watts: float, reference_seconds: float
+    ) -> list[tuple[str, float, float]]:
+        """Name and value of each bound that is set, and what is held against it."""
+        every = (
+            ("max_slowdown", self.max_slowdown, time_seconds / reference_seconds),
+            ("max_power_watts", self.max_power_watts, power_watts),
+            ("deadline_seconds", self.deadline_seconds, time_seconds),
         )
-        return tuple(
-            name for name, value, bound in checks if bound is not None and value > bound * slack
-        )
+        return [(name, bound, value) for name, bound, value in every if bound is not None]
 
 
 def pareto(points: Sequence[Point[K]]) -> tuple[Point[K], ...]:
@@ -135,14 +140,8 @@ def _infeasible(
 ) -> ConstraintError:
     fastest = min(point.time_seconds for point in points)
     frugal = min(point.power_watts for point in points)
-    within = (
-        ("max_slowdown", constraints.max_slowdown, fastest / reference_seconds),
-        ("max_power_watts", constraints.max_power_watts, frugal),
-        ("deadline_seconds", constraints.deadline_seconds, fastest),
-    )
     told = "; ".join(
         f"{name} {bound:g} (the least of any point is {least:.4g})"
-        for name, bound, least in within
-        if bound is not None
+        for name, bound, least in constraints.bounds(fastest, frugal, reference_seconds)
     )
     return ConstraintError(f"no point satisfies all constraints: {told}", field="constraints")

@@ -105,6 +105,17 @@ def sm_throughput(warps: float, mix: WarpMix) -> tuple[float, float]:
     return 0.0, 0.0
 
 
+class _Machine:
+    def __init__(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> None:
+        self.asked = work, gpu, clocks
+        self.diagnostics = (*latencies(gpu, work.launch.threads).diagnostics, *_assumed(gpu))
+
+    def timed(self, trips: Sequence[float], registers: int) -> Timed:
+        found = throughput(*self.asked, trips, registers)
+        bound = max(found.parts, key=lambda name: found.parts[name])
+        return Timed(found.seconds, found.parts, _REGIMES.get(bound, "compute"))
+
+
 class VolkovTimeModel(CodeTimeModel):
     """Volkov's throughput model as a time model.
 
@@ -115,26 +126,12 @@ class VolkovTimeModel(CodeTimeModel):
     """
 
     family = "volkov"
+    machine = _Machine
     combined = staticmethod(largest)
-
-    def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Machine:
-        """The launch on this GPU."""
-        return _Machine(work, gpu, clocks)
 
     def estimate(self, seconds: float, low: float, high: float, gpu: GpuProfile) -> Estimate:
         """The uncalibrated interval."""
         return uncalibrated_estimate(seconds, low, high)
-
-
-class _Machine:
-    def __init__(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> None:
-        self.asked = work, gpu, clocks
-        self.diagnostics = (*latencies(gpu, work.launch.threads).diagnostics, *_assumed(gpu))
-
-    def timed(self, trips: Sequence[float], registers: int) -> Timed:
-        found = throughput(*self.asked, trips, registers)
-        bound = max(found.parts, key=lambda name: found.parts[name])
-        return Timed(found.seconds, found.parts, _REGIMES.get(bound, "compute"))
 
 
 def throughput(

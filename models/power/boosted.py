@@ -188,16 +188,9 @@ class Novelty:
         self._unit = unit if unit > 0 else 1.0
 
     def score(self, x: ArrayLike) -> Floats:
-        """Novelty ``[n]``; a missing value counts as the nearest point's own.
-
-        Raises ModelError for vectors of another length.
-        """
+        """Novelty ``[n]`` of vectors of the model, ``[n, k]``; a missing value counts as the
+        nearest point's own."""
         vectors = np.asarray(x, dtype=np.float64)
-        width = len(self._knots)
-        if vectors.ndim != 2 or vectors.shape[1] != width:
-            raise ModelError(f"vectors must be [n, {width}], not {list(vectors.shape)}")
-        if not len(vectors):
-            return np.zeros(0)
         nearest = _distances(self._places(vectors), self._points).min(axis=1)
         return np.asarray(nearest / self._unit)
 

@@ -240,12 +240,8 @@ def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], Ke
         return {}
     frame = read_table(path, {name: text() for name in (*_SPELLING, *_CANONICAL)})
     names: dict[tuple[str, str, str], KernelName] = {}
-    spellings = frame[list(_SPELLING)].itertuples(index=False, name=None)
-    canonical = frame[list(_CANONICAL)].itertuples(index=False, name=None)
-    for line, (spelling, named) in enumerate(
-        zip(spellings, canonical, strict=True), start=FIRST_ROW
-    ):
-        stem, benchmark, kernel = spelling
+    rows = frame[[*_SPELLING, *_CANONICAL]].itertuples(index=False, name=None)
+    for line, (stem, benchmark, kernel, *named) in enumerate(rows, start=FIRST_ROW):
         key = (stem, benchmark.strip(), kernel.strip())
         name = KernelName(*named)
         if names.setdefault(key, name) != name:

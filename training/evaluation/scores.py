@@ -55,10 +55,9 @@ class Rows:
         watts: ArrayLike,
         group_names: ArrayLike,
         *,
-        kernels: ArrayLike | None = None,
-        families: ArrayLike | None = None,
         gpus: ArrayLike | None = None,
         clocks: ArrayLike | None = None,
+        **numbered: ArrayLike,
     ) -> Rows:
         """Rows with groups, kernels and families numbered in the order of their sorted names.
         ``clocks`` are numbers ``[n]`` or ``[n, 2]`` (core and memory), in any unit."""
@@ -66,8 +65,7 @@ class Rows:
             np.asarray(vectors, dtype=np.float64),
             np.asarray(watts, dtype=np.float64),
             _numbered(group_names),
-            kernels=None if kernels is None else _numbered(kernels),
-            families=None if families is None else _numbered(families),
+            **{name: _numbered(labels) for name, labels in numbered.items()},
             gpus=None if gpus is None else np.asarray(gpus, dtype=str),
             clocks=None if clocks is None else _distinct(np.asarray(clocks, dtype=np.float64)),
         )

@@ -251,21 +251,6 @@ class DelayTerms(NamedTuple):
         return self.schedule_seconds + self.bottleneck_seconds + self.overhead_seconds
 
 
-class DelayTimeModel(CodeTimeModel):
-    """The time model of the thesis' section 4.3.
-
-    ``parts`` are summands: ``schedule``, ``memory_bottleneck``, ``launch_overhead``. More blocks,
-    more trips or a lower clock of either kind never shorten a prediction.
-    """
-
-    family = "delay"
-    combined = staticmethod(summed)
-
-    def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Machine:
-        """The launch on this GPU."""
-        return _Machine(work, gpu, clocks)
-
-
 class _Machine:
     """A GPU at its clocks, with the latencies of one launch."""
 
@@ -359,6 +344,18 @@ class _Machine:
                 + bottleneck(rest_warps, degree, latency_seconds)
             )
         return total
+
+
+class DelayTimeModel(CodeTimeModel):
+    """The time model of the thesis' section 4.3.
+
+    ``parts`` are summands: ``schedule``, ``memory_bottleneck``, ``launch_overhead``. More blocks,
+    more trips or a lower clock of either kind never shorten a prediction.
+    """
+
+    family = "delay"
+    machine = _Machine
+    combined = staticmethod(summed)
 
 
 def _access_bytes(cost: Charge) -> int:

@@ -61,23 +61,6 @@ class Costs(NamedTuple):
         return cycles / (core_mhz * 1e6) + (self.global_seconds + self.overhead_seconds)
 
 
-class SchedulingTimeModel(CodeTimeModel):
-    """The time model of the thesis' section 4.4.
-
-    ``parts`` are summands, the terms of equation 4.8: ``schedule``, ``global_penalty``,
-    ``shared_penalty``, ``cache_penalty``, ``launch_overhead``. More blocks, more trips or a lower
-    core clock never shorten a prediction. The memory clock has no place in the equations; another
-    than the default leaves a warning.
-    """
-
-    family = "scheduling"
-    combined = staticmethod(summed)
-
-    def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> _Prepared:
-        """The launch on this GPU."""
-        return _Prepared(work, gpu, clocks)
-
-
 class _Prepared:
     """A kernel's code with the numbers of a GPU and a launch filled in."""
 
@@ -147,6 +130,20 @@ class _Prepared:
                 code.delays.clear()
             code.delays[key] = known
         return known
+
+
+class SchedulingTimeModel(CodeTimeModel):
+    """The time model of the thesis' section 4.4.
+
+    ``parts`` are summands, the terms of equation 4.8: ``schedule``, ``global_penalty``,
+    ``shared_penalty``, ``cache_penalty``, ``launch_overhead``. More blocks, more trips or a lower
+    core clock never shorten a prediction. The memory clock has no place in the equations; another
+    than the default leaves a warning.
+    """
+
+    family = "scheduling"
+    machine = _Prepared
+    combined = staticmethod(summed)
 
 
 def _operations(

@@ -389,6 +389,8 @@ class Machine(Protocol):
 
     diagnostics: tuple[Diagnostic, ...]
 
+    def __init__(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> None: ...
+
     def timed(self, trips: Sequence[float], registers: int) -> Timed:
         """Its time in one case. Raises LaunchError where no block fits on an SM."""
 
@@ -397,11 +399,8 @@ class CodeTimeModel:
     """A time model that reads a kernel's code. Stateless; safe to share between threads."""
 
     family: ClassVar[str]
-
-    def machine(self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair) -> Machine:
-        """What tells the time of every case. Raises ModelError for a GPU without published
-        latencies."""
-        raise NotImplementedError
+    machine: ClassVar[type[Machine]]
+    """What tells the time of every case. Raises ModelError for a GPU without latencies."""
 
     def estimate(self, seconds: float, low: float, high: float, gpu: GpuProfile) -> Estimate:
         """The interval around all cases: wider by what the model is known to err."""

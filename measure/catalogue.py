@@ -12,8 +12,8 @@ from typing import Any, get_args
 from wattcast.features.checked import PositiveFloat, PositiveInt, Strict, checked, read_toml
 from wattcast.features.launch import Dim3
 from wattcast.measure import micro as simple
-from wattcast.measure.micro import EVENTS, FOLDER, SLOTS, Kind, Maker
-from wattcast.measure.workload import Board, Buffer, Element, Given, Scalar, Workload
+from wattcast.measure.micro import EVENTS, FOLDER, SLOTS, Maker
+from wattcast.measure.workload import Board, Buffer, Element, Given, Kind, Scalar, Workload
 from wattcast.predictor import expressions
 
 # Microbenchmarks whose power is asked for: memory bandwidth, and mixes of events.

@@ -23,6 +23,7 @@ from wattcast.measure.workload import (
     Buffer,
     Element,
     Given,
+    Kind,
     Probe,
     Scalar,
     Workload,
@@ -58,9 +59,6 @@ def body(kernel: str) -> dict[str, int]:
 
 LAUNCH_SECONDS = 1e-3
 """About what one launch should take: long against its overhead, short against a window."""
-
-Kind = Literal["latency", "throughput", "bandwidth", "launch", "energy", "growth"]
-"""Kinds of probes (workload.Probe)."""
 
 MODULES = ("micro", "micro_half", "micro_tensor", "micro_mma")
 """PTX files."""

@@ -24,6 +24,8 @@ from wattcast.features.ptx.ir import Module
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.+-]*$", max_length=96)]
 Role = Literal["micro", "application"]
 Element = Literal["u8", "u32", "u64", "f16", "f32", "f64"]
+Kind = Literal["latency", "throughput", "bandwidth", "launch", "energy", "growth"]
+"""Kinds of probes."""
 Pattern = Literal["zeros", "uniform", "random_bits"]
 """What data a configuration fills the varied buffers with: all bits zero; values uniform from low
 to high (integers whole); every bit by chance. Toggling bits draw power (docs/measuring.md)."""
@@ -106,7 +108,7 @@ class Probe(Part):
     throughput an opcode.
     """
 
-    kind: Literal["latency", "throughput", "bandwidth", "launch", "energy", "growth"]
+    kind: Kind
     target: Name
     operations: float = Field(ge=0)
     parallelism: int = Field(default=1, ge=1)

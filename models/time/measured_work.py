@@ -10,7 +10,6 @@ docs/work.md.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,13 +21,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.features.checked import checked as checked_table
+from wattcast.features.checked import read_toml
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.occupancy import check_launch
-from wattcast.features.schemas import Field
-from wattcast.features.schemas.tables import fields_of, hash_of
+from wattcast.features.schemas.tables import SchemaFile, hash_of
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked
 
 # --- schema ``work1``: the residual's inputs, and the constants of the physical estimate under
@@ -49,21 +49,14 @@ class WorkConstants:
     norm: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorkSchema:
+class WorkSchema(SchemaFile):
     """The file as read. ``least`` holds what no factor, nor the ``norm``, can be below."""
 
-    id: str
-    version: int
-    title: str
-    source: str
-    fields: tuple[Field, ...]
     constants: WorkConstants
     least: WorkConstants
-    sha256: str
 
     @property
-    def model_fields(self) -> tuple[str, ...]:
+    def inputs(self) -> tuple[str, ...]:
         """Names of the model inputs, in order."""
         return tuple(field.name for field in self.fields if field.model_input)
 
@@ -71,23 +64,16 @@ class WorkSchema:
 @lru_cache(maxsize=1)
 def work_schema() -> WorkSchema:
     """``work1`` as the package defines it."""
-    raw = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    raw = read_toml(_FILE)
     entries, norm = raw["constants"], raw["norm"]
 
     def constants(key: str) -> WorkConstants:
         factors = {name: float(entry.get(key, 0.0)) for name, entry in entries.items()}
         return WorkConstants(MappingProxyType(factors), float(norm[key]))
 
-    return WorkSchema(
-        id=raw["id"],
-        version=raw["version"],
-        title=raw["title"],
-        source=raw["source"],
-        fields=fields_of(raw),
-        constants=constants("value"),
-        least=constants("least"),
-        sha256=hash_of(raw),
-    )
+    told = {name: one for name, one in raw.items() if name not in ("constants", "norm")}
+    made = {"constants": constants("value"), "least": constants("least"), "sha256": hash_of(raw)}
+    return checked_table(WorkSchema, {**told, **made}, _FILE.name)
 
 
 # --- time of a launch from work that was measured: bytes, operations and the launch itself ----

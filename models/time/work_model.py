@@ -89,7 +89,7 @@ class WorkTimeModel:
 
     def __init__(self, artifact: Artifact[TimeCard]) -> None:
         card = artifact.card
-        if card.feature_schema.id != SCHEMA_ID or card.feature_names != work_schema().model_fields:
+        if card.feature_schema.id != SCHEMA_ID or card.feature_names != work_schema().inputs:
             raise ModelError(f"the {card.gpu} time model takes other inputs than {SCHEMA_ID}")
         self.card = card
         self.trees = TreeModel(artifact)

@@ -159,7 +159,7 @@ def test_the_whole_lies_between_the_longest_part_and_their_sum(gpu, launch, valu
 def test_the_schema_holds_a_share_of_every_part_and_the_launch() -> None:
     schema = work_schema()
     shares = tuple(f"{part}_share" for part in PARTS)
-    assert schema.model_fields == (*shares, "threads_per_block", "blocks", "openmp")
+    assert schema.inputs == (*shares, "threads_per_block", "blocks", "openmp")
     assert tuple(schema.constants.factors) == PARTS
     for name, factor in schema.constants.factors.items():
         assert factor >= schema.least.factors[name]

@@ -43,7 +43,7 @@ def saxpy(runtime: Runtime = "cuda", blocks: int = 65536) -> Work:
 
 def test_the_packaged_artifact_passes_its_checks(model: WorkTimeModel) -> None:
     assert STORE.problems() == ()
-    assert model.card.feature_names == work_schema().model_fields
+    assert model.card.feature_names == work_schema().inputs
     assert (model.card.gpu, model.card.target) == ("rtx-3080", "time")
     model.warm_up()
 

@@ -42,7 +42,6 @@ import numpy as np
 import pandas as pd
 
 from wattcast.features.checked import Strict, checked, read_toml
-from wattcast.features.errors import DataError
 from wattcast.training.data import datasets
 from wattcast.training.data.datasets import number, validated, wrong
 
@@ -202,13 +201,8 @@ def _to_numbers(text: pd.DataFrame, layout: _Layout, raw: datasets.RawTable) -> 
         numbers = pd.to_numeric(cells.replace("", None), errors="coerce")
         bad = numbers.isna() & (cells != "") & ~cells.isin(datasets.SPREADSHEET_ERRORS)
         if bad.any():
-            line = _first_line(bad)
-            raise DataError(
-                f"{raw.path.name}, row {line}, column {given!r}: {cells[line]!r} is not a number",
-                file=raw.path.name,
-                row=line,
-                column=given,
-            )
+            line = int(bad.index[bad.to_numpy()][0])
+            raise datasets.wrong_cell(raw.path, line, given, f"{cells[line]!r} is not a number")
         columns[given] = numbers.astype(float)
     # PowerQuant's issue cycles overflowed, and rule 9 computes them anew.
     may_be_negative = {"inst_issue_cycles"} if raw.source.layout == "powerquant" else set()
@@ -225,10 +219,6 @@ def _to_numbers(text: pd.DataFrame, layout: _Layout, raw: datasets.RawTable) -> 
     frame = validated(pd.DataFrame(columns), schema, raw.path, 0).rename(columns=names)
     frame["src_row"] = np.asarray(frame.index, dtype=float)
     return frame
-
-
-def _first_line(rows: pd.Series) -> int:
-    return int(rows.index.to_numpy()[rows.to_numpy()][0])
 
 
 def _name_kernels(

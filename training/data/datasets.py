@@ -101,15 +101,16 @@ def _defect(path: Path, cases: pd.DataFrame, first_row: int) -> DataError:
         return wrong(path, f"has no column {names}", column=names)
     first: Any = cases.sort_values("index", na_position="last").iloc[0]
     line = None if pd.isna(first["index"]) else int(first["index"]) + first_row
-    where = f", row {line}" if line is not None else ""
     cell = first["failure_case"]
     value = "nothing" if pd.isna(cell) else repr(getattr(cell, "item", lambda: cell)())
-    return DataError(
-        f"{path.name}{where}, column {first['column']!r}: {value} does not fit ({first['check']})",
-        file=path.name,
-        row=line,
-        column=first["column"],
-    )
+    return wrong_cell(path, line, first["column"], f"{value} does not fit ({first['check']})")
+
+
+def wrong_cell(path: Path, row: int | None, column: str, what: str) -> DataError:
+    """The same of a cell; its text names the column too."""
+    where = f", row {row}" if row is not None else ""
+    said = f"{path.name}{where}, column {column!r}: {what}"
+    return DataError(said, file=path.name, row=row, column=column)
 
 
 SOURCES_FILE = Path(__file__).parents[1] / "sources.toml"

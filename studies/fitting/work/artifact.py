@@ -191,7 +191,7 @@ def _card(
                 reproduced_share=1.0,
                 reproduced_note="computed as it is served",
             )
-            for at, name in enumerate(schema.model_fields)
+            for at, name in enumerate(schema.inputs)
         ),
         training=TimeTrainingFacts(
             rows=len(launches),
@@ -229,7 +229,7 @@ def _source(path: Path) -> Source:
 
 
 def _write_files(trees: object, vectors: Float32s, folder: Path) -> None:
-    names = work_schema().model_fields
+    names = work_schema().inputs
     save_compact(WorkCatboost(), trees, folder, len(names))
     background = summarise(vectors.astype(np.float64), names)
     (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from wattcast.features.errors import GpuError, WattcastError
@@ -89,12 +90,17 @@ def profile_id(name: str) -> str:
 def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
     """The profile of ``gpu``, or the one that the device's name finds.
     Raises GpuError for a ``gpu`` that is unknown."""
-    if gpu is not None:
-        return load_gpu(gpu)
-    try:
-        return load_gpu(device.name)
-    except GpuError:
-        return None  # another spelling, several boards of that name, or none
+    return named_profile(device.name) if gpu is None else load_gpu(gpu)
+
+
+def named_profile(*names: str | None) -> GpuProfile | None:
+    """The profile of the first name that finds one; ``None`` for other spellings, names of several
+    boards, and unknown ones."""
+    for name in names:
+        with suppress(GpuError):
+            if name:
+                return load_gpu(name)
+    return None
 
 
 class Batch(NamedTuple):

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from wattcast.features.checked import Strict, checked, read_toml
-from wattcast.features.errors import DataError, GpuError
+from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile, check_profile, load_gpu
-from wattcast.measure.device import Device, profile_id
+from wattcast.measure.device import Device, named_profile, profile_id
 from wattcast.models.clocks import ClockPair
 
 SOURCE = "onboarding"
@@ -210,13 +210,7 @@ def _smi_facts(text: str) -> dict[str, str]:
 
 def known_base(told: Mapping[str, Any]) -> GpuProfile | None:
     """The profile of what was told: by PCI device, else by name; ``None`` if there is none."""
-    for name in (told.get("pci_id"), told.get("name")):
-        try:
-            if name:
-                return load_gpu(str(name))
-        except GpuError:
-            continue  # no profile, or several
-    return None
+    return named_profile(told.get("pci_id"), told.get("name"))
 
 
 def profile_of(data: Mapping[str, Any]) -> GpuProfile:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from tests.app.conftest import Run
-from wattcast.training.data import datasets
+from wattcast.training.data import datasets, inventory
 from wattcast.training.data.cleaning import MODEL_INPUTS, clean
 from wattcast.training.data.datasets import SourceFile, sources
 from wattcast.training.data.inventory import FetchError, fetch
@@ -146,12 +146,13 @@ def test_without_a_folder_it_goes_into_the_home(
 
 
 def test_a_server_that_breaks_off_or_is_busy_is_asked_again(
-    source: SourceFile, upstream: Upstream, tmp_path: Path
+    source: SourceFile, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(inventory, "PAUSE_SECONDS", 0.0)
     said: list[str] = []
     upstream.statuses, upstream.break_after = [503], [5000]
     there = tmp_path / "raw"
-    done = fetch(source, there, base=upstream.url, progress=said.append, pause_seconds=0)
+    done = fetch(source, there, base=upstream.url, progress=said.append)
     assert (done.how, done.received_bytes) == ("fetched", len(CONTENT))
     assert done.path.read_bytes() == CONTENT
     assert names_in(there) == {NAME}
@@ -173,15 +174,19 @@ def test_another_file_is_never_kept(
 def test_what_cannot_be_had_is_said(
     source: SourceFile, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(**options: object) -> str:
+    monkeypatch.setattr(inventory, "PAUSE_SECONDS", 0.0)
+
+    def refused(base: str = "") -> str:
         with pytest.raises(FetchError) as caught:
-            fetch(source, tmp_path / "raw", **{"base": upstream.url, "pause_seconds": 0, **options})  # type: ignore[arg-type]
+            fetch(source, tmp_path / "raw", base=base or upstream.url)
         assert NAME not in names_in(tmp_path / "raw")
         return caught.value.detail
 
     upstream.statuses = [403]
     assert "answers 403 Forbidden" in refused()
-    assert "more than 100 bytes" in refused(max_bytes=100)
+    with monkeypatch.context() as less:
+        less.setattr(inventory, "MAX_BYTES", 100)
+        assert "more than 100 bytes" in refused()
     assert names_in(tmp_path / "raw") == set()
     upstream.break_after = [5000, 3000, 1000]
     assert "3 times" in refused()

@@ -141,7 +141,7 @@ TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 """Seconds to connect, and between two pieces."""
 
 ATTEMPTS = 3
-_PAUSE_SECONDS = 1.0
+PAUSE_SECONDS = 1.0
 
 Progress = Callable[[str], None]
 
@@ -181,9 +181,7 @@ def fetch(
     *,
     base: str | None = None,
     replace: bool = False,
-    max_bytes: int = MAX_BYTES,
     progress: Progress = lambda line: None,
-    pause_seconds: float = _PAUSE_SECONDS,
 ) -> Fetched:
     """Have one complete file in ``folder`` (made if need be).
 
@@ -204,7 +202,7 @@ def fetch(
                 address=address,
             )
     progress(f"{source.id}: {address}")
-    content = _received(source, address, max_bytes, progress, pause_seconds)
+    content = _received(source, address, progress)
     found = hashlib.sha256(content).hexdigest()
     if found != source.sha256:
         raise FetchError(
@@ -223,24 +221,22 @@ def fetch(
     return Fetched(source.id, path, found, "fetched", len(content))
 
 
-def _received(
-    source: SourceFile, address: str, max_bytes: int, progress: Progress, pause_seconds: float
-) -> bytes:
+def _received(source: SourceFile, address: str, progress: Progress) -> bytes:
     """The file, in as many tries as it takes."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _one_try(source, address, max_bytes)
+            return _one_try(source, address)
         except (httpx.HTTPError, _BusyError) as error:
             reason = str(error) or type(error).__name__
             if attempt == ATTEMPTS:
                 said = f"{address}: {reason}, {ATTEMPTS} times"
                 raise FetchError(said, file=source.name, address=address) from error
             progress(f"{source.id}: {reason}; again")
-            time.sleep(pause_seconds * attempt)
+            time.sleep(PAUSE_SECONDS * attempt)
     raise AssertionError("unreachable")
 
 
-def _one_try(source: SourceFile, address: str, max_bytes: int) -> bytes:
+def _one_try(source: SourceFile, address: str) -> bytes:
     with httpx.stream("GET", address, timeout=TIMEOUT, follow_redirects=True) as response:
         status, content = response.status_code, bytearray()
         if status >= 500 or status == httpx.codes.TOO_MANY_REQUESTS:
@@ -249,8 +245,8 @@ def _one_try(source: SourceFile, address: str, max_bytes: int) -> bytes:
         if status == httpx.codes.OK:
             for piece in response.iter_bytes():
                 content += piece
-                if len(content) > max_bytes:
-                    why = f"more than {max_bytes} bytes, the most that is taken"
+                if len(content) > MAX_BYTES:
+                    why = f"more than {MAX_BYTES} bytes, the most that is taken"
                     break
             else:
                 return bytes(content)

@@ -11,14 +11,11 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
@@ -26,8 +23,7 @@ from tests.app.test_application import DEMO, PTX, SAMPLES, SOLVER, TRAINING, add
 from tests.app.test_problems import problem
 from tests.generated.traces import Launch, kineto, many, training_step
 from wattcast.app.api import applications
-from wattcast.app.services.archives import Budget, Limits, archived, copy, members
-from wattcast.features.errors import DataError, ServiceError, checkpoint
+from wattcast.features.errors import ServiceError, checkpoint
 from wattcast.predictor.messages.application import ApplicationAnswer
 from wattcast.predictor.traces.code import Library, add_text, plain
 
@@ -211,31 +207,6 @@ def test_code_is_looked_through_in_the_time_of_its_length(text: str) -> None:
     add_text(Library(), text, "a")
     plain("f<1" + "ul" * 1000 + "x>")
     assert time.monotonic() - start < 10  # 0.1 s; the square of a million is a day
-
-
-@given(
-    st.sampled_from([zipped({"a/b.ptx": b"x" * 700, "c": b"y"}),
-                     tarred({"a/b.ptx": b"x" * 700, "c": b"y"}),
-                     tarred({"a/b.ptx": b"x" * 700, "c" * 150: b"y"}, "w:gz")]),
-    st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), max_size=3),
-    st.floats(0.3, 1),
-)  # fmt: skip
-@settings(max_examples=300, deadline=None)
-def test_archives_with_some_bytes_replaced_are_read_or_refused(
-    whole: bytes, replaced: list[tuple[float, bytes]], length: float
-) -> None:
-    packed = bytearray(whole)
-    for at, new in replaced:
-        start = int(at * (len(packed) - 1))
-        packed[start : start + len(new)] = new
-    content = bytes(packed[: int(length * len(packed))])
-    kind = archived(content[:512])
-    if kind is None:
-        return
-    limits = Limits(100_000, 10, 10_000)
-    with suppress(DataError, ServiceError):
-        for _, opened in members(io.BytesIO(content), kind, lambda name: True, limits):
-            copy(opened, io.BytesIO(), Budget(100_000))
 
 
 def test_an_older_trace_is_compared(client: httpx.Client, run: Run, tmp_path: Path) -> None:

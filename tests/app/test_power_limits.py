@@ -100,7 +100,7 @@ def test_what_holds_under_two_limits(
 def test_a_launch_at_the_limit_is_no_surer_than_a_reading(predictor: Predictor) -> None:
     """An L4 that nobody measured was told 71.7 to 72.7 W: its lower end was the limit itself."""
     ptx = (FIXTURES / "ptx" / "nbody.sm_70.ptx").read_text(encoding="utf-8")
-    launch = {"grid": [4096], "block": [256], "arguments": {"2": 1 << 20}}
+    launch = {"grid": [4096], "block": [256], "arguments": {"2": 1 << 14}}
     body = {"ptx": ptx, "gpu": "l4", "launch": launch, "power_limit_watts": 60}
     found = predict_one(predictor, PredictRequest.model_validate(body))
     assert found.power is not None

@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from pydantic import ValidationError
 
-import wattcast
 from tests.app.conftest import Run
 from tests.app.test_cuda import needs_compiler
 from wattcast.app.services import Services
@@ -142,26 +140,3 @@ def test_variants_on_the_command_line(run: Run, tmp_path: Path) -> None:
         assert word in out
     _, err = run("sweep", str(file), *launch, "--define", "TILE", status=2)
     assert "--define" in err
-
-
-@needs_compiler
-def test_variants_over_http(client: httpx.Client, services: Services) -> None:
-    body = {**VARIANTS, "gpu": "tesla-v100", "defines": {"TILE": [16, 32], "PAD": [1]}}
-    answer = client.post("/sweep", json=body)
-    assert answer.status_code == 200, answer.text
-    here = asked(services, defines=body["defines"])
-    assert answer.json()["points"] == json.loads(here.json_bytes())["points"]
-    assert client.post("/sweep", json={**body, "blocks": [64]}).status_code == 422
-
-
-@needs_compiler
-def test_variants_in_python(tmp_path: Path) -> None:
-    file = tmp_path / "tiled.cu"
-    file.write_text(TILED)
-    options = {name: VARIANTS[name] for name in ("grid_formula", "block_formula")}
-    options["defines"] = {"TILE": [16, 32], "PAD": [1]}
-    answer = wattcast.sweep(
-        file, gpu="v100", grid=1, block=1, arguments={"n": 4096}, options=options
-    )
-    assert [point.block[0] for point in answer.points] == [16, 32]
-    assert "TILE=32, PAD=1: 128x128 blocks of 32x32" in answer._repr_html_()

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.app.conftest import settings_at
 from tests.app.live import running
-from tests.e2e.browser import SCHEMES, Watched, needs_chromium, watched
+from tests.e2e.browser import Watched, needs_chromium, watched
 from tests.fixtures.ptx_text import stored_ptx
 
 pytestmark = needs_chromium
@@ -200,25 +200,6 @@ def test_clocks_from_a_profile(page: Watched) -> None:
     assert tab.locator("#counted-table tbody tr").count() == 10
     page.check_access("profile")
     assert not page.foreign, page.foreign  # the refusal above is a console error
-
-
-def test_it_reads_on_narrow_and_dark_screens(page: Watched, tmp_path: Path) -> None:
-    page.open()
-    page.predict_example()
-    tab = page.page
-    grounds = set()
-    for width in (360, 1440):
-        tab.set_viewport_size({"width": width, "height": 900})
-        for scheme in SCHEMES:
-            tab.emulate_media(color_scheme=scheme)
-            grounds.add(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
-            where = f"{width}-{scheme}"
-            page.check_width(where)
-            if (width == 360) == (scheme == "dark"):  # each once
-                page.check_access(where)
-            tab.screenshot(path=tmp_path / f"{where}.png", full_page=True)
-    assert len(grounds) == 2
-    page.check_quiet()
 
 
 def test_the_keyboard_is_enough(page: Watched, vector_add: str) -> None:

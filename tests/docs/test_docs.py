@@ -108,3 +108,8 @@ def test_no_page_loads_anything_from_elsewhere(site: dict[Path, _Page]) -> None:
 def test_examples_print_what_the_page_shows(page: Path) -> None:
     told = "python -m tests.docs.examples writes the outputs anew"
     assert rendered(page) == page.read_text(encoding="utf-8"), told
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda page: page.stem)
+def test_pages_on_tasks_are_below_120_lines(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").splitlines()) < 120

@@ -148,11 +148,9 @@ class VoltageKnots(Strict):
     def _sound(self) -> VoltageKnots:
         if len(self.mhz) != len(self.relative):
             raise ValueError("a voltage for every clock")
-        if any(b <= a for a, b in zip(self.mhz, self.mhz[1:], strict=False)):
+        if (np.diff(self.mhz) <= 0).any():
             raise ValueError("clocks must ascend")
-        if min(self.relative) <= 0 or any(
-            b < a for a, b in zip(self.relative, self.relative[1:], strict=False)
-        ):
+        if min(self.relative) <= 0 or (np.diff(self.relative) < 0).any():
             raise ValueError("voltages must be above 0 and never fall")
         return self
 

@@ -201,11 +201,12 @@ def _kept(
     bent: tuple[ir.Operand, ...] = ()
     if one.base in ("mul", "mad", "shl"):
         bent = one.operands[2 if one.base == "shl" else 1 : 3]
-        bent = () if any(isinstance(each, ir.Immediate) for each in bent) else bent
     elif one.base not in _LINEAR and one.modifiers[-1:] != ("pred",):
         bent = one.operands[1:]
-    slots = (linked.slots.register(o.name) for o in bent
-             if isinstance(o, ir.Register) and o.name in definitions)  # fmt: skip
+    changing = [o.name for o in bent if isinstance(o, ir.Register) and o.name in definitions]
+    if one.base in ("mul", "mad") and len(changing) < 2:
+        return ()  # a multiple by what stands still
+    slots = map(linked.slots.register, changing)
     return tuple(Compare("same", (slot, slot), False) for slot in slots)
 
 

@@ -242,15 +242,9 @@ def _device_side(
                     continue
                 raise _with_missing(error, missing) from None
             if not absent and not shorter:  # its own launches may name what only the host knows
-                wrong = {
-                    int(str(row["line"])) for row in _rows(error) if row.get("file") == NAME_MAP
-                }
-                asked_for = [*instances, *launched]
-                launched = [
-                    each
-                    for at, each in enumerate(asked_for)
-                    if at >= len(instances) and wrong and 2 * at + 2 not in wrong
-                ]
+                wrong = {"".join(name.split()) for name in _NO_INSTANCE.findall(said)}
+                left = [each for each in launched if "".join(each.split()) not in wrong]
+                launched = left if len(left) < len(launched) else []
             missing += absent
             files |= shorter
             last = error
@@ -479,6 +473,7 @@ _MESSAGE = re.compile(
 NAME_MAP = "__nv_name_map"
 """Where NVRTC says that an instance asked for is none (its user guide, section 4)."""
 
+_NO_INSTANCE = re.compile(r"Input name expression was: \"([^\"\n]*)\"")
 _ABSENT = re.compile(r"(?:could not|cannot) open source file \"([^\"]+)\"")
 
 

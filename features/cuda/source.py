@@ -272,25 +272,22 @@ def _as_called(launched: Iterable[str], host: str) -> dict[str, None]:
     for name, given in _USE.findall(host):
         uses.setdefault(name, []).append([each.strip() for each in given.split(",")])
     for parameters, name in _FUNCTION.findall(host):
-        names = (
-            each.partition("=")[0].split()[-1] for each in parameters.split(",") if each.strip()
-        )
-        for at, parameter in enumerate(names):
-            values = [use[at] for use in uses.get(name, ()) if at < len(use)]
+        for at, parameter in enumerate(re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", parameters)):
+            values = [use[at] for use in uses.get(name, ())[:MOST_LAUNCHED] if at < len(use)]
             meanings.setdefault(parameter, []).extend(values)
     found = list(dict.fromkeys(launched))[:MOST_LAUNCHED]
     for _ in range(4):  # parameters of parameters
-        for instance in found[:MOST_LAUNCHED]:
+        told = list[str]()
+        for instance in found:
             kernel, bracket, given = instance.partition("<")
             name = next((n for n in re.findall(r"\b[A-Za-z_]\w*", given) if n in meanings), None)
-            if name is not None:
-                found += [
-                    f"{kernel}{bracket}" + re.sub(rf"\b{name}\b", value, given)
-                    for value in dict.fromkeys(meanings[name])
-                    if value != name
-                ]
-                found.remove(instance)
-        found = list(dict.fromkeys(found))
+            if name is None:
+                told.append(instance)
+                continue
+            stands = dict.fromkeys(meanings[name][:MOST_LAUNCHED])
+            meant = [re.sub(rf"\b{name}\b", each, given) for each in stands if each != name]
+            told += [kernel + bracket + each for each in meant if len(each) <= MOST_SHOWN]
+        found = list(dict.fromkeys(told))[:MOST_LAUNCHED]
     return dict.fromkeys(found)
 
 

@@ -427,6 +427,14 @@ int main() { outer<int>(0); run<unsigned>(0); }
     assert {*compile_cuda(text, (8, 0)).instances} == {"k<int, 4>", "k<unsigned, 4>"}
 
 
+def test_instances_of_hostile_templates_stay_few():
+    run = "template <class T, = 3> void run(T *a) { k<T, T><<<1, 1>>>(a); }\n"
+    calls = "".join(f"run<{'A' * 40}{at}>(0);" for at in range(5000))
+    launched = device_code(f"{run * 2000} void main() {{ {calls} }}").launched
+    assert 0 < len(launched) <= 64
+    assert max(map(len, launched)) < 300
+
+
 @needs_nvrtc
 @pytest.mark.usefixtures("wheels_only")
 @pytest.mark.parametrize(

@@ -9,46 +9,99 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.dataflow import reads, writes
+from wattcast.features.errors import checkpoint
 from wattcast.features.execution.context import Frame, Handler, Linked, Run
+from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
+from wattcast.features.execution.tally import Tally
 from wattcast.features.execution.values import (
+    ACCESS_UNITS,
     BOOL,
+    ISSUE_UNITS,
     S64,
+    SLICE_UNITS,
     Array,
     Counts,
     Group,
+    as_type,
     constant,
 )
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.isa import classify
+from wattcast.features.memory import SECTOR_SHIFT
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
+    from wattcast.features.execution.machine import Machine
     from wattcast.features.execution.program import Program
 
 
+# What skipped iterations of a loop touch where their addresses do more than advance steadily.
+#
+# Addresses that wrap, fold or are chosen from others are computed for some of the iterations, and
+# nothing else is.
+
+MOST_WALKED, MOST_WALK_UNITS = 64, 8_000_000
+"""Skipped iterations whose addresses are computed one by one, and units of work they may cost."""
 _PURE = frozenset({"fma", "fp32", "fp64", "fp16", "int", "sfu"})
 _LINEAR = frozenset({"mov", "add", "sub", "mul", "mad", "shl", "cvt", "cvta", "selp"})
 
 
-def _bent(
-    program: Program, linked: Linked, chains: list[tuple[ir.Instruction, ...]],
-    definitions: dict[str, list[ir.Instruction]],
-) -> bool:  # fmt: skip
-    """Whether addresses in global memory wrap, fold or are chosen from others (``Path.bent``)."""
+class Touch(NamedTuple):
+    """A step of the walk: a handler, or the access of ``site`` at ``slot`` plus ``offset`` by the
+    lanes whose ``guard`` (slot, negated) holds."""
+
+    handler: Handler | None
+    site: int = 0
+    slot: int = 0
+    offset: int = 0
+    guard: tuple[int, bool] | None = None
+
+
+Walk = tuple[tuple[Touch, ...], ...]
+"""What to do at each place of a path."""
+
+
+def plan_walk(
+    program: Program, linked: Linked, runs: tuple[Run, ...],
+    chains: list[tuple[ir.Instruction, ...]], definitions: dict[str, list[ir.Instruction]],
+) -> Walk | None:  # fmt: skip
+    """How to go on walking through global memory (``Path.walk``)."""
     inside = {linked.base + one.position: one for chain in chains for one in chain}
+    touches: dict[int, Touch] = {}
     wanted: set[str] = set()
     for site in program.sites:
         if site.space not in GLOBAL_SPACES or site.position not in inside:
             continue
         one = inside[site.position]
-        if one.base not in ("ld", "st", "atom", "red"):
-            return False
-        places = (o.base for o in one.operands if isinstance(o, ir.Address))
-        wanted.update(base.name for base in places if isinstance(base, ir.Register))
+        operands = [o for o in one.operands if isinstance(o, ir.Address)]
+        if one.base not in ("ld", "st", "atom", "red") or len(operands) != 1:
+            return None
+        base, guard = operands[0].base, None
+        if not isinstance(base, ir.Register):
+            return None
+        wanted.add(base.name)
+        if one.predicate is not None:
+            wanted.add(one.predicate)
+            guard = linked.slots.register(one.predicate, BOOL), one.negated
+        slot = linked.slots.register(base.name)
+        touches[site.position] = Touch(None, site.number, slot, operands[0].offset, guard)
     if not gather_slice(wanted, definitions):
-        return False
-    return not _advances(wanted - _decided(wanted, definitions), definitions)
+        return None
+    if _advances(wanted - _decided(wanted, definitions), definitions):
+        return None
+    steps = []
+    for run, chain in zip(runs, chains, strict=True):
+        chosen = []
+        for one in chain:
+            position = linked.base + one.position
+            handler = run.by_position.get(position)
+            if position in touches:
+                chosen.append(touches[position])
+            elif wanted.intersection(writes(one)) and handler is not None:
+                chosen.append(Touch(handler))
+        steps.append(tuple(chosen))
+    return tuple(steps)
 
 
 def _advances(wanted: set[str], definitions: dict[str, list[ir.Instruction]]) -> bool:
@@ -99,6 +152,95 @@ def gather_slice(wanted: set[str], definitions: dict[str, list[ir.Instruction]])
     return True
 
 
+class Walked(NamedTuple):
+    """Where a walk stands after ``end`` iterations: of the trace, the last addresses, and how many
+    sectors of each slot are listed."""
+
+    end: int
+    mark: int
+    addresses: list[Offsets]
+    listed: list[Counts]
+
+
+def walk_on(
+    machine: Machine, walk: Walk, sites: tuple[int, ...], groups: list[Group], frame: Frame,
+    iterations: int,
+) -> None:  # fmt: skip
+    """Footprint and trace of skipped iterations, each place gone through by its group.
+
+    Some iterations are gone through until the addresses come round again, or enough were; the
+    later half of them stands for what follows. No buffer has more sectors than it has.
+    """
+    tallies = [machine.tallies[n] for n in sites if machine.program.sites[n].space in GLOBAL_SPACES]
+    counted = [
+        (each, each.requests.copy(), each.sectors.copy(), each.l1_millicycles.copy())
+        for each in tallies
+    ]
+    marks = [_walked(machine, 0, tallies)]
+    end, limit = 0, machine.effort.spent + MOST_WALK_UNITS
+    while end < min(iterations, MOST_WALKED) and machine.effort.spent < limit:
+        _go_round(machine, walk, groups, frame)
+        end += 1
+        if machine.effort.gone:
+            break
+        if end & (end - 1) == 0:
+            marks.append(_walked(machine, end, tallies))
+            pairs = zip(marks[-2].addresses, marks[-1].addresses, strict=True)
+            if all(np.array_equal(before, now) for before, now in pairs):
+                break
+    for tally, requests, sectors, millicycles in counted:
+        if machine.trace is not None:
+            machine.trace.clock += (tally.requests - requests) // end * (iterations - end)
+        np.copyto(tally.requests, requests)
+        np.copyto(tally.sectors, sectors)
+        np.copyto(tally.l1_millicycles, millicycles)
+    since = next(mark for mark in reversed(marks) if 2 * mark.end <= end)
+    more = (iterations - end) / (end - since.end)
+    if not more:
+        return
+    if machine.trace is not None:
+        machine.trace.repeat(since.mark, more, np.zeros(machine.slots, dtype=np.int64))
+    for tally, earlier in zip(tallies, since.listed, strict=True):
+        listed = tally.log.per_slot(machine.slots)
+        last, group = tally.last, tally.last_group
+        first = 0 if last is None or group is None else int(last[group.index[0] % last.size])
+        region = machine.memory.find(first)
+        most = region.size >> SECTOR_SHIFT if region else 0
+        room = np.maximum(0, most - listed - tally.extra)
+        tally.extra += np.minimum(room, np.rint((listed - earlier) * more).astype(np.int64))
+
+
+def _walked(machine: Machine, end: int, tallies: list[Tally]) -> Walked:
+    trace = machine.trace
+    return Walked(
+        end,
+        0 if trace is None else trace.mark,
+        [np.empty(0, np.int64) if tally.last is None else tally.last for tally in tallies],
+        [tally.log.per_slot(machine.slots) for tally in tallies],
+    )
+
+
+def _go_round(machine: Machine, walk: Walk, groups: list[Group], frame: Frame) -> None:
+    """Touch what one more iteration touches."""
+    for group, touches in zip(groups, walk, strict=True):
+        for touch in touches:
+            if touch.handler is not None:
+                touch.handler(frame, group)
+                machine.effort.spent += SLICE_UNITS + group.count
+                continue
+            part: Group | None = group
+            if touch.guard is not None:
+                slot, negated = touch.guard
+                part = group.narrowed(as_type(frame[slot], BOOL), negated)
+            if part is not None:
+                where = addresses(frame, touch.slot, touch.offset)
+                site = machine.program.sites[touch.site]
+                tally = machine.tallies[touch.site]
+                tally.count_global(where, part, site.width if site.loads else 0)
+                machine.effort.spent += ISSUE_UNITS + ACCESS_UNITS * part.count
+    checkpoint()
+
+
 _ORDERS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"})
 
 
@@ -114,9 +256,10 @@ class Path(NamedTuple):
     """One way round a loop: runs in the order executed (an inner loop's run appears again).
 
     ``steps`` are the handlers of the slice at each place, with what each compares. ``written`` are
-    the slots it writes, and whether their steps have to be known: what steers, and what anything
-    outside that steers or addresses reads. ``bent``: addresses in global memory do anything but
-    advance by constant steps, and nothing that was loaded decides them.
+    the slots it writes whose steps are to be known (so are the slice's own), or are followed only
+    where they are constant. ``walk`` computes at each place
+    the addresses in global memory, where they may do anything but advance by constant steps and
+    nothing that was loaded decides them.
     """
 
     runs: tuple[Run, ...]
@@ -124,7 +267,7 @@ class Path(NamedTuple):
     written: tuple[tuple[int, bool], ...]
     sites: tuple[int, ...]
     instructions: int
-    bent: bool
+    walk: Walk | None
 
 
 def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
@@ -178,7 +321,7 @@ def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
         tuple(written.items()),
         tuple(site.number for site in program.sites if site.position in positions),
         sum(map(len, chains)),
-        _bent(program, linked, chains, definitions),
+        plan_walk(program, linked, runs, chains, definitions),
     )
 
 
@@ -332,8 +475,6 @@ class Watch:
     marks: list[int] = field(default_factory=list)
     seen: list[dict[int, tuple[tuple[int, int], Counts]]] = field(default_factory=list)
     """Footprint mark and extra sectors of each access."""
-    half: tuple[int, dict[int, Counts]] = field(default_factory=lambda: (0, {}))
-    """Where the path is bent: mark of the trace and listed sectors after half of the rounds."""
 
     def matches(self, group: Group, steps: list[Step]) -> bool:
         """Whether the loop was gone round as before."""

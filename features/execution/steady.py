@@ -29,6 +29,7 @@ from wattcast.features.execution.paths import (
     keeps_for,
     sides_of,
     step_of,
+    walk_on,
 )
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.values import (
@@ -207,6 +208,7 @@ class Skip:
         self.watch = watch
         self.path = path
         self.skipped = 0
+        self._start = list(frame)
 
     def run(self) -> bool:
         """Go on ``skipped`` iterations later, all threads together; whether that is worth it."""
@@ -269,6 +271,9 @@ class Skip:
         machine.skipped += iterations * each[:, 0]
         machine.guarded += iterations * (watch.guarded[-1] - watch.guarded[0])
         rounds = len(watch.counters) - 1
+        if path.walk is not None:
+            groups = [step.group for step in watch.steps]
+            walk_on(machine, path.walk, path.sites, groups, self._start, iterations)
         for number in path.sites:
             tally = machine.tallies[number]
             contention = tally.contention
@@ -278,13 +283,12 @@ class Skip:
             rest = watch.counters[iterations % rounds][number]
             for held, (now, then), part in zip(tally.counters(), window, rest, strict=True):
                 held += (now - then) * (iterations // rounds) + (part - then)
-            if path.bent:
-                self._grown(number, iterations)
-            else:
+            if path.walk is None:
                 self._footprint(number, iterations)
             if contention is not None and self._stride(number):
                 contention.elsewhere += contention.operations - before
-        self._retrace(iterations)
+        if path.walk is None:
+            self._retrace(iterations)
         for loop, (entries, loop_rounds) in watch.inner[-1].items():
             count, first = machine.trips.counts[loop], watch.inner[0].get(loop)
             if count is not None and first is not None:
@@ -303,8 +307,7 @@ class Skip:
             if machine.program.sites[number].space in GLOBAL_SPACES:
                 now, then = watch.counters[-1][number][0], watch.counters[0][number][0]
                 more += (now - then) / rounds * iterations
-        mark, rounds = (watch.half[0], HALF) if self.path.bent else (watch.marks[0], rounds)
-        machine.trace.repeat(mark, iterations / rounds, np.rint(more).astype(np.int64))
+        machine.trace.repeat(watch.marks[0], iterations / rounds, np.rint(more).astype(np.int64))
 
     def _trips(self, lanes: Counts, per_thread: Counts) -> None:
         trips = self.machine.trips.counts[self.edge.loop]
@@ -318,20 +321,6 @@ class Skip:
             "what it computes keeps its last values",
             self.machine.program.loop_line(self.edge.loop),
         )
-
-    def _grown(self, number: int, iterations: int) -> None:
-        """Sectors of the skipped iterations of a bent access: as many new ones as in the later half
-        of those that were run, but no more than its buffer has."""
-        tally, machine = self.machine.tallies[number], self.machine
-        if machine.program.sites[number].space not in GLOBAL_SPACES:
-            return
-        listed, group = tally.log.per_slot(machine.slots), tally.last_group
-        last = tally.last
-        first = 0 if last is None or group is None else last[group.index[0] % last.size]
-        region = machine.memory.find(int(first))
-        room = (region.size >> SECTOR_SHIFT if region else 0) - listed - tally.extra
-        more = np.rint((listed - self.watch.half[1][number]) * (iterations / HALF))
-        tally.extra += np.minimum(np.maximum(0, room), more.astype(np.int64))
 
     def _footprint(self, number: int, iterations: int) -> None:
         """Sectors of the skipped iterations of an access that moves by one constant stride."""
@@ -398,8 +387,6 @@ def _advanced(value: Array, step: Array, times: int) -> Array:
 
 WINDOW = 8
 """Iterations observed: sectors of unit-stride walks repeat after 32 / 4 of them."""
-HALF = 32
-"""Iterations after which as many more are run, whose addresses do not advance by constant steps."""
 WATCHED_BYTES = 32 * 2**20
 """Counts held of loops that are watched, before those that were left are forgotten."""
 LEAST_WORK = 400
@@ -469,9 +456,6 @@ class Steady:
         watch.seen = [*watch.seen[-2:], seen]
         mark = 0 if machine.trace is None else machine.trace.mark
         watch.marks = [*watch.marks[-WINDOW:], mark]
-        if path.bent and watch.rounds == HALF:
-            logs = {n: tallies[n].log.per_slot(machine.slots) for n in path.sites}
-            watch.half = mark, logs
         watch.run_stats = [*watch.run_stats[-1:], machine.run_stats.copy()]
         watch.guarded = [*watch.guarded[-1:], machine.guarded.copy()]
         inner = {
@@ -483,8 +467,6 @@ class Steady:
 
     def _settled(self, watch: Watch, path: Path) -> bool:
         """Enough rounds: 3 alike if every access moves by whole sectors, else ``WINDOW``."""
-        if path.bent:
-            return watch.rounds >= 2 * HALF
         if watch.rounds > WINDOW:
             return True
         if watch.rounds < 4:

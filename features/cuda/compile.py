@@ -88,21 +88,23 @@ def compile_cuda(
     included = set(includes_of("\n".join((source, *(headers or {}).values()))))
     units = {n for n in headers or () if n.endswith(".cu") and n not in included}
     rest = {name: text for name, text in (headers or {}).items() if name not in units}
-    tried = [(source, rest)]
+    tried = [("", source, rest)]
     tried += [
-        ((headers or {})[name], {**rest, SOURCE_NAME: source})
+        (name, (headers or {})[name], {**rest, SOURCE_NAME: source})
         for name in sorted(units)[:MOST_UNITS]
     ]
     told = (compute_capability, limits or Limits(), checked_options(options), instances)
     made, refused = None, None
-    for text, beside in tried:
+    for name, text, beside in tried:
         try:
             made = _compile_unit(text, beside, *told)
         except CompileError as error:
             refused = refused or error
             continue
         if ".entry" in made.ptx:
-            return made
+            why = f"{name} includes the source or holds what it launches, so that was compiled"
+            notes = (Diagnostic("other_unit_compiled", why),) if name else ()
+            return replace(made, diagnostics=made.diagnostics + notes)
     if made is not None:
         return made
     assert refused is not None  # each compiles or does not

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from os.path import normpath
 from pathlib import Path
 
@@ -46,13 +45,15 @@ def with_headers(file: Path, folders: Sequence[Path] = ()) -> tuple[str, dict[st
 def _units(file: Path, text: str) -> list[Path]:
     """Sources beside a file, or above, that include it or define a kernel it launches and lacks."""
     folder = file.resolve().parent
-    near = (path for place in (folder, folder.parent) for path in sorted(place.iterdir()))
-    near = (path for path in near if path.suffix in (".cu", ".cuh", ".h") and path.is_file())
-    texts = {
-        path: path.read_text(encoding="utf-8", errors="replace")
-        for path in islice(near, MOST_HEADERS)
-        if path.stat().st_size <= MOST_HEADER_BYTES
-    }
+    texts = dict[Path, str]()
+    for place in (folder, folder.parent):
+        with suppress(OSError):  # what is not ours to read is none of it
+            for path in sorted(place.iterdir()):
+                if path.suffix not in (".cu", ".cuh", ".h") or len(texts) == MOST_HEADERS:
+                    continue
+                if path.is_file() and path.stat().st_size <= MOST_HEADER_BYTES:
+                    with suppress(OSError):
+                        texts[path] = path.read_text(encoding="utf-8", errors="replace")
     included = {
         path: {Path(normpath(path.parent / name)) for name in includes_of(other)}
         for path, other in texts.items()

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -412,8 +412,27 @@ def test_a_file_is_compiled_in_the_unit_that_holds_what_it_lacks(tmp_path, asked
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     text, headers = with_headers(tmp_path / asked)
-    ptx = compile_cuda(text, (8, 0), headers=headers).ptx
-    assert kernel in [each.demangled.partition("(")[0] for each in read_module(ptx).kernels]
+    made = compile_cuda(text, (8, 0), headers=headers)
+    kernels = [each.demangled.partition("(")[0] for each in read_module(made.ptx).kernels]
+    assert kernel in kernels
+    assert [note.code for note in made.diagnostics] == ["other_unit_compiled"]
+
+
+@pytest.mark.parametrize("locked", ["x/other.cu", "."])
+def test_what_is_not_ours_to_read_beside_a_file_is_left_alone(tmp_path, monkeypatch, locked):
+    (tmp_path / "x").mkdir()
+    for name in ("own.cu", "other.cu"):
+        (tmp_path / "x" / name).write_text("__global__ void k() {}\n")
+    for method in ("iterdir", "read_text"):
+        allowed = getattr(Path, method)
+
+        def asked(path: Path, *args: Any, allowed: Any = allowed, **kwargs: Any) -> Any:
+            if path == tmp_path / locked:
+                raise PermissionError(13, "Permission denied", str(path))
+            return allowed(path, *args, **kwargs)
+
+        monkeypatch.setattr(Path, method, asked)
+    assert with_headers(tmp_path / "x" / "own.cu") == ("__global__ void k() {}\n", {})
 
 
 @needs_nvrtc

@@ -169,9 +169,13 @@ def test_a_late_answer_to_an_older_question_is_never_shown(page: Watched) -> Non
     page.check_quiet()
 
 
-def test_errors_stand_once_below_and_in_the_margin(page: Watched) -> None:
+@pytest.mark.parametrize("screen", [(1440, 900), (390, 800)])
+def test_errors_stand_once_in_sight_and_in_the_margin(
+    page: Watched, screen: tuple[int, int]
+) -> None:
     page.open()
     tab = page.page
+    tab.set_viewport_size(dict(zip(("width", "height"), screen, strict=True)))
     old = joules(page)
     at_line(page, "__syncthreads")
     tab.keyboard.type(" wrong;")
@@ -179,6 +183,10 @@ def test_errors_stand_once_below_and_in_the_margin(page: Watched) -> None:
     told = tab.inner_text("#kernel-error")
     assert told.count("wrong") == 1
     assert told.startswith("line 15:")
+    box = tab.locator("#kernel-error").bounding_box()
+    assert box
+    assert box["y"] >= 0
+    assert box["y"] + box["height"] <= screen[1]
     expect(tab.locator("#editor .cm-lint-marker-error")).to_have_count(1)
     # What is shown is still of the code before, and says so.
     assert joules(page) == old

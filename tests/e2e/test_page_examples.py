@@ -178,6 +178,7 @@ def test_errors_stand_once_in_sight_and_in_the_margin(
     tab.set_viewport_size(dict(zip(("width", "height"), screen, strict=True)))
     old = joules(page)
     at_line(page, "__syncthreads")
+    tab.evaluate("() => document.getElementById('editor').scrollIntoView()")
     tab.keyboard.type(" wrong;")
     tab.wait_for_selector("#kernel-error:has-text('wrong')")
     told = tab.inner_text("#kernel-error")

@@ -298,7 +298,8 @@ def _known(file: Path) -> dict[str, Forecast]:
         for line in text.splitlines():
             try:
                 row = json.loads(line)
-                found[row.pop("key")] = Forecast(**row)
+                key = row.pop("key")
+                found[key] = Forecast(**row)
             except (ValueError, KeyError, TypeError):
                 continue  # a line that was cut short when the run was interrupted
     return found

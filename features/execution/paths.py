@@ -344,10 +344,12 @@ def _kept(
     bent: tuple[ir.Operand, ...] = ()
     if one.base in ("mul", "mad", "shl"):
         bent = one.operands[2 if one.base == "shl" else 1 : 3]
-    elif one.base not in _LINEAR and one.modifiers[-1:] != ("pred",):
+    elif one.modifiers[-1:] != ("pred",) and (
+        one.base not in _LINEAR or (one.base == "cvt" and one.modifiers[-1][1:] in ("8", "16"))
+    ):
         bent = one.operands[1:]
     changing = [o.name for o in bent if isinstance(o, ir.Register) and o.name in definitions]
-    if one.base in ("mul", "mad") and len(changing) < 2:
+    if one.base in ("mul", "mad") and "hi" not in one.modifiers and len(changing) < 2:
         return ()  # a multiple by what stands still
     slots = map(linked.slots.register, changing)
     return tuple(Compare("same", (slot, slot), False) for slot in slots)

@@ -124,3 +124,18 @@ def test_loops_steered_by_what_goes_in_no_equal_steps_are_run(bent: str) -> None
     quick, full = both(body, 1200)
     assert not quick.loops[0].extrapolated
     assert quick.loops == full.loops
+
+
+@pytest.mark.parametrize("bent", ["mul.hi.u32 %r9, %r6, 1048576", "cvt.u32.u8 %r9, %r6",
+                                  "mad.hi.u32 %r9, %r6, 1048576, 0"])  # fmt: skip
+def test_what_stands_still_for_a_while_is_not_taken_to_stand_for_ever(bent: str) -> None:
+    """Quotients by constants, and counters that wrap: 9,999 iterations were told of 4,096."""
+    ends = "lt" if "u8" in bent else "ge"
+    body = f"""
+        mov.u32 %r6, 1;
+        $loop: add.u32 %r6, %r6, 3; {bent}; ld.global.u32 %r8, [%rd3];
+        setp.{ends}.u32 %p2, %r9, %r1; @%p2 bra $out;
+        setp.lt.u32 %p1, %r6, 30000; @%p1 bra $loop; $out:"""
+    quick, full = both(body, 3)
+    assert not quick.loops[0].extrapolated
+    assert quick.loops == full.loops

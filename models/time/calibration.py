@@ -60,7 +60,9 @@ SPREAD_FILE = Path(__file__).with_name("spread.csv")
 ANY_GPU = "any"
 
 
-class _Spread(NamedTuple):
+class Factors(NamedTuple):
+    """Interval of a family on a GPU: ``[low, high]`` times the prediction, and what it rests on."""
+
     gpu: str
     family: str
     low_factor: float
@@ -78,7 +80,7 @@ def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
     (``extrapolated``). So does every GPU where the errors are those of other code. Raises
     DataError where the file has no factors of the family.
     """
-    rows = read_rows(SPREAD_FILE, _Spread)
+    rows = read_rows(SPREAD_FILE, Factors)
     found = {row.gpu: row for row in rows if row.family == family}
     row = found.get(gpu_id) or found.get(ANY_GPU)
     if row is None:

@@ -14,7 +14,6 @@ from studies.papers.wang_chu.errors import (
     FAMILIES,
     FORMS,
     DataSet,
-    Factors,
     accuracy_table,
     interval_factors,
     predict,
@@ -26,7 +25,7 @@ from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters
-from wattcast.models.time.calibration import ANY_GPU, SPREAD_FILE
+from wattcast.models.time.calibration import ANY_GPU, SPREAD_FILE, Factors
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(

@@ -40,7 +40,7 @@ from wattcast.models.papers.wang_chu.inputs import (
     launch_of_activity,
 )
 from wattcast.models.papers.wang_chu.network import QueueingGpu, QueueingLaunch, network_form
-from wattcast.models.time.calibration import ANY_GPU, LEVEL, SPREAD_FILE
+from wattcast.models.time.calibration import ANY_GPU, LEVEL, SPREAD_FILE, Factors
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]
@@ -246,17 +246,6 @@ def static_errors(gpu: str, family: str) -> TimeErrors:
 
 
 # --- intervals -------------------------------------------------------------------------------
-
-
-class Factors(NamedTuple):
-    """Interval of a family on a GPU: ``[low, high]`` times the prediction, and what it rests on."""
-
-    gpu: str
-    family: str
-    low_factor: float
-    high_factor: float
-    groups: int
-    rows: int
 
 
 class LogErrors(NamedTuple):

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from wattcast.features.execution import access
 from wattcast.features.execution.context import (
     Context,
-    Finish,
     Frame,
     Handler,
     Items,
-    LoopEdge,
     UnsupportedError,
     pure,
     store,
 )
 from wattcast.features.execution.integer import Operation
 from wattcast.features.execution.loads import addresses
-from wattcast.features.execution.spaces import Offsets
 from wattcast.features.execution.values import (
     BOOL,
     S64,
@@ -144,128 +140,16 @@ class Barriers:
             self.waiting[barrier] = kept
 
 
-# Memory barriers in shared memory: arrivals, bytes to come, phases, and who waits for them.
-#
-# PTX ISA 9.0, Parallel Synchronization and Communication Instructions: mbarrier. Asynchronous
-# copies are done at once, so the bytes they bring are there when they are asked for; a wait that
-# comes too early rests until the phase is complete, as hardware suspends it.
+# Memory barriers in shared memory (PTX ISA 9.0, Parallel Synchronization and Communication
+# Instructions: mbarrier). Copies are done at once and products are not computed, so every phase is
+# taken to be complete: a wait ends the first time it asks.
 
-_WANTED, _PENDING, _PHASE = range(3)
-_KINDS = ("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx")
+_TELLS = frozenset({"init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx"})
 
 
-class _Rest(NamedTuple):
-    """Threads that wait: where they go on, and for which phase of which barriers."""
-
-    key: int
-    group: Group
-    frame: Frame
-    target: int
-    where: Offsets
-    wanted: npt.NDArray[np.int64]
-    parity: bool
-
-
-class Mbarriers:
-    """The memory barriers of a machine's blocks by address.
-
-    ``told`` is the number of bytes last announced at each; they are taken to come.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._state: dict[int, Counts] = {}
-        self.told: dict[int, int] = {}
-        self.waiting: list[_Rest] = []
-        self._tried = False
-
-    def at(self, address: int) -> Counts:
-        """Arrivals wanted and pending, and the phase, ``int64[3, slots]``."""
-        found = self._state.get(address)
-        if found is None:
-            found = self._state[address] = np.zeros((3, self._machine.slots), dtype=np.int64)
-        return found
-
-    def begin(self, address: int, counts: Counts, where: npt.NDArray[np.bool_]) -> None:
-        """mbarrier.init in some slots."""
-        state = self.at(address)
-        state[_WANTED, where] = state[_PENDING, where] = counts[where]
-        state[_PHASE, where] = 0
-
-    def change(self, address: int, arrivals: Counts, dropped: Counts) -> None:
-        """Arrivals by slot; phases they complete end."""
-        state = self.at(address)
-        state[_WANTED] -= dropped
-        state[_PENDING] -= arrivals
-        ended = False
-        while True:
-            done = (state[_PENDING] <= 0) & (state[_WANTED] > 0)
-            if not done.any():
-                break
-            state[_PHASE, done] += 1
-            state[_PENDING, done] += state[_WANTED, done]
-            ended = True
-        if ended:
-            self._wake()
-
-    def complete(
-        self, where: Offsets, wanted: npt.NDArray[np.int64], parity: bool
-    ) -> npt.NDArray[np.bool_]:
-        """For each thread whether the phase it waits for is complete.
-
-        One of a barrier that nobody made is: it is another block's, or made in a way not followed.
-        """
-        machine = self._machine
-        found = np.ones(machine.count, dtype=np.bool_)
-        for address in distinct(where):
-            state = self._state.get(int(address))
-            if state is None:
-                machine.complain(
-                    "mbarrier_unknown", "a memory barrier is waited for that nothing made; it was "
-                    "taken to be complete",
-                )  # fmt: skip
-                continue
-            phase = np.repeat(state[_PHASE], machine.per_block)
-            ready = (phase & 1) != wanted if parity else phase != wanted
-            found &= ready | (where != address)
-        return found
-
-    def wait(self, rest: _Rest) -> int | None:
-        """The key where the group goes on; ``None`` if all or some of it rest."""
-        ready = self.complete(rest.where, rest.wanted, rest.parity)
-        now, later = rest.group.split(ready, negated=False)
-        if now is not None:
-            store(rest.frame, now, rest.target, np.ones(1, dtype=np.bool_))
-            if later is None:
-                return rest.key
-            self._machine.put(rest.key, now)
-        if later is not None:
-            self.waiting.append(rest._replace(group=later))
-        return None
-
-    def _wake(self) -> None:
-        self._tried = False
-        resting, self.waiting = self.waiting, []
-        for rest in resting:
-            key = self.wait(rest)
-            if key is not None:
-                self._machine.put(key, rest.group)
-
-    def release(self) -> bool:
-        """Nothing else can run: waits give up, as those do whose time is over; and if that helps
-        nobody, they are taken to be over."""
-        resting, self.waiting = self.waiting, []
-        if self._tried and resting:
-            self._machine.complain(
-                "mbarrier_stuck",
-                "threads wait for a phase of a memory barrier that is never complete; they were "
-                "let go on",
-            )
-        for rest in resting:
-            store(rest.frame, rest.group, rest.target, np.full(1, self._tried))
-            self._machine.put(rest.key, rest.group)
-        self._tried = not self._tried
-        return bool(resting)
+def always_true(one: ir.Instruction) -> bool:
+    """Whether an instruction waits for a phase, which is complete."""
+    return one.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait"))
 
 
 def places(frame: Frame, slot: int, offset: int, group: Group) -> Iterator[tuple[int, Group]]:
@@ -280,89 +164,37 @@ def places(frame: Frame, slot: int, offset: int, group: Group) -> Iterator[tuple
             yield int(address), part
 
 
-def per_slot(value: Array, group: Group) -> Counts:
-    """The sum of an unsigned number over a group's threads, by slot."""
-    machine = group.machine
-    table = spread(as_type(value, U32).astype(S64), machine.count) * group.mask
-    found: Counts = table.reshape(machine.slots, -1).sum(axis=1)
-    return found
-
-
 def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
-    """mbarrier but its waits, which end a run (``finish``); arrivals by cp.async."""
+    """mbarrier: waits end, states are 0, and bytes that are announced are noted."""
     operands, kind = context.operands, modifiers[0]
-    if kind == "async":  # cp.async.mbarrier.arrive: one that has been added counts for nothing
-        if "noinc" not in modifiers:
-            return None
-        kind = "arrive"
+    if always_true(context.instruction):
+        return pure(Operation(lambda: np.ones(1, dtype=BOOL), (), BOOL), operands, items[:1])
     if kind == "pending_count":
-        return _pending(context, items)
-    if kind not in _KINDS:
+        return pure(Operation(lambda: np.zeros(1, dtype=U32), (), U32), operands, items[:1])
+    if kind not in _TELLS:
         raise UnsupportedError(f"mbarrier.{kind}")
-    remaining = list(items)
-    state = None
-    if not isinstance(remaining[0], ir.Address):
-        state = operands.target(remaining.pop(0), U64)
-    slot, offset = operands.address(remaining.pop(0))
-    given = operands.source(remaining[0], U32) if remaining else None
-    one: Array = np.ones(1, dtype=U32)
-    expects = kind == "expect_tx" or "expect_tx" in modifiers
-    if kind == "inval":
+    if kind == "expect_tx" or "expect_tx" in modifiers:
+        return _announce(context, items)
+    if isinstance(items[0], ir.Address):
         return None
+    return pure(Operation(lambda: np.zeros(1, dtype=U64), (), U64), operands, items[:1])
+
+
+def _announce(context: Context, items: Items) -> Handler:
+    """Note the bytes that are to come at a barrier."""
+    operands = context.operands
+    state = None if isinstance(items[0], ir.Address) else operands.target(items[0], U64)
+    place, given = items[state is not None :][:2]
+    slot, offset = operands.address(place)
+    number = operands.source(given, U32)
 
     def handler(frame: Frame, group: Group) -> None:
-        barriers = group.machine.mbarriers
-        number = one if given is None else frame[given]
-        none = np.zeros(group.machine.slots, dtype=np.int64)
+        machine = group.machine
+        if state is not None:
+            store(frame, group, state, np.zeros(1, dtype=U64))
+        told = spread(as_type(frame[number], U32).astype(S64), machine.count)
         for address, part in places(frame, slot, offset, group):
-            barriers.at(address)
-            counts = per_slot(number, part)
-            if kind == "init":
-                barriers.begin(address, counts // np.maximum(part.lanes, 1), part.lanes > 0)
-                continue
-            if state is not None:
-                phase = np.repeat(barriers.at(address)[_PHASE], group.machine.per_block)
-                store(frame, part, state, phase.astype(U64))
-            if expects:
-                barriers.told[address] = int(counts.max())
-            arrivals = part.lanes if expects else counts
-            drops = arrivals if kind == "arrive_drop" else none
-            if kind not in ("complete_tx", "expect_tx"):
-                barriers.change(address, arrivals, drops)
+            of_blocks = (told * part.mask).reshape(machine.slots, -1).sum(axis=1)
+            machine.announced[address] = int(of_blocks.max())
 
     return handler
-
-
-def _pending(context: Context, items: Items) -> Handler:
-    """mbarrier.pending_count of a state, which holds it above the phase."""
-    operation = Operation(lambda a: (a >> np.uint64(32)).astype(U32), (U64,), U32)
-    return pure(operation, context.operands, items)
-
-
-def arrives_once(context: Context, operand: ir.Operand) -> Handler:
-    """An arrival of each thread at a barrier, by an operation that is over at once."""
-    slot, offset = context.operands.address(operand)
-
-    def handler(frame: Frame, group: Group) -> None:
-        none = np.zeros(group.machine.slots, dtype=np.int64)
-        for address, part in places(frame, slot, offset, group):
-            group.machine.mbarriers.change(address, part.lanes, none)
-
-    return handler
-
-
-def finish(context: Context, one: ir.Instruction, after: int, edge: LoopEdge | None) -> Finish:
-    """mbarrier.try_wait and test_wait."""
-    operands, items = context.operands, one.operands
-    target = operands.target(items[0], BOOL)
-    slot, offset = operands.address(items[1])
-    parity = "parity" in one.modifiers
-    wanted = operands.source(items[2], U32 if parity else U64)
-
-    def apply(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
-        key = machine.move(after - shift, group, edge)
-        where = access.in_window(addresses(frame, slot, offset))
-        phase = as_type(frame[wanted], U64).astype(S64)
-        return machine.mbarriers.wait(_Rest(key, group, frame, target, where, phase, parity))
-
-    return apply

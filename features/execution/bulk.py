@@ -145,10 +145,10 @@ class _Copy:
         if self.barrier is None:
             return 0
         address, _ = next(barriers.places(frame, *self.barrier, group))
-        return group.machine.mbarriers.told.get(address, 0)
+        return group.machine.announced.get(address, 0)
 
     def carry_out(self, frame: Frame, group: Group, lines: Lines, whole: Integers) -> None:
-        """Count it and tell the barrier; nothing is moved. ``whole``: bytes by thread."""
+        """Count it; nothing is moved. ``whole``: bytes by thread."""
         machine = group.machine
         count_lines(machine.tallies[self.site.number], lines, group)
         passes = np.zeros(machine.slots, dtype=np.int64)
@@ -159,10 +159,6 @@ class _Copy:
         tally = machine.tallies[self.inside.number]
         tally.shared_requests += group.warps
         tally.transactions += passes
-        if self.barrier is None:
-            return
-        for address, _ in barriers.places(frame, *self.barrier, group):
-            machine.mbarriers.at(address)
 
 
 def _between_blocks(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
@@ -170,7 +166,6 @@ def _between_blocks(context: Context, modifiers: tuple[str, ...], items: Items) 
     of a cluster do alike."""
     inside = context.site("shared", 16, loads=True, stores=True)
     size = context.operands.source(items[2], U32)
-    barrier = context.operands.address(items[3])
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
@@ -179,8 +174,6 @@ def _between_blocks(context: Context, modifiers: tuple[str, ...], items: Items) 
         tally.shared_requests += group.warps
         passes = 2 * -(-np.minimum(lengths, machine.shared.size) // PASS_BYTES)
         np.add.at(tally.transactions, group.index // machine.per_block, passes)
-        for address, _ in barriers.places(frame, *barrier, group):
-            machine.mbarriers.at(address)
 
     return handler
 
@@ -317,22 +310,12 @@ def own_rank(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
 
 
 def asynchronous(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
-    """st.async and red.async tell a barrier of their bytes; st.bulk writes zeros."""
+    """st.async and red.async, without the barrier that they tell; st.bulk writes zeros."""
     if modifiers[0] == "bulk":
         return _fill(context, items)
     kept = tuple(m for m in modifiers if "mbarrier" not in m and m not in ("async", "bytes"))
     make = atomics.build if context.instruction.base == "red" else loads.save
-    inner = make(context, kept, items[:2])
-    if len(items) < 3:  # to global memory: no barrier
-        return inner
-    slot, offset = context.operands.address(items[2])
-
-    def handler(frame: Frame, group: Group) -> None:
-        inner(frame, group)
-        for address, _ in barriers.places(frame, slot, offset, group):
-            group.machine.mbarriers.at(address)
-
-    return handler
+    return make(context, kept, items[:2])
 
 
 def _fill(context: Context, items: Items) -> Handler:
@@ -366,13 +349,7 @@ def launch_control(context: Context, modifiers: tuple[str, ...], items: Items) -
     """
     operands = context.operands
     if modifiers[0] == "try_cancel":
-        slot, offset = operands.address(items[1])
-
-        def answer(frame: Frame, group: Group) -> None:
-            for address, _ in barriers.places(frame, slot, offset, group):
-                group.machine.mbarriers.at(address)
-
-        return answer
+        return None
     kind = BOOL if "is_canceled" in modifiers else U32
     outs = elements(items[0])
     nothing: Array = np.zeros(1, dtype=kind)

@@ -315,11 +315,6 @@ def is_barrier(instruction: ir.Instruction) -> bool:
     return parts[0] in _BARRIERS and not ({"warp", "arrive"} & set(parts))
 
 
-def is_phase_wait(instruction: ir.Instruction) -> bool:
-    """Whether threads wait here for a phase of a memory barrier."""
-    return instruction.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait"))
-
-
 @dataclass(slots=True)
 class LoopEdge:
     """What moving along an edge to a loop header means: ``entering`` or coming round again."""

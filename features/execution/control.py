@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattcast.features.execution import barriers
 from wattcast.features.execution.context import (
     PARAMETERS,
     CallSite,
@@ -18,7 +17,6 @@ from wattcast.features.execution.context import (
     LoopEdge,
     UnsupportedError,
     is_barrier,
-    is_phase_wait,
     store,
 )
 from wattcast.features.execution.loads import put_parameter
@@ -66,8 +64,6 @@ def finish(
             inner = leave
         elif base in ("exit", "trap"):
             inner = _exit
-        elif is_phase_wait(one):
-            inner = barriers.finish(context, one, after, falls)
         elif is_barrier(one):
             inner = _barrier(context, one, after, falls)
         else:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from wattcast.features.errors import Diagnostic, Effort, checkpoint
 from wattcast.features.execution import control, spaces
 from wattcast.features.execution.access import Site
-from wattcast.features.execution.barriers import Barriers, Mbarriers
+from wattcast.features.execution.barriers import Barriers
 from wattcast.features.execution.context import FRAME_STEP, PARAMETERS, Frame, Gather, LoopEdge
 from wattcast.features.execution.paths import Step
 from wattcast.features.execution.program import Program
@@ -128,7 +128,7 @@ class Machine:
         self.finished = False
         self.pending: dict[int, Group] = {}
         self.barriers = Barriers(self)
-        self.mbarriers = Mbarriers(self)
+        self.announced: dict[int, int] = {}  # bytes last told at each memory barrier
         self.assumed_maps: set[TensorMap] = set()
         self.gathering: dict[int, Group] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
@@ -264,8 +264,7 @@ class Machine:
     def resting(self) -> list[tuple[int, Group]]:
         """All groups but the one that is carried out, with their keys."""
         waiting = (place for held in self.barriers.waiting.values() for place in held.groups)
-        phases = ((rest.key, rest.group) for rest in self.mbarriers.waiting)
-        return [*self.pending.items(), *self.gathering.items(), *waiting, *phases]
+        return [*self.pending.items(), *self.gathering.items(), *waiting]
 
     def inside(self, key: int) -> set[int]:
         """Loops that threads are in, or in a function called from them; and those around a key."""
@@ -343,10 +342,7 @@ class Machine:
 
     def _unblock(self) -> bool:
         """Nothing can run: open barriers, or end a deadlock."""
-        force = not (self.gathering or self.mbarriers.waiting)
-        if self.barriers.waiting and self.barriers.release(force=force):
-            return True
-        if self.mbarriers.release():
+        if self.barriers.waiting and self.barriers.release(force=not self.gathering):
             return True
         if not self.gathering:
             return False

@@ -14,7 +14,7 @@ import re
 
 import numpy as np
 
-from wattcast.features.execution import access, barriers
+from wattcast.features.execution import access
 from wattcast.features.execution.bulk import PASS_BYTES
 from wattcast.features.execution.context import (
     Context,
@@ -207,10 +207,8 @@ def _warpgroup(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
 
 
 def _fifth(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
-    """tcgen05: products count what they read of shared memory, commits arrive at their barrier."""
+    """tcgen05: products count what they read of shared memory."""
     kind = modifiers[0]
-    if kind == "commit":
-        return barriers.arrives_once(context, items[0])
     if kind == "mma":
         return _product(context, modifiers, items)
     return unfollowed(context) if kind == "ld" and context.decides else None

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.errors import checkpoint
+from wattcast.features.execution.barriers import always_true
 from wattcast.features.execution.context import Frame, Handler, Linked, Run
 from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
@@ -140,6 +141,8 @@ def gather_slice(wanted: set[str], definitions: dict[str, list[ir.Instruction]])
         for one in definitions.get(waiting.pop(), ()):
             facts = classify(one.opcode)
             # The simulated slice cannot know memory, other threads and time.
+            if always_true(one):
+                continue
             pure = facts.category in ("compute", "move", "convert") and facts.pipe in _PURE
             if not pure and facts.space != "param":
                 return False
@@ -283,8 +286,6 @@ def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
     for chain in dict(zip(runs, chains, strict=True)).values():
         for one in chain:
             base = one.base
-            if base == "mbarrier" or "mbarrier" in one.opcode:
-                return None  # phases count the rounds
             if base in ("call", "brx") or (base in ("ret", "exit", "trap") and not one.predicate):
                 return None
             for name in writes(one):
@@ -339,8 +340,8 @@ def _kept(
 ) -> tuple[Compare, ...]:
     """What must stay so that the result of an instruction of the slice goes on in equal steps."""
     compare = comparison(linked, one)
-    if compare is not None:
-        return (compare,)
+    if compare is not None or always_true(one):
+        return () if compare is None else (compare,)
     bent: tuple[ir.Operand, ...] = ()
     if one.base in ("mul", "mad", "shl"):
         bent = one.operands[2 if one.base == "shl" else 1 : 3]

@@ -39,7 +39,6 @@ from wattcast.features.execution.context import (
     Slots,
     UnsupportedError,
     is_barrier,
-    is_phase_wait,
 )
 from wattcast.features.execution.floating import is_long_division
 from wattcast.features.execution.roles import that_count, usage
@@ -92,7 +91,7 @@ def _copy(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     if "bulk" in modifiers:
         return bulk.build(context, modifiers, items)
     if "mbarrier" in modifiers:
-        return barriers.build(context, modifiers, items)
+        return None
     return loads.copy_async(context, modifiers, items) if len(items) >= 3 else None
 
 
@@ -352,7 +351,7 @@ class Program:
         whole = False  # warps that went through a collective for all lanes, and nowhere else since
         for one in body.instructions:
             whole = whole and one.position not in starts
-            if (one.base == "call" or _waits(one)) and one.position + 1 < count:
+            if (one.base == "call" or is_barrier(one)) and one.position + 1 < count:
                 starts.add(one.position + 1)
             if is_collective(one) and not whole:
                 starts.add(one.position)
@@ -367,7 +366,7 @@ class Program:
             for one in body.instructions[start:end]:
                 context.position = linked.base + one.position
                 context.instruction = one
-                if one.base in _ENDS or _waits(one):
+                if one.base in _ENDS or is_barrier(one):
                     continue  # it ends the run
                 context.idle = self._is_idle(linked, one)
                 context.decides = not self._decide[linked.index].isdisjoint(writes(one))
@@ -433,10 +432,6 @@ class Program:
             return None
         inside = cfg.block_of[source] in loop.blocks
         return LoopEdge(linked.first_loop + loop.index, not inside)
-
-
-def _waits(one: ir.Instruction) -> bool:
-    return is_barrier(one) or is_phase_wait(one)
 
 
 def _idle(frame: Frame, group: values.Group) -> None:

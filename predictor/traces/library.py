@@ -388,6 +388,11 @@ that take as long: of several shapes the geometric mean. A pass moves at most wh
 through: its lower end is that of any kernel (``LOW``)."""
 
 SIZES = [round(2 ** (step / 2)) for step in range(8, 33)]
+MATRIX_TYPES = ("bf16", "fp16", "fp8", "tf32")
+"""Formats of matrix units. A convolution in one of them is a product whose first factor is put
+together on the way (implicit GEMM: NVIDIA cuDNN, Convolution Algorithms); one that names none may
+be in FP32."""
+
 DECODES = re.compile(r"decode|splitkv|paged|generation|mqa", re.IGNORECASE)
 
 
@@ -401,10 +406,10 @@ def like(kind: Kind) -> tuple[str, str] | None:
         return "pass", ""
     if "reduce" in kind.name.lower() and family == "matrix product":
         return "pass", ""
-    if data_type not in (None, "bf16", "fp16", "fp8", "tf32"):
+    if data_type not in MATRIX_TYPES and (data_type or family == "convolution"):
         return None
     dtype = "fp8" if data_type == "fp8" else "bfloat16"
-    if family == "matrix product":
+    if family in ("matrix product", "convolution"):
         return "row" if "gemv" in kind.name else "product", dtype
     if family == "attention":
         return "decode" if DECODES.search(kind.name) else "prefill", "bfloat16"

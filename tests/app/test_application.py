@@ -621,6 +621,7 @@ def test_sizes_on_boards_before_ampere_and_of_any_number_are_bounded(
 LAYER = {
     "nvjet_tst_192x192_64x4_1x2_h_bz_coopB_TNN": 400,
     "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn>": 300,
+    "sm80_xmma_fprop_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128": 90,
     "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>": 200,
     "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4> >": 40,
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>": 12,
@@ -635,6 +636,8 @@ LAYER = {
 OTHERS = {
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL": 60,
     "ampere_sgemm_128x64_nn": 50,
+    "cudnn_infer_ampere_scudnn_128x64_relu_xregs_large_nn_v1": 40,
+    "void cudnn::some_convolution(int)": 10,
     "void cudnn::detail::dgrad_engine<float, 512, 6>(int)": 30,
     "mystery": 20,
 }

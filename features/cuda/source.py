@@ -264,6 +264,13 @@ def device_code(source: str) -> DeviceCode:
     return DeviceCode("".join([*out, text[at:]]), shared, tuple(launched)[:MOST_LAUNCHED])
 
 
+def host_functions(source: str) -> tuple[str, list[tuple[int, int]]]:
+    """The source with blanks for comments and texts, and where in it its host functions are."""
+    clean = _clean(source.replace("\r\n", "\n"))
+    found = _pieces(clean, _device_macros(clean))
+    return clean, [(piece.start, piece.end) for piece in found if piece.kind == "host"]
+
+
 def _as_called(launched: Iterable[str], host: str) -> dict[str, None]:
     """Instances with what parameters of host templates and names of host code stand for:
     ``kernel<T>`` in ``run<T>`` is ``kernel<int>`` where ``run<int>(...)`` is called."""

@@ -209,12 +209,12 @@ def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int
 def assumed_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int | None:
     """The value that an integer parameter gets where the launch gives none; ``None`` for one that
     is no integer."""
-    most = _integers(kernel).get(parameter)
+    most = integers(kernel).get(parameter)
     return None if most is None else min(_default_integer(kernel, parameter, launch), most)
 
 
 @attached
-def _integers(kernel: ir.Function) -> dict[str, int]:
+def integers(kernel: ir.Function) -> dict[str, int]:
     """Parameters that are integers, with the largest number that each holds."""
     pointing = {name for name, _ in pointers(kernel)}
     each = [(p, TYPES.get(p.type)) for p in kernel.parameters if p.name not in pointing]

@@ -17,7 +17,7 @@ from wattcast.features.ptx.ir import Function
 from wattcast.models.clocks import ClockPair, admitted, default_clocks, is_supported
 from wattcast.models.intervals import Estimate
 from wattcast.predictor import messages
-from wattcast.predictor.parts.arguments import by_position, c_names
+from wattcast.predictor.parts.arguments import as_launched, by_position, c_names
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
@@ -123,12 +123,15 @@ def assembled_ahead(
 
 
 def launch_of(source: Source, function: Function, asked: LaunchRequest) -> Launch:
-    """The launch asked for, arguments by position. Raises LaunchError."""
+    """The launch asked for, arguments by position; whole numbers that nobody gives are those that
+    the source's own launches pass. Raises LaunchError."""
     launch = asked.launch()
-    if not launch.arguments:
-        return launch
     given = by_position(function, launch.arguments, source.kernels, source.known.module)
-    return replace(launch, arguments=given)
+    passed = {} if source.cuda is None else as_launched(function, source.cuda.passed)
+    if not given and not passed:
+        return launch
+    told = {at: one.value for at, one in passed.items() if at not in given}
+    return replace(launch, arguments={**told, **given})
 
 
 def announced(
@@ -326,6 +329,11 @@ def warnings(
     lines: dict[int, int] = {}
     if source.cuda is not None:
         listed = [_warning(d, None, d.line) for d in source.cuda.compiled.diagnostics]
+        for at, one in as_launched(analysis.function, source.cuda.passed).items():
+            if analysis.launch.arguments.get(at) == one.value:
+                name = analysis.function.parameters[int(at)].name
+                told = f"{name} (argument {at}) is {one.value:,}, as the source launches it"
+                listed.append(_warning(Diagnostic("argument_as_launched", told), None, one.line))
         lines = {
             instruction.line: instruction.location.line
             for instruction in analysis.function.body.instructions

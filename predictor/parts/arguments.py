@@ -8,6 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from wattcast.features import errors, launch
+from wattcast.features.cuda.passed import Passed
 from wattcast.features.cuda.source import code_alone
 from wattcast.features.ptx.ir import Function, Module, Parameter, excerpt, filled_by_host
 from wattcast.predictor.messages import KernelParameter
@@ -251,6 +252,22 @@ def by_position(
             raise _error(f"argument {key!r} {why}", function, names)
         found[position] = value
     return {**{str(position): found[position] for position in sorted(found)}, **variables}
+
+
+def as_launched(
+    function: Function, passed: Mapping[str, Mapping[int, Passed]]
+) -> dict[str, Passed]:
+    """Whole numbers that the source's own launches pass to integer parameters, by position."""
+    from wattcast.features.execution.arguments import integers
+
+    names = (name for name in passed if name == function.name or _is_mangled(function.name, name))
+    told = passed.get(next(names, ""), {})
+    largest = [integers(function).get(parameter.name, -1) for parameter in function.parameters]
+    return {
+        str(at): one
+        for at, one in sorted(told.items())
+        if at < len(largest) and one.value <= largest[at]
+    }
 
 
 def described(function: Function, names: Sequence[str | None]) -> list[KernelParameter]:

@@ -14,6 +14,7 @@ from wattcast.features import errors, gpus
 from wattcast.features.cuda import CompiledCuda, CompileError, compile_all, compile_cuda
 from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
+from wattcast.features.cuda.passed import Passed, passed
 from wattcast.predictor.parts import arguments
 from wattcast.predictor.parts.memory import ENTRY_BYTES, Kept, KnownModule, Memory, ModuleCache
 
@@ -42,6 +43,11 @@ class CudaSource:
         return tuple(kernel for text in texts for kernel in arguments.kernel_names(text))[
             : arguments.MOST_KERNELS
         ]
+
+    @cached_property
+    def passed(self) -> Mapping[str, Mapping[int, Passed]]:
+        """Whole numbers that its own launches pass, by kernel and position."""
+        return passed(self.text, self.headers.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,8 +332,8 @@ def warnings(
         for at, one in as_launched(analysis.function, source.cuda.passed).items():
             if analysis.launch.arguments.get(at) == one.value:
                 name = analysis.function.parameters[int(at)].name
-                told = f"{name} (argument {at}) is {one.value:,}, as the source launches it"
-                listed.append(_warning(Diagnostic("argument_as_launched", told), None, one.line))
+                detail = f"{name} (argument {at}) is {one.value:,}, as the source launches it"
+                listed.append(_warning(Diagnostic("argument_as_launched", detail), None, one.line))
         lines = {
             instruction.line: instruction.location.line
             for instruction in analysis.function.body.instructions

@@ -30,6 +30,7 @@ class CudaSource:
     sha256: str
     compiled: CompiledCuda
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    options: tuple[str, ...] = ()
 
     @property
     def whole(self) -> str:
@@ -46,8 +47,11 @@ class CudaSource:
 
     @cached_property
     def passed(self) -> Mapping[str, Mapping[int, Passed]]:
-        """Whole numbers that its own launches pass, by kernel and position."""
-        return passed(self.text, self.headers.values())
+        """Whole numbers that its own launches pass, by kernel and position. A macro that an option
+        defines otherwise than the text has two meanings, so none."""
+        given = (each[2:].strip() for each in self.options if each.startswith("-D"))
+        macros = ("#define " + each.replace("=", " ", 1) for each in given)
+        return passed(self.text, (*self.headers.values(), *macros))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,7 @@ class Sources:
                 )  # fmt: skip
             except CompileError as error:
                 raise _with_errors(error) from None
-            return CudaSource(text, sha256, made, headers)
+            return CudaSource(text, sha256, made, headers, tuple(options))
 
         alone = not headers and not options and not instances
         key = sha256 if alone else hashlib.sha256(repr((sha256, rest)).encode()).hexdigest()

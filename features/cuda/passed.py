@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -33,8 +33,8 @@ MOST_LIST = 4096
 """Characters of an expression and of the list of a launch."""
 MOST_SHIFT = 62
 """Bits of a value."""
-MOST_NAMES = 8
-"""Names behind each other: ``a = b``, ``b = c``..."""
+MOST_VALUES = 1000
+"""Expressions of a source that are worked out."""
 
 _LAUNCH = re.compile(r"\b(\w+)\s*(?:<[^<>;{}]{0,200}>\s*)?<<<")
 _NAME = r"[A-Za-z_]\w*"
@@ -46,8 +46,9 @@ _DEFINED = re.compile(
     rf"^[ \t]*#[ \t]*define[ \t]+({_NAME})[ \t]+([^\n\\]{{1,{MOST_EXPRESSION}}})$", re.M
 )
 _CONSTANT = re.compile(
-    rf"\bconst(?:expr)?\b[^;=(){{}}]{{0,200}}?\b({_NAME})\s*=\s*([^;,{{}}]{{1,{MOST_EXPRESSION}}})[;,]"
+    rf"\bconst(?:expr)?\b[^;=(){{}}]{{0,80}}?\b({_NAME})\s*=\s*([^;,{{}}]{{1,{MOST_EXPRESSION}}})[;,]"
 )
+_CALL = re.compile(rf"\b({_NAME})\s*(?:<[^<>;{{}}]{{0,200}}>\s*)?\(")
 _CAST = re.compile(r"\((?:(?:unsigned|signed|const|int|long|short|size_t|u?int\d+_t)\s*)+\)")
 _SUFFIX = re.compile(r"\b(\d+|0[xX][0-9a-fA-F]+)[uUlL]+\b")
 
@@ -66,20 +67,19 @@ _RULES: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 def passed(source: str, headers: Iterable[str] = ()) -> dict[str, dict[int, Passed]]:
     """By kernel the whole numbers that each of its launches passes, by position."""
-    text, functions = host_functions(source)
-    outside = _constants("\n".join((text, *headers)))
+    text, places = host_functions(source)
+    if ">>>" not in text:
+        return {}
+    host = _Host([text[start:end] for start, end in places], "\n".join((text, *headers)))
     found: dict[str, list[dict[int, Passed]]] = {}
     left = MOST_LAUNCHES
-    for start, end in functions:
+    for (start, end), function in zip(places, host.functions, strict=True):
         launches = list(islice(_LAUNCH.finditer(text, start, end), left))
         left -= len(launches)
-        if not launches:
-            continue
-        names = _Names(text[start:end], outside)
         for launch in launches:
-            given = _list(text, text.find(">>>", launch.end(), end))
+            given = _list(text, text.find(">>>", launch.end(), end) + len(">>>"))
             line = text.count("\n", 0, launch.start()) + 1
-            values = ((at, names.of(each)) for at, each in enumerate(given))
+            values = ((at, host.value(each, function)) for at, each in enumerate(given))
             told = {at: Passed(value, line) for at, value in values if value is not None}
             found.setdefault(launch[1], []).append(told)
     return {kernel: _agreed(each) for kernel, each in found.items()}
@@ -95,75 +95,104 @@ def _agreed(launches: list[dict[int, Passed]]) -> dict[int, Passed]:
     }
 
 
-def _constants(text: str) -> dict[str, str]:
-    """Macros and constants at any place, of one meaning each."""
-    told: dict[str, set[str]] = {}
-    for pattern in (_DEFINED, _CONSTANT):
-        for name, meaning in pattern.findall(text):
-            told.setdefault(name, set()).add(meaning.strip())
-    return {name: meanings.pop() for name, meanings in told.items() if len(meanings) == 1}
+class _Function:
+    """What names mean in a function: assigned once and changed nowhere; ``parameters`` are those
+    that it does not change, by position; ``hidden`` what means nothing outside."""
 
-
-class _Names:
-    """What names mean in a function: assigned once and changed nowhere, else as outside of it.
-    Parameters mean nothing, as callers may differ. Values are worked out once."""
-
-    def __init__(self, function: str, outside: Mapping[str, str]) -> None:
-        head, _, body = function.partition("{")
+    def __init__(self, text: str) -> None:
+        head, _, self.body = text.partition("{")
+        self.known: dict[str, int | None] = {}
+        named = re.search(rf"({_NAME})\s*\(", head)
+        self.name = named[1] if named else ""
+        each = _list(head, named.end() - 1) if named else []
+        last = ((re.findall(_NAME, one.partition("=")[0]) or [""])[-1] for one in each)
         own: dict[str, list[str]] = {}
-        for name, meaning, touched in _CHANGED.findall(body):
+        for name, meaning, touched in _CHANGED.findall(self.body):
             own.setdefault(name or touched, []).append(meaning)
-        hidden = {*own, *re.findall(_NAME, head)}
-        self.meanings = {name: told for name, told in outside.items() if name not in hidden}
-        self.meanings |= {name: each[0] for name, each in own.items() if len(each) == 1}
-        self.values: dict[str, int | None] = {}
+        self.hidden = {*own, *re.findall(_NAME, head)}
+        self.parameters = {name: at for at, name in enumerate(last) if name not in own}
+        self.meanings = {name: told[0] for name, told in own.items() if len(told) == 1}
 
-    def value(self, name: str, depth: int) -> int | None:
-        """Of a name; of one that means itself nothing."""
-        if name not in self.values:
-            self.values[name] = None
-            self.values[name] = self.of(self.meanings.get(name, ""), depth - 1)
-        return self.values[name]
 
-    def of(self, text: str, depth: int = MOST_NAMES) -> int | None:
-        """The whole number that an expression means, if it is certain."""
+class _Host:
+    """The host code of a source: its functions, the constants of the file, and who calls whom."""
+
+    def __init__(self, functions: Sequence[str], text: str) -> None:
+        self.functions = [_Function(each) for each in functions]
+        self.left = MOST_VALUES
+        told: dict[str, set[str]] = {}
+        for pattern in (_DEFINED, _CONSTANT):
+            for name, meaning in pattern.findall(text):
+                told.setdefault(name, set()).add(meaning.strip())
+        self.constants = {name: each.pop() for name, each in told.items() if len(each) == 1}
+        self.calls: dict[str, list[tuple[_Function, int]]] = {}
+        for function in self.functions:
+            for call in _CALL.finditer(function.body):
+                self.calls.setdefault(call[1], []).append((function, call.end() - 1))
+
+    def value(self, text: str, function: _Function) -> int | None:
+        """The whole number that an expression in a function means, if it is certain."""
         plain = _SUFFIX.sub(r"\1", _CAST.sub("", text)).strip()
-        if not depth or len(plain) > MOST_EXPRESSION:
+        self.left -= 1
+        if self.left < 0 or len(plain) > MOST_EXPRESSION:
             return None
         try:
-            return self._folded(ast.parse(plain, mode="eval").body, depth)
+            tree = ast.parse(plain, mode="eval").body
+            return _folded(tree, lambda name: self._named(name, function))
         except (SyntaxError, ValueError, MemoryError, RecursionError, ZeroDivisionError):
             return None
 
-    def _folded(self, node: ast.expr, depth: int) -> int | None:
-        match node:
-            case ast.Constant(value=int(value)) if not isinstance(value, bool):
-                return value
-            case ast.Name(id=name):
-                return self.value(name, depth)
-            case ast.BinOp(left=left, op=rule, right=right) if type(rule) in _RULES:
-                one, other = (self._folded(each, depth) for each in (left, right))
-                # Quotients of negative numbers are rounded otherwise in C++; no size is one.
-                if one is None or other is None or min(one, other) < 0:
-                    return None
-                if isinstance(rule, ast.LShift | ast.RShift) and other > MOST_SHIFT:
-                    return None
-                value = _RULES[type(rule)](one, other)
-                return value if value < 1 << MOST_SHIFT else None
-        return None
+    def _named(self, name: str, function: _Function) -> int | None:
+        """Of a name; of one that means itself nothing."""
+        if name not in function.known:
+            function.known[name] = None
+            if name in function.parameters:
+                function.known[name] = self._called(function, function.parameters[name])
+            elif (meaning := function.meanings.get(name)) is not None:
+                function.known[name] = self.value(meaning, function)
+            elif name not in function.hidden:
+                function.known[name] = self.value(self.constants.get(name, ""), function)
+        return function.known[name]
+
+    def _called(self, function: _Function, position: int) -> int | None:
+        """What all calls of a function pass as one parameter."""
+        told: set[int | None] = set()
+        for caller, at in self.calls.get(function.name, [])[: MOST_LAUNCHES + 1]:
+            given = _list(caller.body, at)
+            known = position < len(given) and len(told) <= MOST_LAUNCHES
+            told.add(self.value(given[position], caller) if known else None)
+        return told.pop() if len(told) == 1 else None
+
+
+def _folded(node: ast.expr, value_of: Callable[[str], int | None]) -> int | None:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name):
+            return value_of(name)
+        case ast.BinOp(left=left, op=rule, right=right) if type(rule) in _RULES:
+            one, other = (_folded(each, value_of) for each in (left, right))
+            # Quotients of negative numbers are rounded otherwise in C++; no size is one.
+            if one is None or other is None or min(one, other) < 0:
+                return None
+            if isinstance(rule, ast.LShift | ast.RShift) and other > MOST_SHIFT:
+                return None
+            value = _RULES[type(rule)](one, other)
+            return value if value < 1 << MOST_SHIFT else None
+    return None
 
 
 def _list(text: str, start: int) -> list[str]:
-    """The arguments behind ``>>>`` at ``start``."""
+    """What parentheses at ``start`` hold, or behind blanks, between its commas."""
     found, depth, begin = list[str](), 0, start
-    for at in range(start + 3, min(len(text), start + MOST_LIST) if start >= 0 else 0):
+    for at in range(start, min(len(text), start + MOST_LIST)):
         char = text[at]
         if char in "([{":
             depth += 1
             begin = at + 1 if depth == 1 else begin
         elif char in ")]}":
             depth -= 1
-        if depth == 0 and char == ";":
+        if depth <= 0 and char not in ") \n\t":
             return []
         if (depth == 1 and char == ",") or (depth == 0 and char == ")"):
             found.append(text[begin:at])

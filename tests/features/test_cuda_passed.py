@@ -70,11 +70,35 @@ def test_what_is_not_certain_is_left_out(body: str) -> None:
     assert values(body, "#define n_ 1") == {}
 
 
-def test_parameters_of_a_function_and_two_meanings_of_a_macro_are_left_out() -> None:
-    source = (
-        f"{KERNEL}void run(int n) {{ k<<<1, 32>>>(x, n); }}\nint main() {{ int n = 4; run(n); }}"
-    )
-    assert passed(source) == {"k": {}}
+WRAPPED = (
+    KERNEL
+    + """template <class T> long run(T *x, const int n, int more = 1) {
+  k<<<1, 32>>>(x, n * 2);
+}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("main", "found"),
+    [
+        ("int main() { int n = 4; run(y, n); run<float>(f(y, 1), 2 + 2, 3); }", {1: 8}),
+        ("void own(int m) { run(y, m); } int main() { own(16); }", {1: 32}),
+        ("int main() { run(y, 4); run(y, 5); }", {}),
+        ("int main(int argc) { run(y, argc); }", {}),
+        ("int main() { run(y); }", {}),
+        ("void run(int n) { run(y, n); }", {}),
+        ("", {}),
+    ],
+)
+def test_parameters_are_what_all_callers_pass(main: str, found: dict[int, int]) -> None:
+    told = passed(f"{WRAPPED}{main}\n")["k"]
+    assert {at: one.value for at, one in told.items()} == found
+    changed = WRAPPED.replace("k<<<", "n += 1; k<<<")
+    assert passed(f"{changed}{main}\n") == {"k": {}}
+
+
+def test_two_meanings_of_a_macro_are_none() -> None:
     assert values("k<<<1, 32>>>(x, N);", "#ifdef A\n#define N 1\n#else\n#define N 2\n#endif") == {}
 
 
@@ -84,10 +108,10 @@ def test_the_line_is_that_of_the_launch() -> None:
 
 
 def test_names_of_many_names_take_no_time() -> None:
-    """Each doubles the one before: 2 to the 60th terms, each name worked out once."""
-    names = "".join(f"int a{i} = a{i - 1} + a{i - 1};\n" for i in range(1, 60))
+    """Each doubles the one before: 2 to the 79th terms, each name worked out once."""
+    names = "".join(f"int a{i} = a{i - 1} + a{i - 1};\n" for i in range(1, 80))
     assert values(f"int a0 = 1;\n{names} k<<<1, 32>>>(x, a5);") == {1: 32}
-    assert values(f"int a0 = 1;\n{names} k<<<1, 32>>>(x, a59);") == {}
+    assert values(f"int a0 = 1;\n{names} k<<<1, 32>>>(x, a79);") == {}
     many = "k<<<1, 32>>>(x, 4);\n" * (10 * MOST_LAUNCHES)
     assert values(many) == {1: 4}
 

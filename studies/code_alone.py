@@ -11,7 +11,8 @@ grid and block of a kernel is one row, its first launch the measured one. What a
 is assumed by the service, so this asks what an answer is worth where a loop, a guard or an address
 rests on a guess. Shares are means over programs. The range of assumed trips rests on the first 114
 rows (``features/trips.py``), so figures of trips are not those of rows held out. Ends of intervals
-that are kept are those served when the rows were asked.
+that are kept are those served when the rows were asked: before whole numbers that a source passes
+where it launches its kernels stood for arguments (``features/cuda/passed.py``, docs/bottleneck.md).
 """
 
 from __future__ import annotations

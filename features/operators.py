@@ -19,6 +19,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -177,9 +178,14 @@ def _attention(call: Columns) -> Quantities:
 def _moe(call: Columns) -> Quantities:
     tokens, hidden, matrices = call["tokens"], call["hidden"], 2.0 + call["gated"]
     inner = call["inner"] / call["tensor_parallel"]
-    names = ("tokens", "topk", "experts", "expert_parallel", "distribution")
+    names = ("experts", "expert_parallel", "distribution", "tokens", "topk")
     keys = [*zip(*(call[name].tolist() for name in names), strict=True)]
-    known = {key: expert_load(*key) for key in {*keys}}
+    known = dict[tuple[float, ...], list[float]]()
+    for (experts, ranks, exponent), alike in groupby(sorted({*keys}), lambda key: key[:3]):
+        while part := [*islice(alike, max(MOST_CELLS // int(experts), 1))]:
+            *_, tokens_, topk = np.array(part).T
+            found = expert_load(tokens_, topk, experts, ranks, exponent)
+            known |= zip(part, found.T.tolist(), strict=True)
     loads = np.array([known[key] for key in keys])
     routed, hit, largest = loads[:, 0], loads[:, 1], loads[:, 2]
     return Quantities(
@@ -196,37 +202,41 @@ def _moe(call: Columns) -> Quantities:
     )
 
 
-@lru_cache(maxsize=4096)
+MOST_CELLS = 16_384
+"""Calls times experts that are dealt out together: tables then stay in the processor's cache."""
+
+
 def expert_load(
-    tokens: float, topk: float, experts: float, ranks: float, exponent: float
-) -> tuple[float, ...]:
-    """Routed rows, experts hit, rows of the fullest, and tiles of ``TILES`` rows of one GPU.
+    tokens: ArrayLike, topk: ArrayLike, experts: float, ranks: float, exponent: float
+) -> Floats:
+    """Routed rows, experts hit, rows of the fullest, and tiles of ``TILES`` rows of one GPU,
+    ``[6, n]``.
 
     As the collector deals tokens out (collector/helper.py, ``balanced_logits`` and
     ``power_law_logits_v3``): rank 0 when balanced, the fullest rank under a power law. Its random
     draws are replaced by the quantiles of the law, dealt to the ranks by four fixed shuffles.
     """
     count, local = int(experts), max(int(experts / ranks), 1)
-    wanted = tokens * topk
-    if exponent == 0:
-        even = np.full(local, wanted / count)
-        if wanted < count:  # spread over distinct experts, evenly over the ranks
-            hit = max(round(wanted * local / count), 1)
-            even = np.r_[np.ones(hit), np.zeros(local - hit)] * max(wanted * local / count, 1) / hit
-        return _load(even[None])
-    low, high = (1.0, tokens * 0.8) if wanted > count else (0.01, 2.0)
-    order = _shuffles(count)
+    most = np.asarray(tokens, dtype=np.float64)[..., None, None]
+    wanted = most * np.asarray(topk)[..., None, None]
+    if exponent == 0:  # fewer than experts are spread over distinct ones, evenly over the ranks
+        own = wanted * local / count
+        hit = np.where(wanted < count, np.maximum(np.rint(own), 1.0), local)
+        each = np.where(wanted < count, np.maximum(own, 1.0) / hit, wanted / count)
+        return _load(np.where(np.arange(local) < hit, each, 0.0))
+    low = np.where(wanted > count, 1.0, 0.01)
+    high = np.where(wanted > count, most * 0.8, 2.0)
     power = 1.0 - exponent
-    ends = low**power, max(high, low * 1.001) ** power
-    law = ((ends[1] - ends[0]) * (order + 0.5) / count + ends[0]) ** (1 / power)
-    law = np.rint(law * (wanted / law.sum(axis=1, keepdims=True)))
-    spill = np.maximum(law - tokens, 0.0).sum(axis=1, keepdims=True)
-    law = np.minimum(law, tokens)
-    room = tokens - law
-    law += room * spill / np.maximum(room.sum(axis=1, keepdims=True), 1.0)
-    dealt = law[:, : local * (count // local)].reshape(len(law), -1, local)
-    fullest = dealt.sum(axis=2).argmax(axis=1)
-    return _load(dealt[np.arange(len(dealt)), fullest])
+    first, last = low**power, np.maximum(high, low * 1.001) ** power
+    law = ((last - first) * (_shuffles(count) + 0.5) / count + first) ** (1 / power)
+    law = np.rint(law * (wanted / law.sum(axis=-1, keepdims=True)))
+    spill = np.maximum(law - most, 0.0).sum(axis=-1, keepdims=True)
+    law = np.minimum(law, most)
+    room = most - law
+    law += room * spill / np.maximum(room.sum(axis=-1, keepdims=True), 1.0)
+    dealt = law[..., : local * (count // local)].reshape(*law.shape[:-1], -1, local)
+    fullest = dealt.sum(axis=-1).argmax(axis=-1)[..., None, None]
+    return _load(np.take_along_axis(dealt, fullest, axis=-2)[..., 0, :])
 
 
 @lru_cache(maxsize=64)
@@ -235,11 +245,12 @@ def _shuffles(count: int) -> Floats:
     return np.stack([draw.permutation(count).astype(float) for _ in range(4)])
 
 
-def _load(ranks: Floats) -> tuple[float, ...]:
+def _load(ranks: Floats) -> Floats:
+    """Of rows ``[n, shuffles, experts]`` of a rank, the mean over shuffles."""
     whole = np.floor(ranks + 0.5)
-    tiles = [np.ceil(whole / rows).sum(axis=1) for rows in TILES]
-    each = [ranks.sum(axis=1), (ranks >= 0.5).sum(axis=1), ranks.max(axis=1), *tiles]
-    return tuple(np.mean(each, axis=1).tolist())
+    tiles = [np.ceil(whole / rows).sum(axis=-1) for rows in TILES]
+    each = [ranks.sum(axis=-1), (ranks >= 0.5).sum(axis=-1), ranks.max(axis=-1), *tiles]
+    return np.asarray(np.mean(each, axis=-1), dtype=np.float64)
 
 
 def _quantize(call: Columns) -> Quantities:

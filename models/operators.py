@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -572,6 +572,7 @@ class OperatorModel:
         x = found.busy + found.compute * compute + found.memory * memory
         return np.asarray(idle - (limit - idle) * np.expm1(-x))
 
+    @lru_cache(maxsize=1024)  # noqa: B019  (models are opened once and kept)
     def width(self, operator: str, quantity: Quantity, inside: bool) -> tuple[float, float]:
         """Factors of the interval's ends. An operator measured on one board alone is as sure on
         others as the least sure one."""

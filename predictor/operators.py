@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
-from math import exp, hypot, log, prod
+from math import exp, hypot, log, nan, prod
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import numpy as np
 from pydantic import ValidationError
 
 from wattcast.features.errors import LaunchError, ModelError, refused
-from wattcast.features.operators import FEATURE_NAMES, Board
+from wattcast.features.operators import FEATURE_NAMES, Board, Columns, Floats
 from wattcast.models import choice, clocks
-from wattcast.models.intervals import Estimate
-from wattcast.models.operators import OperatorModel, Quantity, Told, limited
+from wattcast.models.operators import OperatorModel, Told, limited
 from wattcast.predictor import Predictor, explain, parts, predict
 from wattcast.predictor.messages import ClocksAnswer, KernelName, ModelReference, WarningLine
 from wattcast.predictor.messages import operators as messages
@@ -95,12 +94,10 @@ def predict_operators(
         if not isinstance(one, _Row):
             predictions.append(batches.BatchPrediction(problem=batches.LaunchProblem.of(one)))
             continue
-        model, told = model or one.reference, one.costs()
-        warnings = one.warnings()
+        model, warnings = model or one.reference, one.warnings()
         notes = {each.code: each for each in reversed(warnings)} | notes
-        costs = parts.costs(told.time, told.power, told.energy)
         codes = [*dict.fromkeys(each.code for each in warnings)]
-        predictions.append(batches.BatchPrediction(**costs, warnings=codes))
+        predictions.append(batches.BatchPrediction(**one.costs().members, warnings=codes))
     return batches.BatchAnswer(
         gpu=gpu.id,
         kernel=None,
@@ -222,30 +219,32 @@ def _each(
             for number in at:
                 found[number] = error
             continue
-        for number in at:
-            found[number] = _unable(asked[number])
-        able = [number for number in at if found[number] is None]
+        gpu = asked[at[0]].gpu
+        call = asking.columns(kind, model, [asked[number] for number in at])
+        sizes = least_bytes(kind, call, [asked[number].operator for number in at])
+        for number, size in zip(at, sizes.tolist(), strict=True):
+            found[number] = _unable(asked[number], size)
+        able = [row for row, number in enumerate(at) if found[number] is None]
         if not able:
             continue
-        gpu = asked[able[0]].gpu
+        if len(able) < len(at):
+            call, at = {name: of[able] for name, of in call.items()}, [at[row] for row in able]
         board = predictor.operators.board(gpu)
         power = asking.power_model(predictor, kind, gpu, model)
-        call = asking.columns(kind, model, [asked[n] for n in able])
         told = model.predict(kind, call, board, None if power is model else power)
-        told = asking.with_passes(predictor, gpu, [asked[n].operator for n in able], power, told)
-        for row, number in enumerate(able):
-            found[number] = _Row(asked[number], kind, (model, power), board, told, row)
+        told = asking.with_passes(predictor, gpu, [asked[n].operator for n in at], power, told)
+        for row, number in enumerate(at):
+            found[number] = _Row(asked[number], kind, (model, power), board, call, told, row)
     yield from found
 
 
-def _unable(one: asking.Asked) -> LaunchError | None:
+def _unable(one: asking.Asked, size: float) -> LaunchError | None:
     """Why a call cannot be run: the board does not multiply its format, or its operands take more
     than the board's memory."""
     try:
         asking.checked_format(vars(one.operator).get("dtype"), one.gpu)
     except LaunchError as error:
         return error
-    size = least_bytes(one.operator)
     have = one.gpu.memory_bytes
     if have is None or size <= have:
         return None
@@ -255,37 +254,37 @@ def _unable(one: asking.Asked) -> LaunchError | None:
     )
 
 
-def least_bytes(operator: messages.Operator) -> float:
-    """Bytes that lie in device memory at once: weights or cache, inputs and outputs."""
-    value = asking.values_of(operator)
-    bits = value["weight_bits"] / 8
-    match operator:
-        case messages.Gemm(m=m, n=n, k=k):
-            return value["batch"] * (n * k * bits + 2.0 * m * (n + k))
-        case messages.Attention():
-            kept = (value["cached"] + value["new"]) * value["kv_heads"]
-            size = 2.0 * kept * bits + 4.0 * value["new"] * value["heads"]
-            return value["batch"] * value["head_size"] * size
-        case messages.Moe():
-            local = value["experts"] / value["expert_parallel"]
-            matrices = (2.0 + value["gated"]) / value["tensor_parallel"]
-            weights = local * value["hidden"] * value["inner"] * matrices * bits
-            return weights + 4.0 * value["tokens"] * value["hidden"]
-        case messages.Quantize(m=m, k=k):
-            return 3.0 * m * k
-        case messages.Stream():
-            return float(max(operator.read_bytes, operator.write_bytes))
-        case messages.LinearAttention():
-            size = operator.heads * operator.head_size + operator.key_heads * operator.key_size
-            return 4.0 * operator.batch * operator.new_tokens * size
+def least_bytes(kind: str, call: Columns, operators: Sequence[messages.Operator]) -> Floats:
+    """Bytes ``[n]`` that lie in device memory at once: weights or cache, inputs and outputs."""
+    bits = call["weight_bits"] / 8
+    match kind:
+        case "gemm":
+            rows, columns, depth = call["rows"], call["columns"], call["depth"]
+            size = columns * depth * bits + 2.0 * rows * (columns + depth)
+            return np.asarray(call["batch"] * size)
+        case "prefill" | "decode":
+            kept = (call["cached"] + call["new"]) * call["kv_heads"]
+            size = 2.0 * kept * bits + 4.0 * call["new"] * call["heads"]
+            return np.asarray(call["batch"] * call["head_size"] * size)
+        case "moe":
+            local = call["experts"] / call["expert_parallel"]
+            matrices = (2.0 + call["gated"]) / call["tensor_parallel"]
+            weights = local * call["hidden"] * call["inner"] * matrices * bits
+            return np.asarray(weights + 4.0 * call["tokens"] * call["hidden"])
+        case "quantize":
+            each = [max(one.read_bytes, one.write_bytes) if isinstance(one, messages.Stream)
+                    else nan for one in operators]  # fmt: skip
+            return np.where(np.isnan(each), 3.0 * call["rows"] * call["columns"], each)
+        case _:
+            size = call["heads"] * call["head_size"] + call["key_heads"] * call["key_size"]
+            return np.asarray(4.0 * call["batch"] * call["new"] * size)
 
 
 class _Costs(NamedTuple):
     """What a call takes at its power limit; ``clock`` is the relative one it leaves."""
 
-    time: Estimate
-    power: Estimate | None
-    energy: Estimate | None
+    members: dict[str, Any]
+    """``time``, ``power`` and ``energy`` as answers hold them."""
     sustained_watts: float
     clock: float
     limit_watts: float
@@ -298,6 +297,7 @@ class _Row(NamedTuple):
     kind: str
     models: tuple[OperatorModel, OperatorModel]
     board: Board
+    call: Columns
     told: Told
     row: int
 
@@ -336,24 +336,48 @@ class _Row(NamedTuple):
             found = limited(seconds, drawn, idle, share, limit)
             clock, seconds = found.relative_clock, found.seconds
             watts, sustained = min(watts, found.watts), min(sustained, found.watts)
-        time = _estimate(seconds, model, self.kind, "time", inside)
-        power = energy = None
+        low, high = model.width(self.kind, "time", inside)
+        time = seconds, seconds * low, seconds * high
+        told_by = {"level": model.card.intervals.level, "basis": model.basis(inside)}
+        members: dict[str, Any] = {
+            "time": dict(zip(("seconds", *ENDS), time, strict=True)) | told_by,
+            "power": None,
+            "energy": None,
+        }
         if watts == watts:
-            power = _estimate(watts, power_by, self.kind, "power", inside)
-            power = replace(power, high=max(min(power.high, limit * (1.0 + OVER_LIMIT)), watts))
-            energy = _energy(power, time)
-        return _Costs(time, power, energy, sustained, clock, limit)
+            low, high = power_by.width(self.kind, "power", inside)
+            most = max(min(watts * high, limit * (1.0 + OVER_LIMIT)), watts)
+            power = watts, watts * low, most
+            told_by = {"level": card.intervals.level, "basis": power_by.basis(inside)}
+            members["power"] = dict(zip(("watts", *ENDS), power, strict=True)) | told_by
+            energy = dict(zip(("joules", *ENDS), _energy(power, time), strict=True))
+            members["energy"] = energy | told_by
+        return _Costs(members, sustained, clock, limit)
 
     def warnings(self) -> list[WarningLine]:
         """What to know of it."""
-        model, inside = self.models[0], self.told.inside[self.row]
-        outside = [] if inside else [_outside(self.kind, model, self.one)]
-        return [*outside, *_notes(self.one, self.kind, self.models)]
+        members = vars(self.one.operator)
+        format_ = members.get("kv_dtype", members.get("dtype"))
+        framework = asking.framework_of(self.kind, self.models[0], self.one.options)
+        notes = _notes(self.one.operator.name, format_, framework, self.kind, self.models)
+        return [*notes] if self.told.inside[self.row] else [self._outside(), *notes]
+
+    def _outside(self) -> WarningLine:
+        """Which values of it lie outside the measured ones."""
+        knots = self.models[0].card.operators[self.kind].knots
+        given = {name: float(self.call[name][self.row]) for name in knots}
+        beyond = [
+            f"{name} {given[name]:g} (measured: {known[0]:g} to {known[-1]:g})"
+            for name, known in knots.items()
+            if not known[0] <= given[name] <= known[-1]
+        ]
+        return _warning("extrapolated", f"outside the measured sweep: {', '.join(beyond)}")
 
     def answer(self) -> PredictAnswer:
         """As ``POST /predict`` tells it."""
         (model, power_by), told, row, gpu = self.models, self.told, self.row, self.one.gpu
-        time, power, energy, sustained, clock, limit = self.costs()
+        members, sustained, clock, limit = self.costs()
+        seconds, energy = members["time"]["seconds"], members["energy"]
         flops, size, peak = float(told.quantities.flops[row]), self.bytes, self.peak
         features = {
             name: None if value != value else value
@@ -364,7 +388,7 @@ class _Row(NamedTuple):
             **parts.NO_KERNEL,
             id=uuid4(),
             gpu=gpu.id,
-            **parts.costs(time, power, energy),
+            **members,
             clocks=ClocksAnswer(core_mhz=gpu.core_mhz * clock, memory_mhz=gpu.memory_mhz),
             power_limit_watts=limit,
             model=self.reference,
@@ -380,12 +404,12 @@ class _Row(NamedTuple):
                 bound="compute" if compute_bound else "memory",
                 roofline_seconds=float(told.roofline[row]),
                 flops=flops,
-                flops_per_second=flops / time.value,
+                flops_per_second=flops / seconds,
                 peak_flops_per_second=peak,
                 bytes=size,
-                bytes_per_second=max(size - self.board.l2_bytes, 0.0) / time.value,
+                bytes_per_second=max(size - self.board.l2_bytes, 0.0) / seconds,
                 peak_bytes_per_second=self.board.bandwidth,
-                joules_per_flop=energy.value / flops if energy is not None and flops else None,
+                joules_per_flop=energy["joules"] / flops if energy is not None and flops else None,
                 peak_joules_per_flop=power_by.limit_watts(self.board) / peak,
                 sustained_watts=sustained if sustained == sustained else None,
             ),
@@ -397,20 +421,15 @@ def _reference(model: OperatorModel) -> ModelReference:
     return power_models.reference_of(model.card)
 
 
-def _estimate(
-    value: float, model: OperatorModel, kind: str, quantity: Quantity, inside: bool
-) -> Estimate:
-    low, high = model.width(kind, quantity, inside)
-    level = model.card.intervals.level
-    return Estimate(value, value * low, value * high, level, model.basis(inside))
+ENDS = ("low", "high")
+"""What follows the value where a quantity is three numbers."""
 
 
-def _energy(power: Estimate, time: Estimate) -> Estimate:
+def _energy(power: Sequence[float], time: Sequence[float]) -> tuple[float, float, float]:
     """The product; its ends as those of independent errors in logarithms."""
-    value = power.value * time.value
-    below = hypot(log(power.low / power.value), log(time.low / time.value))
-    above = hypot(log(power.high / power.value), log(time.high / time.value))
-    return Estimate(value, value * exp(-below), value * exp(above), power.level, power.basis)
+    value = power[0] * time[0]
+    below, above = (hypot(log(power[end] / power[0]), log(time[end] / time[0])) for end in (1, 2))
+    return value, value * exp(-below), value * exp(above)
 
 
 @cache
@@ -426,47 +445,32 @@ def _warning(code: str, detail: str) -> WarningLine:
     return WarningLine(code=code, detail=detail, line=None, source_line=None)
 
 
-def _outside(kind: str, model: OperatorModel, one: asking.Asked) -> WarningLine:
-    facts, asked = model.card.operators[kind], asking.values_of(one.operator)
-    beyond = [
-        f"{name} {asked[name]:g} (measured: {known[0]:g} to {known[-1]:g})"
-        for name, known in facts.knots.items()
-        if not known[0] <= asked[name] <= known[-1]
-    ]
-    return _warning("extrapolated", f"outside the measured sweep: {', '.join(beyond)}")
-
-
+@lru_cache(maxsize=256)
 def _notes(
-    one: asking.Asked, kind: str, models: tuple[OperatorModel, OperatorModel]
-) -> Iterator[WarningLine]:
-    facts, operator = models[0].card.operators[kind], one.operator
-    framework = asking.framework_of(kind, models[0], one.options)
-    passes = isinstance(operator, messages.Stream)
+    name: str, format_: str | None, framework: str, kind: str,
+    models: tuple[OperatorModel, OperatorModel],
+) -> Sequence[WarningLine]:  # fmt: skip
+    facts, notes = models[0].card.operators[kind], list[tuple[str, str]]()
+    passes = kind == "quantize" != name
     if models[0] is not models[1] and not (passes and models[1].pooled):
-        yield _warning("stands_in", f"watts of {kind} were measured on other boards alone")
+        notes.append(("stands_in", f"watts of {kind} were measured on other boards alone"))
     if passes:
         physical = "; its watts are the physical model's" * models[1].pooled
-        yield _warning(
-            "stands_in",
-            f"no {operator.name} was measured; answered as scaling to fp8 with as many bytes"
-            f"{physical}",
-        )
-    if isinstance(operator, messages.BatchedGemm):
-        yield _warning("stands_in", "no batched product was measured; answered from single ones")
+        told = f"no {name} was measured; answered as scaling to fp8 with as many bytes{physical}"
+        notes.append(("stands_in", told))
+    if name == "batched_gemm":
+        notes.append(("stands_in", "no batched product was measured; answered from single ones"))
     if framework not in facts.frameworks:
-        yield _warning(
-            "stands_in",
+        told = (
             f"{framework} was not measured for {kind} here; its kernels are taken to be as fast as "
-            f"those of {', '.join(facts.frameworks)}",
+            f"those of {', '.join(facts.frameworks)}"
         )
-    format_ = vars(operator).get("dtype")
-    if isinstance(operator, messages.Attention):
-        format_ = operator.kv_dtype
+        notes.append(("stands_in", told))
     format_ = "bfloat16" if format_ == "float16" else format_
     if format_ is not None and format_ not in facts.formats:
-        yield _warning(
-            "stands_in",
-            f"{format_} was not measured for {kind} here; measured: {', '.join(facts.formats)}",
-        )
+        measured = ", ".join(facts.formats)
+        told = f"{format_} was not measured for {kind} here; measured: {measured}"
+        notes.append(("stands_in", told))
     if not models[1].has_power(kind):
-        yield _warning("no_power", f"no watts of {kind} were measured")
+        notes.append(("no_power", f"no watts of {kind} were measured"))
+    return [_warning(*note) for note in notes]

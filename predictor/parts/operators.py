@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -116,62 +117,55 @@ def recurs(operator: messages.Operator) -> bool:
     return isinstance(operator, messages.LinearAttention) and operator.stage == "recurrence"
 
 
-def values_of(operator: messages.Operator) -> dict[str, float]:
-    """The columns of ``wattcast.features.operators`` of one call."""
-    format_ = vars(operator).get("dtype", "bfloat16")
-    math, weight = operators.FORMATS["bfloat16" if format_ == "float16" else format_]
-    found = {
-        "math_bits": math,
-        "weight_bits": weight,
-        "block_scaled": float(format_ in ("fp8_block", "w4a8_mxfp4_mxfp8", "nvfp4")),
-    }
-    match operator:
-        case messages.Gemm():
-            batch = operator.batch if isinstance(operator, messages.BatchedGemm) else 1
-            found |= {"rows": operator.m, "columns": operator.n, "depth": operator.k,
-                      "batch": batch}  # fmt: skip
-        case messages.Attention():
-            cache = "fp8" if operator.kv_dtype == "fp8" else "bfloat16"
-            found |= {
-                "batch": operator.batch, "new": operator.new_tokens,
-                "cached": operator.cached_tokens, "heads": operator.heads,
-                "kv_heads": operator.kv_heads or operator.heads,
-                "head_size": operator.head_size, "window": operator.window,
-                "causal": float(operator.causal), "weight_bits": operators.FORMATS[cache][1],
-            }  # fmt: skip
-        case messages.Moe():
-            names = ("tokens", "hidden", "inner", "topk", "experts", "tensor_parallel",
-                     "expert_parallel")  # fmt: skip
-            found |= {name: getattr(operator, name) for name in names}
-            found |= {
-                "inner_alignment": float(
-                    operators.inner_alignment(operator.inner, operator.tensor_parallel)
-                ),
-                "distribution": operators.DISTRIBUTIONS[operator.distribution],
-                "gated": float(operator.gated),
-            }
-        case messages.LinearAttention():
-            found |= {
-                "batch": operator.batch, "new": operator.new_tokens, "heads": operator.heads,
-                "key_heads": operator.key_heads, "key_size": operator.key_size,
-                "head_size": operator.head_size, "stage": float(operator.stage == "recurrence"),
-            }  # fmt: skip
-        case messages.Quantize():
-            found |= {"rows": operator.m, "columns": operator.k, "weight_bits": 8.0}
-        case messages.Stream():  # as many bytes as a matrix of 4096 columns to be scaled to fp8
-            rows = max((operator.read_bytes + operator.write_bytes) / (3 * 4096), 1 / 32)
-            found |= {"rows": rows, "columns": 4096.0, "weight_bits": 8.0}
-    return found
+_ATTENTION = {"batch": "batch", "new": "new_tokens", "cached": "cached_tokens", "heads": "heads",
+              "head_size": "head_size", "window": "window", "causal": "causal"}  # fmt: skip
+_LINEAR = {"batch": "batch", "new": "new_tokens", "heads": "heads", "key_heads": "key_heads",
+           "key_size": "key_size", "head_size": "head_size"}  # fmt: skip
+_EXPERTS = ("tokens", "hidden", "inner", "topk", "experts", "tensor_parallel", "expert_parallel",
+            "gated")  # fmt: skip
+MEMBERS: dict[str, dict[str, str]] = {
+    "gemm": {"rows": "m", "columns": "n", "depth": "k"},
+    "prefill": _ATTENTION, "decode": _ATTENTION, "moe": {name: name for name in _EXPERTS},
+    "gdn": _LINEAR, "mamba2": _LINEAR,
+}  # fmt: skip
+"""Columns that hold a member of a call as it is given."""
 
 
 def columns(kind: str, model: OperatorModel, asked: Sequence[Asked]) -> dict[str, operators.Floats]:
-    """Columns ``[n]`` of calls of one operator."""
-    each = [
-        values_of(one.operator)
-        | {"framework": float(framework_of(kind, model, one.options) == "trtllm")}
-        for one in asked
-    ]
-    return {name: np.array([one[name] for one in each], dtype=np.float64) for name in each[0]}
+    """The columns of ``wattcast.features.operators``, ``[n]``, of calls of one operator."""
+    calls: list[Any] = [one.operator for one in asked]
+    formats = [vars(one).get("dtype", "bfloat16") for one in calls]
+    bits = [operators.FORMATS["bfloat16" if one == "float16" else one] for one in formats]
+    found: dict[str, Any] = dict(zip(("math_bits", "weight_bits"), np.array(bits).T, strict=True))
+    found["block_scaled"] = [one in ("fp8_block", "w4a8_mxfp4_mxfp8", "nvfp4") for one in formats]
+    if members := MEMBERS.get(kind):
+        given = np.array([*map(attrgetter(*members.values()), calls)], dtype=np.float64).T
+        found |= zip(members, given, strict=True)
+    match kind:
+        case "gemm":
+            found["batch"] = [vars(one).get("batch", 1) for one in calls]
+        case "prefill" | "decode":
+            found["kv_heads"] = [one.kv_heads or one.heads for one in calls]
+            caches = ["fp8" if one.kv_dtype == "fp8" else "bfloat16" for one in calls]
+            found["weight_bits"] = [operators.FORMATS[one][1] for one in caches]
+        case "moe":
+            aligned = operators.inner_alignment(found["inner"], found["tensor_parallel"])
+            found["inner_alignment"] = aligned
+            found["distribution"] = [operators.DISTRIBUTIONS[one.distribution] for one in calls]
+        case "quantize":
+            found["rows"], found["columns"] = np.array([*map(_matrix, calls)]).T
+            found["weight_bits"] = [8.0] * len(calls)
+        case _:
+            found["stage"] = [one.stage == "recurrence" for one in calls]
+    found["framework"] = [framework_of(kind, model, one.options) == "trtllm" for one in asked]
+    return {name: np.asarray(value, dtype=np.float64) for name, value in found.items()}
+
+
+def _matrix(operator: messages.Quantize | messages.Stream) -> tuple[float, float]:
+    """Rows and columns scaled to fp8: of a pass, as many bytes as a matrix of 4096 columns has."""
+    if isinstance(operator, messages.Quantize):
+        return operator.m, operator.k
+    return max((operator.read_bytes + operator.write_bytes) / (3 * 4096), 1 / 32), 4096.0
 
 
 def framework_of(kind: str, model: OperatorModel, options: messages.OperatorOptions) -> str:

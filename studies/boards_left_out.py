@@ -19,11 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from studies import parser_of
-from studies.data.activity_tables import (
-    ACTIVITY_GPUS,
-    TABLE_CONSTANTS,
-    read_activity_table,
-)
+from studies.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
 from studies.fitting.physical.artifacts import watts_of
 from studies.fitting.physical.fit import Averaged, Fits, cached_choice, pooled_parameters
 from studies.fitting.physical.rows import GpuRows, all_rows

@@ -25,14 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from studies.fitting import out_of_fold
-from studies.fitting.out_of_fold import (
-    Case,
-    FitPredict,
-    Fold,
-    OutOfFold,
-    folds_of,
-    plain,
-)
+from studies.fitting.out_of_fold import Case, FitPredict, Fold, OutOfFold, folds_of, plain
 from wattcast.training.evaluation.scores import (
     FOLDS,
     Floats,

@@ -45,12 +45,7 @@ from studies.fitting.operators import (
 from studies.fitting.operators import lent as borrowed
 from wattcast.app.settings import Settings
 from wattcast.features.gpus import load_gpu
-from wattcast.features.operators import (
-    CALL_FEATURES,
-    DISTRIBUTIONS,
-    FEATURE_NAMES,
-    TILE_SHAPES,
-)
+from wattcast.features.operators import CALL_FEATURES, DISTRIBUTIONS, FEATURE_NAMES, TILE_SHAPES
 from wattcast.models.cards import CARD_NAME
 from wattcast.models.operators import (
     POOLED,

@@ -13,10 +13,12 @@ word go one lane a clock (``count_in_memory``), and what loads of ``wmma`` take 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
+from pathlib import Path
 from typing import Any
 
 from studies.catalogue.study import figures, ptx
@@ -25,28 +27,12 @@ from wattcast.predictor.advise import advise
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict_one
 
-STEPS = (
-    ("sgemm_naive", "sgemm_coalesced", "uncoalesced_access"),
-    ("sgemm_coalesced", "sgemm_shared", "reread_tiles"),
-    ("sgemm_shared", "sgemm_column", "register_tiling"),
-    ("sgemm_column", "sgemm_block", ""),
-    ("sgemm_block", "sgemm_vector", ""),
-    ("sgemm_vector", "sgemm_padded", ""),
-    ("sgemm_vector", "sgemm_tuned", ""),
-    ("sgemm_tuned", "sgemm_warps", ""),
-    ("transpose_naive", "transpose_shared", "uncoalesced_access"),
-    ("transpose_shared", "transpose_padded", "bank_conflicts"),
-    ("add_by_columns", "add_by_rows", "uncoalesced_access"),
-    ("count_in_memory", "count_in_blocks", "global_atomics"),
-    ("product", "product_of_tiles", ""),
-    ("tree_divergent", "tree_strided", "divergent_branch"),
-    ("tree_strided", "tree_sequential", "bank_conflicts"),
-    ("tree_sequential", "tree_two", ""),
-    ("tree_two", "tree_warp", "shared_reduction"),
-    ("half_naive", "wmma_naive", "tensor_cores"),
-    ("wmma_naive", "wmma_shared", ""),
-    ("wmma_shared", "wmma_warps", ""),
-)
+STEPS: list[tuple[str, str, str]] = [
+    (before, after, code)
+    for before, after, code in tomllib.loads(
+        (Path(__file__).parent / "pairs.toml").read_text("utf-8")
+    )["steps"]
+]
 """Kernel before, kernel after, and the code of the advice for it."""
 
 L20: Mapping[str, tuple[int, int, list[int], tuple[float, float]]] = {

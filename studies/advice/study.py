@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from wattcast.predictor.predict import predict_one
 
 HERE = Path(__file__).parent
 SOURCE, PTX = HERE / "pairs.cu", HERE / "pairs.sm_70.ptx"
+PAIRS_FILE = HERE / "pairs.toml"
 
 GPUS = ("tesla-v100", "t4", "a100-sxm4-40gb", "rtx-3090", "h100-sxm5", "gtx-1080-ti")
 
@@ -64,107 +66,7 @@ class Pair:
     lacking: Sequence[str] = ()
 
 
-def _launch(grid: Sequence[int], block: Sequence[int], **arguments: int) -> dict[str, Any]:
-    """A launch; ``arguments`` by position: ``_2=1024``."""
-    given = {name[1:]: value for name, value in arguments.items()}
-    return {"grid": list(grid), "block": list(block), "arguments": given}
-
-
-_MATRIX = _launch([64, 64], [16, 16], _3=1024)
-_SUMS = _launch([16384], [256])
-_ROWS = 4096 * 256
-_SPARSE = {
-    "0": {"elements": _ROWS + 1, "values": "sorted", "low": 0, "high": 32 * _ROWS},
-    "1": {"elements": _ROWS, "values": "index"},
-    "5": _ROWS,
-}
-_COUNTED = {"0": {"values": "uniform", "low": 0, "high": 256}, "2": 1 << 24}
-
-PAIRS = (
-    Pair("naive matmul", "matmul_naive", "reread_tiles", "matmul_tiled", _MATRIX),
-    Pair(
-        "uncoalesced copy", "copy_by_rows", "uncoalesced_access", "copy_by_columns",
-        _launch([128, 128], [32, 8], _2=1024, _3=4096), {"grid": [32, 512]},
-    ),
-    Pair(
-        "bank conflicts", "transpose_conflicts", "bank_conflicts", "transpose_padded",
-        _launch([64, 64], [32, 8], _2=2048),
-    ),
-    Pair(
-        "divergent reduction", "reduce_divergent", "divergent_branch", "reduce_sequential", _SUMS
-    ),
-    Pair(
-        "FP64 constant", "polynomial_double", "fp64_between_fp32", "polynomial_float",
-        _launch([16384], [256], _2=4194304),
-    ),
-    Pair(
-        "modulo indexing", "ring_modulo", "constant_division", "ring_mask",
-        _launch([16384], [256], _2=4096, _3=64),
-    ),
-    Pair(
-        "tiny grid", "grid_stride", "small_grid", "grid_stride",
-        _launch([8], [128], _2=4194304), filled=True,
-    ),
-    Pair(
-        "naive matmul, blocks of 32 x 32", "matmul_naive", "reread_tiles", "matmul_tiled_32",
-        _launch([32, 32], [32, 32], _3=1024), asked=False,
-    ),
-    Pair(
-        "divergent reduction by a mask", "reduce_masked", "divergent_branch", "reduce_sequential",
-        _SUMS, asked=False,
-    ),
-    Pair(
-        "reduction without shuffles", "reduce_sequential", "shared_reduction", "reduce_shuffles",
-        _SUMS, asked=False,
-    ),
-    Pair(
-        "rows and columns by division", "flip_divided", "constant_division", "flip_constant",
-        _launch([15625], [256], _2=1000), {"arguments": {}}, asked=False,
-    ),
-    Pair(
-        "a load in each round", "scale_reloading", "invariant_in_loop", "scale_loaded",
-        _launch([256], [256], _3=64), asked=False,
-    ),
-    Pair(
-        "words one by one", "axpy_words", "narrow_accesses", "axpy_vectors",
-        _launch([16384], [256], _2=4194304), {"grid": [4096]}, asked=False,
-    ),
-    Pair(
-        "floats that pass once", "grid_stride", "half_storage", "grid_stride_halves",
-        _launch([4096], [256], _2=1 << 25), asked=False, lacking=("gtx-1080-ti",),
-    ),
-    Pair(
-        "a thread per row", "spmv_scalar", "thread_per_row", "spmv_warp",
-        {"grid": [4096], "block": [256], "arguments": _SPARSE}, {"grid": [131072]}, asked=False,
-    ),
-    Pair(
-        "FP32 product without register tiles", "matmul_tiled_32", "register_tiling",
-        "matmul_registers", _launch([64, 64], [32, 32], _3=2048),
-        {"grid": [16, 16], "block": [256]}, asked=False,
-    ),
-    Pair(
-        "FP64 product without register tiles", "dgemm_tiled", "register_tiling",
-        "dgemm_registers", _launch([128, 128], [16, 16], _3=2048),
-        {"grid": [32, 32], "block": [256]}, asked=False,
-    ),
-    Pair(
-        "histogram in global memory", "histogram_global", "global_atomics", "histogram_shared",
-        {"grid": [4096], "block": [256], "arguments": _COUNTED}, asked=False,
-    ),
-    Pair(
-        "a sum by atomics of lanes", "sum_lanes", "warp_aggregation", "sum_warps",
-        _launch([1024], [256], _2=1 << 22), asked=False,
-    ),
-    Pair(
-        "transpose without a tile", "transpose_direct", "uncoalesced_access", "transpose_padded",
-        _launch([64, 64], [32, 8], _2=2048), asked=False,
-    ),
-    Pair(
-        "FP16 product by lanes", "half_naive", "tensor_cores", "wmma_warps",
-        _launch([64, 64], [32, 32], _3=2048, _4=2048, _5=2048),
-        {"grid": [16, 16], "block": [256]}, asked=False, lacking=("gtx-1080-ti",),
-    ),
-)  # fmt: skip
+PAIRS = tuple(Pair(**pair) for pair in tomllib.loads(PAIRS_FILE.read_text("utf-8"))["pairs"])
 
 
 @dataclass(frozen=True)

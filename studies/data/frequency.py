@@ -26,6 +26,7 @@ Names: GPU ids, and kernels that are variants of one program.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,37 +61,9 @@ GPU_IDS: Mapping[str, str] = MappingProxyType(
 )
 """Name of a GPU in the files -> GPU id."""
 
-_PROGRAMS: tuple[tuple[str, str], ...] = (
-    # Matrix products of Polybench, and the one the toolkit ships, which uses shared memory.
-    (r"(2mm|3mm|gemm)", "mm"),
-    (r"matrixmul.*", "matrixmul"),
-    (r"(syrk|syr2k).*", "syrk"),
-    (r"srad.*", "srad"),
-    # Rodinia's backprop trains a neural network; the DCGM campaigns call it nn.
-    (r"(backprop.*|nnforward|nnbackward)", "backprop"),
-    (r"fastwalsh.*", "fastwalsh"),
-    (r"scan.*", "scan"),
-    (r"sort(ing)?networks.*", "sortingnetworks"),
-    (r"kmeans.*", "kmeans"),
-    (r"particlefilter.*", "particlefilter"),
-    (r"hotspot.*", "hotspot"),
-    (r"histo.*", "histogram"),
-    (r"black-?scholes.*", "blackscholes"),
-    (r"convolution(texture|separable|rows|columns).*", "convolution"),
-    (r"(2|3)d-?conv.*", "conv"),
-    (r"fdtd.*", "fdtd"),
-    (r"(atax|bicg|mvt|gesummv).*", "matvec"),
-    (r"(corr|covar)(elation|iance)?.*", "covariance"),
-    (r"s3d.*", "s3d"),
-    (r"fft.*", "fft"),
-    (r"stencil.*", "stencil"),
-    (r"reduc.*", "reduction"),
-    (r"transpose.*", "transpose"),
-    (r"mergesort.*", "mergesort"),
-    (r"quasirandom.*", "quasirandom"),
-    (r"cachebench.*", "cachebench"),
-    (r"mixbench.*", "mixbench"),
-)
+_PROGRAMS: list[list[str]] = tomllib.loads(
+    (Path(__file__).parent / "programs.toml").read_text("utf-8")
+)["programs"]
 """Pattern of a whole name, lower case -> canonical name of the program."""
 
 

@@ -7,11 +7,7 @@ from pathlib import Path
 
 from wattcast.features.errors import DataError
 from wattcast.models.cards import Source, sha256_of
-from wattcast.training.data.datasets import (
-    SOURCES_FILE,
-    data_root,
-    sources,
-)
+from wattcast.training.data.datasets import SOURCES_FILE, data_root, sources
 
 
 def source_of_table(path: Path, root: Path | None = None) -> Source:

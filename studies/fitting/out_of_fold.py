@@ -26,12 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.models.intervals import (
-    Coverage,
-    Residuals,
-    conformal_width,
-    interval_bounds,
-)
+from wattcast.models.intervals import Coverage, Residuals, conformal_width, interval_bounds
 from wattcast.training.engine import Checkpoints
 from wattcast.training.evaluation.scores import (
     FOLDS,

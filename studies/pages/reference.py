@@ -123,18 +123,7 @@ def gpus_page(settings: Settings) -> str:
     models = standalone_predictor(settings, registry=False).power
     measured = {card.gpu for card in models.cards() if card.target == "power"}
     parts = [
-        "# GPUs\n",
-        "From the profiles in `features/gpus`. Any of the names finds a GPU, in any spelling: "
-        "`wattcast gpus show \"NVIDIA A100-SXM4-40GB\"` prints every fact with its source. What "
-        "the facts stand on: [GPU profiles](../gpus.md).\n\n"
-        "*Power* is `measured` where a shipped model was fitted to measurements on that board. "
-        "`as` names a measured board of the same chip. "
-        "Elsewhere it is `pooled` over the other boards, and every answer says that the GPU is "
-        "not calibrated. *Limit* is the power limit it ships with, *range* what "
-        "`nvidia-smi -pl` takes where that is published (for laptops what their makers may "
-        "choose). *Tensor-bound* is what the physical model says of FP16 multiply-adds of the "
-        "matrix units at their full rate, with random values, cut at the limit: "
-        "[Matrix units](../physical.md#matrix-units).\n",
+        (Path(__file__).parent / "gpus_head.md").read_text(encoding="utf-8"),
         table(
             ("id", "name", "also called", "PCI", "architecture", "capability", "SMs", "core MHz",
              "memory", "memory MHz", "GB/s", "L2 MiB", "limit W", "range W", "clock pairs",

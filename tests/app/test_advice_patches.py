@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.app.conftest import Run
+from tests.fixtures.ptx_text import stored_cuda
 from tests.reference.machine import run as reference
 from wattcast.app.cli.exits import Exit
 from wattcast.features.cuda import compile_cuda, isolation
@@ -20,77 +21,12 @@ pytestmark = pytest.mark.skipif(
     isolation.find_nvrtc() is None, reason="the extra cuda is not installed"
 )
 
-TURN = """\
-#define TILE 32
-extern "C" __global__ void turn(const float* in, float* out, int n)
-{
-    __shared__ float tile[TILE][TILE];
-    int x = blockIdx.x * TILE + threadIdx.x, y = blockIdx.y * TILE + threadIdx.y;
-    for (int j = 0; j < TILE; j += 8)
-        tile[threadIdx.y + j][threadIdx.x] = in[(y + j) * n + x];
-    __syncthreads();
-    x = blockIdx.y * TILE + threadIdx.x;
-    y = blockIdx.x * TILE + threadIdx.y;
-    for (int j = 0; j < TILE; j += 8)
-        out[(y + j) * n + x] = tile[threadIdx.x][threadIdx.y + j];
-}
-"""
-BLUR = """\
-extern "C" __global__ void blur(const float* in, float* out, const float *weights, int n, int taps)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n - taps) return;
-    for (int k = 0; k < taps; ++k) {
-        out[i] += in[i + k] * weights[k];
-    }
-}
-"""
-PRODUCT = """\
-extern "C" __global__ void product(const float* a, const float* b, float* out, int n)
-{
-    int row = blockIdx.x * blockDim.x + threadIdx.x, column = blockIdx.y * blockDim.y + threadIdx.y;
-    float sum = 0.0f;
-    for (int k = 0; k < n; ++k)
-        sum += a[row * n + k] * b[k * n + column];
-    out[row * n + column] = sum;
-}
-"""
-TOTAL = """\
-extern "C" __global__ void total(const float* in, float* out, int n)
-{
-    __shared__ float part[256];
-    int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
-    part[t] = i < n ? in[i] : 0.0f;
-    __syncthreads();
-    for (int s = blockDim.x / 2; s > 0; s >>= 1) {
-        if (t < s) part[t] += part[t + s];
-        __syncthreads();
-    }
-    if (t == 0) out[blockIdx.x] = part[0];
-}
-"""
-TREE = """\
-extern "C" __global__ void tree(const float* in, float* out, int n)
-{
-    __shared__ float part[256];
-    unsigned t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
-    part[t] = i < n ? in[i] : 0.0f;
-    __syncthreads();
-    for (unsigned s = 1; s < blockDim.x; s *= 2) {
-        if (t % (2 * s) == 0) part[t] += part[t + s];
-        __syncthreads();
-    }
-    if (t == 0) out[blockIdx.x] = part[0];
-}
-"""
-FLIP = """\
-extern "C" __global__ void flip(const float* in, float* out, int width)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    int row = i / width, col = i % width;
-    out[row * width + width - 1 - col] = in[i];
-}
-"""
+TURN = stored_cuda("turn")
+BLUR = stored_cuda("blur")
+PRODUCT = stored_cuda("product")
+TOTAL = stored_cuda("total")
+TREE = stored_cuda("tree")
+FLIP = stored_cuda("flip")
 MULTIPLYING = ("--gpu", "v100", "--grid", "64x64", "--block", "16x16", "--arg", "n=1024")
 ADDING = ("--gpu", "v100", "--grid", "65536", "--block", "256", "--arg", "n=16777216")
 TURNING = ("--gpu", "v100", "--grid", "64x64", "--block", "32x8", "--arg", "n=2048")

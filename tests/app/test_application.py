@@ -24,16 +24,7 @@ from hypothesis import strategies as st
 import wattcast
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
-from tests.generated.traces import (
-    Gpu,
-    Launch,
-    Span,
-    kineto,
-    many,
-    nsys,
-    solver,
-    training_step,
-)
+from tests.generated.traces import Gpu, Launch, Span, kineto, many, nsys, solver, training_step
 from wattcast.app.services import Services
 from wattcast.features.errors import DataError, GpuError
 from wattcast.features.gpus import load_gpu

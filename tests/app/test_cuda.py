@@ -13,6 +13,7 @@ import pytest
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
 from tests.app.test_problems import problem
+from tests.fixtures.ptx_text import stored_cuda
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
 from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import EXAMPLE_CUDA
@@ -136,18 +137,7 @@ def test_a_file_with_a_main_is_answered_without_nvcc(
     assert answer["kernel"]["demangled"].startswith("void scale<(int)64, double>(")
 
 
-TILES = """
-__global__ void gemm(const float* a, const float* b, float* c, int n) {
-  int col = (blockIdx.x * 16 + threadIdx.x) * 4, row = (blockIdx.y * 16 + threadIdx.y) * 4;
-  float s[4][4] = {};
-  for (int k = 0; k < n; ++k) {
-    float p[4], q[4];
-    for (int i = 0; i < 4; ++i) { p[i] = a[(row + i) * n + k]; q[i] = b[k * n + col + i]; }
-    for (int i = 0; i < 4; ++i) for (int j = 0; j < 4; ++j) s[i][j] += p[i] * q[j];
-  }
-  for (int i = 0; i < 4; ++i) for (int j = 0; j < 4; ++j) c[(row + i) * n + col + j] = s[i][j];
-}
-"""
+TILES = stored_cuda("tiles")
 
 
 @needs_compiler
@@ -278,16 +268,7 @@ def test_c_names_of_a_kernel_in_a_header(client: httpx.Client) -> None:
     ]
 
 
-MATMUL = """__global__ void matmul(const float *A, const float *B, float *C, int N) {
-  int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
-  float sum = 0;
-  if (row < N && column < N) {
-    for (int k = 0; k < N; ++k)
-      sum += A[row * N + k] * B[k * N + column];
-    C[row * N + column] = sum;
-  }
-}
-"""
+MATMUL = stored_cuda("matmul_by_names")
 
 
 @needs_compiler

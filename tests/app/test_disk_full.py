@@ -87,8 +87,11 @@ def stored_rows(settings: Settings) -> int:
     return int(count)
 
 
-@pytest.mark.parametrize("path", ["/measurements", "/retrain"])
-@pytest.mark.parametrize("rows", [1000, 10_000], ids=["while unpacked", "while it arrives"])
+@pytest.mark.parametrize(
+    ("path", "rows"),
+    [("/measurements", 1000), ("/measurements", 10_000), ("/retrain", 1000)],
+    ids=["while unpacked", "while it arrives", "of a retraining"],
+)
 def test_no_room_for_temporary_files(path: str, rows: int, tmp_path: Path) -> None:
     content = table(rows)
     assert (len(content) > SPOOLED_BYTES) == (rows == 10_000)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
+from tests.fixtures.tables import rows
 from wattcast.app.services import Services
 from wattcast.features.gpus import load_gpu
 from wattcast.predictor.dvfs import dvfs
@@ -159,15 +160,7 @@ def test_a_gpu_with_one_memory_clock_says_so(client: httpx.Client, vector_add: s
 
 @pytest.mark.parametrize(
     ("changes", "where"),
-    [
-        ({"clocks": []}, "1 to 4096 pairs"),
-        ({"clocks": "all"}, "clocks"),
-        ({"clocks": {"core_mhz": -5}}, "clocks"),
-        ({"clocks": {"core": [500, 600]}}, "clocks"),
-        ({"clocks": {"core": [1, 1000, 0.01], "memory": [1, 1000, 0.01]}}, "pairs; at most"),
-        ({"constraints": {"max_slowdown": 0}}, "constraints.max_slowdown"),
-        ({"constraints": {"slowdown": 2}}, "constraints.slowdown"),
-    ],
+    rows("mistakes", "dvfs"),
 )
 def test_requests_that_make_no_sense_are_refused(
     client: httpx.Client, vector_add: str, changes: dict[str, Any], where: str

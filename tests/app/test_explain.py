@@ -14,6 +14,7 @@ import pytest
 
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
+from tests.fixtures.tables import rows
 from wattcast.app.api.predictions import MEDIA, chosen
 from wattcast.predictor.explain.pictures import Chart, draw, png, svg
 from wattcast.predictor.messages.explain import (
@@ -274,15 +275,7 @@ def test_the_command_writes_pictures_and_pages(run: Run, file: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (("--target", "joules"), "--target 'joules': expected power or time"),
-        (("--method", "guess"), "expected shap or lime"),
-        (("--chart", "pie"), "expected waterfall or bar"),
-        (("--seeds", "999"), "at most 20"),
-        (("--format", "svg"), "--output"),
-        (("--output", "why.gif"), "svg, png or html"),
-        (("--output", "why.svg", "--json"), "either --json or --output"),
-    ],
+    rows("mistakes", "explain"),
 )
 def test_what_the_command_does_not_know_is_one_line(
     run: Run, file: str, words: tuple[str, ...], said: str

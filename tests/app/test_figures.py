@@ -27,12 +27,15 @@ from wattcast.features.schemas import FeatureVector
 from wattcast.models.explain import Background
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
-from wattcast.predictor.parts.drift import FEWEST, WINDOW, DriftWatch, stability_index
+from wattcast.predictor.parts import drift
+from wattcast.predictor.parts.drift import WINDOW, DriftWatch, stability_index
 from wattcast.predictor.parts.watts import Watts
 
 Labels = dict[str, str]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 GPU, SCHEMA = "tesla-v100", "alavani2023"
+FEWEST = 20
+"""Predictions that are compared, here."""
 
 
 def found(client: httpx.Client, name: str, **labels: str) -> list[tuple[Labels, float]]:
@@ -165,7 +168,10 @@ def test_the_model_told_is_the_one_that_answers(client: httpx.Client, vector_add
             ) == told
 
 
-def test_drift_of_what_is_asked(tmp_path: Path, vector_add: str) -> None:
+def test_drift_of_what_is_asked(
+    tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drift, "FEWEST", FEWEST)
     body = {
         "ptx": vector_add,
         "gpu": GPU,
@@ -241,8 +247,8 @@ def test_only_the_latest_predictions_count() -> None:
     for diagnostics in ((), flag):
         for _ in range(WINDOW):
             watch.saw(GPU, Watts(model.card, vector, None, model, diagnostics=diagnostics))
-    (drift,) = watch.all()
-    assert (drift.predictions, drift.outside_share) == (WINDOW, 1.0)
+    (seen,) = watch.all()
+    assert (seen.predictions, seen.outside_share) == (WINDOW, 1.0)
     watch.saw(GPU, Watts())  # nothing was predicted: nothing to compare
     assert len(list(watch.all())) == 1
 

@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.app.conftest import settings_at
+from tests.fixtures.ptx_text import stored_cuda
 from wattcast.app.cli import app
 from wattcast.app.python.predictors import crew, predictor
 from wattcast.features.cuda.isolation import find_nvrtc
@@ -33,17 +34,7 @@ from wattcast.training.engine import ClusterError, InProcess, open_processes
 pytestmark = pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
 
 SIZE = 1 << 22
-KERNEL = """\
-#if work == 16
-#error "too much work"
-#endif
-extern "C" __global__ void scale(float *out, const float *in, float by, int n) {
-    int first = (blockIdx.x * block_size_x + threadIdx.x) * work;
-    #pragma unroll
-    for (int i = 0; i < work; i++)
-        if (first + i < n) out[first + i] = by * in[first + i];
-}
-"""
+KERNEL = stored_cuda("work_by_macro")
 PARAMETERS = {
     "nvml_gr_clock": [1410, 1005],
     "block_size_x": [64, 256, 2048],
@@ -222,16 +213,12 @@ def test_workers_that_predict_something_else_are_refused(
         list(predicted(alone, problem(), space(), crew=there))
 
 
-def _die(_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_a_worker_that_is_ended_from_outside_is_told() -> None:
     with (
-        open_processes(2) as processes,
+        open_processes(1) as processes,
         pytest.raises(ClusterError, match="ended from outside"),
     ):
-        list(processes.map(_die, [1, 2, 3]))
+        list(processes.map(signal.raise_signal, [signal.SIGKILL] * 3))
 
 
 # --- the command -----------------------------------------------------------------------------

@@ -11,16 +11,7 @@ import pytest
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
 from tests.app.measured import result_of, upload
-from tests.app.new_gpu import (
-    GPU,
-    OPTIONS,
-    SECONDS,
-    WATTS,
-    answer,
-    body_of,
-    measured,
-    retrained,
-)
+from tests.app.new_gpu import GPU, OPTIONS, SECONDS, WATTS, answer, body_of, measured, retrained
 from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict

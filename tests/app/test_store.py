@@ -22,13 +22,7 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from tests.app.databases import KINDS, database
-from wattcast.app.store.database import (
-    HEAD,
-    MIGRATIONS,
-    StoreError,
-    open_database,
-    revision,
-)
+from wattcast.app.store.database import HEAD, MIGRATIONS, StoreError, open_database, revision
 from wattcast.app.store.jobs import JobStore
 from wattcast.app.store.keys import KeyStore
 from wattcast.app.store.predictions import PredictionStore, latest

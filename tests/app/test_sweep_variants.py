@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from tests.app.conftest import Run
 from tests.app.test_cuda import needs_compiler
+from tests.fixtures.ptx_text import stored_cuda
 from wattcast.app.services import Services
 from wattcast.features.errors import LaunchError, ServiceError
 from wattcast.predictor.messages.predict import PredictRequest
@@ -27,18 +28,7 @@ def asked(services: Services, /, **changes: Any) -> dict[str, Any]:
     return answer
 
 
-TILED = """
-#define TILE 4 // taken out: a variant has its own
-extern "C" __global__ void tiled(float* out, const float* in, int n)
-{
-    __shared__ float tile[TILE][TILE + PAD];
-    int x = blockIdx.x * TILE + threadIdx.x, y = blockIdx.y * TILE + threadIdx.y;
-    tile[threadIdx.y][threadIdx.x] = in[y * n + x];
-    __syncthreads();
-    out[(blockIdx.x * TILE + threadIdx.y) * n + blockIdx.y * TILE + threadIdx.x] =
-        tile[threadIdx.x][threadIdx.y];
-}
-"""
+TILED = stored_cuda("tiled_by_macro")
 VARIANTS: dict[str, Any] = {
     "cuda": TILED,
     "launch": {"grid": [1], "block": [1], "arguments": {"n": 4096}},

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.fixtures.ptx_text import stored_cuda
 from wattcast.app.cli import app
 from wattcast.app.tuners import KernelTunerStrategy, predicted_best
 from wattcast.features.errors import DataError
@@ -20,20 +21,7 @@ from wattcast.predictor.forecasts import Forecast
 from wattcast.predictor.tune import Tuning
 from wattcast.predictor.tuning_files import read_tuning
 
-KERNEL = """\
-#ifndef block_size_x
-#define block_size_x 128
-#endif
-#ifndef work
-#define work 1
-#endif
-extern "C" __global__ void scale(float *out, const float *in, float by, int n) {
-    int first = (blockIdx.x * block_size_x + threadIdx.x) * work;
-    #pragma unroll
-    for (int i = 0; i < work; i++)
-        if (first + i < n) out[first + i] = by * in[first + i];
-}
-"""
+KERNEL = stored_cuda("tuned")
 SIZE = 1 << 22
 PARAMETERS = {"block_size_x": [32, 64, 128, 256, 512], "work": [1, 2, 4, 8]}
 SPACE = {

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
+from tests.app.conftest import ended as ended
 from tests.app.conftest import looping as looping
 from tests.app.conftest import settings_at
 from tests.app.live import running

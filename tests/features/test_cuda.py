@@ -20,6 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.ptx_text import stored_cuda
+from tests.fixtures.tables import rows
 from tests.wide import wide
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda import (
@@ -192,31 +194,7 @@ def test_what_nvcc_knows_without_an_include_is_known(before: str):
     assert compile_all([text, SAXPY], (8, 0))[0] == compiled
 
 
-UNMARKED = """
-#include <chrono>
-#define BOTH __host__ __device__
-template <typename T, int many>
-struct Few {
-  T data[many];
-  BOTH T& operator[](int i) { return data[i]; }
-  Few() = default;
-  static constexpr int size() { return many; }
-  __host__ T first() const { return data[0]; }
-};
-constexpr int threads() { return 64; }
-#define DECLARE(T, name) typedef T name##4 [4];
-DECLARE(float, lanes);
-__global__ void f(float *out, float * __const__ in) {
-  Few<float, 4> few;
-  for (int i = 0; i < few.size(); ++i) few[i] = in[i * threads() + threadIdx.x];
-  out[threadIdx.x] = std::max(few[0], std::floor(std::nearbyint(few[3])));
-  lanes4 four;
-  four[threadIdx.x % 4] = few[1];
-  out[1] = four[few[2] > 0.0f];
-}
-static double now() { return std::chrono::duration<double>(0).count(); }
-int main() { f<<<1, threads()>>>(nullptr, nullptr); return now() > 0; }
-"""
+UNMARKED = stored_cuda("unmarked")
 
 
 @needs_nvrtc
@@ -272,20 +250,7 @@ def test_texture_references_of_older_sources_are_read_as_texture_objects():
 @needs_nvrtc
 @pytest.mark.usefixtures("wheels_only")
 def test_macros_defined_twice_and_aligned_types_are_kept_beside_host_code():
-    text = """#include <cstdio>
-#ifdef INLINED
-#define FUNCTION __device__ inline
-#else
-#define FUNCTION
-#endif
-#define FUNCTION_OR_NOT FUNCTION
-typedef struct __align__(16) { float s[8]; } float8;
-struct __attribute__((aligned(16))) Pair { float x, y; };
-typedef union alignas(8) { float f; int i; } word;
-FUNCTION_OR_NOT float8 first(const float8 *p, Pair q, word w) { return p[int(q.x) + w.i]; }
-__global__ void f(float8 *p, Pair q, word w) { p[threadIdx.x] = first(p, q, w); }
-int main() { f<<<1, 32>>>(nullptr, {}, {}); }
-"""
+    text = stored_cuda("macros_defined_twice")
     assert "ld.global.v4.f32" in compile_cuda(text, (8, 0), options=["-DINLINED"]).ptx
 
 
@@ -483,15 +448,7 @@ def test_what_nvcc_takes_is_taken(text, tmp_path):
     reason="the extra cuda is installed without cuRAND",
 )
 def test_random_numbers_of_curand_are_device_code():
-    text = """#include <cstdio>
-#include <curand_kernel.h>
-__global__ void draw(float *p) {
-  curandStatePhilox4_32_10_t state;
-  curand_init(7, threadIdx.x, 0, &state);
-  p[threadIdx.x] = curand_uniform(&state);
-}
-int main() { return 0; }
-"""
+    text = stored_cuda("random_numbers")
     assert (
         compile_cuda(text, (8, 0)).ptx.count("mul.hi.u32") >= 18
     )  # ten rounds of Philox, two each, some of constants
@@ -550,19 +507,7 @@ def test_without_any_compiler_the_error_says_how_to_install_one(monkeypatch):
 
 @pytest.mark.parametrize(
     ("source", "line"),
-    [
-        ('#include "/etc/passwd"\n', 1),
-        ("int a;\n#include </etc/passwd>\n", 2),
-        ('#include "../../secret"\n', 1),
-        ("#define X <a.h>\n#include X\n", 2),
-        ('#inc\\\nlude "/etc/passwd"\n', 1),
-        ('/* x */ # /* y */ include "/etc/passwd"\n', 1),
-        ('%:include "/etc/passwd"\n', 1),
-        ('#embed "/etc/passwd"\n', 1),
-        ('#if __has_include("/etc/shadow")\n#endif\n', 1),
-        ("#include_next <a.h>\n", 1),
-        ("#include <sys/../../../etc/passwd>\n", 1),
-    ],
+    rows("mistakes", "includes"),
 )
 def test_no_include_may_reach_a_file_of_the_machine(source, line):
     found = forbidden_include(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.fixtures.tables import rows
 from wattcast.features.execution.alu import arithmetic
 from wattcast.features.execution.floating import comparison
 from wattcast.features.execution.values import TYPES
@@ -24,16 +25,7 @@ def apply(opcode: str, *values: object) -> np.generic:
 
 @pytest.mark.parametrize(
     ("name", "less", "equal", "greater", "unordered"),
-    [
-        ("eq", False, True, False, False),
-        ("ne", True, False, True, False),
-        ("neu", True, False, True, True),
-        ("ltu", True, False, False, True),
-        ("geu", False, True, True, True),
-        ("num", True, True, True, False),
-        ("nan", False, False, False, True),
-        ("equ", False, True, False, True),
-    ],
+    rows("floats", "comparisons"),
 )
 def test_comparisons_of_floats(
     name: str, less: bool, equal: bool, greater: bool, unordered: bool

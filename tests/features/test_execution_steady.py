@@ -70,7 +70,7 @@ AGAIN = """
 def test_what_comes_round_again_leaves_no_new_sectors(body: str, each: int) -> None:
     """Offsets that wrap, each block's at another time, and a buffer passed through again."""
     with counted_by_block() as counted:
-        quick, full = both(body, 1200)
+        quick, full = both(body, 300)
     assert any(loop.extrapolated for loop in quick.loops)
     for by_block in counted:
         assert by_block[:, -1].max(axis=1).tolist() == [each] * 6

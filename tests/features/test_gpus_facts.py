@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures.tables import rows
 from wattcast.features.errors import GpuError
 from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
 from wattcast.features.gpus.loader import capabilities
@@ -30,22 +31,7 @@ def each_gpu(gpu: GpuProfile) -> str:
 
 @pytest.mark.parametrize(
     ("name", "gpu_id"),
-    [
-        ("a100", "a100-sxm4-80gb"),
-        ("4090", "rtx-4090"),
-        ("rtx4090", "rtx-4090"),
-        ("RTX-5090", "rtx-5090"),
-        ("1080ti", "gtx-1080-ti"),
-        ("k80", "tesla-k80"),
-        ("NVIDIA A100-SXM4-40GB", "a100-sxm4-40gb"),
-        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
-        ("NVIDIA GH200 480GB", "gh200-96gb"),
-        ("GeForce RTX 4060 Laptop GPU", "rtx-4060-laptop"),
-        ("nvidia_rtx_6000_ada_generation", "rtx-6000-ada"),
-        ("10de:20b0", "a100-sxm4-40gb"),
-        ("0x268410DE", "rtx-4090"),
-        ("10DE1EB8", "t4"),
-    ],
+    rows("names", "boards"),
 )
 def test_names_that_people_type(name: str, gpu_id: str) -> None:
     assert load_gpu(name).id == gpu_id

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.tables import rows
 from wattcast.features.gpus import check_profile, load_gpu
 
 K20_FILE = Path(__file__).parents[2] / "features" / "gpus" / "tesla-k20.toml"
@@ -22,17 +23,7 @@ def test_peak_warps_are_latency_times_throughput() -> None:
 
 @pytest.mark.parametrize(
     ("was", "now", "problem"),
-    [
-        ("peak_warps = [36, 20, 16]", "peak_warps = [36, 20]", "3 throughputs and 2 peak warps"),
-        ("throughput = [119, 95, 143]", "throughput = [119, 0, 143]", "throughput"),
-        ("throughput = [150]", "throughput = []", "throughput"),
-        (
-            'throughput = [150], peak_warps = [32], unit = "thread/cycle"',
-            'throughput = [150], peak_warps = [32], unit = "warp/cycle"',
-            "unit",
-        ),
-        ('"thesis-3-1", note', '"nowhere", note', "'nowhere' is not in [sources]"),
-    ],
+    rows("mistakes", "issue_rates"),
 )
 def test_a_broken_row_is_named(tmp_path: Path, was: str, now: str, problem: str) -> None:
     text = K20_FILE.read_text(encoding="utf-8")

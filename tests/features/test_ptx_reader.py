@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.ptx_text import HEADER, READER, fixture, kernel
+from tests.fixtures.tables import rows
 from wattcast.features.errors import KernelError, PtxError
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module, Parameter, Variable
@@ -171,16 +172,7 @@ def sample() -> Module:
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [
-        ("_Z5scaleIfEvPT_S0_i", "_Z5scaleIfEvPT_S0_i"),
-        ("void scale<float>(float*, float, int)", "_Z5scaleIfEvPT_S0_i"),
-        ("void scale<float>(float *,float,int)", "_Z5scaleIfEvPT_S0_i"),
-        ("scale<double>", "_Z5scaleIdEvPT_S0_i"),
-        (" caller ", "_Z6callerPfi"),
-        ("caller(float*, int)", "_Z6callerPfi"),
-        ("lib::halves", "_ZN3lib6halvesEPK7__half2PS0_"),
-        ("halves", "_ZN3lib6halvesEPK7__half2PS0_"),
-    ],
+    rows("names", "kernels"),
 )
 def test_kernels_by_name(sample: Module, name: str, found: str) -> None:
     assert sample.kernel(name).name == found

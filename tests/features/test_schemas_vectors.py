@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.papers.thesis.features import TABLE_5_4 as THESIS_TABLE
+from tests.fixtures.tables import rows
 from wattcast.features.errors import DataError, SchemaError
 from wattcast.features.launch import Launch
 from wattcast.features.ptx.reader import read_module
@@ -171,15 +172,7 @@ def test_the_hash_follows_the_definition_but_not_its_comments() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "key"),
-    [
-        ('dtype = "float"', 'dtype = "real"', "fields.0.dtype"),
-        ("model_input = true\n", "", "fields.0.model_input"),
-        ("misc_latency =", "mics_latency =", "gpus.tesla-k20.mics_latency"),
-        ("sm_count = { value = 13,", "sm_count = { value = 0,", "gpus.tesla-k20.sm_count"),
-        ("sqrt = { value = 440", "sqr = { value = 440", "gpus.tesla-k20.compute_latency.sqr"),
-        ("setp = { value = 22, source", "setp = { value = 22, sorce", "gpus.tesla-k20"),
-        ('value = "dynamic"', 'value = "moving"', "rules.cache_global"),
-    ],
+    rows("mistakes", "schema"),
 )
 def test_a_broken_schema_file_is_named_by_key(old: str, new: str, key: str) -> None:
     text = Path(formulas.__file__).with_name("alavani2023.toml").read_text(encoding="utf-8")

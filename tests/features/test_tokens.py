@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from studies.papers.guerreiro.sequence import code_of, token_of
 from tests.fixtures.ptx_text import stored_ptx
+from tests.fixtures.tables import table
 from wattcast.features.ptx.reader import read_module
 from wattcast.models.papers.scaling.card import OPCODES, SPACES, TYPES, Token, named, tokens
 from wattcast.training.data.datasets import find_data
@@ -17,25 +18,7 @@ from wattcast.training.data.datasets import find_data
 KERNEL = stored_ptx("tokens_by_hand")
 # By the rules of their parser: %rd1 is the sixth operand back and was a parameter, %f1 was
 # forgotten after nine, and an address with an offset is no register.
-GOLDEN = """
-054612200 ld.param.u64
-054615200 ld.param.f32
-051011200 mov.u32
-051011200 mov.u32
-003007410 mad.s32
-041007310 setp.s32
-060412262 cvta.global.u64
-002007330 mul.s32
-000008310 add.s64
-054415210 ld.global.f32
-000015311 add.f32
-030015410 fma.f32
-056415210 st.global.f32
-056415200 st.global.f32
-054715200 ld.shared.f32
-002015311 mul.f32
-070000100 bar
-"""
+GOLDEN: list[str] = table("names", "tokens")
 
 
 def coded(text: str) -> list[Token | None]:
@@ -45,7 +28,7 @@ def coded(text: str) -> list[Token | None]:
 
 def test_tokens_of_a_kernel_by_hand() -> None:
     found = [token for token in coded(KERNEL) if token is not None]
-    assert [f"{code_of(token)} {token.name}" for token in found] == GOLDEN.strip().splitlines()
+    assert [f"{code_of(token)} {token.name}" for token in found] == GOLDEN
 
 
 def test_guarded_instructions_and_returns_have_none() -> None:

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattcast.features.errors import ConstraintError
-from wattcast.models.choice import (
-    OBJECTIVES,
-    Constraints,
-    Point,
-    best_points,
-    outweighs,
-    pareto,
-)
+from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, outweighs, pareto
 
 # time s, power W: energy 10, 9, 8.4, 12, 9 J
 FAST = Point("fast", 1.0, 10.0)

@@ -13,13 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import truncnorm
 
 from wattcast.features.errors import ModelError
-from wattcast.models.explain import (
-    Background,
-    Bin,
-    LimeExplanation,
-    explain_lime,
-    explain_shap,
-)
+from wattcast.models.explain import Background, Bin, LimeExplanation, explain_lime, explain_shap
 from wattcast.training.provenance import summarise
 
 NAMES = ("waves", "branch", "n_warps", "occupancy")

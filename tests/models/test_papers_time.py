@@ -11,16 +11,7 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from tests.models.time_works import (
-    ALL_GPUS,
-    K20,
-    KERNELS,
-    MATMUL,
-    VECTOR_ADD,
-    code_of,
-    gpus,
-    works,
-)
+from tests.models.time_works import ALL_GPUS, K20, KERNELS, MATMUL, VECTOR_ADD, code_of, gpus, works
 from wattcast.features.analysis import analyse
 from wattcast.features.errors import LaunchError, ModelError
 from wattcast.features.gpus import load_gpu

@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 
 from studies.papers.thesis.published import published_delay_pairs, spread_of
-from tests.models.time_works import (
-    K20,
-    body,
-)
+from tests.models.time_works import K20, body
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.launch import Launch

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from wattcast.features.errors import LaunchError
 from wattcast.models.intervals import Estimate
-from wattcast.models.time.known import (
-    REPEAT_FACTOR,
-    SHRINKAGE,
-    KnownLaunch,
-    corrected,
-    distance,
-)
+from wattcast.models.time.known import REPEAT_FACTOR, SHRINKAGE, KnownLaunch, corrected, distance
 
 MODEL = Estimate(1e-3, 0.25e-3, 4e-3, 0.9, "unseen_kernel")
 HERE = log(65536)

@@ -16,11 +16,7 @@ from wattcast.features.gpus.sections import MemoryTiming
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.wang_chu.inputs import (
-    chain_of,
-    gpu_parameters,
-    launch_of,
-)
+from wattcast.models.papers.wang_chu.inputs import chain_of, gpu_parameters, launch_of
 from wattcast.models.papers.wang_chu.network import delays
 
 GTX_980 = load_gpu("gtx-980")

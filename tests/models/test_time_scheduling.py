@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from studies.papers.thesis.published import GPUS, published_pairs
 from tests.fixtures.tables import rows
-from tests.models.time_works import (
-    ALL_GPUS,
-    K20,
-    MATMUL,
-    VECTOR_ADD,
-    body,
-)
+from tests.models.time_works import ALL_GPUS, K20, MATMUL, VECTOR_ADD, body
 from wattcast.features.errors import DataError, ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile

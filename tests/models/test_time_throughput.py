@@ -8,26 +8,14 @@ from math import isfinite
 import pytest
 from hypothesis import given
 
-from tests.models.time_works import (
-    K20,
-    MATMUL,
-    VECTOR_ADD,
-    body,
-    code_of,
-    gpus,
-    works,
-)
+from tests.models.time_works import K20, MATMUL, VECTOR_ADD, body, code_of, gpus, works
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.papers.thesis.work import KernelWork, known_trips
-from wattcast.models.papers.volkov import (
-    Throughput,
-    VolkovTimeModel,
-    throughput,
-)
+from wattcast.models.papers.volkov import Throughput, VolkovTimeModel, throughput
 
 MODEL = VolkovTimeModel()
 

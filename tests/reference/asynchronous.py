@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.reference.access import Access, Touch, address_of, locate, opcode_words
-from tests.reference.matrix import (
-    ELEMENT_BITS,
-    Lanes,
-    Matrix,
-    Result,
-    element,
-    multiply,
-    pack,
-)
+from tests.reference.matrix import ELEMENT_BITS, Lanes, Matrix, Result, element, multiply, pack
 from tests.reference.matrix import unpack as elements_of
 from tests.reference.memory import TensorMap
 from tests.reference.parse import Instruction, InterpreterError, Operand

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.reference.access import compile_access, opcode_words
-from tests.reference.asynchronous import (
-    compile_bulk,
-    compile_mbarrier,
-    compile_wait,
-)
+from tests.reference.asynchronous import compile_bulk, compile_mbarrier, compile_wait
 from tests.reference.collective import compile_collective
 from tests.reference.convert import compile_convert
 from tests.reference.floats import compile_compare, compile_float

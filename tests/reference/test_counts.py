@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.fixtures.kernels.manifest import KERNELS
+from tests.fixtures.ptx_text import stored_ptx
 from tests.reference.fixtures import ptx_text
 from tests.reference.machine import PerInstruction, ReferenceResult, run
 
@@ -61,38 +62,7 @@ def test_ldmatrix_takes_one_transaction_per_matrix_unless_rows_collide() -> None
     assert [r.shared_transactions for r in of(packed, "ldmatrix")] == [8, 2]
 
 
-BRANCHES = (
-    HEADER
-    + """
-.func (.param .b32 out) twice(.param .b32 in) {
-    .reg .b32 %r<3>;
-    ld.param.u32 %r1, [in];
-    add.u32 %r2, %r1, %r1;
-    st.param.b32 [out], %r2;
-    ret;
-}
-.visible .entry branches(.param .u64 p) {
-    .reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<5>;
-    mov.u32 %r1, %tid.x;
-    setp.lt.u32 %p1, %r1, 5;
-    setp.gt.u32 %p2, %r1, 99;
-    @%p1 bra SMALL;
-    add.u32 %r2, %r1, 100;
-    bra.uni JOIN;
-SMALL:
-    { .param .b32 a; st.param.b32 [a], %r1;
-      .param .b32 b;
-      call.uni (b), twice, (a);
-      ld.param.b32 %r2, [b]; }
-JOIN:
-    ld.param.u64 %rd1, [p];
-    mul.wide.u32 %rd2, %r1, 4;
-    add.u64 %rd3, %rd1, %rd2;
-    @!%p2 st.global.u32 [%rd3], %r2;
-    @%p2 st.global.u32 [%rd3], 7;
-    ret;
-}"""
-)
+BRANCHES = stored_ptx("branches_and_a_call")
 
 
 def test_lanes_meet_again_at_the_smallest_program_counter() -> None:
@@ -118,26 +88,7 @@ def test_lanes_meet_again_at_the_smallest_program_counter() -> None:
 
 def test_a_collective_waits_for_the_lanes_it_names() -> None:
     # Lane 0 goes straight to the vote; the others take a way that lies behind it in the text.
-    ptx = (
-        HEADER
-        + """
-    .visible .entry wait(.param .u64 p) {
-        .reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<5>;
-        mov.u32 %r1, %tid.x;
-        setp.ne.u32 %p1, %r1, 0;
-        @%p1 bra AROUND;
-    MEET:
-        vote.sync.ballot.b32 %r2, %p1, 0xffffffff;
-        ld.param.u64 %rd1, [p];
-        mul.wide.u32 %rd2, %r1, 4;
-        add.u64 %rd3, %rd1, %rd2;
-        st.global.u32 [%rd3], %r2;
-        ret;
-    AROUND:
-        setp.gt.u32 %p1, %r1, 20;
-        bra.uni MEET;
-    }"""
-    )
+    ptx = stored_ptx("vote_behind_its_lanes")
     result = run(ptx, "wait", (1,), (32,), {"p": np.zeros(32, np.uint32)})
     assert set(result.memory["p"].tolist()) == {0xFFE00000}
     (vote,) = of(result, "vote")

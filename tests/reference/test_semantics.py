@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fixtures.ptx_text import stored_ptx
 from tests.reference.machine import run
 
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -230,21 +231,7 @@ def test_sub_word_loads_extend_as_their_type_says() -> None:
         np.testing.assert_array_equal(result.memory["pd"], data.view(view))
 
 
-JUMP_TABLE = (
-    HEADER
-    + """.visible .entry k(.param .u64 p) {
-    .reg .b32 %r<4>; .reg .b64 %rd<4>;
-    mov.u32 %r1, %tid.x;
-    ld.param.u64 %rd1, [p]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;
-    rem.u32 %r2, %r1, 3;
-    ways: .branchtargets A, B, C;
-    brx.idx %r2, ways;
-A: mov.u32 %r3, 10; bra.uni END;
-B: mov.u32 %r3, 20; bra.uni END;
-C: mov.u32 %r3, 30;
-END: st.global.u32 [%rd3], %r3;
-    ret; }"""
-)
+JUMP_TABLE = stored_ptx("jump_table")
 
 
 def test_a_jump_table_sends_each_lane_its_way() -> None:

@@ -14,10 +14,7 @@ from studies.bottleneck_errors import (
     time_errors,
     write_errors,
 )
-from studies.data.activity_tables import (
-    ACTIVITY_GPUS,
-    read_activity_table,
-)
+from studies.data.activity_tables import ACTIVITY_GPUS, read_activity_table
 from wattcast.features.errors import DataError
 from wattcast.models.time.calibration import program_errors
 from wattcast.training.data.datasets import find_data

@@ -9,12 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from studies.counters import (
-    RESULTS,
-    folder,
-    lost,
-    spaces,
-)
+from studies.counters import RESULTS, folder, lost, spaces
 from wattcast.features.errors import DataError
 from wattcast.training.data.datasets import find_data
 

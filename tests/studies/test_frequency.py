@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.data.frequency import (
-    GPU_IDS,
-    kernel_group,
-    read_frequency,
-)
+from studies.data.frequency import GPU_IDS, kernel_group, read_frequency
 from studies.fitting.scaling.rows import scaling_rows
+from tests.fixtures.tables import rows
 from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
 from wattcast.training.data.datasets import data_root, find_data
@@ -61,15 +58,7 @@ def test_rows_come_in_si_units_sorted_with_their_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cells", "where", "column"),
-    [
-        ({"time_ms": -1}, 3, "time_ms"),
-        ({"power_w": "lots"}, 3, "power_w"),
-        ({"kind": "other"}, 3, "kind"),
-        ({"gpu": "voodoo"}, 3, "gpu"),
-        ({"ref_core_mhz": 1300}, 3, "ref_core_mhz"),
-        ({"core_mhz": 1380}, 3, "core_mhz"),
-        ({"u_sp": "x"}, 3, "u_sp"),
-    ],
+    rows("mistakes", "frequency"),
 )
 def test_a_defect_names_file_row_and_column(
     tmp_path: Path, cells: dict[str, object], where: int, column: str
@@ -115,20 +104,7 @@ def test_impossible_measurements_are_noted_and_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "group"),
-    [
-        (("2MM", "3MM", "GEMM"), "mm"),
-        (("matrixMul(Global)", "matrixMulShared", "matrixmul"), "matrixmul"),
-        (("srad", "srad_v1", "srad_v2"), "srad"),
-        (("fastWalshTransform", "fastwalsh"), "fastwalsh"),
-        (("backprop", "backpropForward", "backpropBackward", "nnForward"), "backprop"),
-        (("scan", "scanScanExclusiveShared", "scanUniformUpdate"), "scan"),
-        (("kmeans", "kmeans_2"), "kmeans"),
-        (("particlefilter_float", "particlefilter_naive"), "particlefilter"),
-        (("Blackscholes", "BlackScholes"), "blackscholes"),
-        (("SYRK", "SYRK_DOUBLE", "SYR2K"), "syrk"),
-        (("nn",), "nn"),
-        (("sp_16", "sp_8192"), "sp"),
-    ],
+    rows("names", "programs_of_a_group"),
 )
 def test_variants_of_a_program_share_a_group(names: Sequence[str], group: str) -> None:
     assert {kernel_group(name) for name in names} == {group}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from studies.data.launches import groups_of, read_launches
+from tests.fixtures.tables import rows
 from wattcast.features.errors import DataError
 from wattcast.features.launch import Launch
 
@@ -60,20 +61,7 @@ def test_ports_of_a_program_are_one_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [
-        ("gpu", "tesla-v100"),
-        ("time_ns", "0"),
-        ("time_ns", "-5"),
-        ("time_ns", "soon"),
-        ("dram_bytes", "-1"),
-        ("flops_sp", "inf"),
-        ("int_ops", ""),
-        ("grid", "64"),
-        ("grid", "0x1x1"),
-        ("block", "2048x1x1"),
-        ("block", "axbxc"),
-        ("program", ""),
-    ],
+    rows("mistakes", "launches"),
 )
 def test_a_defect_names_file_row_and_column(tmp_path: Path, column: str, value: str) -> None:
     path = write(tmp_path, {}, {}, {column: value})

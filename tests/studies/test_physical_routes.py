@@ -7,14 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from studies.fitting.physical.artifacts import (
-    leave_gpu_out,
-    served_costs,
-)
-from studies.fitting.physical.fit import (
-    Fits,
-    FitSettings,
-)
+from studies.fitting.physical.artifacts import leave_gpu_out, served_costs
+from studies.fitting.physical.fit import Fits, FitSettings
 from studies.fitting.physical.rows import GpuRows, counter_rows, joined, prototype_rows
 from wattcast.training.data.datasets import find_data
 

@@ -7,11 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.physical import (
-    PowerParameters,
-    VoltageKnots,
-    power_watts,
-)
+from wattcast.models.papers.scaling.physical import PowerParameters, VoltageKnots, power_watts
 from wattcast.models.papers.scaling.use import UseTable
 
 NOMINAL = ClockPair(1000.0, 2000.0)

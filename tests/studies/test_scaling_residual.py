@@ -14,12 +14,7 @@ from tests.studies.test_scaling_physical import PARAMETERS, use
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.card import (
-    TREES,
-    scaling_store,
-    schema_hash,
-    served,
-)
+from wattcast.models.papers.scaling.card import TREES, scaling_store, schema_hash, served
 from wattcast.models.papers.scaling.physical import PhysicalScaling, time_bounds
 from wattcast.models.papers.scaling.residual import CorrectedScaling, power_vectors
 from wattcast.models.papers.scaling.use import UNITS, KernelUse, UseTable

@@ -9,12 +9,7 @@ import pytest
 
 from studies.papers.thesis import features
 from studies.papers.thesis.data import judge, rows_of
-from studies.papers.thesis.features import (
-    TABLE_5_4,
-    rank,
-    select_features,
-    without_correlated,
-)
+from studies.papers.thesis.features import TABLE_5_4, rank, select_features, without_correlated
 from studies.papers.thesis.published import NOT_CLASSIFIED
 from studies.papers.thesis.regressors import REGRESSORS
 from studies.papers.thesis.rows import error_by_dwarf, rows_by_dwarf

@@ -10,17 +10,8 @@ import pytest
 
 from studies.fitting.out_of_fold import OutOfFold
 from studies.papers.thesis import regressors as repeated
-from studies.papers.thesis.data import (
-    Effort,
-    Printed,
-    printed,
-    rows_of,
-)
-from studies.papers.thesis.regressors import (
-    REGRESSORS,
-    judge_linear,
-    judge_regressors,
-)
+from studies.papers.thesis.data import Effort, Printed, printed, rows_of
+from studies.papers.thesis.regressors import REGRESSORS, judge_linear, judge_regressors
 from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.evaluation.scores import Rows
 

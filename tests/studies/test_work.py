@@ -9,13 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from studies.data.launches import (
-    CLOCKS,
-    GPU,
-    MeasuredLaunch,
-    launches_path,
-    read_launches,
-)
+from studies.data.launches import CLOCKS, GPU, MeasuredLaunch, launches_path, read_launches
 from studies.fitting.trees.compact import save_compact
 from studies.fitting.work.artifact import calibrated, train
 from studies.fitting.work.folds import (
@@ -30,11 +24,7 @@ from studies.fitting.work.folds import (
     inputs_of,
     leave_out,
 )
-from studies.fitting.work.tables import (
-    known_table,
-    pairs_of,
-    score_table,
-)
+from studies.fitting.work.tables import known_table, pairs_of, score_table
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.models.cards import sha256_of

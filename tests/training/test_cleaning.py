@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.fixtures.tables import rows
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
 from wattcast.training.data.datasets import data_root, find_data, read_raw, sources
@@ -84,20 +85,7 @@ def test_a_failed_formula_in_a_model_input_drops_the_row(tmp_path: Path, cell: s
 
 @pytest.mark.parametrize(
     ("cells", "message", "column"),
-    [
-        ({"branch": "many"}, r"row 2, column 'branch': 'many' is not a number", "branch"),
-        ({"Power": "-3"}, r"row 2, column 'Power': -3.0 does not fit \(greater_than\(0\)", "Power"),
-        ({"Power": "0"}, r"row 2, column 'Power': 0.0 does not fit", "Power"),
-        ({"grid_size": ""}, r"row 2, column 'grid_size': nothing does not fit", "grid_size"),
-        ({"branch": "-1"}, r"row 2, column 'branch': -1.0 does not fit", "branch"),
-        ({"branch": "inf"}, r"row 2, column 'branch': inf does not fit", "branch"),
-        ({"Voltage": "1"}, r"unexpected column 'Voltage'", "Voltage"),
-        (
-            {"Kernel Name": "other"},
-            r"row 2: kernel_names.csv does not know 'b' / 'other'",
-            "kernel",
-        ),
-    ],
+    rows("mistakes", "cleaning"),
 )
 def test_a_defect_names_file_row_and_column(
     tmp_path: Path, cells: dict[str, str], message: str, column: str

@@ -10,12 +10,7 @@ import pytest
 
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS, SM_COUNT, NamingRules, clean
-from wattcast.training.data.datasets import (
-    KernelName,
-    data_root,
-    find_data,
-    read_kernel_names,
-)
+from wattcast.training.data.datasets import KernelName, data_root, find_data, read_kernel_names
 from wattcast.training.power_rows import power_rows
 
 needs_data = pytest.mark.skipif(

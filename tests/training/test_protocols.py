@@ -8,12 +8,7 @@ import pytest
 from studies.evaluation import cross_validate
 from studies.fitting.nested import averaged_folds, calibrated, nested_folds
 from studies.fitting.out_of_fold import plain
-from wattcast.training.evaluation.scores import (
-    Floats,
-    Rows,
-    outside_range,
-    point_scores,
-)
+from wattcast.training.evaluation.scores import Floats, Rows, outside_range, point_scores
 
 
 def make_rows(seed: int = 0, groups: int = 30, per_group: int = 8) -> Rows:

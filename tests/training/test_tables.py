@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.tables import rows
 from wattcast.features.errors import DataError
 from wattcast.training.data.datasets import number, read_table, text
 
@@ -34,16 +35,7 @@ def test_a_sound_table_is_read_with_types_and_further_columns(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("row", "column", "why"),
-    [
-        ("real,,x,0.5,,7", "watts", "'x' does not fit"),
-        ("real,,,0.5,,7", "watts", "nothing does not fit"),
-        ("real,,0,0.5,,7", "watts", "greater_than(0)"),
-        ("real,,inf,0.5,,7", "watts", "less_than(inf)"),
-        ("real,,70,1.5,,7", "share", "less_than_or_equal_to(1.0)"),
-        ("reel,,70,0.5,,7", "kind", "'reel' does not fit"),
-        ("real,,70,0.5,ok;od;,7", "flags", "str_matches"),
-        (",,70,0.5,,7", "kind", "nothing does not fit"),
-    ],
+    rows("mistakes", "cells"),
 )
 def test_a_defect_names_its_place(tmp_path: Path, row: str, column: str, why: str) -> None:
     path = write(tmp_path, "real,,70,0.5,,7", row)

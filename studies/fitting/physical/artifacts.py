@@ -71,11 +71,7 @@ from wattcast.models.intervals import (
     interval_bounds,
 )
 from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import (
-    POOLED,
-    PhysicalParameters,
-    parameters_for,
-)
+from wattcast.models.power.physical import POOLED, PhysicalParameters, parameters_for
 from wattcast.models.store import PACKAGED_ARTIFACTS, PARAMETERS_NAME
 from wattcast.training.evaluation.scores import FOLDS, Rows, outside_range, point_scores, spread_of
 from wattcast.training.families import library_versions

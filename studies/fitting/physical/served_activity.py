@@ -18,11 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from studies import parser_of
-from studies.data.activity_tables import (
-    ACTIVITY_GPUS,
-    ServedProgram,
-    read_activity_table,
-)
+from studies.data.activity_tables import ACTIVITY_GPUS, ServedProgram, read_activity_table
 from studies.data.frequency import read_frequency
 from studies.end_to_end import CAMPAIGNS, Program, programs
 from wattcast.app.settings import Settings

@@ -12,12 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from studies.card_tables import table
 from studies.fitting.physical.artifacts import served_costs
-from studies.fitting.physical.fit import (
-    Choice,
-    Fits,
-    choose,
-    leave_program_out,
-)
+from studies.fitting.physical.fit import Choice, Fits, choose, leave_program_out
 from studies.fitting.physical.rows import all_rows
 
 Line = list[str]

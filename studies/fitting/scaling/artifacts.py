@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 
 from studies.data.frequency import SEQUENCES, FrequencyTable, read_frequency
-from studies.fitting.scaling.protocols import (
-    FEW_KERNELS,
-    PhysicalFit,
-    fit_physical,
-    power_rows,
-)
+from studies.fitting.scaling.protocols import FEW_KERNELS, PhysicalFit, fit_physical, power_rows
 from studies.fitting.scaling.rows import TITAN_X, Floats, ScalingRows, scaling_rows
 from studies.fitting.scaling.scores import (
     INTERVAL_LEVEL,

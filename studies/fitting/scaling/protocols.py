@@ -18,19 +18,9 @@ from functools import partial
 
 import numpy as np
 
-from studies.fitting.scaling.fits import (
-    fit_power,
-    fit_power_and_time,
-    fit_times,
-)
+from studies.fitting.scaling.fits import fit_power, fit_power_and_time, fit_times
 from studies.fitting.scaling.rows import Bools, Floats, ScalingRows
-from studies.fitting.scaling.trees import (
-    CANDIDATES,
-    ResidualRows,
-    TreeSettings,
-    choose,
-    fit_trees,
-)
+from studies.fitting.scaling.trees import CANDIDATES, ResidualRows, TreeSettings, choose, fit_trees
 from wattcast.models.papers.scaling.physical import (
     PowerParameters,
     TimeParameters,

@@ -10,12 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.card_tables import table
-from studies.fitting.scaling.protocols import (
-    MODELS,
-    Predictions,
-    leave_programs_out,
-    micro_to_real,
-)
+from studies.fitting.scaling.protocols import MODELS, Predictions, leave_programs_out, micro_to_real
 from studies.fitting.scaling.rows import TITAN_X, Bools, Floats, Integers, ScalingRows, scaling_rows
 from wattcast.models.cards import ScalingProtocol
 from wattcast.models.choice import outweighs

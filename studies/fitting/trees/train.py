@@ -11,12 +11,7 @@ import sys
 from pathlib import Path
 
 from studies import parser_of
-from studies.card_tables import (
-    feature_table,
-    interval_table,
-    score_table,
-    summary_table,
-)
+from studies.card_tables import feature_table, interval_table, score_table, summary_table
 from studies.fitting.out_of_fold import ASSIGNMENTS
 from studies.fitting.trees.boosted import Plan, train
 from studies.fitting.trees.tables import SOURCE, SOURCES

@@ -15,13 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.data.launches import (
-    CLOCKS,
-    GPU,
-    MeasuredLaunch,
-    launches_path,
-    read_launches,
-)
+from studies.data.launches import CLOCKS, GPU, MeasuredLaunch, launches_path, read_launches
 from studies.data.tables import source_of_table
 from studies.fitting.trees.compact import save_compact
 from studies.fitting.work.folds import (

@@ -23,22 +23,11 @@ from numpy.typing import NDArray
 
 from studies.card_tables import table
 from studies.card_tables import table as markdown
-from studies.data.launches import (
-    MeasuredLaunch,
-)
+from studies.data.launches import MeasuredLaunch
 from studies.fitting.work.artifact import ASSIGNMENTS, Trained, train
-from studies.fitting.work.folds import (
-    MODEL,
-    OTHERS,
-    WorkTable,
-    fitted_constants,
-)
+from studies.fitting.work.folds import MODEL, OTHERS, WorkTable, fitted_constants
 from wattcast.models.store import PACKAGED_ARTIFACTS
-from wattcast.models.time.calibration import (
-    TimeIntervals,
-    TimeScores,
-    TimeWidth,
-)
+from wattcast.models.time.calibration import TimeIntervals, TimeScores, TimeWidth
 from wattcast.models.time.known import KnownLaunch, corrected, distance
 from wattcast.models.time.measured_work import work_schema
 

@@ -11,12 +11,8 @@ from types import MappingProxyType
 from studies import parser_of
 from studies.pages.page import Section
 from studies.papers.thesis.data import ASSIGNMENTS, Effort
-from studies.papers.thesis.feature_sections import (
-    selection_section,
-)
-from studies.papers.thesis.fit_sections import (
-    regressions_section,
-)
+from studies.papers.thesis.feature_sections import selection_section
+from studies.papers.thesis.fit_sections import regressions_section
 from studies.papers.thesis.model_sections import (
     dwarfs_section,
     regressors_section,

@@ -132,17 +132,11 @@ class Correlation(_Facts):
     value: float
 
 
-class Linear(_Facts):
-    """Section 5.7."""
-
-    linear_r2: float
-
-
 class Printed(_Facts):
     """The whole file; GPU ids and names of models and dwarfs are this repository's."""
 
     correlations: tuple[Correlation, ...]
-    section_5_7: Linear
+    table_5_4: tuple[str, ...]
     table_5_8: dict[str, dict[str, Scores]]
     table_5_9: dict[str, RepeatedScores]
     table_5_12: dict[str, dict[str, float]]

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from studies.pages.page import Section, Table
 from studies.papers.thesis.data import PROTOCOLS, beside_median
-from studies.papers.thesis.features import (
-    LIMIT,
-    THESIS,
-    TOLERANCE,
-    Selection,
-    select_features,
-)
+from studies.papers.thesis.features import LIMIT, THESIS, TOLERANCE, Selection, select_features
 from studies.papers.thesis.study import Study
 
 

@@ -35,38 +35,7 @@ from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.evaluation.scores import rmse_watts
 from wattcast.training.families import SEED, get_family
 
-TABLE_5_4 = (
-    "avg_comp_lat",
-    "avg_glob_lat",
-    "avg_misc_lat",
-    "avg_shar_lat",
-    "branch",
-    "comp_inst_kernel",
-    "comp_inst_sm",
-    "comp_lat_sm",
-    "glob_inst_kernel",
-    "glob_inst_sm",
-    "glob_lat_sm",
-    "glob_load_sm",
-    "glob_store_sm",
-    "misc_inst_kernel",
-    "misc_inst_sm",
-    "misc_lat_sm",
-    "shar_inst_kernel",
-    "shar_inst_sm",
-    "shar_lat_sm",
-    "waves",
-    "total_threads",
-    "inst_issue_cycles",
-    "cache_penalty",
-    "glb_penalty",
-    "sh_penalty",
-    "occupancy",
-    "reg_thread",
-    "shmem_block",
-    "block_size",
-    "grid_size",
-)
+TABLE_5_4 = printed().table_5_4
 """Features considered, without ``sm_active``, which the files fill with copies of ``block_size``,
 and ``n_warps``, which cleaning leaves out."""
 DERIVED_FROM = frozenset(

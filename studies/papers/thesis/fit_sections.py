@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from studies.pages.page import Section, Table
-from studies.papers.thesis.rows import (
-    latency_lines,
-    throughputs,
-)
+from studies.papers.thesis.rows import latency_lines, throughputs
 from studies.papers.thesis.study import Study
 
 

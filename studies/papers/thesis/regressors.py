@@ -22,11 +22,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.ensemble import (
-    ExtraTreesRegressor,
-    GradientBoostingRegressor,
-    RandomForestRegressor,
-)
+from sklearn.ensemble import ExtraTreesRegressor, GradientBoostingRegressor, RandomForestRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression
 from sklearn.neural_network import MLPRegressor
@@ -38,12 +34,7 @@ from sklearn.tree import DecisionTreeRegressor
 from studies.fitting.out_of_fold import FitPredict, OutOfFold
 from studies.papers.thesis.data import PROTOCOLS, Effort, Judged, judge, rows_of
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.training.evaluation.scores import (
-    Floats,
-    Protocol,
-    point_scores,
-    spread_of,
-)
+from wattcast.training.evaluation.scores import Floats, Protocol, point_scores, spread_of
 from wattcast.training.families import SEED, get_family
 
 Make = Callable[[], Any]

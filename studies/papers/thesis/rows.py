@@ -12,9 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from studies.fitting.out_of_fold import OutOfFold
-from studies.papers.thesis.data import (
-    Judged,
-)
+from studies.papers.thesis.data import Judged
 from studies.papers.thesis.growth import Form, Grown, growth
 from studies.papers.thesis.published import NOT_CLASSIFIED, dwarf_of
 from wattcast.features.gpus import load_gpu

@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.pages.page import Block, Section, Table
-from studies.papers.thesis.published import (
-    Pair,
-    published_delay_pairs,
-    published_pairs,
-)
+from studies.papers.thesis.published import Pair, published_delay_pairs, published_pairs
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import load_gpu

@@ -35,10 +35,7 @@ from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.papers.wang_chu.inputs import (
-    gpu_parameters,
-    launch_of_activity,
-)
+from wattcast.models.papers.wang_chu.inputs import gpu_parameters, launch_of_activity
 from wattcast.models.papers.wang_chu.network import QueueingGpu, QueueingLaunch, network_form
 from wattcast.models.time.calibration import ANY_GPU, LEVEL, SPREAD_FILE, Factors
 from wattcast.training.data.datasets import data_root

@@ -22,10 +22,7 @@ from wattcast.models.papers.wang_chu.model import (
     terms_of,
     with_shared,
 )
-from wattcast.models.papers.wang_chu.network import (
-    QueueingGpu,
-    QueueingLaunch,
-)
+from wattcast.models.papers.wang_chu.network import QueueingGpu, QueueingLaunch
 
 WARPS_PER_BLOCK_UNKNOWN = 8
 """256 threads, the commonest block of the paper's kernels, where a table has no launch."""

@@ -27,6 +27,7 @@ from wattcast.app.api.applications import FILES_BESIDE
 from wattcast.app.services import Services
 from wattcast.app.services.archives import Budget, Limits, archived, copy, members
 from wattcast.app.services.measurements.upload import UploadOptions, read_upload
+from wattcast.features.cuda.passed import passed
 from wattcast.features.errors import WattcastError
 from wattcast.predictor import counted, expressions
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
@@ -245,6 +246,7 @@ ENERGY = [
     b"timestamp,gpu,DCGM_FI_DEV_POWER_USAGE\n2026-01-01T00:00:00,0,100\n1767225602000,0,200\n",
     b"JobID|ElapsedRaw|ConsumedEnergyRaw\n12|30|\n12.batch|30|9000\n12.0|29|8000\n",
 ]
+CUDA = Path(__file__).parents[1] / "fixtures" / "cuda"
 READERS: dict[str, tuple[Reader, list[bytes]]] = {
     "predictor/traces/kineto.py": (traced, [PYTORCH, gzip.compress(PYTORCH, 1)]),
     "predictor/traces/nsys.py": (traced, [(TRACES / "solver.sqlite").read_bytes()]),
@@ -252,6 +254,10 @@ READERS: dict[str, tuple[Reader, list[bytes]]] = {
         in_binary, [path.read_bytes() for path in sorted(TRACES.glob("*.fatbin"))]
     ),
     "predictor/traces/code.py": (beside_ptx, [TOLD]),
+    "features/cuda/passed.py": (
+        lambda content, folder: passed(content.decode("utf-8", "replace")),
+        [(CUDA / "whole_file.cu").read_bytes()],
+    ),
     "predictor/triton.py": (
         lambda content, folder: cubin_registers(content), [b"\x7fELF" + bytes(400)]
     ),

@@ -168,10 +168,23 @@ def tile_passes(tile_bytes: int, lead_bytes: int) -> int:
     return loads * int(bank_conflicts(lines.reshape(1, -1))[0])
 
 
+MANY, DENSE = 1 << 12, 4
+"""Values, and how many times as many lie between the least and the largest, from which on and up to
+which a table of them is filled faster than they are sorted (a judgement)."""
+
+
 def distinct(values: Integers) -> Integers:
-    """Sorted distinct values. They are mostly sorted runs, which a stable sort merges."""
+    """Sorted distinct values. They are mostly sorted runs, which a stable sort merges; many that
+    lie densely are marked in a table."""
     if values.size < 2:
         return values.reshape(-1)
+    if values.size >= MANY:
+        low = int(values.min())
+        span = int(values.max()) - low + 1
+        if span <= DENSE * values.size:
+            table = np.zeros(span, dtype=np.bool_)
+            table[values - low] = True
+            return np.flatnonzero(table) + low
     ordered = np.sort(values, axis=None, kind="stable")
     found: Integers = ordered[changes(ordered)]
     return found

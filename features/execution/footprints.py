@@ -23,6 +23,7 @@ from wattcast.features.memory import (
     SECTORS_PER_LINE_SHIFT,
     changes,
     distinct,
+    per_slot,
     unite,
 )
 
@@ -227,32 +228,36 @@ class Places(NamedTuple):
         found: Counts = np.where(inside, number, 0)
         return found
 
-    def counted(self, keys: Counts, slots: int) -> Counts:
-        """Of footprint keys, how many of each slot lie in each buffer ``[slots, buffers]``.
-        Addresses beyond 48 bits count for the first or the last slot."""
-        size = len(self.names)
-        owners = np.clip(keys >> KEY_BITS, 0, slots - 1)
-        cells = owners * size + self.of(keys & _SECTOR_MASK)
-        found = np.bincount(cells, minlength=slots * size).reshape(slots, size)
-        return np.asarray(found, dtype=np.int64)
+    def bounds(self, keys: Counts, slots: int) -> tuple[Counts, Counts]:
+        """Where each slot's part of each buffer but the first begins and ends in sorted footprint
+        keys ``[slots, buffers - 1]``."""
+        slot = np.arange(slots)[:, None] << KEY_BITS
+        return keys.searchsorted(slot | self.starts[1:]), keys.searchsorted(slot | self.ends[1:])
 
-    def within(self, number: int, keys: Counts) -> Counts:
-        """Those of footprint keys that lie in a buffer."""
-        found: Counts = keys[self.of(keys & _SECTOR_MASK) == number]
-        return found
+    def counted(self, keys: Counts, slots: int) -> Counts:
+        """Of sorted footprint keys, how many of each slot lie in each buffer ``[slots, buffers]``.
+        Addresses beyond 48 bits lie in none of the first or the last slot."""
+        begins, ends = self.bounds(keys, slots)
+        inside = ends - begins
+        return np.column_stack([per_slot(keys, slots) - inside.sum(axis=1), inside])
+
+    def within(self, number: int, keys: Counts, slots: int) -> Counts:
+        """Those of sorted footprint keys that lie in a buffer."""
+        begins, ends = self.bounds(keys, slots)
+        if number:
+            parts = zip(begins[:, number - 1], ends[:, number - 1], strict=True)
+        else:
+            parts = zip([0, *ends.flat], [*begins.flat, keys.size], strict=True)
+        return np.concatenate([keys[begin:end] for begin, end in parts])
 
 
 def places(machine: Machine) -> Places:
     """Where the buffers of a launch lie."""
     regions = machine.memory.regions
-    return Places(
-        ("(elsewhere)", *(region.name for region in regions)),
-        np.array([0, *(region.base // SECTOR_BYTES for region in regions)], dtype=np.int64),
-        np.array(
-            [0, *(-(-(region.base + region.size) // SECTOR_BYTES) for region in regions)],
-            dtype=np.int64,
-        ),
-    )
+    starts = np.array([0, *(each.base // SECTOR_BYTES for each in regions)], dtype=np.int64)
+    ends = [0, *(-(-(each.base + each.size) // SECTOR_BYTES) for each in regions)]
+    names = "(elsewhere)", *(each.name for each in regions)
+    return Places(names, starts, np.minimum(ends, np.append(starts[1:], _END)))
 
 
 class Kinds(NamedTuple):
@@ -317,7 +322,6 @@ class _Footprints:
         self.busy = max(1.0, plan.total((self.requests > 0).astype(np.int64)))
         self.logs = [tally.log for tally in machine.tallies]
         self._united: dict[tuple[int, ...], Counts] = {}
-        self._listed: dict[int, Counts] = {}
 
     def united(self, numbers: list[int]) -> Counts:
         """Sorted distinct footprint keys of some sites, each set of them united once."""
@@ -330,12 +334,9 @@ class _Footprints:
             self._united[key] = unite([self.logs[number].keys for number in numbers])
         return self._united[key]
 
-    def listed(self, number: int) -> Counts:
-        """Footprint keys of a site by buffer."""
-        if number not in self._listed:
-            keys = self.logs[number].keys
-            self._listed[number] = self.places.counted(keys, self.blocks).sum(axis=0)
-        return self._listed[number]
+    def listed(self, keys: Counts) -> Counts:
+        """Footprint keys by buffer."""
+        return np.asarray(self.places.counted(keys, self.blocks).sum(axis=0))
 
     def total(self, numbers: list[int], name: str) -> float:
         """A launch total of some sites."""
@@ -385,7 +386,7 @@ class _Footprints:
 
     def shares(self, number: int) -> Floats:
         """The share of a site's footprint that lies in each buffer."""
-        found = self.listed(number)
+        found = self.listed(self.logs[number].keys)
         return np.asarray(found / found.sum() if found.any() else np.eye(found.size)[0])
 
     def uniques(self, keys: Counts, numbers: list[int]) -> Floats:
@@ -400,15 +401,14 @@ class _Footprints:
         several = [n for n in numbers if self.unlisted[n]]
         if len(several) < 2:
             return np.ones(count)
-        together = self.places.counted(self.united(several), self.blocks).sum(axis=0)
-        each = np.sum([self.listed(number) for number in several], axis=0)
+        together = self.listed(self.united(several))
+        each = np.sum([self.listed(self.logs[number].keys) for number in several], axis=0)
         return np.where(each > 0, together / np.maximum(each, 1), 1.0)
 
     def lines(self, keys: Counts, sectors: Floats) -> Floats:
         """By buffer: distinct 128-byte lines of a block on average, from those of the keys."""
         first = keys[changes(keys >> SECTORS_PER_LINE_SHIFT)]
-        parts = (self.places.counted(each, self.blocks) for each in (keys, first))
-        listed, begun = (part.sum(axis=0) for part in parts)
+        listed, begun = map(self.listed, (keys, first))
         return np.asarray(sectors * (begun / np.maximum(listed, 1)) / self.busy)
 
     def streams(self, loads: Counts, stores: Counts) -> tuple[Stream, ...]:
@@ -436,7 +436,7 @@ class _Footprints:
         pairs, partly = relations(plan, launch), self.partly()
         streams = []
         for number, name in enumerate(self.places.names):
-            keys = self.places.within(number, both)
+            keys = self.places.within(number, both, self.blocks)
             if not keys.size:
                 continue
             each = float(unique[number]) / self.busy

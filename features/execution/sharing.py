@@ -141,7 +141,7 @@ def measure_sharing(
         at = np.minimum(np.searchsorted(listed.sectors, units), listed.sectors.size - 1)
         weights[listed.sectors[at] == units] = listed.factor
     # Neighbours that go on where a block ends leave no gaps as parts of records do.
-    dense, span = _stretch(everything, count, float(weights.mean()), not run.goes_on)
+    dense, span = _stretch(everything, count, float(weights.mean()), None if run.goes_on else runs)
     span = max(span, beyond)
     line = units >> SECTORS_PER_LINE_SHIFT
     starts = np.flatnonzero(changes(line))
@@ -156,31 +156,30 @@ def measure_sharing(
     )  # fmt: skip
 
 
-def _stretch(keys: Integers, count: int, factor: float, records: bool) -> tuple[float, float]:
+def _stretch(keys: Integers, count: int, factor: float, runs: _Runs | None) -> tuple[float, float]:
     """Sectors between the first and the last that anyone touches: as far as blocks fill theirs, and
-    all.
+    all, or the share of them that ``runs`` tell where these may be parts of records.
 
     Where many blocks touch dense stretches, and far ones the same by chance, these lie anywhere in
     between, although few sampled blocks leave gaps. Each sector stands for ``factor`` like it.
     """
-    sectors = keys & ((1 << KEY_BITS) - 1)
     ends = np.searchsorted(keys, np.arange(count + 1) << KEY_BITS)
     low, high = ends[:-1][np.diff(ends) > 0], ends[1:][np.diff(ends) > 0] - 1
     if not low.size:
         return 0.0, 0.0
-    reach = sectors[high] - sectors[low] + 1
+    first, last = (keys[each] & ((1 << KEY_BITS) - 1) for each in (low, high))
+    reach = last - first + 1
     dense = min(1.0, factor * float((high - low + 1).sum() / reach.sum()))
-    span = float(sectors[high].max() - sectors[low].min() + 1)
-    return dense * span, span * (_of_records(keys[ends[0] : ends[-1]], count) if records else 1.0)
+    span = float(last.max() - first.min() + 1)
+    return dense * span, span * (_of_records(keys[ends[0] : ends[-1]], runs) if runs else 1.0)
 
 
-def _of_records(keys: Integers, slots: int) -> float:
+def _of_records(keys: Integers, runs: _Runs) -> float:
     """The share of records that is touched, where sectors touched lie alike in records of one size:
     their runs then begin in one phase of it (Rayleigh's test). 1 where they do not, or where all
     begin at multiples of more than a run, as tiles do."""
-    found = _runs(keys, KEY_BITS, slots).begins
-    run = float(np.median(np.diff(np.searchsorted(keys, found), append=keys.size)))
-    begins = distinct(found & ((1 << KEY_BITS) - 1))
+    run = float(np.median(np.diff(np.searchsorted(keys, runs.begins), append=keys.size)))
+    begins = distinct(runs.begins & ((1 << KEY_BITS) - 1))
     if begins.size < FEWEST_RECORDS or np.gcd.reduce(np.diff(begins)) >= run:
         return 1.0
     begins = begins[:: -(-begins.size // MOST_BEGINS)]

@@ -94,18 +94,9 @@ class ExecutionResult:
 Integers = npt.NDArray[np.int64]
 
 
-def _unique_sectors(machine: Machine) -> Integers:
-    """``int64[blocks, sites]``: distinct sectors that each site touched."""
-    found = np.zeros((machine.slots, len(machine.tallies)), dtype=np.int64)
-    for number, tally in enumerate(machine.tallies):
-        found[:, number] = per_slot(tally.log.keys, machine.slots)
-    return found
-
-
-def _unlisted(machine: Machine) -> Integers:
-    """``int64[blocks, sites]``: distinct sectors that no list holds."""
-    found = [tally.unlisted for tally in machine.tallies]
-    return np.array(found, dtype=np.int64).reshape(-1, machine.slots).T
+def _by_block(told: Iterable[Integers], machine: Machine) -> Integers:
+    """``int64[blocks, sites]``: what each site tells of each block."""
+    return np.array(list(told), dtype=np.int64).reshape(-1, machine.slots).T
 
 
 def summarise(
@@ -117,8 +108,9 @@ def summarise(
     counted = machine.counted.transpose(2, 1, 0)
     sites = {name: counted[:, number] for number, name in enumerate(COUNTED)}
     del sites["extra"]
-    extra = _unlisted(machine)
-    sites["unique_sectors"] = _unique_sectors(machine) + extra
+    extra = _by_block((tally.unlisted for tally in machine.tallies), machine)
+    listed = (per_slot(tally.log.keys, machine.slots) for tally in machine.tallies)
+    sites["unique_sectors"] = _by_block(listed, machine) + extra
     functions = {
         linked.function.name: _function(program, linked, runs, machine.guarded.T, sites, plan)
         for linked in program.functions

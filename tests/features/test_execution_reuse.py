@@ -13,10 +13,11 @@ from tests.fixtures.kernels.data import ptx_path
 from wattcast.features.analysis import analyse
 from wattcast.features.counts import ReuseCurve, Stream, Traffic
 from wattcast.features.execution import tally
-from wattcast.features.execution.sharing import _stretch
+from wattcast.features.execution.sharing import _runs, _stretch
 from wattcast.features.execution.spaces import shuffled
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.memory import KEY_BITS
 from wattcast.features.ptx import read_module
 
 
@@ -263,4 +264,5 @@ def test_records_are_looked_for_above_address_zero_alone() -> None:
     """A fetch left of its texture, say, has an address below: such keys come before all blocks'."""
     above = np.arange(400) * 7
     keys = np.concatenate([above - 7 * 400, above])
-    assert _stretch(keys, 1, 1.0, True) == _stretch(above, 1, 1.0, True)
+    runs = _runs(above, KEY_BITS, 1)
+    assert _stretch(keys, 1, 1.0, runs) == _stretch(above, 1, 1.0, runs)

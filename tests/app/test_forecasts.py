@@ -34,7 +34,7 @@ from wattcast.training.engine import ClusterError, InProcess, open_processes
 pytestmark = pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
 
 SIZE = 1 << 22
-KERNEL = stored_cuda("work_by_macro")
+KERNEL = stored_cuda("scaled")
 PARAMETERS = {
     "nvml_gr_clock": [1410, 1005],
     "block_size_x": [64, 256, 2048],

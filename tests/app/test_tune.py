@@ -21,7 +21,7 @@ from wattcast.predictor.forecasts import Forecast
 from wattcast.predictor.tune import Tuning
 from wattcast.predictor.tuning_files import read_tuning
 
-KERNEL = stored_cuda("tuned")
+KERNEL = stored_cuda("scaled")
 SIZE = 1 << 22
 PARAMETERS = {"block_size_x": [32, 64, 128, 256, 512], "work": [1, 2, 4, 8]}
 SPACE = {

@@ -137,26 +137,26 @@ class ArtifactStore(Generic[AnyCard]):
         _, _, folder = max(matches)
         return self._open(folder)
 
-    def list(self, gpu: str = "*") -> Cards[AnyCard]:
-        """Cards of all artifacts of a GPU (default: any) that pass their checks, by folder; see
-        ``problems``."""
-        return [found.card for found in self._all(gpu) if isinstance(found, Artifact)]
+    def list(self, gpu: str = "*", names: str = "*") -> Cards[AnyCard]:
+        """Cards of all artifacts of a GPU and in folders of such names (default: any) that pass
+        their checks, by folder; see ``problems``."""
+        return [found.card for found in self._all(gpu, names) if isinstance(found, Artifact)]
 
     def problems(self) -> tuple[str, ...]:
         """What is wrong with the artifacts that ``list`` leaves out."""
         return tuple(found.detail for found in self._all() if isinstance(found, ModelError))
 
-    def _all(self, gpu: str = "*") -> Iterator[Artifact[AnyCard] | ModelError]:
-        for _, folder, _ in self._folders(gpu):
+    def _all(self, gpu: str = "*", names: str = "*") -> Iterator[Artifact[AnyCard] | ModelError]:
+        for _, folder, _ in self._folders(gpu, names):
             try:
                 yield self._open(folder)
             except ModelError as error:
                 yield error
 
-    def _folders(self, gpu: str = "*") -> Iterator[tuple[int, Path, int]]:
+    def _folders(self, gpu: str = "*", names: str = "*") -> Iterator[tuple[int, Path, int]]:
         """(root index, version folder, version) of what looks like the target's artifacts."""
         for at, root in enumerate(self._roots):
-            for folder in sorted(root.glob(f"{gpu}/{self._kind.target_name()}/*/*")):
+            for folder in sorted(root.glob(f"{gpu}/{self._kind.target_name()}/{names}/*")):
                 if folder.name.isdecimal() and folder.is_dir():
                     yield at, folder, int(folder.name)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from wattcast.features.ptx.ir import Function
 from wattcast.models import clocks, energy, speed
 from wattcast.models.time import base, calibration
 from wattcast.models.time.beside import beside
-from wattcast.predictor import Predictor, operators, parts, reports
+from wattcast.predictor import Predictor, parts, reports
 from wattcast.predictor.messages import (
     ClocksAnswer,
     Interval,
@@ -30,9 +30,10 @@ from wattcast.predictor.messages import (
     WarningLine,
 )
 from wattcast.predictor.messages import compare as messages
-from wattcast.predictor.messages.operators import ComparedOperator, OperatorCompareRequest
 from wattcast.predictor.parts import power_models, sources, time_and_power, trust
-from wattcast.predictor.parts.operators import Asked
+
+if TYPE_CHECKING:
+    from wattcast.predictor.messages.operators import ComparedOperator, OperatorCompareRequest
 
 
 def compare(
@@ -51,14 +52,7 @@ def compare(
     warnings: list[WarningLine] = []
     ranked: list[trust.Ranked] = []
     beside: Iterable[Sequence[Side]]
-    if isinstance(request, OperatorCompareRequest):
-        kernels, source = _Pairs([]), "shapes"
-        shapes = {"old": request.old, "new": request.new}
-        beside = (
-            [_operator(predictor, request, side, name, gpu) for name, side in shapes.items()]
-            for gpu in gpus
-        )
-    else:
+    if isinstance(request, messages.CompareRequest):
         kernels, source = _pairs(*_kernels(predictor, request, gpus[0])), "the PTX"
         code = {"old": request.old, "new": request.new}
         beside = (
@@ -67,6 +61,13 @@ def compare(
                 for (name, side), kernel in zip(code.items(), both, strict=True)
             ]
             for both in kernels.both
+            for gpu in gpus
+        )
+    else:
+        kernels, source = _Pairs([]), "shapes"
+        shapes = {"old": request.old, "new": request.new}
+        beside = (
+            [_operator(predictor, request, side, name, gpu) for name, side in shapes.items()]
             for gpu in gpus
         )
     for before, after in beside:
@@ -185,6 +186,9 @@ def _operator(
     name: str,
     gpu: gpus.GpuProfile,
 ) -> Side:
+    from wattcast.predictor import operators  # here: verdicts on code need none of it
+    from wattcast.predictor.parts.operators import Asked
+
     (answer,) = operators.predicted(predictor, [Asked(side.operator, gpu, request)])
     with parts.about(name):
         if isinstance(answer, Exception):

@@ -11,31 +11,41 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from fastapi import Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel, Discriminator, RootModel, Tag
 
 from wattcast.app import metrics, problems, settings
 from wattcast.app.api.route import F, JsonRoute, Router, told
 from wattcast.app.services import services_of
 from wattcast.features.checked import read_toml
-from wattcast.predictor import advise, hotspots, operators
+from wattcast.predictor import advise, hotspots, messages, operators
 from wattcast.predictor.answering import answer
 from wattcast.predictor.messages import analyze as analyses
 from wattcast.predictor.messages import operators as bodies
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.application import DvfsBody
-from wattcast.predictor.messages.compare import CompareAnswer, JudgeAnswer, JudgeRequest
+from wattcast.predictor.messages.compare import (
+    CompareAnswer,
+    CompareRequest,
+    JudgeAnswer,
+    JudgeRequest,
+)
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.dvfs import DvfsAnswers
 from wattcast.predictor.messages.explain import HotspotsAnswer
 from wattcast.predictor.messages.fleet import FleetAnswer, FleetRequest
 from wattcast.predictor.messages.language_model import LanguageModelAnswer, LanguageModelRequest
-from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
-from wattcast.predictor.messages.sweep import BatchAnswer, SweepAnswer
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
+from wattcast.predictor.messages.sweep import (
+    BatchAnswer,
+    BatchRequest,
+    SweepAnswer,
+    SweepRequest,
+)
 from wattcast.predictor.messages.tunings import TuningsAnswer, TuningsRequest
 from wattcast.predictor.predict import is_quick, predict
 from wattcast.predictor.reports.sarif import MEDIA_TYPE
@@ -48,6 +58,48 @@ BODY_PROBLEMS = (
     f"{problems.JSON_BODY} ptx-syntax too-complex cuda-compile compiler-missing kernel launch"
 )
 KEPT_PROBLEMS = "unknown-prediction no-explanation analysis validation busy time-limit store"
+
+
+def _form(given: Any) -> str:
+    """Tells requests of operators from those of code."""
+    for name in ("operator", "operators", "old", "new"):
+        told = given.get(name) if isinstance(given, dict) else getattr(given, name, None)
+        if name in ("old", "new"):
+            told = told.get("operator") if isinstance(told, dict) else None
+        if told is not None:
+            return "operator"
+    return "kernel"
+
+
+K = TypeVar("K")
+O = TypeVar("O")  # noqa: E741
+_Either = Annotated[
+    Annotated[K, Tag("kernel")] | Annotated[O, Tag("operator")], Discriminator(_form)
+]
+
+
+class PredictBody(RootModel[_Either[PredictRequest, bodies.OperatorRequest]]):
+    """A kernel's code and launch, or an operator."""
+
+    model_config = messages.examples("PredictRequest")
+
+
+class BatchBody(RootModel[_Either[BatchRequest, bodies.OperatorBatchRequest]]):
+    """A kernel's code and its launches, or operators."""
+
+    model_config = messages.examples("BatchRequest")
+
+
+class SweepBody(RootModel[_Either[SweepRequest, bodies.OperatorSweepRequest]]):
+    """A kernel's code and its shapes, or an operator and its values."""
+
+    model_config = messages.examples("SweepRequest")
+
+
+class CompareBody(RootModel[_Either[CompareRequest, bodies.OperatorCompareRequest]]):
+    """Old and new code, or two operators."""
+
+    model_config = messages.examples("CompareRequest")
 
 
 SarifFile = Annotated[
@@ -85,7 +137,7 @@ def _kept(path: str, answered: Any) -> Callable[[F], F]:
 
 
 @_post("/predict", PredictAnswer | PredictAnswers, "clocks gpu model busy time-limit store")
-async def post_predict(request: Request, body: bodies.PredictBody) -> Response:
+async def post_predict(request: Request, body: PredictBody) -> Response:
     """Power, time and energy of a kernel launch.
 
     With `gpu` the answer is one prediction, with `gpus` a list of them in that order. An
@@ -125,14 +177,14 @@ def _endpoint(name: str, asked: type[BaseModel], about: Mapping[str, str]) -> Ca
 
 
 ASKED: Mapping[str, tuple[type[BaseModel], Any]] = {
-    "batch": (bodies.BatchBody, BatchAnswer),
+    "batch": (BatchBody, BatchAnswer),
     "language_model": (LanguageModelRequest, LanguageModelAnswer),
     "features": (analyses.FeaturesRequest, analyses.FeaturesAnswer),
     "analyze": (analyses.AnalyzeRequest, analyses.AnalyzeAnswer),
     "dvfs": (DvfsBody, DvfsAnswers),
-    "sweep": (bodies.SweepBody, SweepAnswer | bodies.OperatorSweepAnswer),
+    "sweep": (SweepBody, SweepAnswer | bodies.OperatorSweepAnswer),
     "tunings": (TuningsRequest, TuningsAnswer),
-    "compare": (bodies.CompareBody, CompareAnswer),
+    "compare": (CompareBody, CompareAnswer),
     "judge": (JudgeRequest, JudgeAnswer),
     "cost": (CostRequest, CostAnswer),
     "fleet": (FleetRequest, FleetAnswer),

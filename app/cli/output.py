@@ -9,17 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-import rich.table
 import typer
 from pydantic_core import to_json
-from rich.console import Console
-from rich.text import Text
 
 from wattcast.app import progress, settings
 from wattcast.app.cli.exits import Exit
 from wattcast.predictor import messages, reports
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from sqlalchemy.engine import Engine
 
     from wattcast.app.services import Services
@@ -31,6 +29,8 @@ _PIPED_WIDTH = 240
 
 def console() -> Console:
     """Standard output for people."""
+    from rich.console import Console  # here: JSON needs none of it
+
     progress.clear()
     return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
@@ -137,6 +137,8 @@ def render(report: reports.Report, out: Console | None = None) -> None:
 
 
 def _render(report: reports.Report, out: Console) -> None:
+    from rich.text import Text
+
     for block in report:
         match block:
             case reports.Title(name, rest):
@@ -168,12 +170,15 @@ def _render(report: reports.Report, out: Console) -> None:
 
 
 def _table(out: Console, table: reports.Table) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     if not table.rows:
         return
     if table.title:
         out.print()
         out.print(Text(table.title, "bold"))
-    shown = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     shown.show_header = any(column.heading for column in table.columns)
     for column in table.columns:
         justify: Literal["left", "right"] = "right" if column.figures else "left"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from wattcast.app.services.analyses import AnalysisPool
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import ServiceError
 from wattcast.predictor import Predictor
@@ -51,6 +50,7 @@ class Services(Predictor):
         *,
         own: bool = False,
     ) -> None:
+        from wattcast.app.services.analyses import AnalysisPool  # here: commands need no threads
         from wattcast.app.services.measurements.readers import UploadReader
 
         super().__init__(settings, store, memory, own=own)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, RootModel, StringConstraints, Tag, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor import reports
@@ -319,45 +319,3 @@ class OperatorSweepAnswer(shared.Reported):
         for point in self.points:
             plain = point.data()
             yield {**plain.pop("values"), **plain}
-
-
-def _form(given: Any) -> str:
-    """Tells requests of operators from those of code."""
-    for name in ("operator", "operators", "old", "new"):
-        told = given.get(name) if isinstance(given, dict) else getattr(given, name, None)
-        if name in ("old", "new"):
-            told = told.get("operator") if isinstance(told, dict) else None
-        if told is not None:
-            return "operator"
-    return "kernel"
-
-
-K = TypeVar("K")
-O = TypeVar("O")  # noqa: E741
-_Either = Annotated[
-    Annotated[K, Tag("kernel")] | Annotated[O, Tag("operator")], Discriminator(_form)
-]
-
-
-class PredictBody(RootModel[_Either[predict.PredictRequest, OperatorRequest]]):
-    """A kernel's code and launch, or an operator."""
-
-    model_config = shared.examples("PredictRequest")
-
-
-class BatchBody(RootModel[_Either[sweep.BatchRequest, OperatorBatchRequest]]):
-    """A kernel's code and its launches, or operators."""
-
-    model_config = shared.examples("BatchRequest")
-
-
-class SweepBody(RootModel[_Either[sweep.SweepRequest, OperatorSweepRequest]]):
-    """A kernel's code and its shapes, or an operator and its values."""
-
-    model_config = shared.examples("SweepRequest")
-
-
-class CompareBody(RootModel[_Either[compare.CompareRequest, OperatorCompareRequest]]):
-    """Old and new code, or two operators."""
-
-    model_config = shared.examples("CompareRequest")

@@ -84,7 +84,7 @@ class PowerModels:
         self._store = store.ArtifactStore((store.PACKAGED_ARTIFACTS, home / "artifacts"))
         self._lock = threading.RLock()
         self._cards: tuple[ModelCard, ...] | None = None
-        self._cards_of: dict[str, tuple[ModelCard, ...]] = {}
+        self._cards_of: dict[tuple[str, str], tuple[ModelCard, ...]] = {}
         self._models: dict[Name, BoostedPowerModel] = {}
         self._defaults: dict[str, ModelCard | None] = {}
         self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
@@ -191,14 +191,15 @@ class PowerModels:
                 self._cards = tuple(self._store.list())
             return self._cards
 
-    def _base_cards_of(self, gpu: str) -> tuple[ModelCard, ...]:
-        """Those of ``base_cards`` that are of a GPU; a single answer needs no other ones read."""
+    def _base_cards_of(self, gpu: str, names: str = "*") -> tuple[ModelCard, ...]:
+        """Those of ``base_cards`` that are of a GPU, in folders of such ``names``; a single answer
+        needs no other ones read."""
         with self._lock:
             if self._cards is not None:
                 return tuple(card for card in self._cards if card.gpu == gpu)
-            if gpu not in self._cards_of:
-                self._cards_of[gpu] = tuple(self._store.list(gpu))
-            return self._cards_of[gpu]
+            if (gpu, names) not in self._cards_of:
+                self._cards_of[gpu, names] = tuple(self._store.list(gpu, names))
+            return self._cards_of[gpu, names]
 
     def problems(self) -> tuple[str, ...]:
         """What is wrong with artifacts that are left out."""
@@ -301,7 +302,8 @@ class PowerModels:
 
     def _own_physical(self, gpu: str) -> list[ModelCard]:
         wanted = TARGET, power.PHYSICAL
-        return [c for c in self._base_cards_of(gpu) if (c.target, c.family) == wanted]
+        cards = self._base_cards_of(gpu, f"{power.PHYSICAL}-*")
+        return [c for c in cards if (c.target, c.family) == wanted]
 
     def referenced(self, reference: ModelReference) -> BoostedPowerModel:
         """The very model that a stored prediction names. Raises ModelError if it is gone."""

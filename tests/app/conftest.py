@@ -67,6 +67,17 @@ def vector_add() -> str:
     return files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
 
 
+STORE = "st.global.f32 \t[%rd10], %f3;"
+"""The one store of that kernel."""
+
+
+@pytest.fixture(scope="session")
+def heavier(vector_add: str) -> str:
+    """The demonstration's kernel with a second store, beside its first."""
+    assert STORE in vector_add
+    return vector_add.replace(STORE, f"{STORE}\n\tst.global.f32 \t[%rd10+16777216], %f3;")
+
+
 @pytest.fixture(scope="session")
 def looping() -> str:
     """PTX with one self loop ``$LOOP`` whose trip count no one knows."""
@@ -77,6 +88,22 @@ def looping() -> str:
 def kernels(vector_add: str, looping: str) -> dict[str, str]:
     """Both, as files of an upload."""
     return {"add.ptx": vector_add, "loop.ptx": looping}
+
+
+@pytest.fixture
+def file(tmp_path: Path, vector_add: str) -> str:
+    """The path of the demonstration's kernel, by itself in a folder."""
+    path = tmp_path / "vector_add.ptx"
+    path.write_text(vector_add)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A caller of the tools for agents that tests of a worker share."""
+    from tests.app.test_agents import Agent  # it asks for the SDK, which takes its second
+
+    return Agent(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(params=KINDS)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.app.conftest import Run, settings_at
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from tests.fixtures.tables import table
 from tests.wide import wide
 from wattcast.app.services import Services
@@ -304,11 +304,9 @@ def test_over_http(client: httpx.Client, services: Services) -> None:
     request, _ = CASES["uncoalesced_access"]
     body = request.model_dump(exclude_defaults=True)
     prediction = client.post("/predict", json=body).json()
-    answer = client.get(f"/predictions/{prediction['id']}/advice")
-    assert answer.status_code == 200, answer.text
-    AdviceAnswer.model_validate(answer.json())
+    answer = json_of(client.get(f"/predictions/{prediction['id']}/advice"), AdviceAnswer)
     here = json.loads(advise(services, request).json_bytes())
-    assert answer.json()["advice"] == here["advice"]
+    assert answer["advice"] == here["advice"]
     problem(client.get(f"/predictions/{uuid4()}/advice"), 404, "unknown-prediction")
     launch = {"grid": [64], "block": [64]}
     work = {"gpu": "v100", "launch": launch, "work": {"dram_bytes": 1e9, "int_ops": 1e9}}

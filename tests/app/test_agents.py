@@ -72,11 +72,6 @@ class Agent:
         return asyncio.run(call())
 
 
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Agent:
-    return Agent(tmp_path_factory.mktemp("home"))
-
-
 def environment(home: Path) -> dict[str, str]:
     return {**os.environ, "WATTCAST_HOME": str(home), "WATTCAST_PTXAS": "off"}
 

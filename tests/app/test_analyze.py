@@ -10,7 +10,7 @@ import pytest
 
 from tests.app.conftest import settings_at
 from tests.app.live import running
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from wattcast.app.services import Services
 from wattcast.features.cuda import find_ptxas
 from wattcast.predictor import parts
@@ -25,9 +25,7 @@ LAUNCH = {"grid": [4096], "block": [256]}
 
 def ask(client: httpx.Client, ptx: str, /, path: str = "/analyze", **changes: Any) -> Any:
     body = {"ptx": ptx, "gpu": "tesla-v100", "launch": LAUNCH, **changes}
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return json_of(client.post(path, json=body))
 
 
 def quantities(answer: dict[str, Any]) -> dict[str, float]:

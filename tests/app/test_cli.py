@@ -18,13 +18,6 @@ from wattcast.predictor.messages import EXAMPLE_CUDA
 LAUNCH = ("--gpu", "tesla-v100", "--grid", "4096", "--block", "256")
 
 
-@pytest.fixture
-def file(tmp_path: Path, vector_add: str) -> str:
-    path = tmp_path / "vector_add.ptx"
-    path.write_text(vector_add)
-    return str(path)
-
-
 def test_a_prediction_as_json_and_for_people(run: Run, file: str) -> None:
     out, _ = run("predict", file, *LAUNCH, "--registers", "12", "--json")
     answer = json.loads(out)

@@ -12,7 +12,7 @@ import pytest
 
 import wattcast
 from tests.app.conftest import Run
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import KernelError, LaunchError
@@ -24,14 +24,6 @@ from wattcast.predictor.predict import predict
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 LAUNCH = {"grid": [4096], "block": [256]}
 UNITS = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
-
-
-@pytest.fixture(scope="module")
-def heavier(vector_add: str) -> str:
-    """The demonstration's kernel with a second store, beside its first."""
-    store = "st.global.f32 \t[%rd10], %f3;"
-    assert store in vector_add
-    return vector_add.replace(store, f"{store}\n\tst.global.f32 \t[%rd10+16777216], %f3;")
 
 
 def compared(services: Services, old: str, new: str, **more: Any) -> dict[str, Any]:
@@ -132,10 +124,8 @@ def test_over_http(client: httpx.Client, vector_add: str, heavier: str) -> None:
         "gpu": "v100",
         "limits": {"max_energy_percent": 5},
     }
-    answer = client.post("/compare", json=body)
-    assert answer.status_code == 200, answer.text
-    CompareAnswer.model_validate(answer.json())
-    assert not answer.json()["passed"]
+    answer = json_of(client.post("/compare", json=body), CompareAnswer)
+    assert not answer["passed"]
     refused = problem(client.post("/compare", json={**body, "gpus": ["v100"]}), 422, "validation")
     assert "either gpu or gpus" in refused["detail"]
     broken = {**body, "new": {"ptx": "this is no PTX"}}

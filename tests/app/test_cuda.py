@@ -12,7 +12,7 @@ import pytest
 
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from tests.fixtures.ptx_text import stored_cuda
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
 from wattcast.features.cuda.isolation import find_nvrtc
@@ -32,10 +32,7 @@ def body(source: str = EXAMPLE_CUDA, /, **changes: Any) -> dict[str, Any]:
 
 
 def ask(client: httpx.Client, path: str = "/predict", /, **asked: Any) -> dict[str, Any]:
-    answer = client.post(path, json=asked)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(client.post(path, json=asked))
 
 
 @needs_compiler

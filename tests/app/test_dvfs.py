@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.app.conftest import Run
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from tests.fixtures.tables import rows
 from wattcast.app.services import Services
 from wattcast.features.gpus import load_gpu
@@ -29,11 +29,7 @@ TITAN_X = load_gpu("gtx-titan-x")
 
 def ask(client: httpx.Client, ptx: str, /, **changes: Any) -> dict[str, Any]:
     body = {"ptx": ptx, "gpu": "gtx-titan-x", "launch": LAUNCH, "clocks": "grid", **changes}
-    answer = client.post("/dvfs", json=body)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    DvfsAnswer.model_validate(found)
-    return found
+    return json_of(client.post("/dvfs", json=body), DvfsAnswer)
 
 
 def pairs(answer: dict[str, Any]) -> list[tuple[float, float]]:
@@ -181,10 +177,7 @@ def test_other_time_models_answer_too(client: httpx.Client, vector_add: str) -> 
 
 def predicted(client: httpx.Client, ptx: str, **changes: Any) -> dict[str, Any]:
     body = {"ptx": ptx, "gpu": "tesla-v100", "launch": LAUNCH, **changes}
-    answer = client.post("/predict", json=body)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(client.post("/predict", json=body))
 
 
 def test_a_prediction_at_other_clocks_agrees_with_the_curve(

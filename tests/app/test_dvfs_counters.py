@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.conftest import Run
+from tests.app.test_problems import json_of
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ScalingCard
@@ -49,10 +50,7 @@ def values_of(card: ScalingCard) -> dict[str, float]:
 
 def ask(client: httpx.Client, gpu: str, values: dict[str, float], /, **more: Any) -> dict[str, Any]:
     counters = {"values": values, "time_seconds": SECONDS, **more.pop("counters", {})}
-    response = client.post("/dvfs", json={"gpu": gpu, "counters": counters, **more})
-    assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
+    return json_of(client.post("/dvfs", json={"gpu": gpu, "counters": counters, **more}))
 
 
 @pytest.mark.parametrize("card", CAMPAIGNS, ids=lambda card: f"{card.gpu}-{card.source}")

@@ -14,7 +14,7 @@ import wattcast
 from tests.app.conftest import Run
 from tests.app.test_application import SOLVER, TRAINING
 from tests.app.test_language_model import LLAMA
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from tests.generated.traces import Gpu, Launch, kineto
 from wattcast.models.choice import outweighs
 from wattcast.predictor.messages.dvfs import DvfsAnswer
@@ -30,9 +30,7 @@ def asked(client: httpx.Client, operator: Any = GEMM, gpu: str = "h200", **more:
 
 
 def answered(client: httpx.Client, *of: Any, **more: Any) -> Any:
-    found = asked(client, *of, **more)
-    assert found.status_code == 200, found.text
-    return found.json()
+    return json_of(asked(client, *of, **more))
 
 
 @pytest.mark.parametrize("operator", [GEMM, DECODE], ids=["gemm", "decode"])
@@ -186,9 +184,7 @@ QUANTITIES = ("time", "power", "energy")
 
 def test_a_language_model_under_a_limit_is_its_forecast(client: httpx.Client) -> None:
     body = {"language_model": WORK, "gpu": "h200", "tensor_parallel": 2}
-    answer = client.post("/dvfs", json={**body, "power_limit_watts": [350, 500, 700]})
-    assert answer.status_code == 200, answer.text
-    found = answer.json()
+    found = json_of(client.post("/dvfs", json={**body, "power_limit_watts": [350, 500, 700]}))
     for point in found["points"]:
         alone = {**WORK, "gpu": "h200", "tensor_parallel": 2}
         alone["power_limit_watts"] = point["power_limit_watts"]

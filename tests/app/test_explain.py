@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.app.conftest import Run
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from tests.fixtures.tables import rows
 from wattcast.app.api.predictions import MEDIA, chosen
 from wattcast.predictor.explain.pictures import Chart, draw, png, svg
@@ -34,10 +34,9 @@ TIME_MODELS = (
 
 def predicted(client: httpx.Client, ptx: str, **body: Any) -> dict[str, Any]:
     launch = {"grid": [4096], "block": [256]}
-    answer = client.post("/predict", json={"ptx": ptx, "gpu": "v100", "launch": launch, **body})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(
+        client.post("/predict", json={"ptx": ptx, "gpu": "v100", "launch": launch, **body})
+    )
 
 
 def explain(
@@ -217,13 +216,6 @@ def test_a_waterfall_goes_from_start_to_end() -> None:
 # --- on the command line -----------------------------------------------------------------
 
 LAUNCH = ("--gpu", "v100", "--grid", "4096", "--block", "256")
-
-
-@pytest.fixture
-def file(tmp_path: Path, vector_add: str) -> str:
-    path = tmp_path / "vector_add.ptx"
-    path.write_text(vector_add)
-    return str(path)
 
 
 @pytest.mark.parametrize("model", ["physical", "catboost"])

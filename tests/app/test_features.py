@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.app.test_problems import json_of
 from wattcast.predictor.messages.analyze import FeaturesAnswer
 
 CLOCK = Path(__file__).parents[1] / "fixtures" / "ptx" / "clock.ptx"
@@ -28,18 +29,13 @@ PUBLISHED = {
 
 
 def test_the_published_example_is_reproduced(client: httpx.Client) -> None:
-    answer = client.post(
-        "/features",
-        json={
-            "ptx": CLOCK.read_text(encoding="utf-8"),
-            "gpu": "tesla-k20",
-            "launch": {"grid": [64], "block": [256]},
-            "schema": "powerquant2026",
-        },
-    )
-    assert answer.status_code == 200, answer.text
-    found = answer.json()
-    FeaturesAnswer.model_validate(found)
+    body = {
+        "ptx": CLOCK.read_text(encoding="utf-8"),
+        "gpu": "tesla-k20",
+        "launch": {"grid": [64], "block": [256]},
+        "schema": "powerquant2026",
+    }
+    found = json_of(client.post("/features", json=body), FeaturesAnswer)
     values = {field["name"]: field["value"] for field in found["features"]}
     assert {name: values[name] for name in PUBLISHED} == pytest.approx(PUBLISHED, rel=1e-15)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import gzip
-import io
 import json
 import os
 import random
@@ -15,8 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +25,7 @@ import pyarrow as pa
 import pytest
 
 from tests.app.hostile import load, percentile, watched
+from tests.app.measured import zipped
 from tests.app.test_expressions import REFUSED
 from wattcast.app import api
 from wattcast.predictor.traces import fatbin
@@ -173,14 +172,6 @@ def _traces() -> Iterator[tuple[str, bytes]]:
             yield name, path.read_bytes()
 
 
-def _packed(names: Mapping[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in names.items():
-            packed.writestr(name, content)
-    return out.getvalue()
-
-
 def _fat(text: bytes, size: int | None = None) -> bytes:
     """A container with one PTX under Zstandard that says to have ``size`` bytes."""
     packed = pa.compress(text, codec="zstd", asbytes=True)
@@ -198,24 +189,24 @@ def _files() -> Iterator[Case]:
             files: Any = {"file": ("t.bin", packed)}
             yield f"trace {name}", "/applications", {"files": files, "data": options}
     small = json.dumps({"traceEvents": [_event(device=0, stream=7)]}).encode()
-    bomb = _packed({"a.ptx": bytes(64 * MIB)})
+    bomb = zipped({"a.ptx": bytes(64 * MIB)})
     lying = bytearray(bomb)
     place = lying.rindex(b"PK\x01\x02")
     lying[place + 24 : place + 28] = (10).to_bytes(4, "little")  # the size once unpacked
     for name, content in {
-        "bomb": bomb, "lying": bytes(lying), "nested": _packed({"a.zip": bomb}),
+        "bomb": bomb, "lying": bytes(lying), "nested": zipped({"a.zip": bomb}),
         "twice gzipped": gzip.compress(gzip.compress(bytes(64 * MIB))),
-        "names": _packed({"x" * 60_000 + ".ptx": b""}),
-        "many": _packed({f"{n}.x": b"" for n in range(9_000)}),
-        "cut": bomb[:-30], "markup": _packed({"<b>.ptx": b".version 1"}), "ptx": b"{" * MIB,
-        "metadata": _packed({"k.ptx": PTX.encode(), "k.json": b"[" * (4 * MIB)}),
-        "metadata of values": _packed({"k.ptx": PTX.encode(), "k.json": b"[],"[:2] * (4 * MIB)}),
-        "odd metadata": _packed({"k.ptx": PTX.encode(), "k.json": b'{"name": [], "shared": 1e999, '
+        "names": zipped({"x" * 60_000 + ".ptx": b""}),
+        "many": zipped({f"{n}.x": b"" for n in range(9_000)}),
+        "cut": bomb[:-30], "markup": zipped({"<b>.ptx": b".version 1"}), "ptx": b"{" * MIB,
+        "metadata": zipped({"k.ptx": PTX.encode(), "k.json": b"[" * (4 * MIB)}),
+        "metadata of values": zipped({"k.ptx": PTX.encode(), "k.json": b"[],"[:2] * (4 * MIB)}),
+        "odd metadata": zipped({"k.ptx": PTX.encode(), "k.json": b'{"name": [], "shared": 1e999, '
                                  b'"registers": -1}', "k.cubin": b"\x7fELF" + bytes(200)}),
         "fat bomb": _fat(b".version 7.0 .entry k() {" + b" " * (60 * MIB)),
         "fat lie": _fat(b"x", size=1 << 62), "fat lie, small": _fat(b"x" * 999, size=1),
         "tar of a huge header": b"x" * 124 + b"77777777777 " + bytes(121) + b"ustar" + bytes(9_000),
-        "texts": _packed({f"{n}.ptx": b".entry k" + bytes([97 + n % 9]) * (9 * MIB)
+        "texts": zipped({f"{n}.ptx": b".entry k" + bytes([97 + n % 9]) * (9 * MIB)
                           for n in range(24)}),
         "fat": (SAMPLES / "vector_add.lz4.fatbin").read_bytes()[:900],
     }.items():  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 from tests.app.conftest import settings_at
 from tests.app.test_fuzz import mutated
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from tests.fixtures.ptx_text import stored_ptx
 from wattcast.app.services import Services
 from wattcast.features.cuda.isolation import find_nvrtc
@@ -41,18 +41,13 @@ def text_of(name: str) -> str:
 
 
 def predicted(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    answer = client.post("/predict", json={"gpu": "tesla-v100", "launch": LAUNCH, **body})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(client.post("/predict", json={"gpu": "tesla-v100", "launch": LAUNCH, **body}))
 
 
 def hotspots(client: httpx.Client, prediction: dict[str, Any], **query: int) -> dict[str, Any]:
-    answer = client.get(f"/predictions/{prediction['id']}/hotspots", params=query)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    HotspotsAnswer.model_validate(found)
-    return found
+    return json_of(
+        client.get(f"/predictions/{prediction['id']}/hotspots", params=query), HotspotsAnswer
+    )
 
 
 def summed(found: dict[str, Any], ranking: str, unit: str) -> float:
@@ -186,11 +181,7 @@ def test_nothing_to_share_out_is_a_problem(client: httpx.Client) -> None:
 
 
 def cost(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    answer = client.post("/cost", json={"gpu": "tesla-v100", **body})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    CostAnswer.model_validate(found)
-    return found
+    return json_of(client.post("/cost", json={"gpu": "tesla-v100", **body}), CostAnswer)
 
 
 def test_an_application_costs_its_launches(client: httpx.Client, vector_add: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import wattcast
-from tests.app.conftest import Run, settings_at
+from tests.app.conftest import STORE, Run, settings_at
 from tests.app.test_agents import EVIL, Agent
 from tests.app.test_problems import problem
 from tests.fixtures import hostile_ptx
@@ -32,7 +32,6 @@ from wattcast.predictor.messages.tunings import RankRequest
 from wattcast.predictor.predict import predict
 from wattcast.predictor.rank import rank_variants
 
-STORE = "st.global.f32 \t[%rd10], %f3;"
 LAUNCH = {"grid": [4096], "block": [256], "arguments": {"3": 1048576}}
 WORDS = ("--gpu", "v100", "--grid", "4096", "--block", "256", "--arg", "3=1048576")
 
@@ -49,18 +48,6 @@ def endless(loop: str) -> str:
         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u64 p)\n{\n"
         f"\t.reg .b32 %r<4>;\n\t.reg .pred %p<3>;\n{loop}\n\tret;\n}}\n"
     )
-
-
-@pytest.fixture(scope="module")
-def heavier(vector_add: str) -> str:
-    """The demonstration's kernel with a second store, beside its first."""
-    assert STORE in vector_add
-    return vector_add.replace(STORE, f"{STORE}\n\tst.global.f32 \t[%rd10+16777216], %f3;")
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Agent:
-    return Agent(tmp_path_factory.mktemp("home"))
 
 
 def judged(services: Services, reference: str, candidate: str, /, **more: Any) -> JudgeAnswer:

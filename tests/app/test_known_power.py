@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 
 LAUNCH = {"grid": [4096], "block": [256]}
 SMALL = {"grid": [1], "block": [32]}
@@ -15,9 +15,7 @@ SMALL = {"grid": [1], "block": [32]}
 
 def ask(client: httpx.Client, ptx: str, **changes: Any) -> dict[str, Any]:
     body = {"ptx": ptx, "gpu": "tesla-k20", "launch": LAUNCH, **changes}
-    response = client.post("/predict", json=body)
-    assert response.status_code == 200, response.text
-    return dict(response.json())
+    return json_of(client.post("/predict", json=body))
 
 
 def test_a_measured_launch_corrects_its_own_repetition(

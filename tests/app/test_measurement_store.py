@@ -12,7 +12,6 @@ from sqlalchemy.exc import IntegrityError
 
 from tests.app.live import at_once
 from wattcast.app.store.measurements import (
-    MEASUREMENTS,
     Measurement,
     MeasurementStore,
     NewBatch,
@@ -69,16 +68,6 @@ def test_a_batch_comes_back_as_it_was_stored(engine: sa.Engine) -> None:
     assert store.get(uuid4()) is None
 
 
-def test_the_same_content_is_the_same_batch(engine: sa.Engine) -> None:
-    store = MeasurementStore(engine)
-    first, _ = store.add(batch(), "key:1")
-    again, new = store.add(batch(), "key:2")
-    assert (again, new) == (first, False)
-    with engine.connect() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(MEASUREMENTS)) == 3
-    assert [entry.action for entry in entries(engine)] == ["measurements.upload"]
-
-
 def test_uploads_of_the_same_content_at_once_make_one_batch(engine: sa.Engine) -> None:
     store = MeasurementStore(engine)
     ids, failures = [], []
@@ -93,6 +82,7 @@ def test_uploads_of_the_same_content_at_once_make_one_batch(engine: sa.Engine) -
     assert not failures
     assert len(set(ids)) == 1
     assert len(list(store.rows(ids[:1]))) == 50
+    assert [entry.action for entry in entries(engine)] == ["measurements.upload"]
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(engine: sa.Engine) -> None:
@@ -103,31 +93,3 @@ def test_a_batch_is_stored_whole_or_not_at_all(engine: sa.Engine) -> None:
     assert store.latest() == []
     assert entries(engine) == []
     assert store.ptx([PTX_SHA]) == {}
-
-
-def test_batches_are_listed_newest_first_by_page(engine: sa.Engine) -> None:
-    store = MeasurementStore(engine)
-    ids = [store.add(batch(f"{n}"), "key:1")[0].id for n in range(5)]
-    first = store.latest(limit=2)
-    second = store.latest(limit=2, before=first[-1].id)
-    third = store.latest(limit=2, before=second[-1].id)
-    assert [one.id for one in (*first, *second, *third)] == ids[::-1]
-    assert store.latest(before=uuid4()) == []
-    assert set(store.get_many([*ids[:2], uuid4()])) == set(ids[:2])
-
-
-def test_deleting_takes_the_rows_and_leaves_a_trace(engine: sa.Engine) -> None:
-    store = MeasurementStore(engine)
-    kept, _ = store.add(batch("kept"), "key:1")
-    gone, _ = store.add(batch("gone"), "key:1")
-    assert store.delete(gone.id, "key:9")
-    assert not store.delete(gone.id, "key:9")
-    assert store.get(gone.id) is None
-    assert [one for one, _ in store.rows([kept.id, gone.id])] == [kept.id] * 3
-    latest, before = entries(engine, limit=2)
-    assert (latest.actor, latest.action, latest.subject) == (
-        "key:9",
-        "measurements.delete",
-        str(gone.id),
-    )
-    assert before.id == latest.id - 1

@@ -293,18 +293,21 @@ def test_batches_are_listed_read_and_deleted(service: httpx.Client, url: str) ->
     assert [one["id"] for one in page] == ids[:0:-1]
     rest = service.get("/measurements", params={"limit": 1, "before": ids[1]}).json()
     assert [one["id"] for one in rest] == ids[:1]
+    assert service.get("/measurements", params={"before": str(uuid4())}).json() == []
     place = f"/measurements/{ids[0]}"
     assert service.get(place).json()["id"] == ids[0]
     assert service.delete(place).status_code == 204
     for answer in (service.get(place), service.delete(place), service.get(f"{place}/rows")):
         assert answer.status_code == 404
         assert answer.json()["type"] == "/problems/unknown-batch"
+    assert len(service.get(f"/measurements/{ids[1]}/rows").text.splitlines()) == 2
     engine = open_database(url)
-    latest = entries(engine)[0]
+    latest, before = entries(engine, limit=2)
     engine.dispose()
     assert (latest.action, latest.subject) == ("measurements.delete", ids[0])
     assert latest.actor == "address:127.0.0.1"
     assert latest.request_id
+    assert before.action == "measurements.upload"  # what deleted nothing left no trace
     # Uploaded again, the rows are a batch anew.
     answer = upload(service, as_csv(vectors(1, board="list-0")), schema="alavani2023")
     assert batch_of(answer)["id"] != ids[0]

@@ -12,6 +12,7 @@ import httpx
 
 from tests.app.conftest import settings_at
 from tests.app.measured import upload, zipped
+from tests.app.test_problems import json_of
 from wattcast.app.services.models.standalone import standalone_predictor
 from wattcast.features.ptx import read_module
 from wattcast.predictor.messages.predict import PredictRequest
@@ -30,10 +31,7 @@ def body(kernel: str, board: str) -> dict[str, Any]:
 
 
 def asked(client: httpx.Client, kernel: str, board: str) -> dict[str, Any]:
-    answer = client.post("/predict", json=body(kernel, board))
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(client.post("/predict", json=body(kernel, board)))
 
 
 def measured(client: httpx.Client, board: str, watts: dict[str, float], block: int = 256) -> str:

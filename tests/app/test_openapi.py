@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from tests.app.conftest import settings_at
 from tests.app.live import running
+from tests.app.test_problems import json_of
 from wattcast.app import problems
 from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor import messages
@@ -48,10 +49,7 @@ def described(kind: type[messages.Described]) -> Iterator[type[messages.Describe
 
 @pytest.fixture(scope="module")
 def document(client: httpx.Client) -> dict[str, Any]:
-    answer = client.get("/openapi.json")
-    assert answer.status_code == 200
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(client.get("/openapi.json"))
 
 
 def references(node: Any) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.app.test_problems import json_of
 from wattcast.app.api.pages import assets, bundle
 
 DATA = re.compile(r'<script type="application/json" id="transpose.json">([^<]*)</script>')
@@ -31,10 +32,7 @@ def loaded(html: str) -> list[str]:
 
 def predicted(client: httpx.Client, ptx: str, **more: object) -> dict[str, Any]:
     body = {"ptx": ptx, "gpu": "v100", "launch": {"grid": [64], "block": [128]}, **more}
-    answer = client.post("/predict", json=body)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(client.post("/predict", json=body))
 
 
 def test_its_policy_lets_nothing_inline_and_nothing_from_elsewhere(

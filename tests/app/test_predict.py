@@ -16,6 +16,7 @@ import pytest
 import wattcast
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
+from tests.app.test_problems import json_of
 from tests.fixtures.tables import table
 from wattcast.app.cli import inputs
 from wattcast.predictor.messages.explain import LimeAnswer, ShapAnswer
@@ -31,10 +32,7 @@ def ask(client: httpx.Client, ptx: str, /, **changes: Any) -> dict[str, Any]:
         "launch": {"grid": [4096], "block": [256]},
         **changes,
     }
-    answer = client.post("/predict", json=body)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(client.post("/predict", json=body))
 
 
 @pytest.mark.parametrize("gpu", MODELLED)
@@ -219,10 +217,7 @@ def test_shap_sums_to_the_prediction(client: httpx.Client, vector_add: str, fami
 def test_lime_repeats_itself(client: httpx.Client, vector_add: str) -> None:
     predicted = ask(client, vector_add)
     asked = {"prediction_id": predicted["id"], "method": "lime"}
-    first = client.get("/explain", params=asked)
-    assert first.status_code == 200, first.text
-    explained = first.json()
-    LimeAnswer.model_validate(explained)
+    explained = json_of(client.get("/explain", params=asked), LimeAnswer)
     assert client.get("/explain", params=asked).json() == explained
     assert explained["prediction_watts"] == pytest.approx(predicted["power"]["watts"], abs=1e-3)
     assert any(part["watts"] != 0 for part in explained["contributions"])

@@ -14,6 +14,7 @@ from tests.app.conftest import settings_at
 from tests.app.live import running
 from wattcast.app.problems import TYPES
 from wattcast.app.settings import Settings
+from wattcast.predictor.messages import Message
 
 JSON = {"content-type": "application/json"}
 
@@ -29,6 +30,15 @@ def problem(answer: httpx.Response, status: int, kind: str) -> dict[str, Any]:
     assert members["detail"]
     assert members["request_id"] == answer.headers["x-request-id"]
     return members
+
+
+def json_of(answer: httpx.Response, kind: type[Message] | None = None) -> dict[str, Any]:
+    """What was answered without a problem, after checking that it is a message of its ``kind``."""
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    if kind is not None:
+        kind.model_validate(found)
+    return found
 
 
 def body(ptx: str, /, **changes: Any) -> dict[str, Any]:

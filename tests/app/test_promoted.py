@@ -28,13 +28,6 @@ WHICH = {"family": "extratrees", "schema": "alavani2023", "source": "thesis", "v
 POLL_SECONDS = 0.01
 
 
-@pytest.fixture
-def file(tmp_path: Path, vector_add: str) -> str:
-    path = tmp_path / "vector_add.ptx"
-    path.write_text(vector_add)
-    return str(path)
-
-
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Python keeps its services: they are of the test's settings."""

@@ -13,6 +13,7 @@ import pytest
 from tests.app import lab, measured, new_gpu
 from tests.app.measured import result_of, upload
 from tests.app.new_gpu import body_of
+from tests.app.test_problems import json_of
 from wattcast.features.gpus import load_gpu
 from wattcast.models.power.boosted import BoostedPowerModel, launch_features
 from wattcast.models.store import ArtifactStore
@@ -25,12 +26,9 @@ CASE = {"ptx": "add.ptx", "grid": 1000, "block": 256, "loops": {}}
 
 def plan(client: httpx.Client, **body: object) -> dict[str, Any]:
     before = client.get("/jobs").json()
-    answer = client.post("/retrain", json={**body, "dry_run": True})
-    assert answer.status_code == 200, answer.text
+    (told,) = json_of(client.post("/retrain", json={**body, "dry_run": True}))["targets"]
     assert client.get("/jobs").json() == before  # nothing was queued
-    (found,) = answer.json()["targets"]
-    told: dict[str, Any] = found
-    return told
+    return dict(told)
 
 
 def retrained(client: httpx.Client, **body: object) -> dict[str, Any]:
@@ -74,9 +72,7 @@ def test_a_board_whose_default_is_physical_is_calibrated_with_all_its_rows(
     assert lab.power(service, mine) / before == pytest.approx(lab.DRAWS, rel=0.03)
 
     def drawn(path: str, body: dict[str, Any]) -> list[float]:
-        answer = service.post(path, json=body)
-        assert answer.status_code == 200, answer.text
-        told = answer.json()
+        told = json_of(service.post(path, json=body))
         found = {
             "/sweep": lambda: [told["reference"]["power"]["watts"]],
             "/dvfs": lambda: [told["reference"]["power"]["watts"]],
@@ -127,9 +123,7 @@ def test_a_gpu_without_a_model_and_times_are_planned_together(
 ) -> None:
     batch = upload(service, new_gpu.measured(service, kernels))
     body = {"gpu": new_gpu.GPU, "batches": [batch], "targets": ["power", "time"], "dry_run": True}
-    answer = service.post("/retrain", json=body)
-    assert answer.status_code == 200, answer.text
-    power, time = answer.json()["targets"]
+    power, time = json_of(service.post("/retrain", json=body))["targets"]
     assert (power["mode"], time["mode"]) == ("new_gpu", None)
     assert "pooled over other GPUs" in power["why"]
     assert [one["target"] for one in (power, time)] == ["power", "time"]

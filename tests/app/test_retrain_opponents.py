@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from tests.app.conftest import settings_at
 from tests.fixtures.ptx_text import stored_ptx
 from wattcast.app.services import Services
 from wattcast.app.services.measurements.upload import extracted
@@ -19,13 +18,6 @@ from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 
 ATOMIC = stored_ptx("one_counter")
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    made = Services(settings_at(tmp_path_factory.mktemp("home")))
-    yield made
-    made.close()
 
 
 class Texts(MeasurementStore):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import Run
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from wattcast.app.services import Services
 from wattcast.features.errors import ConstraintError, LaunchError, ServiceError
 from wattcast.features.launch import Launch, axes_of, covering_grid, usual_blocks
@@ -268,11 +268,9 @@ def test_too_many_shapes_are_refused(services: Services, vector_add: str) -> Non
 
 def test_over_http(client: httpx.Client, services: Services, vector_add: str) -> None:
     body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH, "blocks": [64, 2048]}
-    answer = client.post("/sweep", json=body)
-    assert answer.status_code == 200, answer.text
-    SweepAnswer.model_validate(answer.json())
+    answer = json_of(client.post("/sweep", json=body), SweepAnswer)
     here = asked(services, vector_add, blocks=[64, 2048])
-    assert answer.json()["points"] == json.loads(here.json_bytes())["points"]
+    assert answer["points"] == json.loads(here.json_bytes())["points"]
     for changes, told in (
         ({"gpus": ["v100"]}, "either gpu or gpus"),
         ({"grid_stride": True}, "grid_stride needs grids"),

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.app.test_cuda import needs_compiler
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from tests.app.test_tune import KERNEL, SIZE, SPACE
 from wattcast.predictor.messages.tunings import MOST_PREDICTIONS, TuningsAnswer
 from wattcast.predictor.tuning_files import Configuration, t4_text
@@ -45,11 +45,7 @@ def body(vector_add: str) -> dict[str, Any]:
 
 
 def asked(client: httpx.Client, body: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    answer = client.post("/tunings", json={**body, **changes})
-    assert answer.status_code == 200, answer.text
-    TuningsAnswer.model_validate(answer.json())
-    found: dict[str, Any] = answer.json()
-    return found
+    return json_of(client.post("/tunings", json={**body, **changes}), TuningsAnswer)
 
 
 def refused(client: httpx.Client, body: dict[str, Any], kind: str = "data", **changes: Any) -> str:

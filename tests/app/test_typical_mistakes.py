@@ -78,11 +78,6 @@ def command(body: dict[str, Any], folder: Path) -> list[str]:
     return given + (["--kernel", body["kernel"]] if "kernel" in body else [])
 
 
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Agent:
-    return Agent(tmp_path_factory.mktemp("home"))
-
-
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_it_is_refused_with_the_way_out(
     client: httpx.Client, agent: Agent, run: Run, mistake: str, tmp_path: Path

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import wattcast
-from tests.app.test_problems import problem
+from tests.app.test_problems import json_of, problem
 from wattcast.predictor.messages.predict import PredictAnswer
 
 LAUNCH = {"grid": [4096], "block": [256]}
@@ -18,11 +18,9 @@ WORK = {"dram_bytes": 1e9, "int_ops": 4e9, "flops_sp": 2e9}
 
 
 def ask(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    answer = client.post("/predict", json={"gpu": "rtx-3080", "launch": LAUNCH, **body})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    PredictAnswer.model_validate(found)
-    return found
+    return json_of(
+        client.post("/predict", json={"gpu": "rtx-3080", "launch": LAUNCH, **body}), PredictAnswer
+    )
 
 
 def test_work_is_enough_for_time_power_and_energy(client: httpx.Client) -> None:

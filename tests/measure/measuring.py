@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.facts import Fact
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.gpus.sections import BlockStart, LaunchOverhead
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
 from wattcast.measure.nvml import Nvml
 from wattcast.measure.protocol import Settings
 from wattcast.measure.run import Campaign, Machine, plan
@@ -50,6 +53,12 @@ NOTHING = """\
  ret;
 }
 """
+
+
+@lru_cache(maxsize=16)
+def module(ptx: str) -> Module:
+    """A module of the catalogue, read once."""
+    return read_module(ptx)
 
 
 def ptx(body: Sequence[str], trips: int, *, advance: int = 0, store: bool = True) -> str:

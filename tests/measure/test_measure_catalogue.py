@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import subprocess
-from functools import lru_cache
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from studies.measuring_kernels import compile_source, sources, without_comments
+from studies.measuring_kernels import sources
+from tests.measure.measuring import module
 from tests.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
 from wattcast.features.analysis import analyse
-from wattcast.features.cuda.isolation import find_nvrtc, find_ptxas
+from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
-from wattcast.features.ptx import read_module
-from wattcast.features.ptx.ir import Module
 from wattcast.measure.catalogue import APPLICATIONS, applications, micro, worked_out
 from wattcast.measure.micro import MODULES
 from wattcast.measure.protocol import Settings
@@ -60,11 +58,6 @@ GPU = load_gpu("h200-sxm5")
 ALL = applications(H200)
 SMALLEST = ALL[: len(APPLICATIONS)]
 MINE = [path for path in sources() if path.stem not in MODULES]
-
-
-@lru_cache(maxsize=16)
-def module(ptx: str) -> Module:
-    return read_module(ptx)
 
 
 @pytest.mark.parametrize("board", [H200, OLD, KEPLER, TURING])
@@ -168,10 +161,3 @@ def test_an_application_is_understood(one: Workload) -> None:
     for parameter, given in zip(parameters, one.arguments, strict=True):
         wide = isinstance(given, Buffer) or given.element in ("u64", "f64")
         assert parameter.bytes == (8 if wide else 4)
-
-
-@pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC (extra cuda) is not installed")
-@pytest.mark.parametrize("path", MINE, ids=lambda path: path.stem)
-def test_committed_ptx_is_what_the_source_gives(path: Path) -> None:
-    committed = path.with_suffix(".ptx").read_text(encoding="utf-8")
-    assert without_comments(committed) == without_comments(compile_source(path))

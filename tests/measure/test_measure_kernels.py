@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 from studies.measuring_kernels import compile_source, sources, without_comments
+from tests.measure.measuring import module
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.gpus import load_gpu
-from wattcast.features.ptx import read_module
-from wattcast.features.ptx.ir import Module
 from wattcast.measure.catalogue import micro
-from wattcast.measure.micro import MODULES, body, modules, ptx_text
+from wattcast.measure.micro import body, modules, ptx_text
 from wattcast.measure.workload import Board, Workload
 
 TINY = Board(
@@ -34,12 +32,6 @@ PASCAL = [
 ]
 """What a board has of its own whose L1 holds only what ``ld.global.nc`` reads."""
 MICRO = [*micro(TINY), *PASCAL]
-MINE = [path for path in sources() if path.stem in MODULES]
-
-
-@lru_cache(maxsize=8)
-def module(ptx: str) -> Module:
-    return read_module(ptx)
 
 
 @pytest.mark.parametrize("one", MICRO, ids=lambda one: one.id)
@@ -73,7 +65,7 @@ def test_operations_of_a_probe_are_in_the_mix() -> None:
 
 
 @pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC (extra cuda) is not installed")
-@pytest.mark.parametrize("path", MINE, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.stem)
 def test_committed_ptx_is_what_the_source_gives(path: Path) -> None:
     committed = path.with_suffix(".ptx").read_text(encoding="utf-8")
     assert without_comments(committed) == without_comments(compile_source(path))

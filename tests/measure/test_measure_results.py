@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from tests.features.whole_runs import run_whole
+from tests.measure.measuring import module
 from tests.reference.machine import run as interpret
 from wattcast.features.launch import Launch
-from wattcast.features.ptx import read_module
-from wattcast.features.ptx.ir import Module
 from wattcast.measure.catalogue import APPLICATIONS, micro, workload_of
 from wattcast.measure.driver import fillings
 from wattcast.measure.workload import Board, Buffer, Workload
@@ -33,11 +31,6 @@ ROWS = {  # kernels whose size is a number of blocks or of rows
     "needleman_tile": 2, "binomial_tree": 2, "bitonic_sort": 2, "softmax": 2, "layer_norm": 2,
     "gemm_matrix_2x2": 128,
 }  # fmt: skip
-
-
-@lru_cache(maxsize=16)
-def module(ptx: str) -> Module:
-    return read_module(ptx)
 
 
 def run(

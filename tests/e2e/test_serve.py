@@ -270,14 +270,21 @@ def wait_for(
     below: set[psutil.Process],
     said: list[BaseException],
 ) -> None:
-    """Until a child works whose command line holds ``at_work``."""
-    until = time.monotonic() + 60
+    """Until a child works whose command line holds ``at_work``.
+
+    Readers of uploads are nice: beside whatever else runs on this machine they may get no time at
+    all, and never start the child. Here they get as much as others do, and what they got counts.
+    """
     while at_work is not None:
         note(service, below)
+        spent_seconds = 0.0
         for one in below:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if any(word.endswith(at_work) for word in one.cmdline()):
                     return
-        assert time.monotonic() < until
-        assert not said, said
+                spent_seconds += sum(one.cpu_times()[:2])
+                with contextlib.suppress(psutil.AccessDenied):  # who is not root may not
+                    one.nice(0)
+        assert spent_seconds < 60
+        assert not said, said  # at last when the request gives up, after 120 s
         time.sleep(0.02)

@@ -47,6 +47,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
 from wattcast.features.machine_code import machine_code
+from wattcast.features.needs import with_guards
 from wattcast.features.occupancy import Occupancy, check_directives, check_launch, occupancy, waves
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.runs import Runs, accesses
@@ -131,6 +132,12 @@ class KernelAnalysis:
     def shared_bytes_per_block(self) -> int:
         """Static and dynamic shared memory of a block."""
         return self.static_shared_bytes + self.launch.dynamic_shared_bytes
+
+    @property
+    def work_guessed(self) -> bool:
+        """Whether loops go round as often as is guessed, or as an argument that nobody gave says
+        by what is assumed of it."""
+        return self.trips_assumed or self.runs.launch is not self.launch
 
     @property
     def trips_assumed(self) -> bool:
@@ -458,8 +465,9 @@ def analyse(
     check_directives(module, function, launch)
     static = statics(module, function)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
+    filled = with_guards(function, launch)
     runs = Runs(
-        module, function, launch, gpu, loops or {}, effort, extrapolate,
+        module, function, filled, gpu, loops or {}, effort, extrapolate,
         prefer_symbols=analysis == "auto", assume=analysis == "symbolic",
     )  # fmt: skip
     counted = None
@@ -478,7 +486,7 @@ def analyse(
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
-    may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
+    may_execute = analysis == "executed" or (analysis == "auto" and bool(filled.arguments))
     trips, found = runs.infer(trips, may_execute=may_execute)
     guessed = {trip.line for trip in trips if trip.how == "assumed"}
     assumptions = tuple(d for d in assumptions if d.line in guessed) + found

@@ -7,12 +7,12 @@ sampling.py  which blocks, and what they say about the launch; arguments.py what
 engine.py    ``execute``, the entrance; summary.py what comes out
 """
 
-from wattcast.features.execution.arguments import assumed_integer
+from wattcast.features.execution.arguments import assumed_integer, guarding
 from wattcast.features.execution.engine import execute
 from wattcast.features.execution.sampling import SamplingPlan, plan_blocks
 from wattcast.features.execution.summary import ExecutionResult
 
 __all__ = [
     "ExecutionResult", "SamplingPlan", "assumed_integer",
-    "execute", "plan_blocks",
+    "execute", "guarding", "plan_blocks",
 ]  # fmt: skip

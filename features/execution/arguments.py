@@ -78,13 +78,16 @@ def given(kernel: ir.Function, described: Collection[str], launch: Launch) -> di
     return found
 
 
-_AXES = {f"%{head}.{axis}": axis for head in ("tid", "ctaid") for axis in "xyz"}
+_AXES = {
+    f"%{head}.{axis}": (head, at) for head in ("tid", "ctaid") for at, axis in enumerate("xyz")
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A comparison of a parameter with a thread index: the axes of the index, the factors of the
-    product that the parameter is one of, and the register of the index."""
+    """A comparison of a parameter with a thread index: the numbers of thread and block that the
+    index is made of, the factors of the product that the parameter is one of, and the register of
+    the index."""
 
     axes: frozenset[str]
     product: tuple[str, ...]
@@ -104,7 +107,7 @@ def _comparisons(kernel: ir.Function) -> dict[str, list[_Compared]]:
         for mine, side, other, index in (
             (left, sides[0], right, sides[1]), (right, sides[1], left, sides[0])
         ):  # fmt: skip
-            axes = frozenset(_AXES[name] for name in other.special if name in _AXES)
+            axes = other.special.intersection(_AXES)
             if not axes or not mine.arguments or not mine.special.isdisjoint(_AXES):
                 continue
             product = product_of(side[0], MOST_STEPS)
@@ -112,6 +115,17 @@ def _comparisons(kernel: ir.Function) -> dict[str, list[_Compared]]:
                 factors = product if name in product else (name,)
                 found.setdefault(name, []).append(_Compared(axes, factors, index[0]))
     return found
+
+
+@attached
+def guarding(kernel: ir.Function) -> frozenset[str]:
+    """Integers that are compared with an index over blocks: how many there are tells of them."""
+    blocks = {name for name, (head, _) in _AXES.items() if head == "ctaid"}
+    return frozenset(
+        name
+        for name, compared in _comparisons(kernel).items()
+        if name in integers(kernel) and any(one.axes & blocks for one in compared)
+    )
 
 
 MOST_STEPS = 9
@@ -187,10 +201,11 @@ _SUMS: dict[str, tuple[str, ...]] = {
 
 
 def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int:
-    extent = {a: launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
+    counts = {"tid": launch.block, "ctaid": launch.grid}
+    extent = {name: counts[head][at] for name, (head, at) in _AXES.items()}
     compared = _comparisons(kernel).get(parameter)
     if not compared:
-        return min(extent["x"], MOST_ASSUMED)
+        return min(launch.grid[0] * launch.block[0], MOST_ASSUMED)
     most = max(len(one.product) for one in compared)
     told = launch.by_name([each.name for each in kernel.parameters])
     found = []
@@ -198,7 +213,7 @@ def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int
         if len(one.product) == most:
             known = [told.get(name) for name in one.product if name != parameter]
             values = [each for each in known if isinstance(each, int) and each > 0]
-            threads = math.prod(extent[axis] for axis in one.axes)
+            threads = math.prod(extent[name] for name in one.axes)
             elements = max(1, round(((_largest(kernel, one.index, launch) or 0) + 1) / threads))
             rest = threads * elements / math.prod(values)
             # A root that is whole is not to end below by rounding.

@@ -13,6 +13,7 @@ from wattcast.features import assembled, gpus, occupancy, runs, schemas
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import Diagnostic, LaunchError, WattcastError, giving_up, refused
 from wattcast.features.launch import Launch
+from wattcast.features.needs import with_guards
 from wattcast.features.ptx.ir import Function
 from wattcast.models.clocks import ClockPair, admitted, default_clocks, is_supported
 from wattcast.models.intervals import Estimate
@@ -141,7 +142,8 @@ def announced(
     known = []
     for asked in launches:
         with suppress(LaunchError):
-            known.append(launch_of(source, function, completed(function, asked)))
+            launch = launch_of(source, function, completed(function, asked))
+            known.append(with_guards(function, launch))
     return runs.together(known)
 
 

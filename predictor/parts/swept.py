@@ -14,6 +14,7 @@ from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.invariance import Doubt, doubt, stores
 from wattcast.features.launch import Dim3, Launch
+from wattcast.features.needs import with_guards
 from wattcast.models.choice import Point
 from wattcast.models.clocks import ClockPair
 from wattcast.predictor import Predictor, parts
@@ -71,7 +72,12 @@ class Swept:
         base = request.launch.launch()
         own = Shape(gpu, base.grid, base.block, None, variant)
         self._mode: Mode = request.analysis
+        self._assumed: dict[str, Any] = {}
         self.reference = self._at(own, request.analysis)
+        # The other shapes do the work of this launch, also where that is assumed.
+        known = self.reference.analysis
+        filled = with_guards(known.function, known.launch).arguments
+        self._assumed = {k: v for k, v in filled.items() if k not in known.launch.arguments}
         self.notes: tuple[errors.Diagnostic, ...] = (*beside, *self.reference.found.warnings)
         ran = self.reference.analysis.activity_how == "executed"
         if request.analysis == "auto" and ran and (quick := self._symbolic(own)) is not None:
@@ -143,8 +149,13 @@ class Swept:
         return self._at(shape, self._mode)
 
     def _launch(self, shape: Shape) -> LaunchRequest:
-        changed = {"grid": list(shape.grid), "block": list(shape.block)}
-        return self._request.launch.model_copy(update=changed)
+        asked = self._request.launch
+        changed = {
+            "grid": list(shape.grid),
+            "block": list(shape.block),
+            "arguments": {**self._assumed, **asked.arguments},
+        }
+        return asked.model_copy(update=changed)
 
     def _at(self, shape: Shape, mode: Mode) -> Predicted:
         changes: dict[str, Any] = {"launch": self._launch(shape), "analysis": mode}

@@ -348,23 +348,45 @@ def test_what_decides_is_asked_for_first_and_warnings_tell_causes(client: httpx.
     ptx = EFFORT_PTX.read_text(encoding="utf-8")
     launch: dict[str, Any] = {"grid": [128, 128], "block": [32, 32]}
     body = {"ptx": ptx, "kernel": "product", "gpu": "v100", "launch": launch}
+    guessed = {}
     for analysis in ("auto", "symbolic"):
         answer = client.post("/predict", json={**body, "analysis": analysis}).json()
         (first,) = answer["needs"]
         assert (first["argument"], first["position"]) == ("product_param_3", 3)
         assert first["decides"] == "loop in line 99"
         assert "linearly" in first["effect"]
-        assert (first["assumed"], first["assumes"]) == (32, "trips")
+        assert (first["assumed"], first["assumes"]) == (4096, "value")  # as the guards say
         causes = [(w["code"], w["detail"].split(" (")[0]) for w in answer["warnings"]]
         assert len(causes) == len(set(causes)) <= 9
         shares = answer["coverage"]
         parts_of_it = [shares[n] for n in ("executed", "extrapolated", "worked_out", "assumed")]
         assert sum(parts_of_it) == pytest.approx(1)
-        assert shares["assumed"] > 0.75  # of 32 trips in all; the rest stands outside the loop
+        assert answer["trust"]["mark"] == "guess"
+        guessed[analysis] = answer["time"]["seconds"]
     launch["arguments"] = {"3": 4096}
     answer = client.post("/predict", json=body).json()
     assert answer["needs"] == []
     assert answer["coverage"]["assumed"] == 0
+    assert answer["time"]["seconds"] == guessed["auto"]
+
+
+def test_a_grid_that_fills_a_board_tells_no_argument(client: httpx.Client) -> None:
+    """A loop over a grid of many threads goes round once; over a small one nobody knows."""
+    ptx = (FIXTURES / "grid_stride.sm_70.ptx").read_text(encoding="utf-8")
+    for blocks, assumed in ((4096, (1 << 20, "value")), (256, (32, "trips"))):
+        launch = {"grid": [blocks], "block": [256]}
+        answer = client.post("/predict", json={"ptx": ptx, "gpu": "v100", "launch": launch}).json()
+        (need,) = answer["needs"]
+        assert (need["assumed"], need["assumes"]) == assumed
+        assert (answer["trip_counts"][0]["trips"] == 1) == (blocks == 4096)
+
+
+def test_shapes_of_a_sweep_do_the_work_that_is_assumed_of_the_first(client: httpx.Client) -> None:
+    ptx = (FIXTURES / "grid_stride.sm_70.ptx").read_text(encoding="utf-8")
+    shapes = {"grids": [[2048], [4096]], "blocks": [[256]], "grid_stride": True}
+    body = {"ptx": ptx, "gpu": "v100", "launch": {"grid": [4096], "block": [256]}, **shapes}
+    half, whole = client.post("/sweep", json=body).json()["points"]
+    assert half["time"]["seconds"] == pytest.approx(whole["time"]["seconds"], rel=0.1)
 
 
 @pytest.mark.parametrize(

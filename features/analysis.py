@@ -134,12 +134,6 @@ class KernelAnalysis:
         return self.static_shared_bytes + self.launch.dynamic_shared_bytes
 
     @property
-    def work_guessed(self) -> bool:
-        """Whether loops go round as often as is guessed, or as an argument that nobody gave says
-        by what is assumed of it."""
-        return self.trips_assumed or self.runs.launch is not self.launch
-
-    @property
     def trips_assumed(self) -> bool:
         """Whether any loop's trip count is a guess."""
         return any(trip.how == "assumed" for trip in self.trip_counts)
@@ -469,6 +463,7 @@ def analyse(
     runs = Runs(
         module, function, filled, gpu, loops or {}, effort, extrapolate,
         prefer_symbols=analysis == "auto", assume=analysis == "symbolic",
+        guessed=frozenset(filled.arguments.keys() - launch.arguments.keys()),
     )  # fmt: skip
     counted = None
     if ptxas and registers_per_thread is None:

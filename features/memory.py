@@ -10,9 +10,7 @@ later): global memory moves in 32-byte sectors; shared memory has 32 banks, 4 by
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +30,6 @@ LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 13.2.1; Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, 2018)."""
 BANKS = 32
 """Shared memory banks of 4 bytes (CUDA C++ Programming Guide, compute capability 5.x on)."""
-ROUND_OF_BANKS = 4 * BANKS
-"""Bytes after which banks come round again, and a line of L1 ends."""
 
 KEY_BITS = 43
 """A footprint key is ``block slot << KEY_BITS | sector``: 48-bit addresses of 32-byte sectors."""
@@ -199,56 +195,6 @@ def changes(values: Integers) -> Lanes:
     found = np.ones(values.shape, dtype=np.bool_)
     np.not_equal(values[1:], values[:-1], out=found[1:])
     return found
-
-
-MOST_PATTERNS = 16
-"""Accesses that are kept to compare with: a kernel has some six that differ (Triton's products)."""
-
-
-class _Pattern(NamedTuple):
-    """Addresses ``[rows, 32]`` of warps, which lanes take part, the slot of each warp, the lowest
-    address; and what was counted of them."""
-
-    table: Integers
-    lanes: Lanes | None
-    owners: Integers
-    low: int
-    found: tuple[Integers, ...]
-
-
-class Patterns:
-    """What accesses of a machine came to. One whose addresses all lie as many rounds of banks
-    further comes to the same: in other iterations, and in what a compiler unrolled."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int | None, int, int], _Pattern] = {}
-
-    def counted(
-        self, kind: str, width: int | None, table: Integers, lanes: Lanes | None, owners: Integers,
-        count: Callable[[Integers, Lanes | None, Integers], tuple[Integers, ...]],
-    ) -> tuple[int, tuple[Integers, ...]]:  # fmt: skip
-        """What ``count`` tells of an access, and how many bytes further this one lies than that
-        which was counted."""
-        key = kind, width, int(table[0, 0]) % ROUND_OF_BANKS, len(table)
-        known = self._known.get(key)
-        if known is not None and _equal(known.lanes, lanes) and _equal(known.owners, owners):
-            step = table - known.table
-            further = int(step[0, 0])
-            if known.low + further >= 0 and (step == further).all():
-                return further, known.found
-        found = count(table, lanes, owners)
-        low = int(table.min())
-        if low >= 0:  # wild addresses are counted one by one
-            if len(self._known) >= MOST_PATTERNS:
-                self._known.clear()
-            self._known[key] = _Pattern(table, lanes, owners, low, found)
-        return 0, found
-
-
-def _equal(one: Lanes | Integers | None, other: Lanes | Integers | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one is other or np.array_equal(one, other)
 
 
 _HASH = -0x61C8864680B583EB  # 2^64 over the golden ratio, as int64 (Knuth, volume 3, 6.4)

@@ -39,7 +39,8 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
     from wattcast.features.execution import assumed_integer
 
     known = deciding(function)
-    open_loops = [trip for trip in trips if not trip.settled]
+    open_loops = [trip for trip in trips if trip.how in ("assumed", "executed")]
+    guarded = with_guards(function, launch).arguments
     found: list[tuple[tuple[int, int], Need]] = []
     told = launch.by_name([parameter.name for parameter in function.parameters])
     places = _places.set(function, {})
@@ -54,11 +55,10 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
         if loops and given is None:
             depth = _nesting(known, loops)
             grows = "linearly with" if depth == 1 else f"with power {depth} of"
-            guessed = [trip for trip in loops if trip.how == "assumed"]
-            if guessed:
-                stands = guessed[0].source_count or guessed[0].count, "trips"
-            else:
-                stands = assumed_integer(function, name, launch) or 0, "value"
+            value = guarded.get(name)
+            stands = loops[0].source_count or loops[0].count, "trips"
+            if isinstance(value, int):
+                stands = value, "value"
             need = Need(name, position, _loops(loops), f"time grows about {grows} it", *stands)
             found.append(((0, -depth), need))
         elif on_data:

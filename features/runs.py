@@ -147,6 +147,8 @@ class Runs:
     prefer_symbols: bool = False
     assume: bool = False
     """Nothing may run: of integers that nobody gave symbols assume what an execution would."""
+    guessed: frozenset[str] = frozenset()
+    """Arguments of the launch that nobody gave: trips that they decide are assumed."""
 
     @cached_property
     def symbolic(self) -> SymbolicResult:
@@ -383,12 +385,13 @@ class Runs:
         except AnalysisError as error:
             return trips, (Diagnostic("analysis_failed", error.detail, self.function.line),)
         better = [
-            replace(trip, count=found[trip.loop].count, how=found[trip.loop].how)
+            self._found_out(trip, found[trip.loop].count, found[trip.loop].how)
             if trip.how == "assumed" and trip.loop in found
             else trip
             for trip in trips
         ]
-        if not may_execute or all(trip.how != "assumed" for trip in better):
+        open_ones = [each for each in better if each.how == "assumed" and each.loop not in found]
+        if not may_execute or not open_ones:
             return tuple(better), ()
         try:
             executed = self.executed
@@ -397,7 +400,7 @@ class Runs:
             return tuple(better), (failed,)
         ran = executed.trips(self.function.name)
         for index, trip in enumerate(better):
-            if trip.how != "assumed" or self._missing(trip.loop):
+            if trip not in open_ones or self._missing(trip.loop):
                 continue
             if trip.loop in self._execution[1]:
                 continue
@@ -408,8 +411,14 @@ class Runs:
             how: How = "assumed" if self.made_up(trip.loop) else "executed"
             if how == "executed" and deciding(self.function).loops[trip.loop].loaded:
                 how = "given"  # by what the launch tells of the data
-            better[index] = replace(trip, count=ran[trip.loop], how=how, source_count=None)
+            better[index] = self._found_out(trip, ran[trip.loop], how)
         return tuple(better), executed.diagnostics
+
+    def _found_out(self, trip: TripCount, count: float, how: How) -> TripCount:
+        """A loop with the trips that an analysis found."""
+        if not self.guessed.isdisjoint(deciding(self.function).loops[trip.loop].arguments):
+            how = "assumed"
+        return replace(trip, count=count, how=how, source_count=None)
 
 
 def accesses(

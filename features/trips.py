@@ -65,12 +65,6 @@ class TripCount:
     how: How
     source_count: float | None = None
 
-    @property
-    def settled(self) -> bool:
-        """Whether no argument changes the count: the kernel fixes it, or the caller gave it (then
-        that of the source is known, which counts that follow from given data do not have)."""
-        return self.how == "constant" or (self.how == "given" and self.source_count is not None)
-
     def if_assumed(self, trips: float | None) -> float:
         """The count if what is guessed of the loop of the source were ``trips``."""
         if trips is None or self.how != "assumed":

@@ -108,7 +108,7 @@ def dvfs(predictor: Predictor, request: messages.DvfsRequest) -> messages.DvfsAn
         model=reference_of(base.card if code is None else code.card),
         **choice(found, base, request.constraints, one_in_ten),
         assumptions=messages.Assumptions(
-            trip_counts_guessed=analysis.work_guessed,
+            trip_counts_guessed=analysis.trips_assumed,
             activity=analysis.activity_how,
             **parts.resources(analysis),
             voltage_curve="typical" if predictor.power.physical(gpu).typical_voltage else "fitted",

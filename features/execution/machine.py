@@ -38,7 +38,7 @@ from wattcast.features.execution.values import (
 )
 from wattcast.features.execution.warp import ballot
 from wattcast.features.launch import WARP_SIZE, Launch
-from wattcast.features.memory import MOST_KEYS, Patterns, distinct
+from wattcast.features.memory import MOST_KEYS, distinct
 
 MANY_SITES = 1000
 LEAST_KEYS = 200
@@ -121,7 +121,6 @@ class Machine:
             )
             for site in program.sites
         ]
-        self.patterns = Patterns()
         self.trace = Trace(self.slots, traced) if traced else None
         self.trips = Trips(self, len(program.loops))
         self.diagnostics: dict[tuple[str, int | None], Diagnostic] = {}

@@ -268,6 +268,9 @@ class Contention:
         )
 
 
+ROUND_OF_BANKS = 128
+"""Bytes after which the banks of shared memory come round again (CUDA C++ Programming Guide)."""
+
 COUNTED = (
     "requests", "sectors", "local_sectors", "shared_requests", "shared_transactions",
     "constant_transactions", "l1_millicycles", "extra",
@@ -359,22 +362,13 @@ class Tally:
             if machine.trace is not None:
                 machine.trace.note_one(self.number, sector, warps)
             return
-
-        def count(table: Offsets, lanes: Mask | None, owners: Integers) -> tuple[Integers, ...]:
-            per_row, values = memory.sectors(table, lanes)
-            cycles = per_row
-            if width is not None:
-                cycles = memory.l1_millicycles(table, width, lanes, per_row, values)
-            slots = np.repeat(owners, per_row) << memory.KEY_BITS
-            return per_row, values, slots, *(machine.per_slot(n, owners) for n in (per_row, cycles))
-
-        further, (per_row, values, slots, sectors, cycles) = machine.patterns.counted(
-            "global", width, *group.by_warp(addresses), count
-        )
-        keys = slots | (values + (further >> memory.SECTOR_SHIFT))
-        self.sectors += sectors
+        table, lanes, owner = group.by_warp(addresses)
+        per_row, values = memory.sectors(table, lanes)
+        keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
+        self.sectors += machine.per_slot(per_row, owner)
         if width is not None:
-            self.l1_millicycles += cycles
+            cycles = memory.l1_millicycles(table, width, lanes, per_row, values)
+            self.l1_millicycles += machine.per_slot(cycles, owner)
         self.log.add(keys)
         if machine.trace is not None:
             picked = machine.trace.pick(group, per_row)
@@ -393,13 +387,9 @@ class Tally:
                 self.transactions += warps
                 return
             addresses = spread(addresses, machine.count)
-
-        def count(table: Offsets, lanes: Mask | None, owners: Integers) -> tuple[Integers, ...]:
-            found = memory.shared_transactions(table, width, lanes)
-            return (machine.per_slot(found, owners),)
-
-        _, (counts,) = machine.patterns.counted("shared", width, *group.by_warp(addresses), count)
-        self.transactions += counts
+        table, lanes, owner = group.by_warp(addresses)
+        counts = memory.shared_transactions(table, width, lanes)
+        self.transactions += machine.per_slot(counts, owner)
 
     def count_tile(self, addresses: Offsets, size: int, shared: bool, group: Group) -> None:
         """A wmma tile ``(warps, elements)``: sectors, or the conflict degree of all of it."""
@@ -438,7 +428,7 @@ class Tally:
         self._last = (group, starts)
         if memo is not None and last is not None and last[0] is group:
             step = starts - last[1]
-            if not step[0, 0] % memory.ROUND_OF_BANKS and (step == step[0, 0]).all():
+            if not step[0, 0] % ROUND_OF_BANKS and (step == step[0, 0]).all():
                 self.transactions += memo
                 return
         rows, _, owners = group.layout
@@ -449,7 +439,7 @@ class Tally:
         before, conflicts = self._matrices
         moved = starts - before[warps]
         known = bool((before[warps, 0] >= 0).all() and (moved == moved[:, :1]).all())
-        if not known or (moved[:, 0] % memory.ROUND_OF_BANKS).any():
+        if not known or (moved[:, 0] % ROUND_OF_BANKS).any():
             matrices = starts.shape[1] // 8
             words = (starts.reshape(-1, 8)[:, :, None] + 4 * np.arange(4)).reshape(-1, 32)
             before[warps] = starts

@@ -71,7 +71,7 @@ def advise(
         before=adviser.before,
         advice=kept[:MOST_ADVICE],
         unpriced=unpriced[:MOST_ADVICE],
-        needs=parts.needs(source, analysis) if unpriced or analysis.work_guessed else [],
+        needs=parts.needs(source, analysis) if unpriced or analysis.trips_assumed else [],
         patches=None if patch is None else patches(adviser, patch),
         warnings=parts.warnings(
             source,

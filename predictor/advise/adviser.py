@@ -188,7 +188,7 @@ class Adviser:
         branches that data decide which nobody described."""
         analysis = self.analysis
         known, body = loops.deciding(analysis.function), analysis.function.body.instructions
-        return analysis.work_guessed or any(
+        return analysis.trips_assumed or any(
             analysis.runs.invented(known.of(*_deciders(body[each.position])))
             for each in finding.places
             if each.function == analysis.function.name

@@ -32,7 +32,7 @@ _BLOCKS_TRIED = frozenset({64, 128, 192, 256, 384, 512, 768, 1024})
 def others(adviser: Adviser) -> Iterator[Advice]:
     """The launch with another shape, other registers, other clocks; nothing where a loop's trips
     are a guess, as each would rest on it."""
-    if adviser.analysis.work_guessed:
+    if adviser.analysis.trips_assumed:
         return
     grid = _grid(adviser)
     # A grid too small is no matter of the block's shape.
@@ -252,7 +252,7 @@ def patches(adviser: Adviser, file: str) -> list[Patch]:
     guess, and none that saves less than two predictions are apart (``RESOLUTION``).
     """
     source = adviser.request.cuda
-    if source is None or adviser.analysis.work_guessed:
+    if source is None or adviser.analysis.trips_assumed:
         return []
     found = []
     for number, (code, remedy, changed) in enumerate(_changes(adviser, source)):
@@ -264,7 +264,7 @@ def patches(adviser: Adviser, file: str) -> list[Patch]:
             continue
         saved = gain(adviser.before, after)
         apart = 100 * RESOLUTION
-        if saved.energy_percent < apart or saved.time_percent < -apart or analysis.work_guessed:
+        if saved.energy_percent < apart or saved.time_percent < -apart or analysis.trips_assumed:
             continue
         old, new = (text.splitlines(keepends=True) for text in (source, changed))
         diff = "".join(unified_diff(old, new, f"a/{file}", f"b/{file}"))

@@ -287,9 +287,9 @@ def long_enough(
 
 
 def narrowed(needs: list[Need], duration: TimePrediction | None, gpu: GpuProfile) -> list[Need]:
-    """The needs, the first of them with how much narrower the time gets where trips are given:
-    what is left then is the model's own width."""
-    if not needs or needs[0].assumes != "trips" or duration is None or duration.width is None:
+    """The needs, the first of them with how much narrower the time gets where it is given: what
+    is left then is the model's own width."""
+    if not needs or duration is None or duration.width is None:
         return needs
     width, _ = interval_of(gpu, duration.regime)
     time = duration.estimate

@@ -249,11 +249,9 @@ def test_sarif_on_the_command_line(run: Run, tmp_path: Path, vector_add: str, co
 
 
 def test_the_argument_that_narrows_most_is_told_first_and_by_how_much(client: httpx.Client) -> None:
-    ptx = text_of("matmul_naive")
-    launch = {"grid": [64, 64], "block": [16, 16], "arguments": {"3": 1024, "4": 1024}}
+    ptx, launch = text_of("nbody"), {"grid": [64], "block": [256]}
     unknown = predicted(client, ptx=ptx, gpu="a100", launch=launch)
-    launch["arguments"] = {"3": 1024, "4": 1024, "5": 32}
-    known = predicted(client, ptx=ptx, gpu="a100", launch=launch)
+    known = predicted(client, ptx=ptx, gpu="a100", launch={**launch, "arguments": {"2": 1 << 14}})
     assert known["needs"] == []
     wide, narrow = (each["time"]["high"] / each["time"]["low"] for each in (unknown, known))
     told = re.search(r"interval gets about ([\d,]+) times", unknown["needs"][0]["effect"])

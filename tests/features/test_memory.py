@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.reference.counters import shared_transactions as reference_transactions
 from wattcast.features.memory import (
     KEY_BITS,
-    Patterns,
     SectorLog,
     bank_conflicts,
     distinct,
@@ -135,40 +134,3 @@ def test_l1_takes_no_less_for_more_lanes(words: list[int], lanes: int) -> None:
     fewer = l1_millicycles(addresses, 4, some, *sectors(addresses, some))
     every = l1_millicycles(addresses, 4, None, *sectors(addresses))
     assert 708 <= fewer[0] <= every[0] <= 32_000
-
-
-@given(
-    st.lists(LANES, min_size=2, max_size=2),
-    ACTIVE,
-    st.sampled_from([4, 8, 16]),
-    st.lists(st.tuples(st.integers(-40, 40), st.booleans()), min_size=1, max_size=6),
-)
-def test_what_lies_rounds_of_banks_further_is_told_without_counting(
-    rows: list[list[int]], active: list[bool], width: int, steps: list[tuple[int, bool]]
-) -> None:
-    """Of every access what counting it anew tells; those of whole rounds further are not counted
-    again, unless an address lies below 0."""
-    first, owners = np.array(rows, dtype=np.int64) * 4, np.array([0, 1])
-    patterns, counted, was = Patterns(), 0, 0
-
-    def count(
-        addresses: np.ndarray, lanes: np.ndarray | None, owners: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        nonlocal counted
-        counted += 1
-        per_row, touched = sectors(addresses, lanes)
-        cycles = l1_millicycles(addresses, width, lanes, per_row, touched)
-        return per_row, touched, cycles, shared_transactions(addresses, width, lanes)
-
-    for rounds, all_lanes in [(0, True), *steps]:
-        lanes = None if all_lanes else np.array([active, active])
-        moved = first + 128 * rounds
-        before = counted
-        further, found = patterns.counted("any", width, moved, lanes, owners, count)
-        added, found_anew = counted - before, count(moved, lanes, owners)
-        found = (found[0], found[1] + (further >> 5), *found[2:])
-        for told, anew in zip(found, found_anew, strict=True):
-            assert told.tolist() == anew.tolist()
-        if all_lanes and was == 1 and moved.min() >= 0:
-            assert added == 0
-        was = 1 if all_lanes and moved.min() >= 0 else 0

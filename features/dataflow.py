@@ -179,7 +179,8 @@ def definitions(instructions: Iterable[ir.Instruction]) -> dict[str, list[ir.Ins
 @attached
 def written(body: ir.Body) -> dict[str, list[ir.Instruction]]:
     """``definitions`` of a whole body, found once."""
-    return definitions(body.instructions)
+    places = writers_of(body).items()
+    return {name: [body.instructions[at] for at in positions] for name, positions in places}
 
 
 def closure(seeds: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:

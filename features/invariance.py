@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import BRANCHES, RETURNS
-from wattcast.features.dataflow import definitions, flow
+from wattcast.features.dataflow import flow, written
 from wattcast.features.errors import checkpoint
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE, Launch
@@ -171,7 +171,7 @@ class _Check:
                 what = f"{one.opcode} orders what threads do to memory (PTX line {one.line})"
                 return Doubt(what, one.line)
         self._values, self._why, self._carry_lost = {}, {}, False
-        self._made = definitions(body.instructions)
+        self._made = written(body)
         named = function.parameters if function.is_entry else ()
         self._arguments = frozenset(parameter.name for parameter in named)
         if not self._settle(body):
@@ -372,8 +372,8 @@ class _Check:
         return None
 
     def _read_back(self, one: ir.Instruction, body: ir.Body) -> bool:
-        written = set(flow(body).writes[one.position])
-        return any(not written.isdisjoint(names) for names in flow(body).reads)
+        names = set(flow(body).writes[one.position])
+        return any(not names.isdisjoint(each) for each in flow(body).reads)
 
     def _told(self, one: ir.Instruction, name: str, value: Value) -> Doubt:
         """What depends on the block, in words."""

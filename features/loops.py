@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg, dominators
-from wattcast.features.dataflow import closure, definitions, flow
+from wattcast.features.dataflow import closure, flow, written
 from wattcast.features.errors import Diagnostic, bounded, checkpoint
 from wattcast.features.ptx.ir import (
     Address,
@@ -305,7 +305,7 @@ class Deciding:
         self._pointers = {p.name for p in function.parameters if p.bytes == 8}
         self._parameters = {p.name for p in function.parameters}
         self._origins: dict[tuple[str, ...], Origin] = {}
-        self._made = definitions(function.body.instructions)
+        self._made = written(function.body)
         self._reads = flow(function.body).reads
         self._starts = [block.start for block in self.cfg.blocks]
 

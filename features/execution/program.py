@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattcast.features.cfg import BRANCHES, RETURNS, build_cfg
-from wattcast.features.dataflow import computed_from, definitions, reads, writes
+from wattcast.features.dataflow import computed_from, flow, written
 from wattcast.features.errors import Diagnostic
 from wattcast.features.execution import (
     alu,
@@ -193,7 +193,7 @@ class Program:
         self.cluster = dim3("cluster", kernel.directives.get("reqnctapercluster", (1,))[:3])
         self.parameters = _layout(kernel.parameters)
         self.paths: dict[tuple[int, ...], Path | None] = {}
-        self._critical: dict[int, list[tuple[int, frozenset[str]]]] = {}
+        self._critical: dict[int, list[tuple[int, set[str]]]] = {}
         self._link()
         bodies = [linked.body for linked in self.functions]
         self._decide, self._that_count, self._contents = that_count(bodies, is_plain)
@@ -315,7 +315,7 @@ class Program:
             for name in names
         )
 
-    def _steering(self, linked: Linked) -> list[tuple[int, frozenset[str]]]:
+    def _steering(self, linked: Linked) -> list[tuple[int, set[str]]]:
         """Reads of every instruction that addresses and predicates are computed from."""
         kept = self._critical.get(linked.index)
         if kept is None:
@@ -326,10 +326,8 @@ class Program:
                 for operand in one.operands:
                     if isinstance(operand, ir.Address) and isinstance(operand.base, ir.Register):
                         wanted.add(operand.base.name)
-            wanted = computed_from(wanted, definitions(linked.body.instructions))
-            kept = [
-                (one.position, frozenset(reads(one)) & wanted) for one in linked.body.instructions
-            ]
+            wanted = computed_from(wanted, written(linked.body))
+            kept = [(at, wanted & {*read}) for at, read in enumerate(flow(linked.body).reads)]
             self._critical[linked.index] = kept
         return kept
 
@@ -347,7 +345,7 @@ class Program:
             body,
         )
         starts = {block.start for block in linked.cfg.blocks}
-        count = len(body.instructions)
+        count, written_at = len(body.instructions), flow(body).writes
         whole = False  # warps that went through a collective for all lanes, and nowhere else since
         for one in body.instructions:
             whole = whole and one.position not in starts
@@ -369,10 +367,11 @@ class Program:
                 if one.base in _ENDS or is_barrier(one):
                     continue  # it ends the run
                 context.idle = self._is_idle(linked, one)
-                context.decides = not self._decide[linked.index].isdisjoint(writes(one))
+                names = written_at[one.position]
+                context.decides = not self._decide[linked.index].isdisjoint(names)
                 if context.idle or one.base in matrix.BUILDERS:
                     # Frames have a place even for what no handler writes.
-                    for name in writes(one):
+                    for name in names:
                         slots.register(name)
                 handler = self._handler(context, one)
                 carried_out += handler is not None
@@ -399,7 +398,8 @@ class Program:
         if one.base == "st" or one.opcode.startswith("cp.async.c"):
             return not self._contents
         plain = one.base in ("ld", "ldu") or is_plain(one)
-        return plain and self._that_count[linked.index].isdisjoint(writes(one))
+        names = flow(linked.body).writes[one.position]
+        return plain and self._that_count[linked.index].isdisjoint(names)
 
     def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:
         plain = is_plain(one) and classify(one.opcode).known

@@ -17,7 +17,9 @@ from tests.app.databases import KINDS, database
 from tests.app.live import running
 from tests.fixtures.ptx_text import stored_ptx
 from wattcast.app.cli import main
+from wattcast.app.jobs import worker
 from wattcast.app.services import Services
+from wattcast.app.services.measurements import readers
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
 from wattcast.predictor import Predictor
@@ -38,6 +40,16 @@ def settings_at(home: Path, **given: object) -> Settings:
             **given,
         }
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_gives_way() -> Iterator[None]:
+    """Uploads and jobs are read as soon as they come: what gives way to predictions would also
+    give way to the tests that run beside its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (readers, worker):
+            patch.setattr(module, "NICENESS", 0)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -107,12 +119,18 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(params=KINDS)
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """An empty database of each kind."""
-    with database(request.param, tmp_path) as url:
-        opened = open_database(url)
-        yield opened
-        opened.dispose()
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where an empty database of each kind is."""
+    with database(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """Such a database, open."""
+    opened = open_database(url)
+    yield opened
+    opened.dispose()
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.app.measured import zipped
 from tests.app.new_gpu import body_of, launches
+from tests.app.test_problems import json_of
 
 GPU = "tesla-v100"
 BOARD = "lab-7"
@@ -24,10 +25,7 @@ CLOCKS = ({}, {"core_mhz": 1005})
 
 def power(client: httpx.Client, body: dict[str, Any]) -> float:
     """Watts that a request is answered."""
-    answer = client.post("/predict", json=body)
-    assert answer.status_code == 200, answer.text
-    watts: float = answer.json()["power"]["watts"]
-    return watts
+    return float(json_of(client.post("/predict", json=body))["power"]["watts"])
 
 
 def measured(client: httpx.Client, kernels: dict[str, str], draws: float = DRAWS) -> bytes:

@@ -16,10 +16,11 @@ import pytest
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import json_of, problem
 from tests.fixtures.tables import table
+from tests.needs import needs_ptxas
 from tests.wide import wide
 from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.cuda import PtxasReport, find_ptxas
+from wattcast.features.cuda import PtxasReport
 from wattcast.features.findings.rules import TILE
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power.physical import WorkAtTime
@@ -198,7 +199,7 @@ CHASING = wide(100).replace(
 """Loads that wait for each other while a hundred values are kept: more warps would hide them."""
 
 
-@pytest.mark.skipif(find_ptxas() is None, reason="the extra cuda (ptxas) is not installed")
+@needs_ptxas
 def test_fewer_registers_are_not_advised_where_ptxas_would_spill(
     services: Services, tmp_path: Path
 ) -> None:

@@ -17,11 +17,11 @@ from tests.app.test_advice_tensor import gemm
 from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.fixtures.ptx_text import stored_cuda, stored_ptx
+from tests.needs import needs_nvrtc
 from tests.reference.fixtures import reference_arguments
 from tests.reference.machine import run
 from wattcast.app import demo
 from wattcast.app.services import Services
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import LaunchError
 from wattcast.features.launch import Launch
 from wattcast.predictor.advise import advise
@@ -373,7 +373,7 @@ def test_the_three_kernels_of_a_new_user_are_advised_right_and_nothing_is_refute
 EXACT = stored_cuda("exact_functions")
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+@needs_nvrtc
 @pytest.mark.parametrize("options", [[], ["--use_fast_math"]])
 def test_an_option_of_the_compiler_is_tried_where_it_was_not_given(
     services: Services, options: list[str]

@@ -13,11 +13,12 @@ from studies.advice import published
 from studies.advice.study import PAIRS, PTX, Pair, judge
 from studies.advice.study import main as study
 from studies.card_tables import table
+from tests.app.test_advice_holds import asked
 from tests.features.whole_runs import run_whole
+from tests.needs import needs_nvrtc
 from tests.reference.machine import run
 from tests.reference.memory import buffer_addresses
 from wattcast.app.services import Services
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.findings import Finding, find
 from wattcast.features.findings.vectors import in_rounds
 from wattcast.features.launch import Launch
@@ -36,11 +37,6 @@ GPUS = ("t4", "a100-sxm4-40gb")
 
 def pair(name: str) -> Pair:
     return next(each for each in PAIRS if each.name == name)
-
-
-def asked(kernel: str, gpu: str = "tesla-v100", ptx: str = TEXT, **launch: Any) -> PredictRequest:
-    body = {"ptx": ptx, "kernel": kernel, "gpu": gpu, "launch": launch, "model": "physical"}
-    return PredictRequest.model_validate(body)
 
 
 def codes(services: Services, request: PredictRequest) -> list[str]:
@@ -154,7 +150,7 @@ def test_published_steps_stand_beside_what_is_predicted(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+@needs_nvrtc
 def test_published_steps_are_predicted_and_no_bound_is_beaten_by_its_own_prediction(
     services: Services,
 ) -> None:
@@ -173,7 +169,7 @@ def test_published_steps_are_predicted_and_no_bound_is_beaten_by_its_own_predict
     }  # fmt: skip
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+@needs_nvrtc
 def test_counters_that_all_lanes_hit_are_counted_once_in_what_is_promised(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +182,7 @@ def test_counters_that_all_lanes_hit_are_counted_once_in_what_is_promised(
         assert one.gains[1] < one.promised
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+@needs_nvrtc
 def test_a_product_in_blocks_of_one_dimension_is_told_to_stage_tiles(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:

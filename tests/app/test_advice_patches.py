@@ -13,13 +13,12 @@ import pytest
 
 from tests.app.conftest import Run
 from tests.fixtures.ptx_text import stored_cuda
+from tests.needs import needs_nvrtc
 from tests.reference.machine import run as reference
 from wattcast.app.cli.exits import Exit
-from wattcast.features.cuda import compile_cuda, isolation
+from wattcast.features.cuda import compile_cuda
 
-pytestmark = pytest.mark.skipif(
-    isolation.find_nvrtc() is None, reason="the extra cuda is not installed"
-)
+pytestmark = needs_nvrtc
 
 TURN = stored_cuda("turn")
 BLUR = stored_cuda("blur")

@@ -22,13 +22,13 @@ from mcp import Client, StdioServerParameters
 from tests.app.conftest import Run, settings_at
 from tests.app.test_fuzz import mutated
 from tests.fixtures import hostile_ptx
+from tests.fixtures.ptx_text import kernel
+from tests.needs import needs_nvrtc
 from wattcast.app import agents
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import KernelTiming, LaunchRequest
 
 ROOT = Path(__file__).parents[2]
 VECTOR_ADD = str(ROOT / "app" / "demo" / "vector_add.ptx")
-MATMUL = str(ROOT / "app" / "demo" / "matmul.cu")
 SIZE = 1 << 20
 LAUNCH = {"gpu": "v100", "grid": 4096, "block": 256, "arguments": {"3": SIZE}}
 COMMAND = [sys.executable, "-m", "wattcast.app.cli", "mcp"]
@@ -216,10 +216,8 @@ def test_a_candidate_is_judged_beside_its_reference(agent: Agent) -> None:
     assert told["time"]["ratio"] > 1
     assert told["time"]["low"] < told["time"]["ratio"] < told["time"]["high"]
     assert told["time"]["less"] < 0.5
-    endless = (
-        ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n$a:\n bra $a;\n}"
-    )
-    refused = agent("judge", reference=side, candidate={"ptx": endless}, **LAUNCH)
+    endless = {"ptx": kernel("$a:\n bra $a;")}
+    refused = agent("judge", reference=side, candidate=endless, **LAUNCH)
     assert refused.failed, "code that never ends gets no verdict"
 
 
@@ -255,7 +253,7 @@ def test_boards_and_language_models(agent: Agent) -> None:
     assert gemm.data["operator"]["bound"]
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+@needs_nvrtc
 def test_cuda_source_with_its_header(agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "size.h").write_text("#define N 1024\n")
     file = tmp_path / "k.cu"

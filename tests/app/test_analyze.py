@@ -11,8 +11,8 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_problems import json_of, problem
+from tests.needs import needs_ptxas
 from wattcast.app.services import Services
-from wattcast.features.cuda import find_ptxas
 from wattcast.predictor import parts
 from wattcast.predictor.analyze import analyze, features
 from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest, FeaturesRequest
@@ -111,21 +111,11 @@ def test_trip_counts_say_how_they_are_known(
     )
 
 
-def test_bank_conflicts_are_told(client: httpx.Client) -> None:
-    source = FIXTURES / "transpose.sm_70.ptx"
-    if not source.is_file():
-        pytest.skip(f"no fixture {source.name}")
-    text = source.read_text(encoding="utf-8")
-    from wattcast.features.ptx import read_module
-
-    worst = {}
-    for kernel in read_module(text).kernels:
-        answer = ask(client, text, kernel=kernel.name, launch={"grid": [8, 8], "block": [32, 8]})
-        worst[kernel.demangled] = max(
-            (a["transactions_per_request"] or 0 for a in answer["accesses"]), default=0
-        )
-    assert max(worst.values()) == 32
-    assert min(worst.values()) <= 1
+@pytest.mark.parametrize(("kernel", "most"), [("transpose_shared", 32), ("transpose_padded", 1)])
+def test_bank_conflicts_are_told(client: httpx.Client, kernel: str, most: int) -> None:
+    text = (FIXTURES / "transpose.sm_70.ptx").read_text(encoding="utf-8")
+    answer = ask(client, text, kernel=kernel, launch={"grid": [8, 8], "block": [32, 8]})
+    assert max(each["transactions_per_request"] or 0 for each in answer["accesses"]) == most
 
 
 def test_the_same_launch_is_analysed_once(tmp_path: Path, vector_add: str) -> None:
@@ -288,7 +278,7 @@ def test_seconds_give_a_request_up_and_change_no_answer(client: httpx.Client) ->
     assert answers[0] == answers[1]
 
 
-@pytest.mark.skipif(find_ptxas() is None, reason="the extra cuda (ptxas) is not installed")
+@needs_ptxas
 def test_ptxas_counts_registers_unless_they_are_given(tmp_path: Path, vector_add: str) -> None:
     # The demonstration's PTX is newer than ptxas 12.9, which is told by its version alone. What it
     # does not know is estimated.

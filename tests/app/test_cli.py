@@ -10,9 +10,9 @@ import pytest
 
 import wattcast
 from tests.app.conftest import Run
+from tests.needs import needs_nvrtc
 from wattcast.app.cli.exits import Exit
 from wattcast.app.settings import Settings
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import EXAMPLE_CUDA
 
 LAUNCH = ("--gpu", "tesla-v100", "--grid", "4096", "--block", "256")
@@ -144,7 +144,7 @@ def test_an_analysis_for_people_and_as_json(run: Run, file: str) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
+@needs_nvrtc
 def test_cuda_files(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "scale.cu"
     path.write_text(EXAMPLE_CUDA)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.app.conftest import Run, settings_at
 from tests.app.live import running
+from tests.needs import needs_nvrtc
 from wattcast.app.cli import doctor, predict
 from wattcast.app.cli.exits import Exit
 from wattcast.features.cuda import isolation
@@ -123,7 +124,7 @@ def test_gpus_are_found_by_words(run: Run) -> None:
     assert "did you mean rtx-3090" in err
 
 
-@pytest.mark.skipif(isolation.find_nvrtc() is None, reason="the extra cuda is not installed")
+@needs_nvrtc
 def test_hotspots_name_the_file_and_show_its_lines(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "scale.cu"
     file.write_text(SCALE, "utf-8")

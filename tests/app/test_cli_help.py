@@ -18,10 +18,10 @@ import typer
 from typer.main import get_command
 
 from tests.app.conftest import Run
+from tests.needs import needs_nvrtc
 from wattcast.app.cli import app, inputs
 from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.group import PANELS, examples
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import Clocks, Message
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -195,7 +195,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_add: str) -> 
     return tmp_path
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
+@needs_nvrtc
 @pytest.mark.parametrize(("path", "at"), LINES)
 def test_every_example_runs(run: Run, folder: Path, path: str, at: int) -> None:
     line = shown(run, path)[at]

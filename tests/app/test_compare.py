@@ -16,8 +16,9 @@ from tests.app.test_problems import json_of, problem
 from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import KernelError, LaunchError
-from wattcast.predictor.compare import compare
-from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
+from wattcast.predictor.compare import compare, markdown
+from wattcast.predictor.messages import KernelName
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, Limits
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 
@@ -99,14 +100,9 @@ def test_members_of_one_side_win_over_common_ones(services: Services, vector_add
 
 
 def test_markdown_holds_no_markup_of_a_name(services: Services, vector_add: str) -> None:
-    from wattcast.predictor.messages import KernelName
-
     name = "$a|b`<script>"
     first = compared(services, vector_add, vector_add).comparisons[0]
     named = first.new.model_copy(update={"kernel": KernelName(mangled="f", demangled=name)})
-    from wattcast.predictor.compare import markdown
-    from wattcast.predictor.messages.compare import Limits
-
     table = markdown([first.model_copy(update={"new": named})], Limits(max_energy_percent=5))
     row = next(line for line in table.splitlines() if "tesla-v100" in line)
     assert row.count("|") == 10

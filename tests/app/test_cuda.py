@@ -14,14 +14,10 @@ from tests.app.conftest import Run, settings_at
 from tests.app.live import running
 from tests.app.test_problems import json_of, problem
 from tests.fixtures.ptx_text import stored_cuda
+from tests.needs import needs_nvrtc
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.predictor.messages import EXAMPLE_CUDA
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
-
-needs_compiler = pytest.mark.skipif(
-    find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed"
-)
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "cuda"
 LAUNCH = {"grid": [4096], "block": [256]}
@@ -35,7 +31,7 @@ def ask(client: httpx.Client, path: str = "/predict", /, **asked: Any) -> dict[s
     return json_of(client.post(path, json=asked))
 
 
-@needs_compiler
+@needs_nvrtc
 def test_source_is_compiled_and_predicted_as_its_ptx(client: httpx.Client) -> None:
     answer = ask(client, **body())
     PredictAnswer.model_validate(answer)
@@ -53,7 +49,7 @@ def test_source_is_compiled_and_predicted_as_its_ptx(client: httpx.Client) -> No
     assert client.get(f"/predictions/{answer['id']}").json() == answer
 
 
-@needs_compiler
+@needs_nvrtc
 def test_every_gpu_gets_its_own_target(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +76,7 @@ def test_every_gpu_gets_its_own_target(
     assert len(compiled) == 3, "known source is not compiled again"
 
 
-@needs_compiler
+@needs_nvrtc
 def test_the_compilers_remarks_are_warnings(client: httpx.Client) -> None:
     source = "\n__global__ void f(float* x) {\n  int unused;\n  x[threadIdx.x] = 1;\n}\n"
     warnings = ask(client, **body(source))["warnings"]
@@ -89,7 +85,7 @@ def test_the_compilers_remarks_are_warnings(client: httpx.Client) -> None:
     assert "unused" in remark["detail"]
 
 
-@needs_compiler
+@needs_nvrtc
 def test_warnings_tell_the_line_of_the_source(client: httpx.Client) -> None:
     source = (
         "__global__ void f(float* x, const int* n) {\n"
@@ -106,7 +102,7 @@ def test_warnings_tell_the_line_of_the_source(client: httpx.Client) -> None:
     assert all(w["line"] > 4 for w in found)
 
 
-@needs_compiler
+@needs_nvrtc
 @pytest.mark.parametrize("path", ["/predict", "/features", "/analyze"])
 def test_compile_errors_name_their_lines(client: httpx.Client, path: str) -> None:
     broken = "__global__ void f(float* x) {\n  x[0] = y;\n  int z = ;\n}\n"
@@ -116,7 +112,7 @@ def test_compile_errors_name_their_lines(client: httpx.Client, path: str) -> Non
     assert members["line"] == 2
 
 
-@needs_compiler
+@needs_nvrtc
 def test_a_file_with_a_main_is_answered_without_nvcc(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +133,7 @@ def test_a_file_with_a_main_is_answered_without_nvcc(
 TILES = stored_cuda("tiles")
 
 
-@needs_compiler
+@needs_nvrtc
 def test_what_the_compiler_ascribes_to_no_line_is_warned_of_without_one(
     client: httpx.Client,
 ) -> None:
@@ -148,7 +144,7 @@ def test_what_the_compiler_ascribes_to_no_line_is_warned_of_without_one(
     assert all(warning["source_line"] != 0 for warning in answer["warnings"])
 
 
-@needs_compiler
+@needs_nvrtc
 def test_a_source_without_a_kernel_is_told_so(client: httpx.Client) -> None:
     told = problem(client.post("/predict", json=body("int main() { return 0; }\n")), 422, "kernel")
     assert told["detail"].startswith("the source has no __global__ function")
@@ -211,7 +207,7 @@ def test_limits_of_the_compiler(client: httpx.Client) -> None:
     assert "at most 1048576" in members["detail"]
 
 
-@needs_compiler
+@needs_nvrtc
 def test_a_compiler_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     with running(settings_at(tmp_path, compile_seconds=1e-9)) as client:
         members = problem(client.post("/predict", json=body()), 503, "time-limit")
@@ -219,7 +215,7 @@ def test_a_compiler_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
         assert "6e-09 s" in members["detail"]
 
 
-@needs_compiler
+@needs_nvrtc
 def test_stored_predictions_keep_the_ptx_and_the_hash_of_the_source(tmp_path: Path) -> None:
     import sqlite3
     import zlib
@@ -240,7 +236,7 @@ def test_stored_predictions_keep_the_ptx_and_the_hash_of_the_source(tmp_path: Pa
     )
 
 
-@needs_compiler
+@needs_nvrtc
 def test_arguments_by_c_name_position_and_ptx_name_are_one(client: httpx.Client) -> None:
     answers = []
     for name in ("n", "2", "_Z5scalePffi_param_2"):
@@ -255,7 +251,7 @@ def test_arguments_by_c_name_position_and_ptx_name_are_one(client: httpx.Client)
     assert answers[0]["global_load_requests"] == 32
 
 
-@needs_compiler
+@needs_nvrtc
 def test_c_names_of_a_kernel_in_a_header(client: httpx.Client) -> None:
     asked = {**body('#include "scale.cuh"\n'), "headers": {"scale.cuh": EXAMPLE_CUDA}}
     assert [a["c_name"] for a in ask(client, "/analyze", **asked)["launch"]["arguments"]] == [
@@ -268,7 +264,7 @@ def test_c_names_of_a_kernel_in_a_header(client: httpx.Client) -> None:
 MATMUL = stored_cuda("matmul_by_names")
 
 
-@needs_compiler
+@needs_nvrtc
 def test_a_size_that_is_missing_is_asked_for_by_its_c_name_before_any_number(
     client: httpx.Client, run: Run, tmp_path: Path
 ) -> None:
@@ -283,7 +279,7 @@ def test_a_size_that_is_missing_is_asked_for_by_its_c_name_before_any_number(
     assert told.index("give N (argument 3)") < told.index("power")
 
 
-@needs_compiler
+@needs_nvrtc
 def test_trips_are_given_by_the_line_of_the_loop(client: httpx.Client) -> None:
     launch: dict[str, Any] = {"grid": [128, 128], "block": [32, 32], "arguments": {"N": 4096}}
     times = [
@@ -296,7 +292,7 @@ def test_trips_are_given_by_the_line_of_the_loop(client: httpx.Client) -> None:
     assert "no loop holds line 20" in members["detail"]
 
 
-@needs_compiler
+@needs_nvrtc
 @pytest.mark.parametrize("path", ["/predict", "/features", "/analyze"])
 def test_unknown_arguments_name_the_parameters(client: httpx.Client, path: str) -> None:
     for name in ("m", "3", "-1", "02"):
@@ -319,7 +315,7 @@ def test_unknown_arguments_name_the_parameters(client: httpx.Client, path: str) 
         assert "values" in members["detail"]
 
 
-@needs_compiler
+@needs_nvrtc
 def test_ambiguous_names_are_refused(client: httpx.Client) -> None:
     source = (
         "namespace a { __global__ void f(float* x, int count) { x[count] = 1; } }\n"
@@ -385,7 +381,7 @@ def test_arguments_that_fit(
     assert sum(a["given"] is not None for a in given) == len(arguments)
 
 
-@needs_compiler
+@needs_nvrtc
 def test_a_file_as_it_lies_is_answered_by_two_commands(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,7 +399,7 @@ def test_a_file_as_it_lies_is_answered_by_two_commands(
     assert "'-o=x' is not taken" in told
 
 
-@needs_compiler
+@needs_nvrtc
 def test_the_new_side_of_a_diff_has_a_launch_of_its_own(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "scale.cu"
     file.write_text(EXAMPLE_CUDA)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from wattcast.features.cuda.isolation import find_nvrtc
+from tests.needs import needs_nvrtc
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_every_call_has_a_command(client: httpx.Client) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
+@needs_nvrtc
 def test_the_commands_run(client: httpx.Client) -> None:
     script = COMMANDS.replace("http://127.0.0.1:8000", str(client.base_url).rstrip("/"))
     done = subprocess.run(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import Run
 from tests.app.test_problems import json_of
+from tests.needs import needs_data
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ScalingCard
@@ -153,7 +154,7 @@ def test_known_points_draw_the_curve_to_them(client: httpx.Client) -> None:
     assert "counters.time_seconds" in client.post("/dvfs", json=bare).json()["detail"]
 
 
-@pytest.mark.skipif(find_data() is None, reason="no data folder")
+@needs_data
 def test_two_measured_pairs_halve_the_error(client: httpx.Client) -> None:
     """Real programs on a V100, as users ask: the lowest and the middle core clock are known."""
     data, known = find_data(), (405.0, 945.0)

@@ -16,7 +16,7 @@ from tests.app.test_application import SOLVER, TRAINING
 from tests.app.test_language_model import LLAMA
 from tests.app.test_problems import json_of, problem
 from tests.generated.traces import Gpu, Launch, kineto
-from wattcast.models.choice import outweighs
+from wattcast.models.choice import Point, outweighs, pareto
 from wattcast.predictor.messages.dvfs import DvfsAnswer
 
 GEMM = {"name": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "float16"}
@@ -89,15 +89,9 @@ def test_where_every_limit_loses_the_board_stays(client: httpx.Client) -> None:
 def test_the_pareto_set_and_the_best_keep_to_the_constraints(client: httpx.Client) -> None:
     free = answered(client, power_limit_watts=[*range(300, 701, 20)])
     points = free["points"]
-    for point in points:
-        cost = point["time"]["seconds"], point["energy"]["joules"]
-        beaten = any(
-            each["time"]["seconds"] <= cost[0]
-            and each["energy"]["joules"] <= cost[1]
-            and (each["time"]["seconds"], each["energy"]["joules"]) != cost
-            for each in points
-        )
-        assert point["pareto"] == (not beaten)
+    costs = [Point(n, p["time"]["seconds"], p["power"]["watts"]) for n, p in enumerate(points)]
+    front = {each.key for each in pareto(costs)}
+    assert [point["pareto"] for point in points] == [n in front for n in range(len(points))]
     base = free["reference"]
     for constraints, unit, bound in (
         ({"max_slowdown": 1.1}, ("time", "seconds"), 1.1 * base["time"]["seconds"]),

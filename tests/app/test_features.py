@@ -71,18 +71,6 @@ def test_the_catalogue_holds_together(client: httpx.Client) -> None:
         assert client.get(model["card"]).json() in cards
 
 
-@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-40GB", "10de:20b0", "A100 SXM4 40GB"])
-def test_the_service_knows_a_gpu_by_any_of_its_names(
-    client: httpx.Client, vector_add: str, name: str
-) -> None:
-    assert client.get(f"/gpus/{name}").json()["id"] == "a100-sxm4-40gb"
-    body = {"ptx": vector_add, "gpu": name, "launch": {"grid": [4096], "block": [256]}}
-    answer = client.post("/predict", json=body).json()
-    assert answer["gpu"] == "a100-sxm4-40gb"
-    assert answer["model"]["gpu"] != "a100-sxm4-40gb"
-    assert "gpu_uncalibrated" in {one["code"] for one in answer["warnings"]}
-
-
 def test_a_board_nobody_measured_says_so_and_stays_within_its_limit(
     client: httpx.Client, vector_add: str
 ) -> None:

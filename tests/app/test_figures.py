@@ -18,9 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.engine import Engine
 
 from tests.app.conftest import settings_at
-from tests.app.databases import KINDS, database
 from tests.app.live import running
-from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import JOBS, Job, JobStore
 from wattcast.features.errors import Diagnostic
 from wattcast.features.schemas import FeatureVector
@@ -53,19 +51,6 @@ def found(client: httpx.Client, name: str, **labels: str) -> list[tuple[Labels, 
 def value(client: httpx.Client, name: str, **labels: str) -> float:
     ((_, only),) = found(client, name, **labels)
     return only
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with database(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def engine(url: str) -> Iterator[Engine]:
-    opened = open_database(url)
-    yield opened
-    opened.dispose()
 
 
 @pytest.fixture

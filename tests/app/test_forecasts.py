@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from tests.app.conftest import settings_at
 from tests.fixtures.ptx_text import stored_cuda
+from tests.needs import needs_nvrtc
 from wattcast.app.cli import app
 from wattcast.app.python.predictors import crew, predictor
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import DataError, GivenUpError, GpuError
 from wattcast.predictor import Predictor, forecasts
 from wattcast.predictor.forecasts import Crew, Forecast, failures
@@ -31,7 +31,7 @@ from wattcast.predictor.rank import TuningProblem
 from wattcast.predictor.tuning_files import Configuration, read_tuning
 from wattcast.training.engine import ClusterError, InProcess, open_processes
 
-pytestmark = pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+pytestmark = needs_nvrtc
 
 SIZE = 1 << 22
 KERNEL = stored_cuda("scaled")

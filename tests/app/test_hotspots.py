@@ -14,8 +14,8 @@ from tests.app.conftest import settings_at
 from tests.app.test_fuzz import mutated
 from tests.app.test_problems import json_of, problem
 from tests.fixtures.ptx_text import stored_ptx
+from tests.needs import needs_nvrtc
 from wattcast.app.services import Services
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import WattcastError
 from wattcast.predictor.hotspots import hotspots_of
 from wattcast.predictor.messages.cost import CostAnswer
@@ -133,7 +133,7 @@ def test_what_another_model_predicted_is_shared_out_and_says_so(
     assert found["shares_by"]["family"] == "physical"
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
+@needs_nvrtc
 def test_cuda_source_with_arguments_by_c_name(client: httpx.Client) -> None:
     source = "__global__ void twice(float* v, int n) {\n  int i = threadIdx.x;\n"
     source += "  for (int k = 0; k < n; ++k)\n    v[i] += k;\n}\n"

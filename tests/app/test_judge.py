@@ -21,6 +21,7 @@ from tests.app.conftest import STORE, Run, settings_at
 from tests.app.test_agents import EVIL, Agent
 from tests.app.test_problems import problem
 from tests.fixtures import hostile_ptx
+from tests.fixtures.ptx_text import kernel
 from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features import assembled
@@ -44,10 +45,8 @@ LOOPS = {
 
 
 def endless(loop: str) -> str:
-    return (
-        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u64 p)\n{\n"
-        f"\t.reg .b32 %r<4>;\n\t.reg .pred %p<3>;\n{loop}\n\tret;\n}}\n"
-    )
+    body = f"\t.reg .b32 %r<4>;\n\t.reg .pred %p<3>;\n{loop}\n\tret;"
+    return kernel(body, "spin", ".param .u64 p")
 
 
 def judged(services: Services, reference: str, candidate: str, /, **more: Any) -> JudgeAnswer:

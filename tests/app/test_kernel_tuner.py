@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import Run
+from tests.needs import needs_nvrtc
 from wattcast.app.services import Services
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import DataError
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
@@ -167,7 +167,7 @@ def test_macros_are_only_macros() -> None:
             macros({name: value})
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
+@needs_nvrtc
 @pytest.mark.parametrize(
     "own", ["", "#define tile 4\n#ifndef block_size_x\n#define block_size_x 64\n#endif\n"]
 )

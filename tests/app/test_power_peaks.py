@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.measure.measuring import board_of
 from wattcast.features.gpus import GpuProfile, gpu_ids, load_gpu
 from wattcast.measure.catalogue import micro
-from wattcast.measure.workload import Board, Buffer, Workload
+from wattcast.measure.workload import Buffer, Workload
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.power.activities import AT_REST, sms_at_work
@@ -23,6 +24,7 @@ from wattcast.predictor.predict import predict
 
 BOARDS = ("a40", "h100-sxm5", "ampere-84sm", "ada-24sm")
 """Two that nobody measured and two with trees that were fitted on short runs."""
+OTHERS = sorted({*gpu_ids()} - {*BOARDS})
 PEAKS = ("energy.fma.f32", "energy.mma.f16", "energy.dram.fma64")
 UNITS = (
     "energy.fma.f64",
@@ -45,17 +47,7 @@ SMALL = ("launch.b1.t32", "latency.fma.f32")
 
 @cache
 def catalogue(gpu_id: str) -> Mapping[str, Workload]:
-    gpu = load_gpu(gpu_id)
-    major, minor = gpu.compute_capability.split(".")
-    board = Board(
-        sm_count=gpu.sm_count,
-        compute_capability=(int(major), int(minor)),
-        l2_bytes=gpu.l2_bytes,
-        memory_bytes=gpu.memory_bytes or 2**33,
-        max_threads_per_sm=gpu.max_threads_per_sm,
-        core_mhz=gpu.core_mhz,
-    )
-    return {one.id: one for one in micro(board)}
+    return {one.id: one for one in micro(board_of(gpu_id))}
 
 
 def answered(
@@ -101,16 +93,12 @@ def holds(gpu: GpuProfile, predictor: Predictor) -> None:
             assert max(1.12 * rest, 0.35 * gpu.tdp_watts) < watts <= most
 
 
-@pytest.mark.parametrize("gpu_id", BOARDS)
+@pytest.mark.parametrize(
+    "gpu_id", [*BOARDS, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)]
+)
 def test_peak_loops_draw_much_and_small_launches_what_an_active_clock_costs(
     gpu_id: str, predictor: Predictor
 ) -> None:
-    holds(load_gpu(gpu_id), predictor)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("gpu_id", sorted({*gpu_ids()} - {*BOARDS}))
-def test_the_same_of_every_board(gpu_id: str, predictor: Predictor) -> None:
     holds(load_gpu(gpu_id), predictor)
 
 

@@ -95,10 +95,6 @@ def test_a_physical_answer_is_split_into_components(client: httpx.Client, vector
     # Streaming: device memory is what it draws most for, beside idling and running at all.
     rest = {n: w for n, w in answer["components"].items() if n not in ("idle", "clock")}
     assert max(rest, key=lambda name: rest[name]) == "dram"
-    shares = client.get("/explain", params={"prediction_id": answer["id"]}).json()
-    ShapAnswer.model_validate(shares)
-    total = shares["base_watts"] + sum(part["watts"] for part in shares["contributions"])
-    assert total == pytest.approx(watts, rel=1e-9)
     lime = client.get("/explain", params={"prediction_id": answer["id"], "method": "lime"}).json()
     LimeAnswer.model_validate(lime)
     assert lime["r_squared"] == pytest.approx(1)

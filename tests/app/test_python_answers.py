@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import wattcast
-from wattcast.features.cuda.isolation import find_nvrtc
+from tests.needs import needs_nvrtc
 from wattcast.features.errors import MissingExtraError, RequestError, ServiceError
 from wattcast.models.intervals import quantity
 from wattcast.predictor import reports
@@ -34,8 +34,6 @@ DEMO = "app/demo/vector_add.ptx"
 LAUNCH: dict[str, Any] = {"gpu": "v100", "grid": 4096, "block": 256, "registry": False}
 COUNT = {"3": 1 << 20}
 SELF_CLOSING = {"rect", "br", "hr"}
-
-needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
 
 
 class _Markup(HTMLParser):
@@ -110,10 +108,14 @@ def test_what_comes_from_the_kernel_is_escaped() -> None:
         assert page.count("&lt;script") >= 11
 
 
-@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t="])
-def test_no_cell_of_a_table_is_a_formula(begin: str) -> None:
-    written = reports.comma_separated(("name", "joules"), [{"name": f"{begin}1", "joules": -1.0}])
-    assert written == f"name,joules\n'{begin}1,-1.0\n".replace("\t", " ")  # a blank
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("=1", "'=1"), ("+1", "'+1"), ("-1", "'-1"), ("@1", "'@1"), ("x=1", "x=1"),
+     *((f"{blank}=1", "' =1") for blank in "\t\r\n"), *((f"{blank}x", " x") for blank in "\t\r\n")],
+)  # fmt: skip
+def test_no_cell_of_a_table_is_a_formula(text: str, kept: str) -> None:
+    written = reports.comma_separated(("name", "joules"), [{"name": text, "joules": -1.0}])
+    assert written == f"name,joules\n{kept},-1.0\n"
 
 
 def test_names_are_no_markup_of_a_pull_request() -> None:

@@ -17,8 +17,8 @@ import pytest
 
 import wattcast
 from tests.app.test_rank_triton import LARGE, PTX, SIDE, SIZES, SMALL, kernel_object, programs
+from tests.needs import needs_nvrtc
 from wattcast.app.python.code import source
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.errors import DataError, LaunchError
 
 DEMO = Path("app/demo/vector_add.ptx")
@@ -28,8 +28,6 @@ extern "C" __global__ void scale(float *data) {
   data[blockIdx.x * blockDim.x + threadIdx.x] *= FACTOR;
 }
 """
-
-needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
 
 
 def joules(code: Any, **more: Any) -> float:

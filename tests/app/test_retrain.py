@@ -14,6 +14,7 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.measured import FAMILY, GPU, SCHEMA, ended, result_of, table, upload
+from tests.app.test_problems import json_of
 
 OPTIONS: dict[str, Any] = {"gpu": GPU, "mode": "continue", "families": [FAMILY]}
 
@@ -34,9 +35,8 @@ def watts(client: httpx.Client, vector_add: str, board: str | None = None) -> di
     body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [4096], "block": [256]}}
     found: dict[str, Any] = {}
     for choice in ("auto", FAMILY):
-        answer = client.post("/predict", json={**body, "model": choice, "board": board})
-        assert answer.status_code == 200, answer.text
-        found[choice] = {name: answer.json()[name] for name in ("power", "energy", "model")}
+        answer = json_of(client.post("/predict", json={**body, "model": choice, "board": board}))
+        found[choice] = {name: answer[name] for name in ("power", "energy", "model")}
     return found
 
 

@@ -16,36 +16,61 @@ from wattcast.app.store.database import open_database
 HEAVY = ("xgboost", "catboost", "shap", "lime", "sklearn", "pandas", "onnx", "matplotlib")
 
 
-@pytest.mark.parametrize("entry", ["wattcast.app.cli", "wattcast.app.server", "wattcast"])
-def test_heavy_libraries_wait_until_they_are_needed(entry: str) -> None:
+PREDICTED = """
+import wattcast
+size = {"3": 1 << 20}
+wattcast.predict("app/demo/vector_add.ptx", gpu="v100", grid=4096, block=256, arguments=size)
+"""
+SCALED = """
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        assert name.partition(".")[0] != "torch", "torch was asked for"
+sys.meta_path.insert(0, Refuse())
+import wattcast.predictor.dvfs, numpy as np
+from wattcast.models.clocks import ClockPair
+from wattcast.models.papers.scaling.card import named, scaling_store
+from wattcast.models.papers.scaling.code import Stream, code_scaling
+at = ClockPair(1164.0, 3505.0)
+model = code_scaling(scaling_store(), "gtx-titan-x", "sequence").scaling
+model.scales([Stream([named("fma.f32", 4)], np.ones(1))], [at], at)
+"""
+TREES = """
+from wattcast.models.store import ArtifactStore
+from wattcast.models.power.boosted import BoostedPowerModel
+model = BoostedPowerModel(ArtifactStore().find("tesla-k20", "power", "average", "alavani2023"))
+assert "onnxruntime" not in sys.modules
+model.estimate(model.background.matrix()[0])
+"""
+# The requests are not among them: signatures are made of them.
+LATE = ("wattcast.features.execution", "wattcast.predictor.explain", "itanium_demangler")
+APART = ("wattcast.models.papers", "wattcast.measure", "wattcast.training")
+
+
+@pytest.mark.parametrize(
+    ("does", "without"),
+    [
+        ("import wattcast.app.cli", (*HEAVY, "numpy", "rich", "pydantic", "structlog")),
+        ("import wattcast.app.server", HEAVY),
+        ("import wattcast; wattcast.predict", (*HEAVY, *LATE)),
+        (PREDICTED, APART),
+        ("import wattcast.models.time.base as each; list(each.TIME_MODELS)", APART),
+        (SCALED, ("torch",)),
+        (TREES, ("xgboost", "catboost", "shap", "lime", "sklearn", "pandas")),
+    ],
+    ids=["command", "service", "python", "prediction", "time models", "scaling", "trees"],
+)
+def test_what_is_heavy_is_loaded_by_who_needs_it(does: str, without: tuple[str, ...]) -> None:
+    code = f"""import os, sys
+{does}
+beginnings = {tuple(f"{each}." for each in without)}
+print(os.environ["OMP_WAIT_POLICY"], [m for m in sys.modules if f"{{m}}.".startswith(beginnings)])
+"""
     environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
-    code = (
-        f"import {entry}, os, sys\n"
-        f"assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE'\n"
-        f"print(*(name for name in {HEAVY!r} if name in sys.modules))"
-    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
-
-
-def test_the_command_line_loads_nothing_before_a_command_is_called() -> None:
-    libraries = {"numpy", "rich", "pydantic", "structlog"}
-    code = f"import wattcast.app.cli, sys; print(*({libraries!r} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
-
-
-LATE = ("wattcast.features.execution", "wattcast.predictor.explain", "itanium_demangler")
-"""What only some predictions need. The requests are not in it: signatures are made of them."""
-
-
-def test_what_a_prediction_uses_is_loaded_by_the_prediction() -> None:
-    code = f"import wattcast, sys; wattcast.predict; print({set(LATE)!r} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    assert done.stdout == "PASSIVE []\n"
 
 
 EXTRAS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,7 +21,6 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
-from tests.app.databases import KINDS, database
 from wattcast.app.store.database import HEAD, MIGRATIONS, StoreError, open_database, revision
 from wattcast.app.store.jobs import JobStore
 from wattcast.app.store.keys import KeyStore
@@ -46,12 +45,6 @@ def record(ptx: str = "//", prediction_id: UUID | None = None) -> PredictionReco
         models="null",
         ptx=ptx,
     )
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with database(request.param, tmp_path) as made:
-        yield made
 
 
 def test_a_prediction_is_found_before_and_after_it_is_written(url: str) -> None:

@@ -18,6 +18,7 @@ from tests.app.test_problems import json_of, problem
 from wattcast.app.services import Services
 from wattcast.features.errors import ConstraintError, LaunchError, ServiceError
 from wattcast.features.launch import Launch, axes_of, covering_grid, usual_blocks
+from wattcast.models.choice import Point, pareto
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
 from wattcast.predictor.predict import predict
@@ -118,17 +119,9 @@ def test_pareto_and_best_points_are_those_of_the_points(
     assert len(points) == 3 * len(divide) == 18
     assert len(answer["left_out"]) == 3 * (len(usual_blocks(1)) - len(divide))
 
-    def cost(point: dict[str, Any]) -> tuple[float, float]:
-        return point["time"]["seconds"], point["energy"]["joules"]
-
-    for point in points:
-        beaten = any(
-            other["time"]["seconds"] <= point["time"]["seconds"]
-            and other["energy"]["joules"] <= point["energy"]["joules"]
-            and cost(other) != cost(point)
-            for other in points
-        )
-        assert not (point["pareto"] and beaten)
+    costs = [Point(n, p["time"]["seconds"], p["power"]["watts"]) for n, p in enumerate(points)]
+    front = {each.key for each in pareto(costs)}
+    assert {n for n, point in enumerate(points) if point["pareto"]} <= front
     least = min(points, key=lambda point: point["energy"]["joules"])
     best = answer["best"]["min_energy"]
     assert {best[name] == least[name] for name in ("gpu", "grid", "block")} == {True}

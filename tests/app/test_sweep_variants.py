@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.app.conftest import Run
-from tests.app.test_cuda import needs_compiler
 from tests.fixtures.ptx_text import stored_cuda
+from tests.needs import needs_nvrtc
 from wattcast.app.services import Services
 from wattcast.features.errors import LaunchError, ServiceError
 from wattcast.predictor.messages.predict import PredictRequest
@@ -37,7 +37,7 @@ VARIANTS: dict[str, Any] = {
 }
 
 
-@needs_compiler
+@needs_nvrtc
 def test_each_variant_is_what_predict_answers_for_its_source(services: Services) -> None:
     answer = asked(services, defines={"TILE": [8, 16, 32], "PAD": [0, 1]})
     found = [point["defines"] for point in answer["points"]]
@@ -59,7 +59,7 @@ def test_each_variant_is_what_predict_answers_for_its_source(services: Services)
     assert answer["warnings"][0]["code"] == "variants_not_compared"
 
 
-@needs_compiler
+@needs_nvrtc
 def test_a_variant_that_fails_is_listed_and_the_others_are_predicted(services: Services) -> None:
     answer = asked(services, defines={"TILE": [16, 24, 64, "wide"], "PAD": [1, "oops"]})
     assert [point["defines"] for point in answer["points"]] == [{"TILE": 16, "PAD": 1}]
@@ -112,7 +112,7 @@ def test_what_is_no_formula_says_why(formula: str, told: str) -> None:
         dimensions("grid", [formula], {"N": 256, "TILE": 32})
 
 
-@needs_compiler
+@needs_nvrtc
 def test_variants_on_the_command_line(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tiled.cu"
     file.write_text(TILED)

@@ -148,26 +148,6 @@ def test_what_is_wrong_is_told(files: tuple[Path, Path], words: tuple[str, ...],
     assert told in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("restriction", "kept"),
-    [("a in (1, 4) and not b", [(1, 0), (4, 0)]),
-     ("1 < a <= 3 or a == 4 != b", [(2, 0), (2, 1), (4, 0), (4, 1)]),
-     ("ceil(a / 2) == 1", [(1, 0), (1, 1), (2, 0), (2, 1)]),
-     ("min(a, -b) < abs(b)", [(1, 1), (2, 1), (4, 1)]),
-     ("a * 0.1 <= 0.1", [(1, 0), (1, 1)]), ("'x' not in ['x']", [])],
-)  # fmt: skip
-def test_restrictions_are_arithmetic_comparisons_and_logic(
-    restriction: str, kept: list[tuple[int, int]]
-) -> None:
-    document = {"tune_params": {"a": [1, 2, 4], "b": [0, 1]}, "restrictions": [restriction]}
-    if not kept:
-        with pytest.raises(DataError, match="no configurations"):
-            read_tuning(json.dumps(document))
-        return
-    found = read_tuning(json.dumps(document)).configurations
-    assert [tuple(one.parameters.values()) for one in found] == kept
-
-
 def test_a_t1_definition_is_the_same_space() -> None:
     document = {
         "ConfigurationSpace": {

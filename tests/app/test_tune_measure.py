@@ -13,15 +13,15 @@ from typer.testing import CliRunner, Result
 from tests.measure.measuring import NO_COUNTER, board
 from tests.measure.simulated import Faults, SimulatedGpu
 from tests.measure.simulation import simulated
+from tests.needs import needs_nvrtc
 from wattcast.app.cli import app
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.measure import protocol
 from wattcast.measure.device import ContextBrokenError, MeasureError, WorkloadError
 from wattcast.measure.run import Machine
 from wattcast.measure.workload import Workload
 from wattcast.predictor.tuning_files import read_tuning
 
-pytestmark = pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
+pytestmark = needs_nvrtc
 
 SIZE = 1 << 24
 KERNEL = """\

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.test_cuda import needs_compiler
 from tests.app.test_problems import json_of, problem
 from tests.app.test_tune import KERNEL, SIZE, SPACE
+from tests.needs import needs_nvrtc
 from wattcast.predictor.messages.tunings import MOST_PREDICTIONS, TuningsAnswer
 from wattcast.predictor.tuning_files import Configuration, t4_text
 
@@ -140,7 +140,7 @@ def test_a_file_of_measurements_and_rows_count_alike(
     assert [row["configuration"]["block_size_x"] for row in few["forecasts"]] == [128, 64]
 
 
-@needs_compiler
+@needs_nvrtc
 def test_a_variant_that_does_not_compile_is_a_row(client: httpx.Client) -> None:
     broken = KERNEL.replace("int first", '#if work == 3\n#error "not three"\n#endif\nint first')
     given = {

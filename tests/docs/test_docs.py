@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.docs.examples import DOCS, PAGES, ROOT, has_examples, rendered
-from wattcast.features.cuda.isolation import find_nvrtc, find_ptxas
+from tests.needs import needs_nvrtc, needs_ptxas
 
 
 class _Page(HTMLParser):
@@ -100,8 +100,8 @@ def test_no_page_loads_anything_from_elsewhere(site: dict[Path, _Page]) -> None:
         assert "@import" not in text, style
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
-@pytest.mark.skipif(find_ptxas() is None, reason="the extra cuda (ptxas) is not installed")
+@needs_nvrtc
+@needs_ptxas
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if has_examples(page)], ids=lambda page: page.stem
 )

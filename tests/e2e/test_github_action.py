@@ -16,13 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
-from wattcast.features.cuda.isolation import find_nvrtc
+from tests.needs import needs_nvrtc
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "howto" / "ci.md").read_text(encoding="utf-8")
-pytestmark = pytest.mark.skipif(
-    find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed"
-)
+pytestmark = needs_nvrtc
 
 GH = """#!/usr/bin/env python3
 import json, os, sys

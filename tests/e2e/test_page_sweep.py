@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.app.test_cuda import needs_compiler
 from tests.app.test_sweep_variants import TILED
 from tests.e2e.browser import Watched, needs_chromium
+from tests.needs import needs_nvrtc
 from wattcast.features.launch import usual_blocks
 
 pytestmark = needs_chromium
@@ -96,7 +96,7 @@ def test_what_is_not_told_apart_neither_fills_the_colours_nor_gets_a_button(
     page.check_quiet()
 
 
-@needs_compiler
+@needs_nvrtc
 def test_each_example_has_more_than_one_shape(page: Watched) -> None:
     page.open("/?example=reduction")
     page.settled()
@@ -106,7 +106,7 @@ def test_each_example_has_more_than_one_shape(page: Watched) -> None:
     page.check_quiet()
 
 
-@needs_compiler
+@needs_nvrtc
 def test_macros_of_a_source_are_swept(page: Watched) -> None:
     page.open()
     tab = page.page

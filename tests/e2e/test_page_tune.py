@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from tests.app.test_cuda import needs_compiler
 from tests.app.test_tune import KERNEL, SIZE, SPACE
 from tests.e2e.browser import PATIENCE_MILLISECONDS, SCHEMES, Watched, needs_chromium
+from tests.needs import needs_nvrtc
 from wattcast.predictor.tuning_files import read_tuning, t4_text
 
 pytestmark = needs_chromium
@@ -225,7 +225,7 @@ def test_it_opens_on_the_launch_at_lower_clocks(page: Watched) -> None:
     page.check_quiet()
 
 
-@needs_compiler
+@needs_nvrtc
 @pytest.mark.slow
 def test_variants_of_a_source(page: Watched) -> None:
     page.open()

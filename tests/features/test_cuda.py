@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures.ptx_text import stored_cuda
 from tests.fixtures.tables import rows
+from tests.needs import needs_nvrtc, needs_ptxas
 from tests.wide import wide
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda import (
@@ -39,8 +40,6 @@ from wattcast.features.cuda.isolation import (
     Finished,
     Limits,
     find_nvcc,
-    find_nvrtc,
-    find_ptxas,
     in_force,
     run_limited,
     shared_libraries,
@@ -61,12 +60,6 @@ from wattcast.features.statics import RegisterEstimate
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "cuda"
 
-needs_nvrtc = pytest.mark.skipif(
-    find_nvrtc() is None, reason="extra 'cuda' is not installed (NVRTC wheel)"
-)
-needs_ptxas = pytest.mark.skipif(
-    find_ptxas() is None, reason="extra 'cuda' is not installed (ptxas wheel)"
-)
 
 SAXPY = """#include <cuda_fp16.h>
 extern "C" __global__ void saxpy(int n, float a, const float *x, float *y) {

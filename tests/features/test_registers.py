@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.features.ptxas_registers import Row, table
+from tests.needs import needs_ptxas
 from wattcast.features.cfg import build_cfg
-from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Function, Module
@@ -96,7 +96,7 @@ def test_stated_range_holds_the_true_number_in_nine_of_ten(
     assert all(found.low <= found.registers_per_thread <= found.high for _, found in compared)
 
 
-@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas: the extra cuda is not installed")
+@needs_ptxas
 @pytest.mark.parametrize("row", table()[::40], ids=lambda row: f"{row.kernel}-{row.target}")
 def test_the_table_is_what_ptxas_says(row: Row) -> None:
     report = row.measured()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from studies.papers.guerreiro.sequence import code_of, token_of
 from tests.fixtures.ptx_text import stored_ptx
 from tests.fixtures.tables import table
+from tests.needs import needs_data
 from wattcast.features.ptx.reader import read_module
 from wattcast.models.papers.scaling.card import OPCODES, SPACES, TYPES, Token, named, tokens
 from wattcast.training.data.datasets import find_data
@@ -58,7 +59,7 @@ def test_what_is_no_code_is_refused(code: str) -> None:
         token_of(code)
 
 
-@pytest.mark.skipif(find_data() is None, reason="no data sets: set WATTCAST_DATA")
+@needs_data
 def test_every_published_token_is_told_by_its_name() -> None:
     root = find_data()
     assert root is not None

@@ -17,8 +17,6 @@ from tests.generated.arithmetic import POOLS, SINGLES, WORDS, predicate, registe
 from tests.generated.choices import Choices
 from tests.generated.writer import Writer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 LAUNCHES = (
     ((1, 1, 1), (32, 1, 1)),
     ((1, 1, 1), (7, 1, 1)),

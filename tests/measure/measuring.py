@@ -55,6 +55,20 @@ NOTHING = """\
 """
 
 
+def board_of(gpu_id: str) -> Board:
+    """What the catalogue asks of a board, from its profile."""
+    gpu = load_gpu(gpu_id)
+    major, minor = gpu.compute_capability.split(".")
+    return Board(
+        sm_count=gpu.sm_count,
+        compute_capability=(int(major), int(minor)),
+        l2_bytes=gpu.l2_bytes,
+        memory_bytes=gpu.memory_bytes or 2**33,
+        max_threads_per_sm=gpu.max_threads_per_sm,
+        core_mhz=gpu.core_mhz,
+    )
+
+
 @lru_cache(maxsize=16)
 def module(ptx: str) -> Module:
     """A module of the catalogue, read once."""

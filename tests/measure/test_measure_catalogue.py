@@ -10,8 +10,9 @@ from typing import get_args
 import pytest
 
 from studies.measuring_kernels import sources
-from tests.measure.measuring import module
+from tests.measure.measuring import board_of, module
 from tests.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
+from tests.needs import needs_ptxas
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda.isolation import find_ptxas
 from wattcast.features.gpus import load_gpu
@@ -22,38 +23,7 @@ from wattcast.measure.run import plan, planned_seconds
 from wattcast.measure.workload import Board, Buffer, Pattern, Workload, executed
 from wattcast.models.time.bottleneck import dram_bytes
 
-H200 = Board(
-    sm_count=132,
-    compute_capability=(9, 0),
-    l2_bytes=50 * 2**20,
-    memory_bytes=139 * 2**30,
-    max_threads_per_sm=2048,
-    core_mhz=1980.0,
-)
-OLD = Board(
-    sm_count=16,
-    compute_capability=(5, 2),
-    l2_bytes=2**21,
-    memory_bytes=4 * 2**30,
-    max_threads_per_sm=2048,
-    core_mhz=1126.0,
-)
-KEPLER = Board(
-    sm_count=13,
-    compute_capability=(3, 5),
-    l2_bytes=1310720,
-    memory_bytes=5 * 2**30,
-    max_threads_per_sm=2048,
-    core_mhz=706.0,
-)
-TURING = Board(
-    sm_count=40,
-    compute_capability=(7, 5),
-    l2_bytes=4 * 2**20,
-    memory_bytes=15 * 2**30,
-    max_threads_per_sm=1024,
-    core_mhz=1590.0,
-)
+H200, OLD, KEPLER, TURING = map(board_of, ("h200-sxm5", "gtx-980", "tesla-k20", "t4"))
 GPU = load_gpu("h200-sxm5")
 ALL = applications(H200)
 SMALLEST = ALL[: len(APPLICATIONS)]
@@ -114,7 +84,7 @@ def test_kepler_goes_without_half_precision_and_matrix_units_alone() -> None:
     assert len(planned) > 0.85 * len(every)
 
 
-@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas: the extra cuda is not installed")
+@needs_ptxas
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.stem)
 def test_hopper_and_blackwell_take_every_module(path: Path, tmp_path: Path) -> None:
     ptxas = find_ptxas()

@@ -9,8 +9,8 @@ import pytest
 
 from studies.measuring_kernels import compile_source, sources, without_comments
 from tests.measure.measuring import module
+from tests.needs import needs_nvrtc
 from wattcast.features.analysis import analyse
-from wattcast.features.cuda.isolation import find_nvrtc
 from wattcast.features.gpus import load_gpu
 from wattcast.measure.catalogue import micro
 from wattcast.measure.micro import body, modules, ptx_text
@@ -64,7 +64,7 @@ def test_operations_of_a_probe_are_in_the_mix() -> None:
             assert 0 <= one.mix[opcode] * 32 - probe.operations <= 16 * threads
 
 
-@pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC (extra cuda) is not installed")
+@needs_nvrtc
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.stem)
 def test_committed_ptx_is_what_the_source_gives(path: Path) -> None:
     committed = path.with_suffix(".ptx").read_text(encoding="utf-8")

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from studies.fitting.trees.tables import training_table
+from tests.needs import needs_data
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
 from wattcast.models.intervals import Estimate
 from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.power.boosted import LAUNCH_FEATURES, BoostedPowerModel
 from wattcast.models.store import ArtifactStore
-from wattcast.training.data.datasets import find_data
 
 GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")
 STORE = ArtifactStore()
 CARDS = [card for card in STORE.list() if card.family in BOOSTED_FAMILIES]
 THESIS_CARDS = [card for card in CARDS if card.source == "thesis"]
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 
 def load(gpu: str, family: str) -> BoostedPowerModel:
@@ -141,21 +134,6 @@ def test_a_value_that_training_never_had_is_refused(bad: float) -> None:
 def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ModelError, match=r"vectors must be \[n, 15\]"):
         load("tesla-k20", "average").predict_watts(np.zeros(shape))
-
-
-def test_predicting_loads_neither_native_library_nor_shap() -> None:
-    code = (
-        "import sys, numpy as np\n"
-        "from wattcast.models.store import ArtifactStore\n"
-        "from wattcast.models.power.boosted import BoostedPowerModel\n"
-        "a = ArtifactStore().find('tesla-k20', 'power', 'average', 'alavani2023')\n"
-        "m = BoostedPowerModel(a)\n"
-        "assert 'onnxruntime' not in sys.modules\n"
-        "m.estimate(m.background.matrix()[0])\n"
-        "heavy = {'xgboost', 'catboost', 'shap', 'lime', 'sklearn', 'pandas'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @needs_data

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -91,24 +88,3 @@ def test_clocks_never_fitted_at_are_refused(family: CodeModel) -> None:
 def test_another_gpu_has_none() -> None:
     with pytest.raises(ModelError, match="gtx-titan-x"):
         code_scaling(scaling_store(), "tesla-v100", "sequence")
-
-
-def test_serving_imports_no_torch() -> None:
-    code = """
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        assert name.partition(".")[0] != "torch", "torch was asked for"
-sys.meta_path.insert(0, Refuse())
-import numpy as np
-import wattcast.predictor.dvfs
-from wattcast.models.papers.scaling.card import named
-from wattcast.models.clocks import ClockPair
-from wattcast.models.papers.scaling.card import scaling_store
-from wattcast.models.papers.scaling.code import Stream, code_scaling
-model = code_scaling(scaling_store(), "gtx-titan-x", "sequence").scaling
-at = ClockPair(1164.0, 3505.0)
-model.scales([Stream([named("fma.f32", 4)], np.ones(1))], [at], at)
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

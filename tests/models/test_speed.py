@@ -26,7 +26,7 @@ V100 = load_gpu("tesla-v100")
 
 @cache
 def fixture(name: str, gpu: str = "tesla-v100") -> KernelAnalysis:
-    (found,) = (each for each in KERNELS if each.name == name)
+    (found,) = (each for each in (*KERNELS, *TENSOR_KERNELS) if each.name == name)
     module = read_module(ptx_path(found.source, targets(found.source)[0]).read_text())
     launch = launch_of(found.large)
     return analyse(module, found.entry, launch, load_gpu(gpu))
@@ -148,10 +148,7 @@ def test_conflicts_take_slots_and_hand_over_nothing() -> None:
     ],
 )
 def test_tensor_units_reach_no_more_than_their_peak(found: FixtureKernel, gpu: str) -> None:
-    target = targets(found.source)[0]
-    module = read_module(ptx_path(found.source, target).read_text())
-    launch = launch_of(found.large)
-    analysis = analyse(module, found.entry, launch, load_gpu(gpu))
+    analysis = fixture(found.name, gpu)
     told = speed(analysis)
     seconds = BottleneckTimeModel().predict(analysis, analysis.gpu).estimate.value
     assert told.seconds == seconds

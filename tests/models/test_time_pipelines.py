@@ -65,20 +65,6 @@ def test_attention_has_the_work_and_the_bytes_of_its_formula_at_every_shape(
     assert found.activity.global_load_sectors == pytest.approx(loads, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu", "bound"),
-    [
-        ("copy", "t4", "DRAM bandwidth"),
-        ("gather", A100, "uncoalesced accesses"),
-        ("matmul_tiled", A100, "shared memory bandwidth"),
-        ("staged_sum_2", A100, "asynchronous copies, for want of stages"),
-    ],
-)
-def test_what_binds_is_said_in_words(name: str, gpu: str, bound: str) -> None:
-    found = answer(name, gpu)
-    assert BottleneckTimeModel().predict(found, found.gpu).bound == bound
-
-
 def products(form: str, count: int) -> str:
     """``count`` products of a warp that need nothing of each other."""
     lines = [

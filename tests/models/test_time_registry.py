@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from math import isfinite
-from pathlib import Path
 
 import pytest
 
@@ -34,35 +31,11 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     assert caught.value.context["known"] == sorted(TIME_MODELS)
 
 
-def test_a_model_is_built_once_and_when_asked_for() -> None:
-    assert get_time_model("delay") is get_time_model("delay")
-    code = (
-        "import sys, wattcast.models.time.base as r; list(r.TIME_MODELS); "
-        "before = 'wattcast.models.papers.roofline' in sys.modules; r.get_time_model('roofline'); "
-        "print(before, 'wattcast.models.papers.roofline' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
-
-
-def test_a_default_prediction_loads_no_model_of_a_paper() -> None:
-    code = (
-        "import sys, wattcast; wattcast.predict('app/demo/vector_add.ptx', gpu='tesla-v100', "
-        "grid=4096, block=256, arguments={'3': 1048576}); "
-        "print([m for m in sys.modules if m.startswith(('wattcast.models.papers', "
-        "'wattcast.measure', 'wattcast.training'))])"
-    )
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
-    )
-    assert done.stdout == "[]\n"
-
-
 @pytest.mark.parametrize("name", list(TIME_MODELS))
 def test_every_model_keeps_the_interface(name: str, analysis: KernelAnalysis) -> None:
     model = get_time_model(name)
     assert model.family == name
+    assert get_time_model(name) is model
     prediction = model.predict(analysis, K20)
     assert prediction.family == name
     assert prediction.clocks == default_clocks(K20)

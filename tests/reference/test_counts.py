@@ -16,8 +16,6 @@ from tests.fixtures.ptx_text import stored_ptx
 from tests.reference.fixtures import ptx_text
 from tests.reference.machine import PerInstruction, ReferenceResult, run
 
-HEADER = ".version 8.0\n.target sm_70\n.address_size 64\n"
-
 
 def of(result: ReferenceResult, start: str) -> list[PerInstruction]:
     """The executed instructions whose opcode begins with ``start``."""

@@ -14,12 +14,9 @@ from studies.papers.abe import (
     micro_to_real,
     use_rows,
 )
+from tests.needs import needs_data
 from wattcast.features.errors import ModelError
-from wattcast.training.data.datasets import find_data
 
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 RNG = np.random.default_rng(5)
 
 

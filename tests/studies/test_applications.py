@@ -11,13 +11,8 @@ from studies.data.frequency import COUNTED_TOO
 from studies.papers.guerreiro import applications
 from studies.papers.guerreiro.applications import HERE, REFERENCE, asked, launches
 from tests.app.conftest import settings_at
-from wattcast.features.cuda.isolation import find_nvrtc
+from tests.needs import needs_data, needs_nvrtc
 from wattcast.predictor import Predictor
-from wattcast.training.data.datasets import find_data
-
-needs_nvrtc = pytest.mark.skipif(
-    find_nvrtc() is None, reason="needs NVRTC (requirements-cuda.lock)"
-)
 
 
 def test_every_launch_names_a_kernel_of_its_source() -> None:
@@ -44,7 +39,7 @@ def test_a_hash_follows_the_core_and_option_prices_the_memory_clock(tmp_path: Pa
 
 @pytest.mark.slow
 @needs_nvrtc
-@pytest.mark.skipif(find_data() is None, reason="no data sets: set WATTCAST_DATA")
+@needs_data
 def test_from_code_beats_the_mean_curve_and_the_best_fixed_pair() -> None:
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]

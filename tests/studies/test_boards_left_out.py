@@ -9,15 +9,13 @@ import pytest
 
 from studies import boards_left_out as study
 from studies.data.activity_tables import MeasuredProgram, read_activity_table
+from tests.needs import needs_data
 from wattcast.models.store import ArtifactStore
-from wattcast.training.data.datasets import find_data
 
 GPU = "tesla-v100"
 CARD = ArtifactStore().find("pooled", "power", "physical", "activity1").card
 
-pytestmark = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
+pytestmark = needs_data
 
 
 def test_a_board_as_measured_keeps_the_default_times() -> None:

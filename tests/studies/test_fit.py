@@ -13,16 +13,13 @@ from studies.fitting.trees.boosted import Plan, train
 from studies.fitting.trees.compact import compact, save_compact
 from studies.fitting.trees.tables import THESIS_FILES, training_table
 from studies.fitting.trees.train import main
+from tests.needs import needs_data
 from wattcast.features.errors import DataError, ModelError
 from wattcast.models.cards import ModelCard, sha256_of
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.training.data.datasets import find_data
 from wattcast.training.families import FAMILIES, Xgboost, get_family, library_versions
 from wattcast.training.provenance import summarise
 
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 QUICK = Plan(assignments=1, nested_seeds=(0,), jobs=1)
 
 

@@ -11,13 +11,10 @@ import pytest
 from studies.data.frequency import GPU_IDS, kernel_group, read_frequency
 from studies.fitting.scaling.rows import scaling_rows
 from tests.fixtures.tables import rows
+from tests.needs import needs_data
 from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
-from wattcast.training.data.datasets import data_root, find_data
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
+from wattcast.training.data.datasets import data_root
 
 HEADER = (
     "gpu,source,benchmark,args,kind,core_mhz,mem_mhz,ref_core_mhz,ref_mem_mhz,power_w,idle_w,"

@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 
 from studies import intervals
+from tests.needs import needs_data
 from wattcast.models.energy import JOINT
-from wattcast.training.data.datasets import find_data
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 
 @needs_data

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from studies.fitting.operators import Rows, widths
 from studies.language_models import Measured, errors, rows_of
 from tests.app.test_language_model import CONFIGS
+from tests.needs import needs_data
 from wattcast.app.settings import Settings
 from wattcast.predictor import Predictor
 from wattcast.predictor.decoder import decoder_of
-from wattcast.training.data.datasets import find_data
 
-pytestmark = pytest.mark.skipif(find_data() is None, reason="no data sets: set WATTCAST_DATA")
+pytestmark = needs_data
 
 
 def test_a_row_is_found_by_its_call_and_smoothed_along_its_tokens() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from studies.fitting.operators import read_rows
 from studies.traces.library_kernels import BOARDS, LIKE, Shares, by_time, ratios
+from tests.needs import needs_data
 from wattcast.app.settings import Settings
 from wattcast.predictor import Predictor
 from wattcast.predictor.traces.library import BY_TIME, LOW
-from wattcast.training.data.datasets import data_root, find_data
+from wattcast.training.data.datasets import data_root
 
 
 def shares(groups: list[str], share: list[float], seconds: float = 1e-4) -> Shares:
@@ -27,7 +28,7 @@ def test_groups_weigh_alike_whatever_their_rows() -> None:
     assert "1,000 rows, median 0.90, groups 0.50 to 0.90" in line
 
 
-@pytest.mark.skipif(find_data() is None, reason="no data sets: set WATTCAST_DATA")
+@needs_data
 @pytest.mark.parametrize("operator", LIKE)
 def test_ends_are_those_of_the_worse_board(operator: str, tmp_path: Path) -> None:
     predictor, ends = Predictor(Settings(home=tmp_path)), list[tuple[float, float]]()

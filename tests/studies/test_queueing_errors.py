@@ -21,16 +21,13 @@ from studies.papers.wang_chu.errors import (
     write_factors,
 )
 from studies.papers.wang_chu.forms import counters_to_inputs
+from tests.needs import needs_data
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.wang_chu.inputs import gpu_parameters
 from wattcast.models.time.calibration import ANY_GPU, SPREAD_FILE, Factors
-from wattcast.training.data.datasets import find_data
 
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no training data: set WATTCAST_DATA (docs/frequency.md)"
-)
 BY_NAME = {data.name: data for data in DATA_SETS}
 NETWORK = FAMILIES["queueing"]
 

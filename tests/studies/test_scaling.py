@@ -27,6 +27,7 @@ from studies.fitting.scaling.scores import (
 )
 from studies.fitting.scaling.trees import CANDIDATES, ResidualRows, TreeSettings, choose
 from studies.papers.guerreiro.applications import from_counters
+from tests.needs import needs_data
 from tests.studies.test_scaling_physical import PARAMETERS
 from wattcast.models.cards import ScalingCard
 from wattcast.models.clocks import ClockPair
@@ -34,11 +35,6 @@ from wattcast.models.papers.scaling.card import scaling_store, served
 from wattcast.models.papers.scaling.physical import VoltageKnots, power_watts, relative_time
 from wattcast.models.papers.scaling.residual import drawn
 from wattcast.models.papers.scaling.use import UNITS, UseTable
-from wattcast.training.data.datasets import find_data
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 # --- scores ------------------------------------------------------------------------------
 

@@ -25,14 +25,12 @@ from studies.papers.guerreiro.sequence import (
     told_by,
     write_sequence,
 )
+from tests.needs import needs_data
 from wattcast.models.clocks import ClockPair
 from wattcast.models.papers.scaling.card import scaling_store
 from wattcast.models.papers.scaling.code import MOST_TOKENS, SequenceScaling, Stream, code_scaling
 from wattcast.training.data.datasets import find_data
 
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 CODES = ("000015310", "030015411", "054415210", "056415211")
 
 

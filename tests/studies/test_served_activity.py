@@ -13,6 +13,7 @@ from studies.end_to_end import manifest, programs
 from studies.fitting.physical.rows import all_rows, served_rows
 from studies.fitting.physical.served_activity import DCGM, _cells, readings, served
 from tests.app.conftest import settings_at
+from tests.needs import needs_data
 from wattcast.features.activity import Activity
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
@@ -21,9 +22,7 @@ from wattcast.models.power.physical import predicted_power
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
-from wattcast.training.data.datasets import find_data
 
-needs_data = pytest.mark.skipif(find_data() is None, reason="no data folder: set WATTCAST_DATA")
 UNITS = UnitActivities(*np.linspace(0.05, 0.5, len(UnitActivities._fields)))
 COUNTS = Activity(**dict.fromkeys(Activity.__dataclass_fields__, 3.0))
 

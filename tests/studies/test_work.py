@@ -25,6 +25,7 @@ from studies.fitting.work.folds import (
     leave_out,
 )
 from studies.fitting.work.tables import known_table, pairs_of, score_table
+from tests.needs import needs_data
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.models.cards import sha256_of
@@ -32,16 +33,11 @@ from wattcast.models.store import ArtifactStore
 from wattcast.models.time.calibration import TimeCard
 from wattcast.models.time.measured_work import PARTS, Work, p_norm, work_schema
 from wattcast.models.time.work_model import work_inputs, work_parts, work_time_model
-from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.families import library_versions
 
 DOCS = Path(__file__).parents[2] / "docs" / "work.md"
 STORE = ArtifactStore(kind=TimeCard)
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 
 def launch(program: str = "a-cuda", kernel: str = "k", seconds: float = 1e-3, blocks: int = 64):

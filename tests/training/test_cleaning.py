@@ -9,15 +9,12 @@ import pandas as pd
 import pytest
 
 from tests.fixtures.tables import rows
+from tests.needs import needs_data
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
-from wattcast.training.data.datasets import data_root, find_data, read_raw, sources
+from wattcast.training.data.datasets import data_root, read_raw, sources
 
 FILES = ("K20", "M60", "V100", "K80", "PQ_V100", "PQ_Ampere84", "PQ_Ada24")
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 
 @needs_data

@@ -8,14 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.needs import needs_data
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS, SM_COUNT, NamingRules, clean
-from wattcast.training.data.datasets import KernelName, data_root, find_data, read_kernel_names
+from wattcast.training.data.datasets import KernelName, data_root, read_kernel_names
 from wattcast.training.power_rows import power_rows
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 NAMES_HEADER = "source_file_stem,benchmark,kernel,kernel_id,kernel_group,family"
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.needs import needs_data
 from wattcast.features.errors import DataError
 from wattcast.training import few_shot
-from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.scores import Rows
 from wattcast.training.few_shot import (
     COLUMNS,
@@ -26,10 +26,6 @@ from wattcast.training.few_shot import (
     ranked,
 )
 from wattcast.training.power_rows import power_rows
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 
 @pytest.fixture(autouse=True)

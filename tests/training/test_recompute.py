@@ -8,15 +8,11 @@ import pytest
 
 from studies.data.recompute import occupancies, recompute
 from studies.fitting.trees.tables import THESIS_FILES, changed_rows, reproduced_shares
+from tests.needs import needs_data
 from wattcast.features.schemas.tables import read_definition
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
-from wattcast.training.data.datasets import find_data
 
 DEFINITION = read_definition("alavani2023")
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 
 def k20_row(**values: float) -> pd.DataFrame:

@@ -38,10 +38,6 @@ def champion() -> Champion:
     return packaged()
 
 
-def shuffled(rows: Rows) -> Rows:
-    return Rows(rows.vectors, np.random.default_rng(1).permutation(rows.watts), rows.groups)
-
-
 def run(asked: Order, rows: Rows, champion: Champion | None, out: Path, **given: object):
     return retrain(asked, uploads(rows), champion, out, **given)  # type: ignore[arg-type]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from studies.fitting.trees.tables import TrainingTable, training_table
+from tests.needs import needs_data
 from tests.training.left_out import GPU, coverage_by_group, fewer_trees, parted, train_without
 from tests.training.uploaded import measured, order, packaged
 from tests.training.uploaded import uploads as given_rows
@@ -18,14 +19,9 @@ from wattcast.models.intervals import supported_level
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
 from wattcast.training.boosted import retrain
-from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.scores import Rows
 from wattcast.training.gate import CHAMPION
 from wattcast.training.uploads import Candidate, Champion, Uploads
-
-needs_data = pytest.mark.skipif(
-    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
-)
 
 
 @pytest.fixture(scope="module", autouse=True)

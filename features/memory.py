@@ -173,9 +173,10 @@ MANY, DENSE = 1 << 12, 4
 which a table of them is filled faster than they are sorted (a judgement)."""
 
 
-def distinct(values: Integers) -> Integers:
+def distinct(values: Integers, own: bool = False) -> Integers:
     """Sorted distinct values. They are mostly sorted runs, which a stable sort merges; many that
-    lie densely are marked in a table."""
+    lie densely are marked in a table. An array of the caller's ``own``, which nobody reads
+    afterwards, is not copied."""
     if values.size < 2:
         return values.reshape(-1)
     if values.size >= MANY:
@@ -185,7 +186,8 @@ def distinct(values: Integers) -> Integers:
             table = np.zeros(span, dtype=np.bool_)
             table[values - low] = True
             return np.flatnonzero(table) + low
-    ordered = np.sort(values, axis=None, kind="stable")
+    ordered = values if own else values.flatten()
+    ordered.sort(kind="stable")
     found: Integers = ordered[changes(ordered)]
     return found
 
@@ -248,7 +250,7 @@ class SectorLog:
             if len(parts) == 1 and (first[1:] > first[:-1]).all():
                 self._merged = first
             else:
-                self._merged = distinct(np.concatenate(parts))
+                self._merged = distinct(np.concatenate(parts), own=True)
             self._pending.clear()
             self._pending_size = 0
             self._compacted += 1
@@ -267,7 +269,7 @@ class SectorLog:
         if mark[0] != self._compacted or self.factor > 1:
             return None
         added = self._pending[mark[1] :]
-        return distinct(np.concatenate(added)) if added else np.empty(0, dtype=np.int64)
+        return distinct(np.concatenate(added), own=True) if added else np.empty(0, dtype=np.int64)
 
     def beyond(self, slots: int) -> Integers:
         """Distinct sectors of each block slot that are not listed."""
@@ -308,7 +310,7 @@ def unite(keys: list[Integers]) -> Integers:
         return np.empty(0, dtype=np.int64)
     if len(keys) == 1:
         return keys[0]
-    return distinct(np.concatenate(keys))
+    return distinct(np.concatenate(keys), own=True)
 
 
 def slot_sectors(keys: Integers, slot: int) -> Integers:

@@ -360,14 +360,14 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
             else:
                 mask = copied.mask
                 values = [np.where(mask, spread(v, machine.count), dtype.type(0)) for v in read]
-        if taken is not None:
-            kept = as_type(frame[taken], dtype).astype(S64)
-            values = [np.where(kept >= 4 * (k + 1), v, dtype.type(0)) for k, v in enumerate(values)]
         target = addresses(frame, to_slot, to_offset)
         machine.tallies[shared.number].count_shared(target, width, group)
         if idle:
             access.read_private(shared, machine.shared, target, group, dtype, count, idle=True)
             return
+        if taken is not None:
+            kept = as_type(frame[taken], dtype).astype(S64)
+            values = [np.where(kept >= 4 * (k + 1), v, dtype.type(0)) for k, v in enumerate(values)]
         access.write_private(shared, machine.shared, target, group, values)
 
     return handler

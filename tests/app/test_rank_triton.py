@@ -156,14 +156,22 @@ class _Parameter(SimpleNamespace):
     do_not_specialize = do_not_specialize_on_alignment = is_constexpr = has_default = False
 
 
-def test_a_jit_function_is_compiled_as_its_launch_would(monkeypatch: pytest.MonkeyPatch) -> None:
+def gemm(*sizes: _Parameter) -> SimpleNamespace:
+    """A ``JITFunction``, as far as it matters."""
+    relu = _Parameter(name="RELU", is_constexpr=True, has_default=True, default=False)
+    parameters = [*(_Parameter(name=name) for name in "abcmnk"), *sizes, relu]
+    return SimpleNamespace(params=parameters, arg_names=[each.name for each in parameters])
+
+
+def compiled_by(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Triton's compiler is given from now on; small tiles are told by their two warps."""
     made: list[Any] = []
 
     def compiling(source: Any, target: Any, options: Any) -> Any:
-        made.append((source, target, options))
+        made.append((*source[1:], target, options))
         if options.get("num_warps") == 16:
             raise RuntimeError("out of registers")
-        return kernel_object(LARGE if options.get("num_warps") == 4 else SMALL)
+        return kernel_object(SMALL if options.get("num_warps") == 2 else LARGE)
 
     compiler, targets = ModuleType("triton.compiler"), ModuleType("triton.backends.compiler")
     compiler.ASTSource = lambda *given: given  # type: ignore[attr-defined]
@@ -171,13 +179,12 @@ def test_a_jit_function_is_compiled_as_its_launch_would(monkeypatch: pytest.Monk
     targets.GPUTarget = lambda *given: given  # type: ignore[attr-defined]
     for module in (compiler, targets):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    parameters = [_Parameter(name=name) for name in "abcmnk"]
-    parameters += [
-        _Parameter(name="stride"),
-        _Parameter(name="BLOCK_M", is_constexpr=True),
-        _Parameter(name="RELU", is_constexpr=True, has_default=True, default=False),
-    ]
-    function = SimpleNamespace(params=parameters)
+    return made
+
+
+def test_a_jit_function_is_compiled_as_its_launch_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compiled_by(monkeypatch)
+    function = gemm(_Parameter(name="stride"), _Parameter(name="BLOCK_M", is_constexpr=True))
     configs = [
         SimpleNamespace(kwargs={"BLOCK_M": 128}, num_warps=4, num_stages=4, num_ctas=1),
         SimpleNamespace(kwargs={"BLOCK_M": 64}, num_warps=2, num_stages=5, num_ctas=1),
@@ -191,7 +198,7 @@ def test_a_jit_function_is_compiled_as_its_launch_would(monkeypatch: pytest.Monk
     assert [row["configuration"]["num_warps"] for row in found["configurations"]] == [4, 2]
     (refused,) = found["refused"]
     assert "out of registers" in refused["reason"]
-    (_, types, constants, attributes), target, options = made[0]
+    types, constants, attributes, target, options = made[0]
     assert target == ("cuda", 80, 32)
     assert options == {"num_warps": 4, "num_stages": 4, "num_ctas": 1}
     assert types == {

@@ -3,15 +3,15 @@ Triton; where it is installed, the last test asks it."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import wattcast
-from tests.app.test_rank_triton import LARGE, SIDE, SMALL, _Parameter, kernel_object
+from tests.app.test_rank_triton import LARGE, SIDE, _Parameter, compiled_by, kernel_object
+from tests.app.test_rank_triton import gemm as jit_function
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, LaunchError
 
@@ -21,33 +21,11 @@ MATRIX = np.broadcast_to(np.float16(0), (SIDE, SIDE))
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What Triton's compiler was given; small tiles are told by their two warps."""
-    found: list[Any] = []
-
-    def compiling(source: Any, target: Any, options: Any) -> Any:
-        found.append((*source[1:], target, options))
-        if options.get("num_warps") == 16:
-            raise RuntimeError("out of registers")
-        return kernel_object(SMALL if options.get("num_warps") == 2 else LARGE)
-
-    compiler, targets = ModuleType("triton.compiler"), ModuleType("triton.backends.compiler")
-    compiler.ASTSource = lambda *given: given  # type: ignore[attr-defined]
-    compiler.compile = compiling  # type: ignore[attr-defined]
-    targets.GPUTarget = lambda *given: given  # type: ignore[attr-defined]
-    for module in (compiler, targets):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    return found
+    return compiled_by(monkeypatch)
 
 
 def gemm() -> SimpleNamespace:
-    """A ``JITFunction``, as far as it matters."""
-    parameters = [_Parameter(name=name) for name in "abcmnk"]
-    parameters += [
-        _Parameter(name="BLOCK_M", is_constexpr=True),
-        _Parameter(name="BLOCK_N", is_constexpr=True),
-        _Parameter(name="RELU", is_constexpr=True, has_default=True, default=False),
-    ]
-    return SimpleNamespace(params=parameters, arg_names=[each.name for each in parameters])
+    return jit_function(*(_Parameter(name=f"BLOCK_{of}", is_constexpr=True) for of in "MN"))
 
 
 def programs(of: Any) -> tuple[int]:

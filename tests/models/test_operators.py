@@ -328,8 +328,8 @@ def test_the_study_names_boards_left_out_and_trees_of_another_family() -> None:
     beside = {line[1:4]: float(line[5]) for line in lines(a100.card)}
     kinds = {kind for kind, _, left in beside if left == "shape groups, catboost"}
     assert kinds == {"gemm", "prefill", "decode", "moe"}
-    for kind in kinds:  # what serves is no worse than a point
+    for kind in kinds:  # what serves is worse by less than a tenth
         assert (
             beside[kind, "time", "shape groups"]
-            < 1 + beside[kind, "time", "shape groups, catboost"]
+            < 1.1 * beside[kind, "time", "shape groups, catboost"]
         )

@@ -8,6 +8,7 @@ Documented defaults for what the user does not give:
   launched along the axes of that index, times the elements that a thread has where the index tells
   them (the most, where several are compared); where a product of integers is, those not given are
   that number's root, so that their product is no more than it;
+* an integer that is added to such an index is 0, as where work begins;
 * any other integer is the number of threads launched along x, at most 1024;
 * a floating-point number is 1.0.
 """
@@ -128,6 +129,28 @@ def guarding(kernel: ir.Function) -> frozenset[str]:
     )
 
 
+@attached
+def _beginnings(kernel: ir.Function) -> frozenset[str]:
+    """Parameters that are added to a thread index before it is compared, and compared with none."""
+    made = written(kernel.body)
+
+    @cache
+    def added(register: str, steps: int) -> frozenset[str]:
+        if register not in made or not steps:
+            return frozenset()
+        one = made[register][0]  # what comes after is a step of a loop
+        if one.opcode.startswith("ld.param"):
+            place = ir.place_of(one.operands[1])
+            return frozenset(place[:1] if place else ())
+        first = {"add": 1, "mov": 1, "cvt": 1, "mad": 3}.get(one.base, len(one.operands))
+        each = (added(name, steps - 1) for name in registers(one.operands[first:]))
+        return frozenset().union(*each)
+
+    compared = _comparisons(kernel)
+    indices = {one.index for several in compared.values() for one in several}
+    return frozenset().union(*(added(index, MOST_STEPS) for index in indices)) - compared.keys()
+
+
 MOST_STEPS = 9
 """Instructions from a comparison back to the load of a factor that are followed: a judgement."""
 
@@ -204,6 +227,8 @@ def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int
     counts = {"tid": launch.block, "ctaid": launch.grid}
     extent = {name: counts[head][at] for name, (head, at) in _AXES.items()}
     compared = _comparisons(kernel).get(parameter)
+    if parameter in _beginnings(kernel):
+        return 0
     if not compared:
         return min(launch.grid[0] * launch.block[0], MOST_ASSUMED)
     most = max(len(one.product) for one in compared)

@@ -70,3 +70,17 @@ def test_a_file_tells_it_too(tmp_path: Path) -> None:
         tmp_path / "turn.cu", gpu="tesla-v100", grid=256, block=256, registry=False
     )
     assert found.time == asked().time
+
+
+WINDOW = """__global__ void window(float *x, int start, int end) {
+  int i = start + blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < end) x[i] = x[i] * 2.0f;
+}
+"""
+
+
+def test_work_begins_at_nothing_and_ends_with_the_threads_where_nobody_says() -> None:
+    """Not behind its end, where no thread has anything to do."""
+    found = asked(WINDOW)
+    assert {n.argument: n.assumed for n in found.needs} == {"start": 0, "end": 65536}
+    assert found.time == asked(WINDOW, arguments={"start": 0, "end": 65536}).time

@@ -432,6 +432,8 @@ def _stride(base: Array | int, state: State) -> tuple[int | None, Array | None]:
     both = mask[1:] & mask[:-1]
     both[WARP_SIZE - 1 :: WARP_SIZE] = False  # neighbours in two warps
     steps = first[1:] - first[:-1]
+    if not steps.any():
+        return 0, None  # one address, as where it is a number
     stride = int(steps[both.argmax()])
     if not both.any() or ((steps != stride) & both).any():
         return None, None

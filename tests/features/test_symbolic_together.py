@@ -105,3 +105,22 @@ def test_one_that_cannot_be_analysed_is_left_out() -> None:
     assert found == launches[1:]
     with pytest.raises(LaunchError, match="no parameter"):
         analyse_symbolically(module, module.kernel("k"), launches[0])
+
+
+def test_an_address_that_is_one_number_has_one_stride() -> None:
+    """Nothing was told of it together, where it is an array over lanes, and 0 alone."""
+    text = """    add.s32 %r43, %r2, %r2; and.b32 %r42, %r43, 15; mov.u32 %r41, 2;
+$a1:
+    setp.ge.s32 %p1, %r41, %r42; @%p1 bra $a2;
+    mov.u32 %r47, %r2;
+$a3:
+    shr.u32 %r51, %r41, 1; setp.eq.s32 %p1, %r51, 1; @%p1 bra $a6;
+    add.s32 %r55, %r41, %r1; and.b32 %r54, %r55, 127; shl.b32 %r54, %r54, 2;
+    st.shared.u32 [%r54], 1;
+$a6:
+    add.s32 %r47, %r47, 1; setp.lt.s32 %p1, %r47, %r42; @%p1 bra $a3;
+    add.s32 %r41, %r41, 1; bra $a1;
+$a2:
+"""
+    made = kernel(text, declarations=SHARED).replace(".reg .b32 %r<32>;", MANY)
+    check(read_module(made), "k", [Launch.of(1, 32, 0, {"out": BASE, "n": n}) for n in (0, 1)])

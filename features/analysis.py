@@ -459,7 +459,7 @@ def analyse(
     check_directives(module, function, launch)
     static = statics(module, function)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
-    filled = with_guards(function, launch)
+    filled = with_guards(function, launch) if static.loops.loops else launch
     runs = Runs(
         module, function, filled, gpu, loops or {}, effort, extrapolate,
         prefer_symbols=analysis == "auto", assume=analysis == "symbolic",

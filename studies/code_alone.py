@@ -10,9 +10,8 @@ Launches and times are those of ``time/rtx_3080_launches.csv`` of the data folde
 grid and block of a kernel is one row, its first launch the measured one. What arguments would tell
 is assumed by the service, so this asks what an answer is worth where a loop, a guard or an address
 rests on a guess. Shares are means over programs. The range of assumed trips rests on the first 114
-rows (``features/trips.py``), so figures of trips are not those of rows held out. Ends of intervals
-that are kept are those served when the rows were asked: before whole numbers that a source passes
-where it launches its kernels stood for arguments (``features/cuda/passed.py``, docs/bottleneck.md).
+rows (``features/trips.py``), and what guards say of loops was judged by them all, so figures of
+trips are not those of rows held out.
 """
 
 from __future__ import annotations
@@ -84,12 +83,12 @@ def ask(row: MeasuredLaunch, folder: Path) -> Asked | str:
     """The answer beside what was measured; where no file of the program answers, why."""
     why = "no source"
     name = row.signature.removeprefix("void ")
-    grid, block = tuple(row.work.launch.grid), tuple(row.work.launch.block)
+    launch = row.work.launch
     for path in sources(folder, row.kernel):
         for kernel in dict.fromkeys((_without_parameters(name), row.kernel)):
             try:
                 answer = wattcast.predict(
-                    path, gpu=GPU, grid=grid, block=block, kernel=kernel, l2="cold",
+                    path, gpu=GPU, grid=launch.grid, block=launch.block, kernel=kernel, l2="cold",
                     clocks={"core_mhz": CLOCKS.core_mhz, "memory_mhz": CLOCKS.memory_mhz},
                     analysis_seconds=LONGEST_SECONDS, registry=False,
                 )  # fmt: skip
@@ -100,10 +99,9 @@ def ask(row: MeasuredLaunch, folder: Path) -> Asked | str:
                 return "no time"
             low, high = (math.log(end / time.seconds) for end in (time.low, time.high))
             off = math.log(row.seconds / time.seconds)
-            threads = math.prod(grid) * math.prod(block)
             return Asked(
                 row.program, row.kernel, doubt_of(answer), str(answer.time_model.regime),
-                *(round(each, 3) for each in (off, low, high, math.log10(threads))),
+                *(round(each, 3) for each in (off, low, high, math.log10(launch.threads))),
             )  # fmt: skip
     return why
 
@@ -202,8 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(tables(asked, failed))
     if given.write:
         programs = {row.program for row in rows_of(read_launches(), given.part)}
-        before = kept() if RESULTS.is_file() else []
-        rows = sorted([row for row in before if row.program not in programs] + asked)
+        rows = sorted([row for row in kept() if row.program not in programs] + asked)
         with RESULTS.open("w", encoding="utf-8", newline="") as file:
             out = csv.writer(file, lineterminator="\n")
             out.writerows([Asked._fields, *rows])

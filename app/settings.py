@@ -8,9 +8,10 @@ from __future__ import annotations
 import ipaddress
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from wattcast.features import checked, errors
 
@@ -25,19 +26,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """All settings with their defaults; ``wattcast settings`` prints them.
 
     Raises pydantic.ValidationError naming the variable whose value does not fit.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def __init__(self, **given: Any) -> None:
-        variables = {name.lower(): text for name, text in os.environ.items()}
-        names = variables.keys() & {f"wattcast_{name}" for name in type(self).model_fields}
-        told = {name.removeprefix("wattcast_"): variables[name] for name in names}
-        super().__init__(**{**told, **given})
+    model_config = SettingsConfigDict(env_prefix="WATTCAST_", extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)

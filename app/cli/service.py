@@ -36,7 +36,7 @@ def serve(
     from wattcast.predictor.messages.predict import PredictAnswer
 
     given = {"host": host, "port": port}
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
     def ready(url: str) -> None:
         if demo:

@@ -26,7 +26,7 @@ WORKER_BYTES = 32 * 2**20
 def predictor(registry: bool = True, most_bytes: int | None = None) -> Predictor:
     """The predictor of this process; ``registry``: promoted models answer. It remembers
     ``most_bytes`` at the most, and what the settings say."""
-    # Here: they are a tenth of the time to import everything.
+    # Here: pydantic-settings and the registry take a third of the time to import everything.
     from wattcast.app.services.models.standalone import standalone_predictor
     from wattcast.app.settings import Settings
 

@@ -336,7 +336,7 @@ class KernelAnalysis:
         """What had to be assumed for ``activity``, and what was cut short."""
         if self.activity_how == "executed":
             return self.executed.diagnostics
-        told = *self._worked_out.assumptions, *self._worked_out.proven.diagnostics
+        told = *self._worked_out.assumptions(), *self._worked_out.proven.diagnostics
         if self._worked_out is self.runs:
             return told
         detail = "the executed analysis was cut short at once: counts are worked out instead"
@@ -483,8 +483,21 @@ def analyse(
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
     may_execute = analysis == "executed" or (analysis == "auto" and bool(filled.arguments))
     trips, found = runs.infer(trips, may_execute=may_execute)
-    guessed = {trip.line for trip in trips if trip.how == "assumed"}
-    assumptions = tuple(d for d in assumptions if d.line in guessed) + found
+    guessed = {
+        trip.line: trip.source_count or trip.count for trip in trips if trip.how == "assumed"
+    }
+    stands = f"{DEFAULT_TRIP_COUNT:g} is assumed"
+    assumptions = (
+        *(
+            replace(
+                each, detail=each.detail.replace(stands, f"{guessed[each.line]:,.4g} is assumed")
+            )
+            for each in assumptions
+            if each.line in guessed
+        ),
+        *(runs.assumptions(runs.guessed) if runs.guessed else ()),
+        *found,
+    )
     return KernelAnalysis(
         module=module,
         launch=launch,

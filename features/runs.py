@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -166,14 +166,15 @@ class Runs:
             return self.symbolic
         return self._worked_out(accesses=True, assume=True)
 
-    @property
-    def assumptions(self) -> tuple[Diagnostic, ...]:
-        """What symbols assume of arguments."""
+    def assumptions(self, names: Set[str] | None = None) -> tuple[Diagnostic, ...]:
+        """What is assumed of arguments: of these, or of those that symbols alone assume."""
+        if names is None:
+            names = self.asked.arguments.keys() - self.launch.arguments.keys()
         return tuple(
             Diagnostic("argument_assumed", f"{name} is not given; {value:,} is assumed",
                        self.function.line)
             for name, value in self.asked.arguments.items()
-            if name not in self.launch.arguments
+            if name in names
         )  # fmt: skip
 
     @cached_property

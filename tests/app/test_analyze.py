@@ -368,6 +368,9 @@ def test_a_grid_that_fills_a_board_tells_no_argument(client: httpx.Client) -> No
         answer = client.post("/predict", json={"ptx": ptx, "gpu": "v100", "launch": launch}).json()
         (need,) = answer["needs"]
         assert (need["assumed"], need["assumes"]) == assumed
+        told = [w["detail"] for w in answer["warnings"] if w["code"] == "trip_count_assumed"]
+        assert told[0].endswith("1 is assumed" if blocks == 4096 else "32 is assumed")
+        assert ("1,048,576 is assumed" in str(answer["warnings"])) == (blocks == 4096)
         assert (answer["trip_counts"][0]["trips"] == 1) == (blocks == 4096)
 
 

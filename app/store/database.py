@@ -263,6 +263,9 @@ def _sqlite(database: str | None, url: str, seconds: float) -> Engine:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
+    if not in_memory:
+        with alone_on(str(database)), engine.connect():
+            pass  # the first connection makes it WAL, which fails beside another and does not wait
     return engine
 
 
@@ -323,10 +326,18 @@ def _alone(engine: Engine) -> Iterator[Connection]:
                 connection.execute, sa.text(f"SELECT pg_advisory_unlock({_ADVISORY_LOCK})")
             )
         elif engine.dialect.name == "sqlite" and database and database != ":memory:":
-            path = Path(f"{database}.migrating")
-            private.private_file(path)
-            fcntl.flock(locks.enter_context(path.open("w")), fcntl.LOCK_EX)
+            locks.enter_context(alone_on(database))
         yield connection
+
+
+@contextlib.contextmanager
+def alone_on(database: str) -> Iterator[None]:
+    """While no other process makes or migrates the SQLite file."""
+    path = Path(f"{database}.migrating")
+    private.private_file(path)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 _UNIX_EPOCH_JULIAN_DAY = 2440587.5

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
+from wattcast.app.store import database
 from wattcast.app.store.database import HEAD, MIGRATIONS, StoreError, open_database, revision
 from wattcast.app.store.jobs import JobStore
 from wattcast.app.store.keys import KeyStore
@@ -329,6 +331,20 @@ def test_processes_that_start_together_migrate_once(url: str) -> None:
     assert [revision(engine) for engine in engines] == [HEAD] * 4
     for engine in engines:
         engine.dispose()
+
+
+def test_who_opens_waits_for_who_makes_the_file(tmp_path: Path) -> None:
+    """However long that takes: a busy file is not an unusable one."""
+    path = tmp_path / "w.db"
+    made = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    with ThreadPoolExecutor(1) as pool:
+        with database.alone_on(str(path)):
+            made.execute("BEGIN EXCLUSIVE")
+            opened = pool.submit(open_database, f"sqlite:///{path}", database.Pool(seconds=0.1))
+            with pytest.raises(TimeoutError):
+                opened.result(1.0)
+            made.close()
+        opened.result().dispose()
 
 
 def test_a_database_of_a_newer_program_is_refused(url: str) -> None:

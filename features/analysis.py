@@ -255,7 +255,7 @@ class KernelAnalysis:
         """Arguments that were not given and decide trips, guards or addresses, weightiest first."""
         from wattcast.features.needs import missing
 
-        return missing(self.function, self.launch, self.trip_counts)
+        return missing(self.function, self.launch, self.trip_counts, self.runs.launch)
 
     @cached_property
     def coverage(self) -> Coverage:

@@ -33,14 +33,16 @@ class Need:
     by_data: bool = False
 
 
-def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> tuple[Need, ...]:
+def missing(
+    function: Function, launch: Launch, trips: Sequence[TripCount], filled: Launch
+) -> tuple[Need, ...]:
     """What to ask for, the most consequential first: loops (the deepest), data that loops rest on,
-    guards, addresses. Loops whose trips are given need no argument."""
+    guards, addresses. Loops whose trips are given need no argument. ``filled`` is the launch
+    ``with_guards``."""
     from wattcast.features.execution import assumed_integer
 
     known = deciding(function)
     open_loops = [trip for trip in trips if trip.how in ("assumed", "executed")]
-    guarded = with_guards(function, launch).arguments if open_loops else {}
     found: list[tuple[tuple[int, int], Need]] = []
     told = launch.by_name([parameter.name for parameter in function.parameters])
     places = _places.set(function, {})
@@ -55,7 +57,7 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
         if loops and given is None:
             depth = _nesting(known, loops)
             grows = "linearly with" if depth == 1 else f"with power {depth} of"
-            value = guarded.get(name)
+            value = filled.arguments.get(name)
             stands = loops[0].source_count or loops[0].count, "trips"
             if isinstance(value, int):
                 stands = value, "value"

@@ -265,7 +265,7 @@ def _sqlite(database: str | None, url: str, seconds: float) -> Engine:
 
     if not in_memory:
         with alone_on(str(database)), engine.connect():
-            pass  # the first connection makes it WAL, which fails beside another and does not wait
+            pass  # it makes the file WAL, which waits for others ``seconds`` at the most
     return engine
 
 

@@ -59,6 +59,7 @@ from wattcast.features.trips import (
     TripCount,
     assumed_trips_of,
     resolve_trips,
+    trip_warnings,
 )
 
 if TYPE_CHECKING:
@@ -480,24 +481,10 @@ def analyse(
         warnings.append(_estimated(registers, function.line))
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
-    trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
+    trips = resolve_trips(static.cfg, static.loops, loops or {})
     may_execute = analysis == "executed" or (analysis == "auto" and bool(filled.arguments))
     trips, found = runs.infer(trips, may_execute=may_execute)
-    guessed = {
-        trip.line: trip.source_count or trip.count for trip in trips if trip.how == "assumed"
-    }
-    stands = f"{DEFAULT_TRIP_COUNT:g} is assumed"
-    assumptions = (
-        *(
-            replace(
-                each, detail=each.detail.replace(stands, f"{guessed[each.line]:,.4g} is assumed")
-            )
-            for each in assumptions
-            if each.line in guessed
-        ),
-        *(runs.assumptions(runs.guessed) if runs.guessed else ()),
-        *found,
-    )
+    assumptions = *trip_warnings(trips), *runs.assumptions(runs.guessed), *found
     return KernelAnalysis(
         module=module,
         launch=launch,

@@ -6,7 +6,7 @@ What nobody gives is assumed, marked and warned about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
@@ -74,7 +74,7 @@ class TripCount:
 
 def resolve_trips(
     cfg: ControlFlowGraph, forest: LoopForest, given: Mapping[str, float]
-) -> tuple[tuple[TripCount, ...], tuple[Diagnostic, ...]]:
+) -> tuple[TripCount, ...]:
     """A trip count for every loop, in the order of ``forest.loops``.
 
     A line means the innermost loops that hold it. Lines and ``default`` count trips of the source:
@@ -95,13 +95,13 @@ def resolve_trips(
         for loop in forest.loops:
             chosen.setdefault(loop.index, counts["default"])
     source = dict(chosen)
-    assumed: dict[int, float] = {}
+    defaults: dict[int, float] = {}
     for parts in unrolled_loops:
         numbers = {chosen.get(loop) for loop, _ in parts}
         if len(numbers) > 1:
             continue
         if (number := numbers.pop()) is None:
-            assumed.update(shared(parts, DEFAULT_TRIP_COUNT))
+            defaults.update(shared(parts, DEFAULT_TRIP_COUNT))
         else:
             chosen.update(shared(parts, number))
     for key, count in counts.items():
@@ -116,25 +116,30 @@ def resolve_trips(
                 known=names,
             )
     trips: list[TripCount] = []
-    diagnostics: list[Diagnostic] = []
     for loop in forest.loops:
         known = chosen.get(loop.index)
         how: How = "assumed" if known is None else "given"
-        count = assumed.get(loop.index, DEFAULT_TRIP_COUNT) if known is None else known
+        count = defaults.get(loop.index, DEFAULT_TRIP_COUNT) if known is None else known
         if known is None:
             source.setdefault(loop.index, DEFAULT_TRIP_COUNT)
-            diagnostics.append(
-                Diagnostic(
-                    "trip_count_assumed",
-                    f"no trip count for the loop at {loop.label or f'line {loop.line}'}; "
-                    f"{DEFAULT_TRIP_COUNT:g} is assumed",
-                    loop.line,
-                )
-            )
         source_line = loop.location.line if loop.location else None
         trips.append(TripCount(loop.index, loop.label, loop.line, source_line, count, how,
                                source.get(loop.index)))  # fmt: skip
-    return tuple(trips), tuple(diagnostics)
+    return tuple(trips)
+
+
+def trip_warnings(trips: Iterable[TripCount]) -> tuple[Diagnostic, ...]:
+    """Warnings of loops whose trips nobody gave and no analysis found."""
+    return tuple(
+        Diagnostic(
+            "trip_count_assumed",
+            f"no trip count for the loop at {trip.label or f'line {trip.line}'}; "
+            f"{trip.source_count or trip.count:,.4g} is assumed",
+            trip.line,
+        )
+        for trip in trips
+        if trip.how == "assumed"
+    )
 
 
 def _checked(given: Mapping[str, float]) -> dict[str, float]:

@@ -29,13 +29,13 @@ run: $(STAMP)  ## build the environment, start the service, print one real predi
 cuda: $(CUDA_STAMP)  ## NVIDIA's compilers, for CUDA source as input (the extra `cuda`; no GPU needed)
 
 quick: $(CUDA_STAMP) lint  ## two minutes: lint, and the tests of analysis and models (tests/conftest.py)
-	$(BIN)/python -m pytest -n 2 -m quick tests/features tests/models tests/docs
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m quick tests/features tests/models tests/docs
 
 test: $(CUDA_STAMP) lint  ## lint, types, layers, and all tests that take seconds
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(CUDA_STAMP)  ## what takes minutes: kills, studies, hostile PTX over HTTP, memory (HOSTILE_TEST_CASES=all MEMORY_TEST_KERNELS=5000 ENDS_TEST_REQUESTS=100000: everything)
-	$(BIN)/python -m pytest -n 2 -m 'slow and not alone'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow and not alone'
 	$(BIN)/python -m pytest -n 0 -s -m alone
 
 lint: $(STAMP)

@@ -43,3 +43,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         quick = item.nodeid.startswith(QUICK) and not item.nodeid.startswith(NOT_QUICK)
         if quick and item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.quick)
+
+
+def pytest_collection_finish() -> None:
+    """What collecting made stays: whole collections need not go through millions of objects."""
+    gc.collect()
+    gc.freeze()

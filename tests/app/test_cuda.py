@@ -117,7 +117,7 @@ def test_a_file_with_a_main_is_answered_without_nvcc(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wattcast.features.cuda.isolation.find_nvcc", lambda: None)
-    whole = (FIXTURES / "whole_file.cu").read_text()
+    whole = (FIXTURES / "with_main.cu").read_text()
     headers = {"own.h": (FIXTURES / "own.h").read_text()}
     given = {**body(whole), "headers": headers, "compiler_options": ["--use_fast_math"]}
     members = problem(client.post("/predict", json=given), 422, "kernel")
@@ -386,9 +386,9 @@ def test_a_file_as_it_lies_is_answered_by_two_commands(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wattcast.features.cuda.isolation.find_nvcc", lambda: None)
-    for name in ("whole_file.cu", "own.h"):
+    for name in ("with_main.cu", "own.h"):
         (tmp_path / name).write_text((FIXTURES / name).read_text())
-    whole, launch = str(tmp_path / "whole_file.cu"), ("--gpu", "v100", "--grid", "64")
+    whole, launch = str(tmp_path / "with_main.cu"), ("--gpu", "v100", "--grid", "64")
     asked = ("predict", whole, *launch, "--block", "128")
     _, told = run(*asked, status=2)
     assert "halve" in told

@@ -123,6 +123,7 @@ def test_nothing_outlives_its_module() -> None:
 
 def test_what_an_analysis_works_with_is_freed_without_the_collector() -> None:
     """The service lets the collector run far too rarely for rings of a megabyte a request."""
+    gc.freeze()  # what other tests left is not gone through again and again
     for name in ("bisection", "device_calls", "gather"):
         module = read_module(text_of(name))
         for mode in MODES:

@@ -11,8 +11,7 @@ grid and block of a kernel is one row, its first launch the measured one. What a
 is assumed by the service, so this asks what an answer is worth where a loop, a guard or an address
 rests on a guess. Shares are means over programs. The range of assumed trips rests on the first 114
 rows (``features/trips.py``), and what guards say of loops was judged by all that answer now, so
-figures of trips are not those of rows held out. The errors that are kept are of before arguments
-were told by launches and guards (docs/bottleneck.md).
+figures of trips are not those of rows held out.
 """
 
 from __future__ import annotations

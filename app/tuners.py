@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from wattcast.app.python import code, predictors
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, MissingExtraError, WattcastError
 from wattcast.models.search import GAIN
-from wattcast.predictor import rank, triton, tuning_files
+from wattcast.predictor import Predictor, rank, triton, tuning_files
 from wattcast.predictor.forecasts import Forecast, forecast, forecasts
 from wattcast.predictor.tune import OBJECTIVES, Objective, Tuning
 
@@ -196,7 +197,7 @@ def triton_prune(
 
     def prune(configs: Sequence[Any], named_args: Mapping[str, Any], **given: Any) -> list[Any]:
         tuned, launch = _asked_for(kernel, "triton_prune"), {**named_args, **given}
-        rows = [asked.forecast(tuned, config, launch) for config in configs]
+        rows = asked.forecasts([asked.request(tuned, config, launch) for config in configs])
         return _kept(configs, rows, keep, by)
 
     return prune
@@ -242,7 +243,8 @@ def triton_model(
 
     def model(**given: Any) -> float:
         tuned = _asked_for(kernel, "triton_model")
-        row = _Asked(gpu, registry, options).forecast(tuned, {}, given)
+        asked = _Asked(gpu, registry, options)
+        (row,) = asked.forecasts([asked.request(tuned, {}, given)])
         value = None if row.problem else OBJECTIVES[by][1](row.seconds, row.joules)
         return inf if value is None else value
 
@@ -267,10 +269,9 @@ class _Asked(NamedTuple):
     registry: bool
     options: Mapping[str, Any]
 
-    def forecast(self, kernel: Any, config: Any, given: Mapping[str, Any]) -> Forecast:
-        """That of one configuration. Raises GpuError and MissingExtraError."""
-        predictor = predictors.predictor(self.registry)
-        profile = predictor.gpus.load(self.gpu)
+    def request(self, kernel: Any, config: Any, given: Mapping[str, Any]) -> _Request:
+        """What to ask of one configuration. Raises GpuError and MissingExtraError."""
+        profile = predictors.predictor(self.registry).gpus.load(self.gpu)
         # Under heuristics or an autotuner, as a kernel with this configuration alone.
         alone = SimpleNamespace(fn=kernel, configs=[config])
         grid = given.get("grid", 1)
@@ -282,8 +283,26 @@ class _Asked(NamedTuple):
             raise
         except WattcastError as error:
             return Forecast({"config": str(config)}, problem=error.detail, kind=error.slug)
-        row = forecast(predictor, {**self.options, "gpu": self.gpu, **request})
-        return replace(row, parameters=dict(configuration.parameters))
+        asked = {**self.options, "gpu": self.gpu, **request}
+        return dict(configuration.parameters), asked
+
+    def forecasts(self, asked: Sequence[_Request]) -> list[Forecast]:
+        """Those of several configurations, in their order."""
+        with predictors.crew(registry=self.registry, variants=len(asked)) as crew:
+            crew = crew or rank.alone(predictors.predictor(self.registry))
+            told = dict(crew.map(partial(_forecast, crew.predictor), asked))
+        return [told[at] for at in range(len(asked))]
+
+
+_Request = Forecast | tuple[dict[str, Any], dict[str, Any]]
+"""Parameters and a prediction's request, or why there is none."""
+
+
+def _forecast(make: Callable[[], Predictor], asked: _Request) -> Forecast:
+    if isinstance(asked, Forecast):
+        return asked
+    parameters, request = asked
+    return replace(forecast(make(), request), parameters=parameters)
 
 
 # --- PyTorch's inductor, Helion ------------------------------------------------------------------
@@ -307,19 +326,20 @@ def inductor_prune(
     _checked(keep)
 
     def prune(choices: Sequence[Any]) -> list[Any]:
-        rows = [
-            _inductor_forecast(choice.bmreq, _Asked(gpu, registry, options))
+        asked = _Asked(gpu, registry, options)
+        known = {
+            at: _inductor_request(choice.bmreq, asked)
+            for at, choice in enumerate(choices)
             if hasattr(getattr(choice, "bmreq", None), "module_cache_key")
-            else None
-            for choice in choices
-        ]
-        return _kept(choices, rows, keep, by)
+        }
+        rows = dict(zip(known, asked.forecasts([*known.values()]), strict=True))
+        return _kept(choices, [rows.get(at) for at in range(len(choices))], keep, by)
 
     return prune
 
 
-def _inductor_forecast(asked: Any, of: _Asked) -> Forecast:
-    """The forecast of a ``TritonBenchmarkRequest`` (torch/_inductor/autotune_process.py): the
+def _inductor_request(asked: Any, of: _Asked) -> _Request:
+    """What to ask of a ``TritonBenchmarkRequest`` (torch/_inductor/autotune_process.py): the
     module with the kernel, metadata of its arrays, and numbers, of which the last are the grid."""
     from torch._inductor.codecache import PyCodeCache
 
@@ -334,7 +354,7 @@ def _inductor_forecast(asked: Any, of: _Asked) -> Forecast:
     named = dict(zip(tuned.fn.arg_names, [*arrays, *numbers[:own]], strict=False))
     config = {"num_warps": asked.num_warps, "num_stages": asked.num_stages}
     given = {**named, "grid": tuple(int(each) for each in numbers[own:]) or 1}
-    return of.forecast(tuned.fn, config, given)
+    return of.request(tuned.fn, config, given)
 
 
 def helion_autotuner(
@@ -386,7 +406,7 @@ def _helion_forecast(bound: Any, config: Any, args: Sequence[Any], asked: _Asked
     ) -> None:
         named = {**dict(zip(kernel.arg_names, given, strict=False)), "grid": grid}
         chosen = {"num_warps": num_warps, "num_stages": num_stages}
-        rows.append(asked.forecast(kernel, chosen, named))
+        rows.extend(asked.forecasts([asked.request(kernel, chosen, named)]))
 
     try:
         bound.compile_config(config, allow_print=False)(*args, _launcher=launch)

@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copyreg import __newobj__  # type: ignore[attr-defined]
 from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
@@ -44,6 +45,10 @@ class WattcastError(Exception):
         super().__init__(detail)
         self.detail = detail
         self.context = {key: value for key, value in context.items() if value is not None}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """As it is, whatever its class is made from: worker processes send errors back."""
+        return __newobj__, (type(self), *self.args), vars(self)
 
     @property
     def about(self) -> str | None:

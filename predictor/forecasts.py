@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from math import isclose
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,10 +27,7 @@ from wattcast.predictor import Predictor, tuning_files
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.sources import CudaSource
 from wattcast.predictor.predict import predict
-from wattcast.predictor.rank import SETTINGS, TuningProblem, request_of
-
-T = TypeVar("T")
-R = TypeVar("R")
+from wattcast.predictor.rank import SETTINGS, WORTH, Crew, TuningProblem, alone, request_of
 
 TOGETHER = 4
 """Sources that one process of the compiler takes: three quarters of its starts are saved, and
@@ -53,31 +50,6 @@ class Forecast:
     kind: str | None = None
 
 
-class Engine(Protocol):
-    """Runs one function over many items, as the engines of ``wattcast.training`` do."""
-
-    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
-        """Results with the index of their item, in the order in which they are ready."""
-
-
-@dataclass(frozen=True)
-class Crew:
-    """Workers of an ``engine``, so many at once, and what makes the predictor of each: a function
-    that can travel. ``elsewhere``: on machines that may have other models or versions."""
-
-    engine: Engine
-    predictor: Callable[[], Predictor]
-    workers: int
-    elsewhere: bool = False
-
-
-class _Alone:
-    """The engine that is this process."""
-
-    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
-        return enumerate(map(function, items))
-
-
 def forecasts(
     predictor: Predictor,
     problem: TuningProblem,
@@ -97,7 +69,7 @@ def forecasts(
         return
     asked = [_key(request_of(problem, one)) for one in configurations]
     known = _known(kept) if kept is not None else {}
-    here = Crew(_Alone(), lambda: predictor, 1)
+    here = alone(predictor)
     seen: dict[str, Forecast] = {}
     _, first = next(_predicted(here, problem, configurations, [[0]], seen, strict=True))
     if (found := known.get(asked[0])) is not None and found != first:
@@ -133,9 +105,6 @@ def forecasts(
     for at in range(ready, len(asked)):
         yield done[at]
 
-
-WORTH = 8
-"""Groups for each worker below which none is started: it takes as long as some to start."""
 
 _REFUSED = (
     cuda.CompileError,
@@ -194,7 +163,7 @@ def _predicted(
         texts = [requests[group[0]]["cuda"] for group in groups]
         parts = [texts[at : at + TOGETHER] for at in range(0, len(texts), TOGETHER)]
         compiling = partial(_compiled, crew.predictor, gpu, strict=strict)
-        for at, made in crew.engine.map(compiling, parts):
+        for at, made in crew.map(compiling, parts):
             codes |= dict(enumerate(made, at * TOGETHER))
     waiting: dict[str, list[int]] = {}
     tasks: list[tuple[CudaSource | None, dict[str, dict[str, Any]]]] = []
@@ -214,7 +183,7 @@ def _predicted(
             tasks.append((code if isinstance(code, CudaSource) else None, fresh))
     for key in waiting.keys() & seen.keys():
         yield from _each(configurations, waiting.pop(key), seen[key])
-    for _, rows in crew.engine.map(partial(_answered, crew.predictor, strict=strict), tasks):
+    for _, rows in crew.map(partial(_answered, crew.predictor, strict=strict), tasks):
         seen |= rows
         for key, row in rows.items():
             yield from _each(configurations, waiting.pop(key), row)

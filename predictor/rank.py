@@ -7,14 +7,18 @@ no macros any more, they choose the launch alone. Blocks are the parameters ``bl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import tee
 from math import prod
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.features.checked import read_toml
 from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, KernelError, LaunchError, PtxError, TooComplexError
 from wattcast.predictor import Predictor, parts, predict, variants
@@ -83,16 +87,32 @@ BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 """Kernel Tuner's default names of the block's dimensions."""
 
 
-SETTINGS: Mapping[str, tuple[str, str | None]] = {
-    "nvml_gr_clock": ("clocks", "core_mhz"),
-    "nvml_mem_clock": ("clocks", "memory_mhz"),
-    "nvml_pwr_limit": ("power_limit_watts", None),
-    "core_mhz": ("clocks", "core_mhz"),
-    "memory_mhz": ("clocks", "memory_mhz"),
-    "power_limit_watts": ("power_limit_watts", None),
-}
-"""Parameters that are settings of the board, no macros: Kernel Tuner's names
-(kernel_tuner/observers/nvml.py) and ours. Kernel Tuner's limit is in watts too."""
+SETTINGS: Mapping[str, str] = read_toml(Path(__file__).with_suffix(".toml"))["settings"]
+"""Parameters that are settings of the board, no macros, and the request's members that they are."""
+
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[tuple[int, Any]]]
+"""One function over many items: results with the index of their item, in the order in which they
+are ready, as the engines of ``wattcast.training`` map."""
+
+
+class Crew(NamedTuple):
+    """Workers, so many at once, and what makes the predictor of each: a function that can travel.
+    ``elsewhere``: on machines that may have other models or versions."""
+
+    map: Map
+    predictor: Callable[[], Predictor]
+    workers: int
+    elsewhere: bool = False
+
+
+WORTH = 8
+"""Kernels for each worker below which none is started: it takes as long as some to start."""
+
+
+def alone(predictor: Predictor) -> Crew:
+    """The crew that is this process."""
+    return Crew(lambda work, items: enumerate(map(work, items)), lambda: predictor, 1)
 
 
 @dataclass(frozen=True)
@@ -134,13 +154,14 @@ def rank(
     problem: TuningProblem,
     objective: Objective = "energy",
     top: int = 10,
+    crew: Crew | None = None,
 ) -> messages.RankAnswer:
     """Configurations by predicted ``objective``, and how many runs a top-k choice would save.
 
     Raises DataError where the problem does not fit the file, and as ``ranked`` does.
     """
     asked = ((one, request_of(problem, one)) for one in run.configurations)
-    return ranked(predictor, asked, objective, top)
+    return ranked(predictor, asked, objective, top, crew)
 
 
 def rank_variants(predictor: Predictor, request: messages.RankRequest) -> messages.RankAnswer:
@@ -159,28 +180,26 @@ def ranked(
     asked: Iterable[tuple[Configuration, Mapping[str, Any] | CompileError]],
     objective: Objective = "energy",
     top: int = 10,
+    crew: Crew | None = None,
 ) -> messages.RankAnswer:
     """Configurations with their requests, or why there is none, by predicted ``objective``.
 
     ``judged`` is ``None`` where fewer than two of those predicted have the objective measured. A
     configuration that cannot be compiled or launched is listed with the reason; raises DataError
     where that is all of them. One whose power another kind of model tells, or extrapolates, comes
-    after all others, ``apart`` saying why.
+    after all others, ``apart`` saying why. Who the ``crew`` is does not change the answer.
     """
+    crew, (asked, requests) = crew or alone(predictor), tee(asked)
+    answered = partial(_answered, crew.predictor)
+    told = dict(crew.map(answered, (request for _, request in requests)))
     predictions: list[tuple[Configuration, Mapping[str, Any], PredictAnswer]] = []
     refused: list[messages.RefusedConfiguration] = []
-    for configuration, request in asked:
-        try:
-            if isinstance(request, CompileError):
-                raise request
-            answer = _predicted(predictor, request)
-        except (CompileError, KernelError, LaunchError, PtxError, TooComplexError) as error:
+    for at, (configuration, request) in enumerate(asked):
+        if isinstance(answer := told[at], PredictAnswer):
+            predictions.append((configuration, cast(Any, request)["launch"], answer))
+        else:
             parameters = dict(configuration.parameters)
-            refused.append(
-                messages.RefusedConfiguration(configuration=parameters, reason=error.detail)
-            )
-            continue
-        predictions.append((configuration, request["launch"], answer))
+            refused.append(messages.RefusedConfiguration(configuration=parameters, reason=answer))
     if not predictions:
         why = f": {refused[0].reason}" if refused else ""
         raise DataError(f"none of {len(refused)} configurations can be predicted{why}")
@@ -209,23 +228,29 @@ def ranked(
 def request_of(problem: TuningProblem, configuration: Configuration) -> dict[str, Any]:
     request = dict(problem.request)
     parameters = dict(configuration.parameters)
-    for name, (member, part) in SETTINGS.items():
+    for name, place in SETTINGS.items():
         if name in parameters:
-            value = parameters.pop(name)
-            request[member] = (
-                value if part is None else {**(request.get(member) or {}), part: value}
-            )
+            value, (member, _, part) = parameters.pop(name), place.partition(".")
+            request[member] = {**(request.get(member) or {}), part: value} if part else value
     launch = {**request.get("launch", {}), **problem.launch(parameters)}
     if request.get("cuda") is not None:
         request["cuda"] = macros(parameters) + variants.undefined(request["cuda"], parameters)
     return {**request, "launch": launch}
 
 
-def _predicted(predictor: Predictor, request: Mapping[str, Any]) -> PredictAnswer:
-    answer = predict.predict_one(predictor, PredictRequest.model_validate(request))
+def _answered(
+    make: Callable[[], Predictor], request: Mapping[str, Any] | CompileError
+) -> PredictAnswer | str:
+    """The prediction, or why there is none."""
+    try:
+        if isinstance(request, CompileError):
+            raise request
+        answer = predict.predict_one(make(), PredictRequest.model_validate(request))
+    except (CompileError, KernelError, LaunchError, PtxError, TooComplexError) as error:
+        return error.detail
     if answer.energy is None:
         why = answer.warnings[-1].detail if answer.warnings else "no model answers"
-        raise LaunchError(f"its energy cannot be predicted: {why}", field="launch")
+        return f"its energy cannot be predicted: {why}"
     return answer
 
 

@@ -301,13 +301,7 @@ def candidates(
 
 # --- launches ------------------------------------------------------------------------------------
 
-TYPES = {
-    "bool": "u1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
-    "float8_e4m3fn": "fp8e4nv", "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2": "fp8e5",
-    "float8_e5m2fnuz": "fp8e5b16",
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
-}  # fmt: skip
+TYPES: Mapping[str, str] = checked.read_toml(Path(__file__).with_suffix(".toml"))["types"]
 """Triton's types by dtype of PyTorch, NumPy or CuPy (``triton._utils.type_canonicalisation_dict``
 of Triton 3.9)."""
 

@@ -11,10 +11,11 @@ Workers run this program's code: a scheduler is to be trusted like a database.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
@@ -51,7 +52,7 @@ class ClusterError(ConnectionError):
 class Engine(Protocol):
     """Runs one function over many items."""
 
-    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[int, R]]:
         """Results with the index of their item, in the order in which they are ready.
 
         ``function`` is one of a module, and pure: it may run twice where a worker dies. Raises
@@ -65,7 +66,7 @@ class InProcess:
 
     jobs: int = 2
 
-    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[int, R]]:
         """As ``Engine.map``."""
         with ThreadPoolExecutor(self.jobs) as pool:
             yield from _as_ready(pool, function, items)
@@ -73,15 +74,14 @@ class InProcess:
 
 @dataclass(frozen=True)
 class Processes:
-    """Processes of this machine, ``jobs`` at a time, which ``open_processes`` makes."""
+    """Processes of this machine, which ``open_processes`` makes."""
 
     pool: Executor
-    jobs: int
 
-    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[int, R]]:
         """As ``Engine.map``. Raises ClusterError where a process was ended from outside."""
         try:
-            yield from _as_ready(self.pool, _Quiet(function), items)
+            yield from _as_ready(self.pool, partial(_quiet, function), items)
         except BrokenExecutor as error:
             raise ClusterError(
                 "a worker process was ended from outside, perhaps for want of memory; run again, "
@@ -90,7 +90,7 @@ class Processes:
 
 
 def _as_ready(
-    pool: Executor, function: Callable[[T], R], items: Sequence[T]
+    pool: Executor, function: Callable[[T], R], items: Iterable[T]
 ) -> Iterator[tuple[int, R]]:
     waiting = {pool.submit(function, item): at for at, item in enumerate(items)}
     try:
@@ -113,17 +113,18 @@ def open_processes(jobs: int) -> Iterator[Processes]:
     warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
     pool = ProcessPoolExecutor(max_workers=jobs)
     try:
-        yield Processes(pool, jobs)
+        yield Processes(pool)
     finally:
         pool.shutdown(wait=True, kill_workers=True)
 
 
 def cores() -> int:
-    """How many processors this process may use, by affinity and control groups."""
+    """How many processors this process may use, by affinity and control groups; 1 without joblib,
+    which starts processes."""
     try:
         from joblib import cpu_count
-    except ImportError as error:
-        raise MissingExtraError("joblib", "tune") from error
+    except ImportError:
+        return 1
     return int(cpu_count())
 
 
@@ -140,14 +141,14 @@ class OnDask:
         """Tasks that run at once: threads of all workers."""
         return max(1, sum(self.client.nthreads().values()))  # type: ignore[no-untyped-call]
 
-    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[int, R]]:
         """As ``Engine.map``."""
         import distributed
 
-        if not items:
+        if not (items := list(items)):
             return
         futures = self.client.map(
-            _Quiet(function), items, pure=False, retries=RETRIES, batch_size=64
+            partial(_quiet, function), items, pure=False, retries=RETRIES, batch_size=64
         )
         number = {future.key: at for at, future in enumerate(futures)}
         loop = self.client.loop
@@ -159,17 +160,12 @@ class OnDask:
             self.client.cancel(futures)  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True)
-class _Quiet:
+def _quiet(function: Callable[[Any], R], item: Any) -> R:
     """``function`` with one thread for each numeric library: workers share a machine's cores."""
+    from threadpoolctl import threadpool_limits
 
-    function: Callable[[Any], Any]
-
-    def __call__(self, item: Any) -> Any:
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1):
-            return self.function(item)
+    with threadpool_limits(1):
+        return function(item)
 
 
 @contextmanager
@@ -194,14 +190,12 @@ def open_engine(
         )
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(f"no Dask scheduler answers at {address}") from error
-    try:
+    with closing(client):
         try:
             client.wait_for_workers(1, timeout=WORKERS_SECONDS)
         except TimeoutError as error:
             raise ClusterError(f"the Dask scheduler at {address} has no workers") from error
         yield OnDask(client, spread_rows)
-    finally:
-        client.close()  # type: ignore[no-untyped-call]
 
 
 # Results of finished fits and predictions, kept so that a training that died goes on there.

@@ -63,6 +63,8 @@ def main() -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; say nothing more
         sys.exit(exits.Exit.NO_ANSWER)
+    except ConnectionError as error:  # of a cluster or of worker processes
+        exits.fail(str(error), exits.Exit.NO_ANSWER)
     except ValueError as error:
         exits.fail(_one_line(error), exits.Exit.BAD_INPUT)
 

@@ -88,7 +88,7 @@ def bulk(
         analysis: symbolic is many times faster than running sampled blocks (auto).
         jobs: Files predicted at once, without a Dask cluster.
     """
-    from wattcast.training.engine import ClusterError, open_engine
+    from wattcast.training.engine import open_engine
 
     if not folder.is_dir():
         fail(f"{folder}: not a folder")
@@ -100,14 +100,11 @@ def bulk(
         else _launches(launches)
     )
     tasks, rows = _tasks(folder, wanted, tuple(gpu), analysis)
-    try:
-        with open_engine(dask or settings.Settings().dask, jobs) as engine:
-            found: dict[int, list[Row]] = {}
-            for at, made in engine.map(predict_file, tasks):
-                found[at] = made
-                progress.advance(len(found), len(tasks))
-    except ClusterError as error:
-        fail(str(error), Exit.NO_ANSWER)
+    with open_engine(dask or settings.Settings().dask, jobs) as engine:
+        found: dict[int, list[Row]] = {}
+        for at, made in engine.map(predict_file, tasks):
+            found[at] = made
+            progress.advance(len(found), len(tasks))
     progress.clear()
     rows += [row for at in sorted(found) for row in found[at]]
     table = reports.comma_separated(COLUMNS, ({"problem": "", **row} for row in rows))

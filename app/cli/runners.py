@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattcast.app.cli import exits, inputs
 from wattcast.features.errors import LaunchError, WattcastError
@@ -28,12 +28,6 @@ class Taken(NamedTuple):
     seconds: float | None = None
     joules: float | None = None
     note: str | None = None
-
-
-class Runner(Protocol):
-    """Measures configurations, one at a time."""
-
-    def measure(self, parameters: Mapping[str, Value]) -> Taken: ...
 
 
 class Command:
@@ -182,6 +176,10 @@ def _argument(at: int, kind: str, given: int | float | PointerHint | None) -> Bu
         f"--arg {at}:elements=N for an array",
         field="arguments",
     )
+
+
+Runner = Command | Here
+"""Measures configurations, one at a time."""
 
 
 @contextmanager

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from statistics import median_high
 from typing import Annotated, get_args
 
 import typer
 
 from wattcast.app import progress, settings
-from wattcast.app.cli import exits, inputs, output, runners
+from wattcast.app.cli import inputs, output, runners
 from wattcast.app.python.predictors import crew
 from wattcast.models.intervals import quantity
 from wattcast.predictor import rank as ranking
-from wattcast.predictor.forecasts import Crew, Forecast, failures, forecasts
+from wattcast.predictor.forecasts import Forecast, failures, forecasts
 from wattcast.predictor.messages.tunings import RankAnswer, Standing, named
 from wattcast.predictor.reports import Line
 from wattcast.predictor.tune import Objective, Tuning
@@ -84,7 +85,9 @@ def rank(
     """
     inputs.check("--by", by, get_args(ranking.Objective))
     found = tuning_file(tuning)
-    answer = ranking.rank(output.predictor(), found, problem.of(found, on, code, models), by, top)  # type: ignore[arg-type]
+    asked = problem.of(found, on, code, models)
+    with crew(variants=len(found.configurations)) as many:
+        answer = ranking.rank(output.predictor(), found, asked, by, top, many)  # type: ignore[arg-type]
     return output.Shown(answer, lambda: answer.report(top))
 
 
@@ -139,8 +142,6 @@ def tune(
         workers: Processes that compile and predict. Default: the cores.
         dask: Dask scheduler to predict on. Default: WATTCAST_DASK.
     """
-    from wattcast.training.engine import ClusterError
-
     if run is not None and measure:
         inputs.fail("--run measures by a command, --measure by the GPU here; give one of them")
     inputs.check("--by", by, get_args(Objective))
@@ -155,7 +156,7 @@ def tune(
         if measure:  # before minutes of predicting rather than after
             energy = by != "time"
             runner = opened.enter_context(runners.here(made, problem, device, energy=energy))
-        many: Crew | None = None
+        many: ranking.Crew | None = None
         shown = count(1)
 
         def predict(some: Sequence[Mapping[str, Value]]) -> Iterator[Forecast]:
@@ -166,17 +167,11 @@ def tune(
 
         every = [one.parameters for one in different.values()]
         tuning = Tuning((), by, most_seconds, every, predict)  # type: ignore[arg-type]
-        try:
-            with crew(workers, dask or settings.Settings().dask) as many:
-                tuning.study(predictions, gain)
-            many = None
-        except ClusterError as error:
-            inputs.fail(str(error), exits.Exit.NO_ANSWER)
-        measured = [
-            one
-            for one in found.configurations
-            if one.time_seconds is not None or one.energy_joules is not None or not one.valid
-        ]
+        with crew(workers, dask or settings.Settings().dask) as workers_of:
+            many = workers_of
+            tuning.study(predictions, gain)
+        many = None
+        measured = [*found.configurations]
         if results is not None and results.exists():
             measured += tuning_file(results).configurations
         for one in measured:
@@ -264,11 +259,7 @@ def _told(
         told += f" ({quantity(expected, tuning.unit)} expected)"
     search = tuning.search
     if (best := search.best()) is not None:
-        told += f"; best {quantity(_middle(search.measured[best]), tuning.unit)}"
+        told += f"; best {quantity(median_high(search.measured[best]), tuning.unit)}"
         if len(search.measured) >= LEARNED_FROM:  # before, nothing is stopped for it
             told += f", one more may gain {float(search.outlook().gain.max()):.1%}"
     output.line(output.console(), told)
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import Field, PrivateAttr
 
 from wattcast.app.progress import advance, working
-from wattcast.app.python.predictors import checked, predictor
+from wattcast.app.python.predictors import checked, crew, predictor
 from wattcast.features.errors import ServiceError, WattcastError
 from wattcast.predictor import Predictor, messages, predict, rank, reports, triton
 from wattcast.predictor.messages import explain, tunings
@@ -268,7 +268,8 @@ def rank_triton(
     asked = triton.candidates(found, grid, given, {"gpu": gpu, **options})
     several = configs or getattr(kernels, "configs", None) or ()
     total = len(found) if isinstance(found, Sized) else len(several)
-    return rank.ranked(opened, _counted(asked, total), by)
+    with crew(registry=registry, variants=total) as many:
+        return rank.ranked(opened, _counted(asked, total), by, crew=many)
 
 
 _One = TypeVar("_One")
@@ -339,7 +340,8 @@ class Estimated:
             asked.append((configuration, body))
         at = 0
         if len(asked) > 1:
-            found = rank.ranked(opened, _counted(asked, len(asked)), "time")
+            with crew(registry=self._registry, variants=len(asked)) as many:
+                found = rank.ranked(opened, _counted(asked, len(asked)), "time", crew=many)
             self.rankings.append(found)
             best = found.configurations[0].configuration
             at = next(n for n, (one, _) in enumerate(asked) if dict(one.parameters) == best)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial, wraps
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -15,7 +16,7 @@ from wattcast.features.errors import RequestError
 from wattcast.predictor import Predictor, messages
 
 if TYPE_CHECKING:
-    from wattcast.predictor.forecasts import Crew
+    from wattcast.predictor.rank import Crew
 
 
 WORKER_BYTES = 32 * 2**20
@@ -39,28 +40,33 @@ def predictor(registry: bool = True, most_bytes: int | None = None) -> Predictor
 
 @contextmanager
 def crew(
-    workers: int | None = None, dask: str | None = None, registry: bool = True
+    workers: int | None = None,
+    dask: str | None = None,
+    registry: bool = True,
+    variants: int | None = None,
 ) -> Iterator[Crew | None]:
     """Who predicts many configurations: ``workers`` processes (default: the cores this process may
-    use; 1: none but this one), or those of the Dask scheduler at ``dask``.
+    use; 1: none but this one), or those of the Dask scheduler at ``dask``. For ``variants`` no more
+    than are worth it; none without joblib, where ``workers`` does not ask for them.
 
     Raises ClusterError where the scheduler does not answer or has no worker, and MissingExtraError
     where Dask or joblib is not installed.
     """
-    from wattcast.predictor.forecasts import Crew
+    from wattcast.predictor.rank import WORTH, Crew
     from wattcast.training.engine import OnDask, cores, open_engine, open_processes
 
     make = partial(predictor, registry, WORKER_BYTES)
+    most = inf if variants is None else max(1, variants // WORTH)
     if dask is None:
-        if (count := workers or cores()) == 1:
+        if (count := int(min(workers or cores(), most))) == 1:
             yield None
             return
         with open_processes(count) as processes:
-            yield Crew(processes, make, count)
+            yield Crew(processes.map, make, count)
         return
     with open_engine(dask) as engine:
         assert isinstance(engine, OnDask)
-        yield Crew(engine, make, engine.workers(), elsewhere=True)
+        yield Crew(engine.map, make, engine.workers(), elsewhere=True)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

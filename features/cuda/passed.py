@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from wattcast.features.cuda.source import host_functions
+from wattcast.features.cuda.source import closing_of, host_functions, parts_of
 
 
 class Passed(NamedTuple):
@@ -37,6 +37,7 @@ MOST_VALUES = 1000
 """Expressions of a source that are worked out: some tens of milliseconds."""
 
 _LAUNCH = re.compile(r"\b(\w+)\s*(?:<[^<>;{}]{0,200}>\s*)?<<<")
+_OPENING = re.compile(r"[ \n\t]*\(")
 _NAME = r"[A-Za-z_]\w*"
 _CHANGED = re.compile(
     rf"(?<![\w.>\]])({_NAME})\s*(?:=(?!=)(?=([^;,{{}}]{{0,{MOST_EXPRESSION}}}))|[-+*/%&|^]=|<<=|>>="
@@ -184,19 +185,8 @@ def _folded(node: ast.expr, value_of: Callable[[str], int | None]) -> int | None
 
 def _list(text: str, start: int) -> list[str]:
     """What parentheses at ``start`` hold, or behind blanks, between its commas."""
-    found, depth, begin = list[str](), 0, start
-    for at in range(start, min(len(text), start + MOST_LIST)):
-        char = text[at]
-        if char in "([{":
-            depth += 1
-            begin = at + 1 if depth == 1 else begin
-        elif char in ")]}":
-            depth -= 1
-        if depth <= 0 and char not in ") \n\t":
-            return []
-        if (depth == 1 and char == ",") or (depth == 0 and char == ")"):
-            found.append(text[begin:at])
-            begin = at + 1
-        if depth == 0 and char == ")":
-            return found[:MOST_PASSED]
-    return []
+    opening = _OPENING.match(text, start)
+    end = closing_of(text, opening.end() - 1, MOST_LIST) if opening else None
+    if opening is None or end is None:
+        return []
+    return (parts_of(text[opening.end() : end], angles=False) or [])[:MOST_PASSED]

@@ -110,6 +110,60 @@ def code_alone(source: str) -> str:
     return NOISE.sub(short, _spliced(source)[0])
 
 
+_PARENTHESIS = re.compile(r"[()]")
+_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
+_MOST_NAME = 256
+"""Characters of a name."""
+
+
+def closing_of(text: str, opening: int, most: int) -> int | None:
+    """The position of the parenthesis that closes the one at ``opening``, within ``most``
+    characters."""
+    depth = 0
+    for match in _PARENTHESIS.finditer(text, opening, opening + most):
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            return match.start()
+    return None
+
+
+def parts_of(text: str, *, angles: bool) -> list[str] | None:
+    """The parts between top-level commas; ``None`` where brackets do not match. With ``angles``,
+    those of templates are brackets."""
+    parts: list[str] = []
+    waiting: list[str] = []
+    start = deep = 0
+    for position, char in enumerate(text):
+        if char in "([{" or (
+            char == "<"
+            and angles
+            and not deep
+            and word_before(text[max(0, position - _MOST_NAME) : position])
+        ):
+            waiting.append(_CLOSING[char])
+            deep += char != "<"
+        elif char in ")]}":
+            if not waiting or waiting.pop() != char:
+                return None
+            deep -= 1
+        elif char == ">" and waiting and waiting[-1] == ">":
+            waiting.pop()
+        elif char == "," and not waiting:
+            parts.append(text[start:position])
+            start = position + 1
+    return None if waiting else [*parts, text[start:]]
+
+
+def word_before(text: str) -> str:
+    """The identifier that ends ``text``, or nothing."""
+    end = len(text.rstrip())
+    start = end
+    least = max(0, end - _MOST_NAME)
+    while start > least and (text[start - 1].isalnum() or text[start - 1] == "_"):
+        start -= 1
+    return text[start:end].lstrip("0123456789")
+
+
 def _spliced(source: str) -> tuple[str, list[int]]:
     """The text with lines joined that end in a backslash, and where in it they were joined."""
     pieces = _SPLICE.split(source.replace("\r\n", "\n"))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wattcast.features import errors, launch
 from wattcast.features.cuda.passed import Passed
-from wattcast.features.cuda.source import code_alone
+from wattcast.features.cuda.source import closing_of, code_alone, parts_of, word_before
 from wattcast.features.ptx.ir import Function, Module, Parameter, excerpt, filled_by_host
 from wattcast.predictor.messages import KernelParameter
 
@@ -41,17 +41,14 @@ _NO_NAME = re.compile(
 _TAG = re.compile(r"::|struct|class|enum|union")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\S")
 _END_OR_OPENING = re.compile(r"[({;}]")
-_PARENTHESIS = re.compile(r"[()]")
 _NEXT = re.compile(r"\s*(\S)")
-_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 MOST_KERNELS = 256
 _MOST_TEXT = 8192
 """Kernels read of one source and characters of one list: text behind ``#if 0`` may be anything."""
 
-_MOST_NAME = 256
 _MOST_PART = 1024
-"""Characters of a name and of one parameter: its patterns take time with the square of them."""
+"""Characters of one parameter: its patterns take time with the square of them."""
 
 
 def kernel_names(source: str) -> tuple[KernelNames, ...]:
@@ -65,7 +62,7 @@ def example_instance(source: str, kernel: str) -> str:
     """An instance of a template kernel that its parameters allow: ``a::f<256, float>``."""
     before = _before(source, kernel)
     inside = _TEMPLATE.search(re.split(r"[{};]", before[-_MOST_PART:])[-1])
-    parameters = inside and _split(inside[1], angles=True)
+    parameters = inside and parts_of(inside[1], angles=True)
     kinds = [_EXAMPLE.match(each) for each in parameters or ("int", "class")]
     size = "256" if kinds.count(None) < 2 else "16"  # a block, or a tile's sides
     names = (size if each is None else _KINDS[each.lastgroup or "other"] for each in kinds)
@@ -111,36 +108,16 @@ def _read(text: str, start: int) -> KernelNames | None:
         opening = _END_OR_OPENING.search(text, start, end)
         if opening is None or opening[0] != "(":
             return None
-        closing = _closing(text, opening.start())
+        closing = closing_of(text, opening.start(), _MOST_TEXT)
         if closing is None:
             return None
-        word = _word_before(_without_template(text[start : opening.start()]))
+        word = word_before(_without_template(text[start : opening.start()]))
         if not word or _CALL.fullmatch(word):
             start = closing + 1
             continue
         following = _NEXT.match(text, closing + 1)
         inside = text[opening.end() : closing]
         return KernelNames(word, _parameters(inside), following is not None and following[1] == "{")
-
-
-def _closing(text: str, opening: int) -> int | None:
-    """The position of the parenthesis that closes the one at ``opening``."""
-    depth = 0
-    for match in _PARENTHESIS.finditer(text, opening, opening + _MOST_TEXT):
-        depth += 1 if match[0] == "(" else -1
-        if depth == 0:
-            return match.start()
-    return None
-
-
-def _word_before(text: str) -> str:
-    """The identifier that ends ``text``, or nothing."""
-    end = len(text.rstrip())
-    start = end
-    least = max(0, end - _MOST_NAME)
-    while start > least and (text[start - 1].isalnum() or text[start - 1] == "_"):
-        start -= 1
-    return text[start:end].lstrip("0123456789")
 
 
 def _without_template(before: str) -> str:
@@ -157,39 +134,13 @@ def _without_template(before: str) -> str:
 
 
 def _parameters(inside: str) -> tuple[str | None, ...]:
-    parts = _split(inside, angles=True)
+    parts = parts_of(inside, angles=True)
     if parts is None:  # a default value such as (a < b), outside parentheses
-        parts = _split(inside, angles=False) or []
+        parts = parts_of(inside, angles=False) or []
     parts = [part for part in parts if part.strip()]
     if len(parts) == 1 and parts[0].strip() == "void":
         return ()
     return tuple(_name(part) for part in parts)
-
-
-def _split(text: str, *, angles: bool) -> list[str] | None:
-    """The parts between top-level commas; ``None`` where brackets do not match."""
-    parts: list[str] = []
-    waiting: list[str] = []
-    start = deep = 0
-    for position, char in enumerate(text):
-        if char in "([{" or (
-            char == "<"
-            and angles
-            and not deep
-            and _word_before(text[max(0, position - _MOST_NAME) : position])
-        ):
-            waiting.append(_CLOSING[char])
-            deep += char != "<"
-        elif char in ")]}":
-            if not waiting or waiting.pop() != char:
-                return None
-            deep -= 1
-        elif char == ">" and waiting and waiting[-1] == ">":
-            waiting.pop()
-        elif char == "," and not waiting:
-            parts.append(text[start:position])
-            start = position + 1
-    return None if waiting else [*parts, text[start:]]
 
 
 def _name(part: str) -> str | None:

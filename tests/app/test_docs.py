@@ -30,6 +30,7 @@ def test_every_call_has_a_command(client: httpx.Client) -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @needs_nvrtc
+@pytest.mark.slow
 def test_the_commands_run(client: httpx.Client) -> None:
     script = COMMANDS.replace("http://127.0.0.1:8000", str(client.base_url).rstrip("/"))
     done = subprocess.run(

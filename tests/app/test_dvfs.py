@@ -174,7 +174,7 @@ def test_a_boosted_model_is_scaled_to_other_clocks(client: httpx.Client, vector_
 KERNELS = sorted((FIXTURES / "ptx").glob("*.sm_70.ptx"))[::6]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     ptx=st.sampled_from(KERNELS),
     gpu=st.sampled_from(["tesla-v100", "gtx-titan-x", "gtx-980", "rtx-4090"]),

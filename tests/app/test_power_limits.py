@@ -67,7 +67,7 @@ limits = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(case=limits)
 def test_what_holds_under_two_limits(
     predictor: Predictor, case: tuple[str, str, float, float]

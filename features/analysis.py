@@ -59,7 +59,6 @@ from wattcast.features.trips import (
     TripCount,
     assumed_trips_of,
     resolve_trips,
-    trip_warnings,
 )
 
 if TYPE_CHECKING:
@@ -484,7 +483,8 @@ def analyse(
     trips = resolve_trips(static.cfg, static.loops, loops or {})
     may_execute = analysis == "executed" or (analysis == "auto" and bool(filled.arguments))
     trips, found = runs.infer(trips, may_execute=may_execute)
-    assumptions = *trip_warnings(trips), *runs.assumptions(runs.guessed), *found
+    assumed = [trip.warning() for trip in trips if trip.how == "assumed"]
+    assumptions = *assumed, *runs.assumptions(runs.guessed), *found
     return KernelAnalysis(
         module=module,
         launch=launch,

@@ -6,7 +6,7 @@ What nobody gives is assumed, marked and warned about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
@@ -71,6 +71,14 @@ class TripCount:
             return self.count
         return trips * self.count / self.source_count if self.source_count else trips
 
+    def warning(self) -> Diagnostic:
+        """What to tell of a count that nobody gave and no analysis found."""
+        where = self.label or f"line {self.line}"
+        detail = f"{self.source_count or self.count:,.4g} is assumed"
+        return Diagnostic(
+            "trip_count_assumed", f"no trip count for the loop at {where}; {detail}", self.line
+        )
+
 
 def resolve_trips(
     cfg: ControlFlowGraph, forest: LoopForest, given: Mapping[str, float]
@@ -126,20 +134,6 @@ def resolve_trips(
         trips.append(TripCount(loop.index, loop.label, loop.line, source_line, count, how,
                                source.get(loop.index)))  # fmt: skip
     return tuple(trips)
-
-
-def trip_warnings(trips: Iterable[TripCount]) -> tuple[Diagnostic, ...]:
-    """Warnings of loops whose trips nobody gave and no analysis found."""
-    return tuple(
-        Diagnostic(
-            "trip_count_assumed",
-            f"no trip count for the loop at {trip.label or f'line {trip.line}'}; "
-            f"{trip.source_count or trip.count:,.4g} is assumed",
-            trip.line,
-        )
-        for trip in trips
-        if trip.how == "assumed"
-    )
 
 
 def _checked(given: Mapping[str, float]) -> dict[str, float]:

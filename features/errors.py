@@ -329,7 +329,7 @@ class SizeLimits:
 
     The defaults let through what compilers make (the largest kernels of CUTLASS, Triton and
     PyTorch have some 10^4 instructions, 10^3 blocks and ten loops inside each other) and keep one
-    analysis within some 300 MB and ten seconds of one core (tests/app/test_hostile_ptx.py).
+    analysis within some 300 MB and ten seconds of one core (tests/app/test_hostile_http.py).
     """
 
     max_line_characters: int = 4_000_000

@@ -29,10 +29,11 @@ QUICK = ("tests/docs/test_map.py", "tests/features/", "tests/models/")
 NOT_QUICK = (
     "tests/features/test_cuda.py",
     "tests/features/test_hostile_ptx.py",
-    "tests/features/test_symbolic_footprints.py::test_traffic_worked_out_is_that_executed",
-    "tests/features/test_symbolic_together.py::test_fixtures",
+    "tests/features/test_symbolic_fixtures.py::test_traffic_worked_out_is_that_executed",
+    "tests/features/test_symbolic_fixtures.py::test_fixtures",
     "tests/models/test_boosted.py",
-    "tests/models/test_hardware_bounds.py",
+    "tests/models/test_hardware_bounds.py::test_no_answer_exceeds_a_peak_of_any_gpu",
+    "tests/models/test_hardware_bounds.py::test_twice_the_work_takes_twice_the_time",
 )
 """Those among them that would take half of the time."""
 

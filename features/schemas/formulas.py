@@ -8,7 +8,7 @@ Symbols: T threads launched, nB blocks, nT threads per block, w simulated waves,
 G = glob_inst_sm, S = shar_inst_sm. "Printed" is what the thesis prints (Alavani, "Performance
 Modeling of GPGPU Programs", section 5.4); "share" is the part of the published rows that the
 formula here reproduces within 0.1 % (K20 larger data set / M60 / V100, in this order), as the
-specification states it; ``tests/features/test_schemas_rows.py`` prints it for the files at hand.
+specification states it; ``tests/features/test_schemas.py`` prints it for the files at hand.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 A round: a service on a database and home of their own, uploads and retrainings one after the
 other, and a SIGKILL at a random moment to one of its processes; what died is started again. In the
 end everything that was accepted must be there, every job ended, and every artifact whole.
-With ``dask`` the fits run on a cluster of two workers, and those are killed too.
-"""
+With ``dask`` the fits run on a cluster of two workers, and those are killed too."""
 
 from __future__ import annotations
 
@@ -20,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -37,14 +37,21 @@ from wattcast.app.store.jobs import JOB_EVENTS, JOBS
 from wattcast.app.store.measurements import MEASUREMENTS
 from wattcast.app.store.registry import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS
 from wattcast.app.store.repositories import Repositories
+from wattcast.app.store.tables import PREDICTIONS
 
 Victim = Literal["api", "worker", "child", "reader", "dask-worker"]
+
 VICTIMS: tuple[Victim, ...] = ("api", "worker", "child", "reader")
+
 WITH_DASK: tuple[Victim, ...] = ("api", "worker", "child", "dask-worker")
+
 LONG_UPLOAD = 3000
 """Rows of an upload whose reader is killed: it takes about half a second."""
+
 DASK_WORKERS = 2
+
 ROWS, KERNELS = 120, 12
+
 LEASE_SECONDS = 2.0
 """Short, so that a job of a dead worker is soon taken over."""
 
@@ -331,3 +338,99 @@ def _inspect(
         except Exception as error:
             print(f"broken: {version.name}: {error}", file=sys.stderr)
             counts.broken_artifacts += 1
+
+
+# --- Kills a service that answers predictions, and looks for every one that it acknowledged
+
+CALLERS = 8
+
+WARM = 30
+"""Predictions that a service has answered before it counts as serving: the first are slow."""
+
+BETWEEN_KILLS = (0.3, 1.0)
+"""Seconds in which a service is left alone once it answers again."""
+
+
+@dataclass
+class Acknowledged:
+    """What was found; ``missing`` must be 0."""
+
+    kills: int = 0
+    acknowledged: int = 0
+    """Predictions a second just before the kills."""
+    stored: int = 0
+    missing: int = 0
+
+
+class Callers:
+    """Threads that ask for predictions at a rate, all together, of whoever serves now."""
+
+    def __init__(self, processes: Group, per_second: float) -> None:
+        self.acknowledged: list[str] = []
+        self._processes = processes
+        self._pause = CALLERS / per_second
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(CALLERS)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def _run(self, number: int) -> None:
+        ptx = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+        # Half of the callers name two GPUs: their answers are two rows.
+        where: dict[str, Any] = {"gpu": "tesla-v100"}
+        if number % 2:
+            where = {"gpus": ["tesla-v100", "tesla-k20"]}
+        body = {"ptx": f"// {number}\n{ptx}", "launch": {"grid": [64], "block": [128]}, **where}
+        due = time.monotonic()
+        while not self._stopped.is_set():
+            # Certificates are not looked at over plain HTTP, and reading them takes 30 ms.
+            with httpx.Client(base_url=self._processes.url, timeout=30, verify=False) as client:
+                try:
+                    while not self._stopped.is_set():
+                        self._ask(client, body)
+                        due = max(due + self._pause, time.monotonic() - 1)
+                        self._stopped.wait(max(0.0, due - time.monotonic()))
+                except httpx.TransportError:
+                    self._stopped.wait(0.2)
+
+    def _ask(self, client: httpx.Client, body: dict[str, Any]) -> None:
+        answer = client.post("/predict", json=body)
+        if answer.is_success:
+            told = answer.json()
+            self.acknowledged += [one["id"] for one in told.get("predictions", [told])]
+
+
+def run_predictions(
+    kind: str, folder: Path, kills: int, per_second: float, seed: int
+) -> Acknowledged:
+    """Kill a service at random moments; which acknowledged predictions its database lacks."""
+    chance, counts = random.Random(seed), Acknowledged()
+    with group(kind, folder) as processes:
+        callers = Callers(processes, per_second)
+        callers.start()
+        try:
+            for _ in range(kills):
+                before, begun = len(callers.acknowledged), time.monotonic()
+                while len(callers.acknowledged) < before + WARM:
+                    assert time.monotonic() < begun + 120, "the service answers nothing"
+                    time.sleep(0.005)
+                time.sleep(chance.uniform(*BETWEEN_KILLS))
+                processes.kill("api")
+                counts.kills += 1
+        finally:
+            callers.stop()
+        engine = open_database(processes.settings.sqlalchemy_url)
+        with engine.connect() as connection:
+            stored = set(connection.execute(sa.select(PREDICTIONS.c.id)).scalars())
+        engine.dispose()
+    counts.acknowledged, counts.stored = len(callers.acknowledged), len(stored)
+    counts.missing = len({UUID(one) for one in callers.acknowledged} - stored)
+    return counts

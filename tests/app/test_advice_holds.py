@@ -13,7 +13,7 @@ import pytest
 
 from studies.advice.study import PAIRS, PTX, judge
 from studies.end_to_end import FOLDER, programs
-from tests.app.test_advice_tensor import gemm
+from tests.app.test_advice import gemm
 from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.fixtures.ptx_text import stored_cuda, stored_ptx

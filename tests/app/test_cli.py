@@ -85,10 +85,8 @@ def test_features_and_lists(run: Run, file: str, looping: str) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (("predict", "FILE", "--gpu", "nope", "--grid", "1", "--block", "1"), 2, "gpus list"),
         (("predict", "FILE", *LAUNCH, "--loops", "x"), 2, "--loops"),
         (("predict", "FILE", *LAUNCH, "--kernel", "nope"), 2, "nope"),
-        (("predict", "FILE", *LAUNCH, "--arg", "5"), 2, "--arg"),
         (("predict", "FILE", *LAUNCH, "--arg", "3=five"), 2, "'five' is not a number"),
         (("predict", "FILE", *LAUNCH, "--arg", "0=lements=x"), 2, "for a pointer NAME:elements=N"),
         (("predict", "FILE", *LAUNCH, "--arg", "0=lements=5"), 2, "arguments.0.lements"),
@@ -170,11 +168,6 @@ def test_cuda_files(run: Run, tmp_path: Path) -> None:
     again, _ = run("predict", str(path), *LAUNCH, "--arg", "n=5", "--json")
     assert json.loads(again)["power"] == answer["power"]
     assert wattcast.predict(path, gpu="v100", grid=4096, block=256).power is not None
-
-
-def test_wrong_use_is_status_two(run: Run) -> None:
-    run("nonsense", status=2)
-    run("predict", status=2)
 
 
 def test_version_and_settings(run: Run) -> None:

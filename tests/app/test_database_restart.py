@@ -14,10 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from tests.app.conftest import settings_at
-from tests.app.databases import database
+from tests.app.databases import database, own_server
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, ended, table, upload
-from tests.app.own_postgres import own_server
 from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.jobs import JOB_EVENTS
 from wattcast.app.store.measurements import MEASUREMENTS

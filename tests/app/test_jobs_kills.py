@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app import kills, prediction_kills
+from tests.app import kills
 from tests.app.databases import KINDS
 
 pytestmark = pytest.mark.slow
@@ -35,8 +35,8 @@ def test_nothing_is_lost_where_workers_of_a_cluster_are_killed_too(tmp_path: Pat
 @pytest.mark.alone
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_acknowledged_prediction_is_lost(kind: str, tmp_path: Path) -> None:
-    counts = prediction_kills.run(kind, tmp_path, ROUNDS, per_second=100, seed=3)
+    counts = kills.run_predictions(kind, tmp_path, ROUNDS, per_second=100, seed=3)
     print(counts)
     assert counts.kills == ROUNDS
-    assert counts.acknowledged >= ROUNDS * prediction_kills.WARM
+    assert counts.acknowledged >= ROUNDS * kills.WARM
     assert counts.missing == 0

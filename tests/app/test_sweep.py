@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.app.conftest import Run
 from tests.app.test_problems import json_of, problem
+from tests.fixtures.kernels.data import Buffer, FixtureKernel, Shape, targets
+from tests.fixtures.kernels.manifest import KERNELS
+from tests.fixtures.ptx_text import stored_cuda
+from tests.needs import needs_nvrtc
+from tests.reference.fixtures import ptx_text, reference_arguments, run_fixture
+from tests.reference.machine import run
 from wattcast.app.services import Services
 from wattcast.features.errors import ConstraintError, LaunchError, ServiceError
 from wattcast.features.launch import Launch, axes_of, covering_grid, usual_blocks
@@ -23,10 +32,14 @@ from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
 from wattcast.predictor.predict import predict
 from wattcast.predictor.sweep import sweep
+from wattcast.predictor.variants import dimensions
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
+
 MATMUL = (FIXTURES / "time" / "tiled_matmul.ptx").read_text(encoding="utf-8")
+
 LAUNCH = {"grid": [4096], "block": [256]}
+
 UNITS = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
 
 size = st.integers(1, 3000)
@@ -42,8 +55,6 @@ def asked(services: Services, ptx: str, /, **changes: Any) -> dict[str, Any]:
 
 
 # --- shapes ----------------------------------------------------------------------------------
-
-
 @given(
     grid=st.tuples(size, size, size),
     block=st.tuples(size, size, size),
@@ -70,8 +81,6 @@ def test_usual_blocks_are_whole_warps_that_fit(axes: int) -> None:
 
 
 # --- points ----------------------------------------------------------------------------------
-
-
 def test_every_point_is_what_predict_answers_for_its_shape(
     services: Services, vector_add: str
 ) -> None:
@@ -257,8 +266,6 @@ def test_too_many_shapes_are_refused(services: Services, vector_add: str) -> Non
 
 
 # --- over HTTP and on the command line -----------------------------------------------------
-
-
 def test_over_http(client: httpx.Client, services: Services, vector_add: str) -> None:
     body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH, "blocks": [64, 2048]}
     answer = json_of(client.post("/sweep", json=body), SweepAnswer)
@@ -289,3 +296,226 @@ def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str) -> None:
     assert out.index("not shown to compute") < out.index("reference")
     _, err = run("sweep", str(file), *launch[:-1], "64,wide", status=2)
     assert "--blocks" in err
+
+
+# --- What a sweep proposes computes what the launch computes: memory compared, launch for launch
+
+MOST_RUN = 6
+"""Shapes of one launch that are interpreted: the first, the last and some between."""
+
+NAMED = {kernel.name: kernel for kernel in KERNELS}
+
+
+def argument(given: Any) -> Any:
+    """An argument as a user would say it; ``None`` for what is not said."""
+    if isinstance(given, Buffer):
+        return {"elements": int(np.prod(given.shape))}
+    return given.item() if isinstance(given, np.generic) else None
+
+
+def swept(services: Services, kernel: FixtureKernel, shape: Shape, /, **changes: Any) -> Any:
+    told = {str(n): argument(each) for n, each in enumerate(shape.arguments.values())}
+    launch = {
+        "grid": list(shape.grid),
+        "block": list(shape.block),
+        "dynamic_shared_bytes": shape.dynamic_shared_bytes,
+        "arguments": {name: value for name, value in told.items() if value is not None},
+    }
+    body = {
+        "ptx": ptx_text(kernel.source, targets(kernel.source)[-1]),
+        "kernel": kernel.entry,
+        "gpu": "h100",
+        "launch": launch,
+        **changes,
+    }
+    return sweep(services, SweepRequest.model_validate(body))
+
+
+@cache
+def asked_memory(name: str, number: int) -> dict[str, Any]:
+    kernel = NAMED[name]
+    return run_fixture(kernel, kernel.shapes[number], targets(kernel.source)[-1]).memory
+
+
+def same_memory(kernel: FixtureKernel, number: int, point: Any) -> bool:
+    """Whether a shape leaves the memory that the asked launch leaves. Sums that threads add up
+    atomically may be rounded in another order."""
+    shape = kernel.shapes[number]
+    got = run(
+        ptx_text(kernel.source, targets(kernel.source)[-1]),
+        kernel.entry,
+        tuple(point["grid"]),
+        tuple(point["block"]),
+        reference_arguments(kernel.name, shape),
+        shape.dynamic_shared_bytes,
+    ).memory
+    wanted = asked_memory(kernel.name, number)
+    adds = any(f"{op}.global.add.f" in ptx_text(kernel.source, targets(kernel.source)[-1])
+               for op in ("red", "atom"))  # fmt: skip
+    return all(
+        np.allclose(got[name], array, 1e-5, 1e-6, equal_nan=True)
+        if adds and array.dtype.kind == "f"
+        else got[name].tobytes() == array.tobytes()
+        for name, array in wanted.items()
+    )
+
+
+def some(points: list[Any]) -> list[Any]:
+    if len(points) <= MOST_RUN:
+        return points
+    return [points[round(at)] for at in np.linspace(0, len(points) - 1, MOST_RUN)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_every_proposed_launch_leaves_the_same_memory(
+    services: Services, kernel: FixtureKernel
+) -> None:
+    for number, shape in enumerate(kernel.shapes):
+        answer = swept(services, kernel, shape)
+        others = [
+            point
+            for point in answer["points"]
+            if (point["grid"], point["block"])
+            != (answer["reference"]["grid"], answer["reference"]["block"])
+        ]
+        for point in some(others):
+            assert same_memory(kernel, number, point), (number, point["grid"], point["block"])
+
+
+def test_the_interpreter_finds_what_a_sweep_leaves_out(services: Services) -> None:
+    """The check above can fail: launches that are left out do change the memory."""
+    for name, block in (("transpose_direct", [8, 64]), ("grid3d", [32, 1, 1])):
+        kernel = NAMED[name]
+        for number, shape in enumerate(kernel.shapes[:2]):
+            asked = {"blocks": [block]}
+            answer = swept(services, kernel, shape, **asked)
+            assert [left["block"][: len(block)] for left in answer["left_out"]] == [block]
+            every = swept(services, kernel, shape, **asked, include_unproven=True)["points"]
+            assert not same_memory(kernel, number, every[0])
+
+
+@pytest.mark.parametrize("name", ["saxpy", "warp_reduce", "grid_stride", "stencil3d"])
+def test_kernels_that_know_their_place_alone_are_proposed_other_blocks(
+    services: Services, name: str
+) -> None:
+    kernel = NAMED[name]
+    answer = swept(services, kernel, kernel.shapes[0])
+    others = [p for p in answer["points"] if p["block"] != answer["reference"]["block"]]
+    assert others
+    assert all(same_memory(kernel, 0, point) for point in some(others))
+
+
+# --- ``POST /sweep`` and ``wattcast sweep`` over macros of a CUDA source: its variants
+
+
+def asked_of_variants(services: Services, /, **changes: Any) -> dict[str, Any]:
+    body = {**VARIANTS, "gpu": "tesla-v100", **changes}
+    answer = sweep(services, SweepRequest.model_validate(body))
+    SweepAnswer.model_validate(answer)
+    return answer
+
+
+TILED = stored_cuda("tiled_by_macro")
+
+VARIANTS: dict[str, Any] = {
+    "cuda": TILED,
+    "launch": {"grid": [1], "block": [1], "arguments": {"n": 4096}},
+    "block_formula": ["TILE", "TILE"],
+    "grid_formula": ["n / TILE", "n / TILE"],
+}
+
+
+@needs_nvrtc
+def test_each_variant_is_what_predict_answers_for_its_source(services: Services) -> None:
+    answer = asked_of_variants(services, defines={"TILE": [8, 16, 32], "PAD": [0, 1]})
+    found = [point["defines"] for point in answer["points"]]
+    assert found == [{"TILE": t, "PAD": p} for t in (8, 16, 32) for p in (0, 1)]
+    assert answer["reference"]["defines"] == found[0]
+    for point in answer["points"]:
+        size, pad = point["defines"].values()
+        assert point["block"] == [size, size, 1]
+        assert point["grid"] == [4096 // size, 4096 // size, 1]
+        source = TILED.replace("TILE 4", f"TILE {size}").replace("PAD", str(pad))
+        request = PredictRequest.model_validate(
+            {"cuda": source, "gpu": "tesla-v100", "model": "physical",
+             "launch": {**VARIANTS["launch"], "grid": point["grid"], "block": point["block"]}}
+        )  # fmt: skip
+        assert predict(services, request)["energy"] == point["energy"]
+    # The textbook: a padded tile of 32 has no bank conflicts.
+    plain, padded = (p["time"]["seconds"] for p in answer["points"][-2:])
+    assert padded < 0.9 * plain
+    assert answer["warnings"][0]["code"] == "variants_not_compared"
+
+
+@needs_nvrtc
+def test_a_variant_that_fails_is_listed_and_the_others_are_predicted(services: Services) -> None:
+    answer = asked_of_variants(services, defines={"TILE": [16, 24, 64, "wide"], "PAD": [1, "oops"]})
+    assert [point["defines"] for point in answer["points"]] == [{"TILE": 16, "PAD": 1}]
+    reasons = {tuple(one["defines"].values()): one["reason"] for one in answer["infeasible"]}
+    assert len(reasons) == 7
+    assert '"oops" is undefined' in reasons[16, "oops"]
+    assert "ceil(n / TILE) rounds up" in reasons[24, 1]
+    assert "4096" in reasons[64, 1]
+    assert "TILE is no macro" in reasons["wide", 1]
+    with pytest.raises(LaunchError, match="none of 1 variants"):
+        asked_of_variants(services, defines={"TILE": [24], "PAD": [1]})
+
+
+def test_what_is_no_variant_is_refused(services: Services) -> None:
+    for changes, told in (
+        ({"defines": {"TILE": [8], "OTHER": [1]}}, "does not use OTHER"),
+        ({"defines": {"TILE": list(range(1, 41)), "PAD": [1, 2]}}, "at most 64"),
+    ):
+        with pytest.raises(ServiceError, match=told):
+            asked_of_variants(services, **changes)
+    for changes in (
+        {"ptx": "x", "cuda": None, "defines": {"TILE": [8]}},
+        {"defines": {"TILE": [8]}, "blocks": [64]},
+        {"defines": {"TI LE": [8]}},
+        {"defines": {"TILE": ["8\n#include </etc/passwd>"]}},
+        {"defines": None},
+    ):
+        with pytest.raises(ValidationError):
+            asked_of_variants(services, **changes)
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [("N/TILE", 8), ("ceil(N/48)", 6), ("N // 48 + 1", 6), ("min(N, 2*TILE)", 64), ("N % 48", 16),
+     ("-(-N // 48)", 6), ("max(1, N - 300)", 1)],
+)  # fmt: skip
+def test_formulas_come_to_whole_numbers(formula: str, value: int) -> None:
+    assert dimensions("grid", [formula], {"N": 256, "TILE": 32}) == [value]
+
+
+@pytest.mark.parametrize(
+    ("formula", "told"),
+    [("N/48", "not whole"), ("M", "M is no macro"), ("N - N", "not 1 or more"), ("N/0", "by zero"),
+     ("N**N", "not understood"), ("__import__('os')", "not understood"), ("N.real", "understood"),
+     ("(" * 150, "no expression"), ("N*" * 60 + "N", "too large"), ("1" * 201, "200 characters"),
+     ("", "no expression"), ("1.5", "no whole number"), ("N > 3", "no number")],
+)  # fmt: skip
+def test_what_is_no_formula_says_why(formula: str, told: str) -> None:
+    with pytest.raises(LaunchError, match=told):
+        dimensions("grid", [formula], {"N": 256, "TILE": 32})
+
+
+@needs_nvrtc
+def test_variants_on_the_command_line(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "tiled.cu"
+    file.write_text(TILED)
+    launch = ("--gpu", "v100", "--block", "TILE,TILE", "--grid", "ceil(n/TILE),ceil(n/TILE)",
+              "--arg", "n=1024", "--define", "PAD=0,1")  # fmt: skip
+    out, _ = run("sweep", str(file), *launch, "--define", "TILE=16,32,99", "--json")
+    answer = json.loads(out)
+    assert [point["block"][0] for point in answer["points"]] == [16, 32, 16, 32]
+    out, _ = run("sweep", str(file), *launch, "--define", "TILE=16,32,99")
+    for word in (
+        "PAD=0, TILE=16:",
+        "not tesla-v100 PAD=0, TILE=99",
+        "whether all compute the same",
+    ):
+        assert word in out
+    _, err = run("sweep", str(file), *launch, "--define", "TILE", status=2)
+    assert "--define" in err

@@ -14,6 +14,7 @@ from tests.app.test_problems import json_of, problem
 from wattcast.predictor.messages.predict import PredictAnswer
 
 LAUNCH = {"grid": [4096], "block": [256]}
+SMALL = {"grid": [1], "block": [32]}
 WORK = {"dram_bytes": 1e9, "int_ops": 4e9, "flops_sp": 2e9}
 
 
@@ -79,9 +80,20 @@ def test_more_work_takes_longer_and_slower_clocks_too(client: httpx.Client) -> N
         ({"work": {"int_ops": 1.0}}, "dram_bytes"),
         ({"work": {**WORK, "flops_sp": -1}}, "greater than or equal to 0"),
         ({"work": {**WORK, "flops_sp": "nan"}}, "finite"),
+        ({"ptx": "x", "known": [{"launch": LAUNCH, "time_seconds": 0}]}, "greater than 0"),
+        ({"ptx": "x", "known": [{"launch": LAUNCH}]}, "time_seconds"),
+        (
+            {
+                "ptx": "x",
+                "known": [{"launch": LAUNCH, "time_seconds": 1}],
+                "gpu": None,
+                "gpus": ["v100"],
+            },
+            "known launches are those of one gpu",
+        ),
     ],
 )
-def test_bad_work_is_told_precisely(
+def test_bad_work_and_known_launches_are_told_precisely(
     client: httpx.Client, changes: dict[str, Any], says: str
 ) -> None:
     body = {"gpu": "rtx-3080", "launch": LAUNCH, **changes}
@@ -95,22 +107,29 @@ def test_boosted_power_models_need_code(client: httpx.Client) -> None:
     assert found["detail"] == "measured work needs model physical, not xgboost"
 
 
+@pytest.mark.parametrize(
+    ("what", "gpu", "factor"),
+    [("time.seconds", "rtx-3080", 1.7), ("power.watts", "tesla-k20", 1.3)],
+)
 def test_a_measured_launch_corrects_its_own_repetition(
-    client: httpx.Client, vector_add: str
+    client: httpx.Client, vector_add: str, what: str, gpu: str, factor: float
 ) -> None:
-    plain = ask(client, ptx=vector_add)
-    seconds = 1.7 * plain["time"]["seconds"]
-    known = [{"launch": LAUNCH, "time_seconds": seconds}]
-    corrected = ask(client, ptx=vector_add, known=known)
-    assert corrected["time"]["seconds"] == pytest.approx(seconds, rel=0.02)
-    assert corrected["time"]["basis"] == "seen_kernel"
-    assert corrected["time"]["high"] / corrected["time"]["low"] < 1.2
-    assert corrected["time_model"]["parts"]["known"] == pytest.approx(
-        corrected["time"]["seconds"] - plain["time"]["seconds"]
-    )
-    assert corrected["energy"]["joules"] == pytest.approx(
-        corrected["power"]["watts"] * corrected["time"]["seconds"]
-    )
+    quantity, _, unit = what.partition(".")
+    plain = ask(client, ptx=vector_add, gpu=gpu)
+    measured = factor * plain[quantity][unit]
+    known = [{"launch": LAUNCH, f"{quantity}_{unit}": measured}]
+    answer = ask(client, ptx=vector_add, gpu=gpu, known=known)
+    found, time = answer[quantity], answer["time"]
+    assert found[unit] == pytest.approx(measured, rel=0.02)
+    assert found["basis"] == "seen_kernel"
+    assert found["high"] / found["low"] < 1.2
+    assert answer["energy"]["joules"] == pytest.approx(answer["power"]["watts"] * time["seconds"])
+    if quantity == "power":
+        assert time == plain["time"]  # nobody measured that
+        assert "power_anchored" in {one["code"] for one in answer["warnings"]}
+    else:
+        longer = time["seconds"] - plain["time"]["seconds"]
+        assert answer["time_model"]["parts"]["known"] == pytest.approx(longer)
 
 
 def test_a_launch_measured_at_other_clocks_counts_at_those(
@@ -121,25 +140,6 @@ def test_a_launch_measured_at_other_clocks_counts_at_those(
     known = [{"launch": LAUNCH, "time_seconds": seconds, "clocks": slow}]
     plain = ask(client, ptx=vector_add)["time"]["seconds"]
     assert ask(client, ptx=vector_add, known=known)["time"]["seconds"] == pytest.approx(plain)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"known": [{"launch": LAUNCH, "time_seconds": 0}]}, "greater than 0"),
-        ({"known": [{"launch": LAUNCH}]}, "time_seconds"),
-        (
-            {"known": [{"launch": LAUNCH, "time_seconds": 1}], "gpu": None, "gpus": ["v100"]},
-            "known launches are those of one gpu",
-        ),
-    ],
-)
-def test_bad_known_launches_are_told_precisely(
-    client: httpx.Client, vector_add: str, changes: dict[str, Any], says: str
-) -> None:
-    body = {"ptx": vector_add, "gpu": "rtx-3080", "launch": LAUNCH, **changes}
-    found = problem(client.post("/predict", json=body), 422, "validation")
-    assert says in json.dumps(found["errors"])
 
 
 def test_python_takes_work_and_known_launches() -> None:
@@ -159,25 +159,62 @@ def test_power_is_taken_at_the_time_that_is_answered(
     client: httpx.Client, vector_add: str, time_model: str
 ) -> None:
     """Rates are counts over the duration answered, whichever model it comes from."""
-    request = {
-        "ptx": vector_add,
-        "gpu": "tesla-v100",
-        "model": "physical",
-        "time_model": time_model,
-        "launch": {"grid": [4096], "block": [256]},
-    }
-    answer = client.post("/predict", json=request).json()
-    base = client.post("/predict", json={**request, "time_model": "bottleneck"}).json()
+    request = {"ptx": vector_add, "gpu": "tesla-v100", "model": "physical"}
+    answer, base = (ask(client, **request, time_model=one) for one in (time_model, "bottleneck"))
     longer = answer["time"]["seconds"] / base["time"]["seconds"]
     moving = answer["components"]["dram"], base["components"]["dram"]
     assert moving[0] * longer == pytest.approx(moving[1], rel=0.02)
 
 
 def test_a_known_duration_moves_the_power(client: httpx.Client, vector_add: str) -> None:
-    launch = {"grid": [4096], "block": [256]}
-    request = {"ptx": vector_add, "gpu": "tesla-v100", "model": "physical", "launch": launch}
-    free = client.post("/predict", json=request).json()
-    known = [{"launch": launch, "time_seconds": 2 * free["time"]["seconds"]}]
-    slower = client.post("/predict", json={**request, "known": known}).json()
+    request = {"ptx": vector_add, "gpu": "tesla-v100", "model": "physical"}
+    free = ask(client, **request)
+    known = [{"launch": LAUNCH, "time_seconds": 2 * free["time"]["seconds"]}]
+    slower = ask(client, **request, known=known)
     assert slower["time"]["seconds"] == pytest.approx(2 * free["time"]["seconds"], rel=0.05)
     assert slower["power"]["watts"] < 0.9 * free["power"]["watts"]
+
+
+def test_another_launch_is_corrected_less_and_promised_less(
+    client: httpx.Client, vector_add: str
+) -> None:
+    trees = {"ptx": vector_add, "gpu": "tesla-k20"}
+    watts = 1.3 * ask(client, **trees, launch=SMALL)["power"]["watts"]
+    known = [{"launch": SMALL, "power_watts": watts}]
+    repeated = ask(client, **trees, launch=SMALL, known=known)["power"]
+    plain, found = ask(client, **trees), ask(client, **trees, known=known)
+    ratio = found["power"]["watts"] / plain["power"]["watts"]
+    assert 1.0 < ratio < 1.3
+    width = found["power"]["high"] / found["power"]["low"]
+    assert width > repeated["high"] / repeated["low"]
+    assert width <= plain["power"]["high"] / plain["power"]["low"] * (1 + 1e-9)
+
+
+def test_the_physical_model_is_anchored_too(client: httpx.Client, vector_add: str) -> None:
+    known = [{"launch": LAUNCH, "power_watts": 111.0}]
+    found = ask(client, ptx=vector_add, known=known)["power"]
+    assert found["watts"] == pytest.approx(111.0, rel=0.01)
+
+
+def test_time_alone_corrects_no_power(client: httpx.Client, vector_add: str) -> None:
+    known = [{"launch": LAUNCH, "time_seconds": 1.0}]
+    trees = {"ptx": vector_add, "gpu": "tesla-k20"}
+    plain, found = ask(client, **trees), ask(client, **trees, known=known)
+    assert found["power"] == plain["power"]
+    assert found["time"]["basis"] == "seen_kernel"
+
+
+def test_the_error_tells_which_known_launch_is_refused(
+    client: httpx.Client, vector_add: str
+) -> None:
+    bad = {"launch": {"grid": [1], "block": [4096]}, "power_watts": 60.0}
+    body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH, "known": [bad]}
+    found = problem(client.post("/predict", json=body), 422, "launch")
+    assert found["detail"].startswith("known[0]: ")
+
+
+def test_a_power_below_a_tenth_of_idle_is_told(client: httpx.Client, vector_add: str) -> None:
+    known = [{"launch": LAUNCH, "power_watts": 1.0}]
+    found = ask(client, ptx=vector_add, gpu="titan-v", known=known)
+    (note,) = [each for each in found["warnings"] if each["code"] == "power_below_idle"]
+    assert note["detail"].startswith("known[0].power_watts: 1 W is below 4.37 W, a tenth of the")

@@ -103,7 +103,13 @@ def test_no_page_loads_anything_from_elsewhere(site: dict[Path, _Page]) -> None:
 @needs_nvrtc
 @needs_ptxas
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if has_examples(page)], ids=lambda page: page.stem
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.stem == "fleet" else ())
+        for page in PAGES
+        if has_examples(page)
+    ],
+    ids=lambda page: page.stem,
 )
 def test_examples_print_what_the_page_shows(page: Path) -> None:
     told = "python -m tests.docs.examples writes the outputs anew"

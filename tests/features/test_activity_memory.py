@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.features.test_reuse import stream_without_reuse
+from tests.features.test_memory import stream_without_reuse
 from wattcast.features.activity.memory import (
     L2_SHARE,
     SHARED_CARVEOUTS_KB,

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
+from tests.fixtures.kernels.manifest import KERNELS
 from tests.fixtures.ptx_text import stored_ptx
+from tests.reference.fixtures import reference_arguments
+from tests.reference.machine import run
 from tests.wide import wide
-from wattcast.features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse
-from wattcast.features.errors import AnalysisError, KernelError, LaunchError
+from wattcast.features.analysis import (
+    ASSUMED_TRIP_RANGE,
+    DEFAULT_TRIP_COUNT,
+    KernelAnalysis,
+    analyse,
+)
+from wattcast.features.checked import MOST_POWER_WATTS, check_measured
+from wattcast.features.cuda import PtxasReport
+from wattcast.features.errors import AnalysisError, DataError, KernelError, LaunchError
+from wattcast.features.findings import find
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
+from wattcast.features.runs import Runs
 
 LOOPS = stored_ptx("nested_loops")
 
@@ -261,7 +276,6 @@ GATHER = STREAM.replace(
     "ld.global.u32 %r5, [%rd3];\nmul.wide.u32 %rd3, %r5, 4;",
 )
 
-
 WALK = STREAM.replace("mul.wide.u32 %rd3, %r5, 4;", "mul.wide.u32 %rd3, %r5, 32;").replace(
     "ld.global.f32 %f1, [%rd4];\nmul.f32 %f2, %f1, 0f40000000;\nst.global.f32 [%rd4], %f2;",
     "\n".join(
@@ -352,3 +366,136 @@ def test_chains_tell_how_dependent_each_block_is():
     assert (second.instructions, second.longest_chain) == (6, 5)
     assert second.ilp == pytest.approx(6 / 5)
     assert (last.instructions, last.longest_chain) == (1, 1)
+
+
+# --- The dynamic analyses degrade openly: no text takes an answer down
+
+
+def test_a_failing_analysis_is_an_error_that_names_it_and_prediction_goes_on(monkeypatch):
+    def fails(*_args: object, **_options: object) -> None:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr("wattcast.features.symbolic.analyse_symbolically", fails)
+    loop = (
+        ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u32 n)\n{\n"
+        ".reg .pred %p<2>;\n.reg .b32 %r<3>;\nld.param.u32 %r1, [n];\nmov.u32 %r2, 0;\nL:\n"
+        "add.u32 %r2, %r2, 1;\nsetp.lt.u32 %p1, %r2, %r1;\n@%p1 bra L;\nret;\n}\n"
+    )
+    module, gpu = read_module(loop), load_gpu("tesla-v100")
+    analysis = analyse(module, None, Launch.of(1, 32), gpu)
+    assert [trip.how for trip in analysis.trip_counts] == ["assumed"]
+    assert "analysis_failed" in {d.code for d in analysis.diagnostics}
+    runs = Runs(module, module.kernel(), Launch.of(1, 32), gpu, {}, 1.0)
+    with pytest.raises(AnalysisError, match="symbolic analysis") as caught:
+        _ = runs.symbolic
+    assert caught.value.context["analysis"] == "symbolic"
+
+
+# --- Measured values: what is taken, what is told, what is refused
+
+K20 = load_gpu("tesla-k20")
+
+IDLING = load_gpu("titan-v")
+
+
+def test_the_bounds_themselves_are_taken() -> None:
+    assert not check_measured(K20, power_watts=1.5 * K20.tdp_watts, time_seconds=1e-7)
+    assert not check_measured(None, power_watts=MOST_POWER_WATTS, time_seconds=86_400)
+    assert not check_measured(K20)
+
+
+@pytest.mark.parametrize("watts", [0.0, -1.0, 1e-300, 1.5 * K20.tdp_watts * 1.001, inf, nan])
+def test_power_beyond_the_board(watts: float) -> None:
+    with pytest.raises(DataError, match=r"^known\[2\]\.power_watts: .* W is") as caught:
+        check_measured(K20, power_watts=watts, where="known[2]")
+    assert caught.value.context["field"] == "known[2].power_watts"
+    if watts > 1 and watts != inf:
+        assert f"{1.5 * K20.tdp_watts:g} W, 1.5 times the limit of tesla-k20" in str(caught.value)
+
+
+def test_power_of_an_unknown_board() -> None:
+    with pytest.raises(DataError, match="milliwatts"):
+        check_measured(None, power_watts=95_000)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e-30, 0.9e-7, 86_401.0, inf, nan])
+def test_time_outside_100_ns_to_a_day(seconds: float) -> None:
+    with pytest.raises(DataError, match=r"^time_seconds: .* 1e-07 s \(100 ns\) and 86400 s"):
+        check_measured(None, time_seconds=seconds)
+
+
+def test_less_than_a_tenth_of_idle_is_told() -> None:
+    idle = IDLING.idle_watts
+    assert idle is not None
+    (note,) = check_measured(IDLING, power_watts=0.09 * idle)
+    assert (note.code, "a tenth of the idle" in note.detail) == ("power_below_idle", True)
+    assert not check_measured(IDLING, power_watts=0.11 * idle)
+
+
+# --- Changed PTX of the fixture kernels: it is PTX, it is analysed, and computes what it did
+
+TARGET = "sm_80"
+
+
+def analysed(text: str, entry: str, shape: Shape, grid: tuple[int, ...]) -> KernelAnalysis:
+    """The launch on an A100 with the numbers among its arguments given."""
+    given = {
+        str(position): value.item()
+        for position, value in enumerate(shape.arguments.values())
+        if isinstance(value, np.number)
+    }
+    launch = Launch.of(grid, shape.block, shape.dynamic_shared_bytes, given)
+    return analyse(read_module(text), entry, launch, load_gpu("a100-sxm4-80gb"))
+
+
+def results(kernel: FixtureKernel, text: str, shape: Shape, grid: tuple[int, ...]) -> list[Any]:
+    """The outputs on the reference interpreter."""
+    given = reference_arguments(kernel.name, shape)
+    found = run(text, kernel.entry, grid, shape.block, given, shape.dynamic_shared_bytes)
+    return [found.memory[name] for name in kernel.outputs]
+
+
+CHANGED = {
+    "atomics": {"warp_aggregation"},
+    "geometric": {"constant_division"},
+    "last_block": {"shared_reduction"},
+    "local_array": {"constant_division"},
+    "matmul_naive": {"reread_tiles"},
+    "reduce_shared": {"shared_reduction"},
+    "votes": {"constant_division"},
+    "wide_index": {"constant_division"},
+}
+"""What is rewritten of the first two shapes of a fixture; of the others nothing (a scan is no
+reduction)."""
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_what_is_rewritten_is_analysed_and_computes_the_same(kernel: FixtureKernel) -> None:
+    text, told = path_for(kernel.source, TARGET).read_text(), set()
+    for shape in kernel.shapes[:2]:
+        for each in find(analysed(text, kernel.entry, shape, shape.grid)):
+            if each.ptx is None:
+                continue
+            told.add(each.code)
+            grid = shape.grid if each.grid is None else (each.grid,)
+            changed = analysed(each.ptx, kernel.entry, shape, grid)
+            assert changed.activity.warp_instructions_ptx > 0
+            if each.code == "reread_tiles":  # the last tile here reaches beyond the matrix
+                continue
+            before = results(kernel, text, shape, shape.grid)
+            for one, other in zip(before, results(kernel, each.ptx, shape, grid), strict=True):
+                assert other == pytest.approx(one, rel=1e-5)
+    assert told == CHANGED.get(kernel.name, set())
+
+
+def test_spills_are_a_finding_that_takes_them_away() -> None:
+    kernel = next(each for each in KERNELS if each.name == "saxpy")
+    text = path_for(kernel.source, TARGET).read_text()
+    shape = kernel.shapes[0]
+    plain = analysed(text, kernel.entry, shape, shape.grid)
+    spilled = replace(plain, spilled=PtxasReport(24, 64, 32, 48, 0, 80))
+    assert not [each for each in find(plain) if each.code == "register_spills"]
+    (found,) = [each for each in find(spilled) if each.code == "register_spills"]
+    assert "32 bytes stored, 48 bytes loaded" in found.detail
+    assert spilled.activity.local_sectors > 0
+    assert found.mended == plain.activity

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fixtures.ptx_text import HEADER, READER, fixture, kernel
-from tests.fixtures.tables import rows
+from studies.papers.guerreiro.sequence import code_of, token_of
+from tests.fixtures.ptx_text import HEADER, READER, fixture, kernel, stored_ptx
+from tests.fixtures.tables import rows, table
+from tests.needs import needs_data
 from wattcast.features.errors import KernelError, PtxError
 from wattcast.features.ptx import read_module
-from wattcast.features.ptx.ir import Module, Parameter, Variable
+from wattcast.features.ptx.ir import Module, Parameter, Variable, demangle
 from wattcast.features.ptx.lexing import PIECE_CHARACTERS, Source
+from wattcast.models.papers.scaling.card import OPCODES, SPACES, TYPES, Token, named, tokens
+from wattcast.training.data.datasets import find_data
 
 ALL = sorted(path.name for path in READER.iterdir() if path.suffix in (".ptx", ".txt"))
 
@@ -163,8 +169,6 @@ def test_a_kernel_without_a_module_header_is_read() -> None:
 
 
 # --- Module.kernel ------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def sample() -> Module:
     return read_module(fixture("sample.sm_75.ptx"))
@@ -254,3 +258,123 @@ def test_text_longer_than_what_is_searched_at_once() -> None:
     text = f"{plain}// a\n{plain}/* b\n */{plain}"
     assert Source(text).clean == text.replace("// a", "    ").replace("/* b\n */", "    \n   ")
     assert read_module(f"lines before\n{plain}\t.version 8.0\n{plain[:0]}").version == (8, 0)
+
+
+# --- C++ names of kernels
+
+
+@pytest.mark.parametrize(
+    ("mangled", "expected"),
+    [
+        ("_Z5scaleIfEvPT_S0_i", "void scale<float>(float*, float, int)"),
+        ("_Z4smemPK6float4Pf", "smem(float4 const*, float*)"),
+        ("_ZN1a1b1fIiNS_1TEEEvT_PKT0_", "void a::b::f<int, a::T>(int, a::T const*)"),
+        ("_Z4tileILi16EEvPf", "void tile<(int)16>(float*)"),
+        ("_ZN12_GLOBAL__N_11kEv", "_GLOBAL__N_1::k()"),
+    ],
+)
+def test_names(mangled: str, expected: str) -> None:
+    assert demangle(mangled) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vectorAdd",
+        "_Z",
+        "_Zwrong",
+        "",
+        "_Z6kernelIZ4mainEUliE_EvT_",  # a lambda of main
+        "_Z1f" + "P" * 100_000 + "i",
+        "_Z1f" + "P" * 3_000 + "i",  # deeper than the interpreter's stack
+        "_Z" + "N" * 2_000,
+    ],
+)
+def test_what_cannot_be_told_stays_as_it_is(name: str) -> None:
+    assert demangle(name) == name
+
+
+def test_back_references_cannot_explode() -> None:
+    """Each level names the one before twice: written out, it would have 2**30 parts."""
+
+    def back(index: int) -> str:
+        digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+        return "S_" if index == 0 else f"S{digits[index - 1]}_"
+
+    for levels in (2, 30):
+        name = "_Z1f1xIiiE"
+        for level in range(levels):
+            # level k: template y applied to (previous, previous); substitutions alternate
+            name += (
+                f"1{chr(97 + level % 26)}I{back(2 * level + 1)}{back(2 * level + 1)}E"
+                if (level < 17)
+                else "i"
+            )
+        assert len(demangle(name)) < 200_000
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="_ZNIEPKRSTL0123456789abcfijvXJDptF", max_size=60))
+def test_any_name(tail: str) -> None:
+    assert isinstance(demangle("_Z" + tail), str)
+
+
+# --- PTX tokens: nine digits of what an instruction is and how near its operands were written
+
+KERNEL = stored_ptx("tokens_by_hand")
+
+# By the rules of their parser: %rd1 is the sixth operand back and was a parameter, %f1 was
+# forgotten after nine, and an address with an offset is no register.
+GOLDEN: list[str] = table("names", "tokens")
+
+
+def coded(text: str) -> list[Token | None]:
+    (kernel,) = read_module(text).kernels
+    return list(tokens(kernel.body.instructions))
+
+
+def test_tokens_of_a_kernel_by_hand() -> None:
+    found = [token for token in coded(KERNEL) if token is not None]
+    assert [f"{code_of(token)} {token.name}" for token in found] == GOLDEN
+
+
+def test_guarded_instructions_and_returns_have_none() -> None:
+    found = coded(KERNEL)
+    assert found.count(None) == 2
+    assert found[-1] is None
+
+
+@given(
+    st.builds(
+        Token,
+        st.integers(0, len(OPCODES) - 1),
+        st.integers(0, len(SPACES)),
+        st.integers(0, len(TYPES)),
+        *[st.integers(0, 9)] * 2,
+        st.integers(0, 2),
+    )
+)
+def test_codes_are_read_back(token: Token) -> None:
+    assert token_of(code_of(token)) == token
+    assert len(code_of(token)) == 9
+
+
+@pytest.mark.parametrize("code", ["", "12", "0546122000", "05461220x"])
+def test_what_is_no_code_is_refused(code: str) -> None:
+    with pytest.raises(ValueError, match="nine digits"):
+        token_of(code)
+
+
+@needs_data
+def test_every_published_token_is_told_by_its_name() -> None:
+    root = find_data()
+    assert root is not None
+    path = root / "sequences" / "gtx_titan_x_sequences.csv.gz"
+    with gzip.open(path, "rt") as file:
+        known = {tuple(line.strip().split(",")[-2:]) for line in file.readlines()[1:]}
+    assert len({code for code, _ in known}) >= 219
+    for code, name in known:
+        token = token_of(code)
+        told = named(name, token.operands)
+        assert (code_of(token), token.name) == (code, name)
+        assert told == token._replace(distance=0, producer=0)

@@ -5,13 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import product
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattcast.features.errors import DataError
+from wattcast.features.errors import ClockError, ConstraintError, DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, outweighs, pareto
+from wattcast.models.clocks import (
+    ClockPair,
+    admitted,
+    crossed,
+    highest_pair,
+    is_supported,
+    one_memory_clock,
+    stepped,
+    supported_pairs,
+)
 from wattcast.models.processes import CLOCKS, LEARNED_FROM
 from wattcast.models.search import GAIN, Floats, Search, coded
 
@@ -250,3 +263,170 @@ def test_one_measurement_over_clocks_moves_all_predictions_alike(factor: float) 
 def test_clocks_are_above_0() -> None:
     with pytest.raises(DataError, match="above 0"):
         Search(coded([(0,), (1,)]), np.array([1.0, 2.0]), clocks=CLOCKS)
+
+
+# --- Choosing among operating points: hand-worked sets, and what holds for any
+
+# time s, power W: energy 10, 9, 8.4, 12, 9 J
+FAST = Point("fast", 1.0, 10.0)
+
+MIDDLE = Point("middle", 1.2, 7.5)
+
+FRUGAL = Point("frugal", 1.4, 6.0)
+
+WORSE = Point("worse", 1.5, 8.0)
+
+SLOW = Point("slow", 3.0, 3.0)
+
+ALL = (FAST, MIDDLE, FRUGAL, WORSE, SLOW)
+
+
+def test_the_pareto_set_and_the_best_points_by_hand() -> None:
+    assert [point.key for point in pareto(ALL)] == ["fast", "middle", "frugal"]
+    best = {name: point.key for name, point in best_points(ALL, 1.0, Constraints()).items()}
+    # EDP 10, 10.8, 11.76, 18, 27; ED2P 10, 12.96, 16.5, 27, 81
+    assert best == {
+        "min_energy": "frugal",
+        "min_edp": "fast",
+        "min_ed2p": "fast",
+        "max_performance": "fast",
+        "min_power": "slow",
+    }
+
+
+def test_constraints_leave_points_out() -> None:
+    def chosen(**bounds: float) -> dict[str, str]:
+        found = best_points(ALL, 1.0, Constraints(**bounds))
+        return {name: point.key for name, point in found.items()}
+
+    assert chosen(max_slowdown=1.2)["min_energy"] == "middle"
+    assert chosen(max_power_watts=7.0)["max_performance"] == "frugal"
+    assert chosen(deadline_seconds=1.45)["min_power"] == "frugal"
+    # The reference itself keeps a slowdown of 1, whatever rounding does.
+    assert chosen(max_slowdown=1.0)["min_energy"] == "fast"
+
+
+def test_infeasible_constraints_name_the_nearest_values() -> None:
+    with pytest.raises(ConstraintError) as caught:
+        best_points(ALL, 2.0, Constraints(max_slowdown=0.25, max_power_watts=2.0))
+    assert "max_slowdown 0.25 (the least of any point is 0.5)" in caught.value.detail
+    assert "max_power_watts 2 (the least of any point is 3)" in caught.value.detail
+
+
+def test_equal_points_go_to_the_first_given() -> None:
+    twins = (Point("low clock", 1.0, 5.0), Point("high clock", 1.0, 5.0))
+    assert [point.key for point in pareto(twins)] == ["low clock"]
+    assert best_points(twins, 1.0, Constraints())["min_energy"].key == "low clock"
+
+
+points = st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1, 1e3)), min_size=1, max_size=30).map(
+    lambda pairs: [Point(index, *pair) for index, pair in enumerate(pairs)]
+)
+
+
+@given(points)
+def test_no_pareto_point_is_beaten_and_every_other_one_is(found: list[Point[int]]) -> None:
+    front = pareto(found)
+    chosen = {point.key for point in front}
+    for point in found:
+        beaten = any(
+            other.time_seconds <= point.time_seconds
+            and other.energy_joules <= point.energy_joules
+            and other.key != point.key
+            and (other.time_seconds, other.energy_joules)
+            != (point.time_seconds, point.energy_joules)
+            for other in found
+        )
+        assert not (beaten and point.key in chosen)
+        if not beaten:
+            same = (point.time_seconds, point.energy_joules)
+            assert same in {(each.time_seconds, each.energy_joules) for each in front}
+
+
+@given(points)
+def test_best_points_minimise_and_two_of_them_lie_on_the_front(found: list[Point[int]]) -> None:
+    best = best_points(found, 1.0, Constraints())
+    for name, cost in OBJECTIVES.items():
+        assert cost(best[name]) == min(cost(point) for point in found)
+    front = {(each.time_seconds, each.energy_joules) for each in pareto(found)}
+    for name in ("min_energy", "min_edp", "max_performance"):
+        assert (best[name].time_seconds, best[name].energy_joules) in front
+
+
+@pytest.mark.parametrize("scale", [0.7, 0.9, 0.94, 0.97, 1.0, 1.1])
+@pytest.mark.parametrize("one_in_ten", [1.0, 1.05, 1.2, 1.5])
+def test_a_point_is_worth_it_where_the_expected_saving_exceeds_the_expected_loss(
+    scale: float, one_in_ten: float
+) -> None:
+    # Quantiles of the error, a tenth of which lies beyond ``one_in_ten``.
+    errors = np.array([NormalDist().inv_cdf((at + 0.5) / 20_000) for at in range(20_000)])
+    drawn = scale * np.exp(errors * np.log(one_in_ten) / 1.282)
+    expected = float(np.mean(1 - drawn) - np.mean(np.maximum(drawn - 1, 0)))
+    assert outweighs(scale, one_in_ten) == (expected > 0 and scale <= 0.98)
+
+
+def test_a_saving_that_usually_pays_is_proposed_though_one_kernel_in_ten_loses() -> None:
+    assert outweighs(0.92, 1.2)  # one in ten costs 10 % more, the others save 8 % and more
+    assert not outweighs(0.97, 1.2)
+    assert not outweighs(0.985, 1.01)  # less than measurements differ by
+
+
+# --- Which clocks a GPU supports, and what happens beside them
+
+TITAN_X = load_gpu("gtx-titan-x")
+
+V100 = load_gpu("tesla-v100")
+
+M60 = load_gpu("tesla-m60")
+
+
+def test_the_grid_of_a_gpu_and_its_highest_pair() -> None:
+    assert len(supported_pairs(TITAN_X)) == 64
+    assert highest_pair(TITAN_X) == (1164, 4005)
+    assert highest_pair(V100) == (1380, 877)
+    assert one_memory_clock(V100)
+    assert not one_memory_clock(TITAN_X)
+
+
+def test_a_gpu_without_a_list_supports_its_default_pair() -> None:
+    assert supported_pairs(M60) == (ClockPair(M60.core_mhz, M60.memory_mhz),)
+
+
+def test_the_default_pair_counts_as_supported() -> None:
+    assert is_supported(ClockPair(V100.core_mhz, V100.memory_mhz), V100)
+    assert not is_supported(ClockPair(1000, 877), V100)
+
+
+def test_pairs_are_sorted_and_distinct() -> None:
+    wanted = [ClockPair(1380, 877), ClockPair(802, 877), ClockPair(1380, 877)]
+    assert admitted(wanted, V100) == ((802, 877), (1380, 877))
+
+
+@pytest.mark.parametrize(
+    ("pair", "field"),
+    [
+        ((0, 877), "core_mhz"),
+        ((1000, -1), "memory_mhz"),
+        ((200, 877), "core_mhz"),  # V100's lowest is 405
+        ((1657, 877), "core_mhz"),  # its highest 1380; 1.2 times that is 1656
+        ((1000, 1053), "memory_mhz"),
+        ((1000, float("nan")), "memory_mhz"),
+    ],
+)
+def test_clocks_far_from_any_supported_one_are_refused(
+    pair: tuple[float, float], field: str
+) -> None:
+    with pytest.raises(ClockError) as caught:
+        admitted([ClockPair(*pair)], V100)
+    assert caught.value.field == field
+    assert admitted([ClockPair(203, 877), ClockPair(1656, 1052)], V100)
+
+
+def test_ranges_and_crosses() -> None:
+    assert stepped(700, 1000, 100, "core") == (700, 800, 900, 1000)
+    assert stepped(0.1, 0.3, 0.1, "core") == pytest.approx((0.1, 0.2, 0.3))
+    assert stepped(700, 700, 50, "core") == (700,)
+    assert crossed((1, 2), (3,)) == ((1, 3), (2, 3))
+    for low, high, step in ((0, 1, 1), (2, 1, 1), (1, 2, 0)):
+        with pytest.raises(ClockError, match="no range"):
+            stepped(low, high, step, "core")

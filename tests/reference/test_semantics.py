@@ -10,11 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fixtures.kernels.data import SOURCES, buffer_sizes, materialise, ptx_path
+from tests.fixtures.kernels.manifest import KERNELS, TENSOR_KERNELS
 from tests.fixtures.ptx_text import stored_ptx
-from tests.reference.machine import run
+from tests.reference.fixtures import ptx_text
+from tests.reference.machine import PerInstruction, ReferenceResult, run
+from tests.reference.memory import buffer_addresses, place_buffers
+from tests.reference.parse import parse
 
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
+
 Array = np.ndarray[Any, np.dtype[Any]]
+
 FULL = 0xFFFFFFFF
 
 
@@ -46,12 +53,19 @@ def apply(instruction: str, kinds: str, out: str, *inputs: Array) -> Array:
 
 
 random = np.random.Generator(np.random.PCG64(7))
+
 EDGES = np.array([0, 1, 2, 31, 32, 33, 2**31 - 1, 2**31, 2**32 - 1, 0x12345678, 0xFFFF0000], "u4")
+
 U32 = np.concatenate([EDGES, random.integers(0, 2**32, 53, "u4")])
+
 V32 = np.roll(U32, 5)
+
 W32 = np.roll(U32, 11)
+
 S32, T32 = U32.view("i4"), V32.view("i4")
+
 U64 = np.concatenate([EDGES.astype("u8") << np.uint64(31), random.integers(0, 2**64, 53, "u8")])
+
 V64 = np.roll(U64, 3)
 
 INTEGER: list[tuple[str, Callable[[int, int, int], int]]] = [
@@ -151,6 +165,7 @@ SINGLES = np.concatenate(
         np.exp(random.uniform(-87, 88, 26)).astype("f4"),
     ]
 )
+
 OTHERS = np.roll(SINGLES, 7)
 
 
@@ -239,3 +254,111 @@ def test_a_jump_table_sends_each_lane_its_way() -> None:
     assert result.memory["p"].tolist() == [10, 20, 30, 10, 20, 30, 10]
     stores = [r for r in result.per_instruction if r.opcode == "st.global.u32"]
     assert [(r.warp_executions, r.active_lanes) for r in stores] == [(1, 7)]
+
+
+# --- Counts of the reference interpreter against numbers worked out by hand
+
+
+def of(result: ReferenceResult, start: str) -> list[PerInstruction]:
+    """The executed instructions whose opcode begins with ``start``."""
+    return [row for row in result.per_instruction
+            if row.opcode.startswith(start) and row.warp_executions]  # fmt: skip
+
+
+def total(rows: list[PerInstruction], field: str) -> int:
+    return sum(getattr(row, field) for row in rows)
+
+
+def fixture(name: str, grid: tuple[int, ...], block: tuple[int, ...], **arguments: Any) -> Any:
+    """A fixture kernel on sm_70 (the first target with it) with arguments of one's own."""
+    kernel = next(k for k in KERNELS if k.name == name)
+    target = "sm_80" if name.startswith(("mma", "async")) else "sm_70"
+    return run(ptx_text(kernel.source, target), kernel.entry, grid, block, arguments)
+
+
+def test_an_asynchronous_copy_counts_on_both_sides() -> None:
+    result = fixture(
+        "async_copy", (1,), (64,), out=np.zeros(64, np.float32),
+        **{"in": np.zeros((2, 64, 4), np.float32)}, tiles=np.int32(2),
+    )  # fmt: skip
+    copies = of(result, "cp.async.cg")
+    # Two tiles, two warps, 512 bytes per warp: 16 sectors, a transaction per quarter warp.
+    assert total(copies, "sectors") == 2 * 2 * 16
+    assert total(copies, "shared_transactions") == 2 * 2 * 4
+
+
+def test_ldmatrix_takes_one_transaction_per_matrix_unless_rows_collide() -> None:
+    half = np.float16
+    padded = fixture(
+        "mma_inline", (1,), (32,), c=np.zeros((16, 8), np.float32), a=np.zeros((16, 16), half),
+        b=np.zeros((16, 8), half), k=np.int32(16),
+    )  # fmt: skip
+    # Rows 48 bytes apart hit different banks: x4 and x2 matrices.
+    assert [r.shared_transactions for r in of(padded, "ldmatrix")] == [4, 2]
+    bits = np.uint16
+    packed = fixture("mma_bf16", (1,), (32,), c=np.zeros((16, 8), np.float32),
+                     a=np.zeros((16, 16), bits), b=np.zeros((16, 8), bits))  # fmt: skip
+    # Rows 32 bytes apart: rows r and r + 4 share banks. Rows 16 bytes apart: none do.
+    assert [r.shared_transactions for r in of(packed, "ldmatrix")] == [8, 2]
+
+
+BRANCHES = stored_ptx("branches_and_a_call")
+
+
+def test_lanes_meet_again_at_the_smallest_program_counter() -> None:
+    result = run(BRANCHES, "branches", (1,), (40,), {"p": np.zeros(40, np.uint32)})
+    assert result.memory["p"].tolist() == [0, 2, 4, 6, 8, *range(105, 140)]
+    counts = {(r.opcode, r.line): (r.warp_executions, r.active_lanes)
+              for r in result.per_instruction}  # fmt: skip
+    by_opcode = {opcode: value for (opcode, _), value in counts.items()}
+    # 40 threads are two warps; the second warp holds no small thread.
+    assert by_opcode["mul.wide.u32"] == (2, 40)
+    assert by_opcode["bra"] == (2, 5)
+    assert by_opcode["bra.uni"] == (2, 35)
+    assert by_opcode["call.uni"] == (1, 5)
+    assert by_opcode["st.param.b32"] == (1, 5)
+    functions = {r.function for r in result.per_instruction}
+    assert functions == {"branches", "twice"}
+    # Both stores run by both warps; the guard decides who is active, and what memory sees.
+    stores = of(result, "st.global")
+    assert [(s.warp_executions, s.active_lanes, s.sectors) for s in stores] == [
+        (2, 40, 5), (2, 0, 0),
+    ]  # fmt: skip
+
+
+def test_a_collective_waits_for_the_lanes_it_names() -> None:
+    # Lane 0 goes straight to the vote; the others take a way that lies behind it in the text.
+    ptx = stored_ptx("vote_behind_its_lanes")
+    result = run(ptx, "wait", (1,), (32,), {"p": np.zeros(32, np.uint32)})
+    assert set(result.memory["p"].tolist()) == {0xFFE00000}
+    (vote,) = of(result, "vote")
+    assert (vote.warp_executions, vote.active_lanes) == (1, 32)
+
+
+# --- Fixture kernels and their launches: complete, and within what every GPU allows
+
+
+def test_addresses_are_256_byte_aligned_with_a_gap_and_need_no_data() -> None:
+    assert list(place_buffers({"a": 4, "b": 256, "c": 257, "d": 1}).values()) == [
+        0x7F0000000000, 0x7F0000000200, 0x7F0000000400, 0x7F0000000700,
+    ]  # fmt: skip
+    for kernel in KERNELS:
+        shape = kernel.shapes[0]
+        made = buffer_addresses(materialise(kernel.name, shape))
+        assert place_buffers(buffer_sizes(shape)) == made
+
+
+def test_the_committed_ptx_is_what_the_source_list_says() -> None:
+    listed = {f"{name}.{target}.ptx" for name, made in SOURCES.items() for target in made}
+    folder = ptx_path("copy", "sm_70").parent
+    assert {path.name for path in folder.glob("*.ptx")} == listed
+    assert {path.stem for path in (folder.parent / "cuda").glob("*.cu")} == set(SOURCES)
+
+
+def test_every_entry_of_the_ptx_has_launches() -> None:
+    launched = {(kernel.source, kernel.entry) for kernel in (*KERNELS, *TENSOR_KERNELS)}
+    for source, made in SOURCES.items():
+        for target in made:
+            program = parse(ptx_path(source, target).read_text())
+            entries = {(source, f.name) for f in program.functions.values() if f.is_entry}
+            assert entries <= launched

@@ -6,14 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from studies.data.activity_tables import SERVED_FOLDER, ServedProgram, read_served_table
 from studies.data.frequency import GPU_IDS, kernel_group, read_frequency
+from studies.data.launches import groups_of, read_launches
+from studies.end_to_end import manifest, programs
+from studies.fitting.physical.rows import all_rows, served_rows
+from studies.fitting.physical.served_activity import DCGM, _cells, readings, served
 from studies.fitting.scaling.rows import scaling_rows
+from tests.app.conftest import settings_at
 from tests.fixtures.tables import rows
 from tests.needs import needs_data
+from wattcast.features.activity import Activity
 from wattcast.features.errors import DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
 from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import predicted_power
+from wattcast.predictor import Predictor
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
 from wattcast.training.data.datasets import data_root
 
 HEADER = (
@@ -141,3 +156,145 @@ def test_known_defects_are_found() -> None:
     assert v100.dropped["core_below_705_mhz"] >= 3 * 138
     assert read_frequency("lisboa_tesla_k40c").dropped["impossible_counters"] == 8
     assert read_frequency("wang_dcgm_quadro_rtx_8000").noted["reference_power_too_low"] >= 4
+
+
+# --- The table of measured launches: what it gives, and what a defect is called
+
+LAUNCHES_HEADER = (
+    "gpu,program,kernel,signature,arguments,grid,block,time_ns,dram_bytes,flops_sp,flops_dp,int_ops"
+)
+
+GOOD = {
+    "gpu": "geforce-rtx-3080",
+    "program": "heat-cuda",
+    "kernel": "step",
+    "signature": '"step(int, double *)"',
+    "arguments": "",
+    "grid": "64x2x1",
+    "block": "256x1x1",
+    "time_ns": "2500",
+    "dram_bytes": "4096",
+    "flops_sp": "0",
+    "flops_dp": "1e6",
+    "int_ops": "7.5",
+}
+
+
+def write(folder: Path, *rows: dict[str, str]) -> Path:
+    path = folder / "launches.csv"
+    lines = [",".join((GOOD | row).values()) for row in rows]
+    path.write_text("\n".join([LAUNCHES_HEADER, *lines]) + "\n")
+    return path
+
+
+def test_a_row(tmp_path: Path) -> None:
+    (found,) = read_launches(write(tmp_path, {}))
+    assert found.same_kernel == ("heat-cuda", "step", "step(int, double *)")
+    assert found.arguments == ""
+    assert found.seconds == pytest.approx(2.5e-6)
+    assert found.work.launch == Launch.of((64, 2), 256)
+    assert (found.work.dram_bytes, found.work.flops_dp, found.work.int_ops) == (4096, 1e6, 7.5)
+    assert found.work.runtime == "cuda"
+
+
+def test_openmp_kernels_are_known_by_their_name(tmp_path: Path) -> None:
+    (found,) = read_launches(write(tmp_path, {"kernel": "__omp_offloading_10309_main_l4"}))
+    assert found.work.runtime == "openmp"
+
+
+def test_ports_of_a_program_are_one_group(tmp_path: Path) -> None:
+    names = ["heat-cuda", "heat-omp", "heat-sycl", "heat-hip", "heat2d-cuda", "omp"]
+    launches = read_launches(write(tmp_path, *({"program": name} for name in names)))
+    assert [one.port_group for one in launches] == ["heat"] * 4 + ["heat2d", "omp"]
+    assert groups_of(launches, lambda one: one.port_group).tolist() == [0, 0, 0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    rows("mistakes", "launches"),
+)
+def test_a_defect_names_file_row_and_column_launches(
+    tmp_path: Path, column: str, value: str
+) -> None:
+    path = write(tmp_path, {}, {}, {column: value})
+    with pytest.raises(DataError, match=column) as caught:
+        read_launches(path)
+    assert caught.value.context == {"file": "launches.csv", "row": 4, "column": column}
+    assert "row 4" in caught.value.detail
+
+
+# --- Activity tables made anew hold what the service answers, and the models are fitted to them
+
+UNITS = UnitActivities(*np.linspace(0.05, 0.5, len(UnitActivities._fields)))
+
+COUNTS = Activity(**dict.fromkeys(Activity.__dataclass_fields__, 3.0))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tables of every reading, with made-up activities."""
+    names = {one["name"] for one in manifest()["program"]}
+    for gpu in ("tesla-v100", "gtx-1080-ti", "tesla-p100", "quadro-rtx-8000"):
+        rows = [
+            _cells(ServedProgram(gpu, campaign, name, pair, watts, seconds, 2e-3, UNITS, COUNTS))
+            for name, each in readings(gpu).items()
+            if name in names
+            for campaign, pair, watts, seconds in each
+        ]
+        pd.DataFrame(rows).to_csv(tmp_path / f"{gpu}.csv", index=False)
+    monkeypatch.setenv(SERVED_FOLDER, str(tmp_path))
+    return tmp_path
+
+
+@needs_data
+def test_what_is_written_is_read(folder: Path) -> None:
+    rows = read_served_table("tesla-v100")
+    assert {row.campaign for row in rows} == {"wang_tesla_v100", DCGM}
+    assert len({row.program for row in rows}) == 13
+    assert rows[0].units == UNITS
+    assert rows[0].activity == COUNTS
+    assert rows[0].predicted_seconds == 2e-3
+    assert "histogram" not in {row.program for row in rows if row.campaign == DCGM}  # two kernels
+
+
+@pytest.mark.slow
+@needs_data
+def test_models_are_fitted_to_served_rows_and_scored_on_no_others(folder: Path) -> None:
+    tables = all_rows()
+    for gpu in ("tesla-v100", "gtx-1080-ti", "tesla-p100", "quadro-rtx-8000"):
+        rows = tables[gpu]
+        mine = served_rows(gpu)
+        assert rows.scored.sum() == len(mine.watts)
+        assert np.allclose(rows.activities[rows.scored], UNITS)
+        prototype = np.char.startswith(rows.labels, "served") & ~rows.scored
+        assert (rows.counted | ~rows.real)[prototype].all()
+        assert not set(rows.programs[prototype & rows.real]) & set(mine.programs)
+    everything = served_rows("tesla-p100", other_builds=True)
+    assert set(everything.programs) - set(served_rows("tesla-p100").programs) == {"cfd"}
+
+
+def test_without_tables_the_reason_says_how_to_make_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SERVED_FOLDER, raising=False)
+    with pytest.raises(DataError, match="python -m studies activity"):
+        read_served_table("tesla-v100")
+
+
+@pytest.mark.slow
+@needs_data
+def test_a_row_is_what_the_service_answers(tmp_path: Path) -> None:
+    try:
+        (chosen,) = [one for one in programs() if one.name == "transpose"]
+    except DataError as reason:
+        pytest.skip(str(reason))
+    predictor, gpu = Predictor(settings_at(tmp_path)), load_gpu("tesla-p100")
+    measured = readings("tesla-p100")["transpose"]
+    rows = list(served(predictor, gpu, chosen, measured))
+    assert len(rows) == len(measured) == 5
+    parameters = predictor.power.physical(gpu).parameters
+    for row in rows:
+        body = chosen.request(gpu.id, row.clocks)
+        answer = predict(predictor, PredictRequest.model_validate(body))
+        assert row.predicted_seconds == answer["time"]["seconds"]
+        watts = predicted_power(parameters, row.units, row.clocks).watts
+        assert watts == pytest.approx(answer["power"]["watts"])
+        assert row.activity.warp_instructions_sass == answer["features"]["warp_instructions_sass"]

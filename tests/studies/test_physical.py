@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from studies.data.activity_tables import served_folder
-from studies.fitting.physical.artifacts import POOLED_SETTINGS, leave_gpu_out
+from studies.fitting.physical.artifacts import POOLED_SETTINGS, leave_gpu_out, served_costs
 from studies.fitting.physical.fit import (
     Fits,
     FitSettings,
@@ -22,8 +23,10 @@ from studies.fitting.physical.fit import (
     solved,
     unit_moments,
 )
+from studies.fitting.physical.products import CHIPS, Energies, carried, fitted, parameters
 from studies.fitting.physical.rows import (
     SWEPT,
+    UNITS,
     VOLTAGES,
     GpuRows,
     all_rows,
@@ -32,10 +35,30 @@ from studies.fitting.physical.rows import (
     prototype_rows,
     scaling,
 )
+from studies.fitting.trees.pooled import (
+    Part,
+    as_booster,
+    fit_pooled,
+    grow,
+    left_out,
+    pooled_fit,
+    save,
+)
+from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import WEIGHTS, VoltageCurve, regressors
+from wattcast.models.power.physical import (
+    WEIGHTS,
+    PhysicalParameters,
+    PhysicalPowerModel,
+    VoltageCurve,
+    events_per_second,
+    predicted_power,
+    regressors,
+)
+from wattcast.models.store import ArtifactStore
 from wattcast.training.data.datasets import find_data
+from wattcast.training.evaluation.scores import Rows
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)
@@ -238,3 +261,182 @@ def test_all_rows_are_of_eight_gpus(fits: Fits) -> None:
     for gpu, table in kinds.items():
         assert ((table.activities >= 0) & (table.activities <= 1)).all()
         assert table.counted[table.scored].any() == (gpu in counted)
+
+
+# --- What counts and a few measured launches are worth
+
+if find_data() is None:
+    pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)
+
+ROUTES_SETTINGS = (FitSettings(micro_weight=1.0, ridge=4.0),)
+
+
+@pytest.fixture(scope="module")
+def fits_routes() -> Fits:
+    both = joined(prototype_rows("tesla-p100"), counter_rows("wang_tesla_p100"))
+    return Fits(
+        {
+            "tesla-p100": both,
+            "gtx-1080-ti": prototype_rows("gtx-1080-ti"),
+            "gtx-980": counter_rows("wang_gtx_980_high"),
+        }
+    )
+
+
+def p100(fits_routes: Fits) -> GpuRows:
+    return fits_routes.tables["tesla-p100"]
+
+
+def test_a_gpu_left_out_is_predicted_from_the_others_alone(fits_routes: Fits) -> None:
+    table = p100(fits_routes)
+    before = leave_gpu_out(fits_routes, "tesla-p100", ROUTES_SETTINGS)
+    assert np.isfinite(before[table.scored]).all()
+    changed = Fits({**fits_routes.tables, "tesla-p100": replace(table, watts=table.watts * 3)})
+    after = leave_gpu_out(changed, "tesla-p100", ROUTES_SETTINGS)
+    assert after[table.scored] == pytest.approx(before[table.scored])
+
+
+def test_serving_from_ptx_costs_a_model_fitted_on_counters(fits_routes: Fits) -> None:
+    (cost,) = [
+        one for one in served_costs(fits_routes, ROUTES_SETTINGS) if one.gpu_id == "tesla-p100"
+    ]
+    assert 0 < cost.counted_percent < 20
+    assert 0 < cost.served_percent < 25
+    assert cost.served_width > 0
+
+
+# --- Pooled extra trees: files that agree, no kernel known from another board, kept predictions
+
+
+def _part(gpu: str = "tesla-k20", seed: int = 0, kernels: int = 8, shift: float = 0.0) -> Part:
+    generator = np.random.default_rng(seed)
+    groups = np.repeat([f"k{at:02d}" for at in range(kernels)], 12)
+    vectors = np.column_stack(
+        [
+            np.repeat(np.arange(kernels), 12),
+            generator.integers(0, 50, len(groups)),
+            generator.normal(0, 1e6, len(groups)),
+        ]
+    ).astype(np.float32)
+    watts = 60 + shift + 5 * vectors[:, 0] + vectors[:, 1]
+    return Part(gpu, vectors.astype(float), watts.astype(float), groups)
+
+
+def test_native_file_and_onnx_answer_what_the_forest_does(tmp_path: Path) -> None:
+    import onnxruntime
+    import xgboost
+
+    part = _part()
+    forest = fit_pooled(part, [])
+    save(forest, tmp_path, 3)
+    booster = xgboost.Booster(model_file=str(tmp_path / "model.ubj"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    for vectors in (part.vectors, _part(seed=5).vectors + 0.5):
+        single = vectors.astype(np.float32)
+        expected = forest.predict(single)
+        native = booster.predict(xgboost.DMatrix(single))
+        assert np.abs(native - expected).max() <= 0.001
+        assert np.abs(session.run(None, {"features": single})[0].ravel() - native).max() <= 0.001
+        parts = booster.predict(xgboost.DMatrix(single), pred_contribs=True)
+        assert np.abs(parts.sum(axis=1) - native).max() <= 0.001
+
+
+def test_thresholds_part_the_very_values_they_were_found_between() -> None:
+    # Neighbouring single-precision values: a threshold rounded the wrong way swaps them.
+    low = np.float32(1.0)
+    values = np.array([low, np.nextafter(low, np.float32(2))], dtype=np.float32)
+    vectors = np.repeat(values, 20).reshape(-1, 1)
+    log_watts = np.repeat(np.log([50.0, 100.0]), 20)
+    settings = {"n_estimators": 5, "random_state": 0}
+    forest = grow(vectors, log_watts, np.ones(40), settings)
+    import xgboost
+
+    found = as_booster(forest, 1).predict(xgboost.DMatrix(vectors))
+    np.testing.assert_allclose(found, forest.predict(vectors), atol=1e-4)
+
+
+def test_a_kernel_left_out_is_left_out_of_every_gpu() -> None:
+    own, peer = _part(), _part("tesla-m60", seed=1)
+    rows = Rows.of(own.vectors, own.watts, own.groups)
+    # On the other board the last kernel draws most absurdly: who sees it, answers so.
+    hot = peer.groups == "k07"
+    absurd = Part(peer.gpu, peer.vectors, np.where(hot, 149.0, peer.watts), peer.groups)
+    train = np.flatnonzero(own.groups != "k07")
+    test = np.flatnonzero(own.groups == "k07")
+    nothing = rows.take(np.empty(0, dtype=np.int64))
+
+    def answer(peers: list[Part]) -> np.ndarray:
+        return pooled_fit(own, peers)(rows.take(train))(nothing, rows.take(test).hidden())
+
+    np.testing.assert_array_equal(answer([absurd]), answer([peer]))
+    assert left_out(np.unique(own.groups), own.groups[train]) == {"k07"}
+
+
+# --- Energies of code from measured operators: what was put in comes out, and what serves has it
+
+H200 = load_gpu("h200-sxm5")
+
+REFERENCE = ClockPair(H200.max_core_mhz, H200.memory_mhz)
+
+TRUE = Energies(180.0, 1e-12, 60e-12)
+
+SECTOR = 100e-12
+
+
+def test_energies_are_found_among_readings_after_pauses_and_at_the_limit():
+    chance, count = np.random.default_rng(1), 900
+    busy = {"sms": np.ones(count), "tensor": chance.uniform(0, 0.7, count),
+            "dram": chance.uniform(0, 0.9, count), "l2": chance.uniform(0, 0.5, count)}  # fmt: skip
+    activities = np.column_stack([busy.get(name, np.zeros(count)) for name in UNITS])
+    most = events_per_second(H200, REFERENCE)
+    above = (
+        TRUE.clock_watts
+        + TRUE.tensor_joules * most["tensor"] * busy["tensor"]
+        + TRUE.dram_joules * most["dram"] * busy["dram"]
+        + SECTOR * most["l2"] * busy["l2"]
+    )
+    paused = chance.uniform(size=count) < 0.2
+    watts = np.minimum(130 + above * np.where(paused, chance.uniform(0.2, 0.9, count), 1.0), 700.0)
+    names = np.full(count, "gemm")
+    rows = GpuRows(
+        H200, activities, np.tile(np.array(REFERENCE), (count, 1)), watts, names, names, names,
+        paused | True, paused | True, 130.0, 700.0, REFERENCE, (),
+    )  # fmt: skip
+    assert fitted(rows, SECTOR, None) == pytest.approx(TRUE, rel=0.03)
+    assert fitted(rows, SECTOR, TRUE.dram_joules) == pytest.approx(TRUE, rel=0.03)
+
+
+@pytest.mark.parametrize("gpu_id", [name for names in CHIPS.values() for name in names])
+def test_what_serves_has_the_energies_of_its_card(gpu_id: str):
+    gpu, store = load_gpu(gpu_id), ArtifactStore()
+    found = store.find(gpu_id, "power", "physical", "activity1")
+    told = found.card.hyperparameters
+    served = PhysicalPowerModel(found, gpu)
+    donor = next(one for one, names in CHIPS.items() if gpu_id in names)
+    assert served.lent_by == ("" if donor == gpu_id else donor)
+    resting = dict.fromkeys(UnitActivities._fields, 0.0) | {"sms": 1.0}
+    watts = {
+        unit: predicted_power(
+            served.parameters, UnitActivities(**{**resting, unit: 1.0}), served.parameters.reference
+        ).components
+        for unit in ("sms", "tensor", "dram")
+    }
+    most = events_per_second(gpu, served.parameters.reference)
+    assert watts["sms"]["clock"] == pytest.approx(told["clock_watts"], abs=0.1)
+    expected = 1e-12 * float(told["tensor_picojoules"]) * most["tensor"]
+    assert watts["tensor"]["tensor"] == pytest.approx(expected, rel=1e-3)
+    expected = 1e-12 * float(told["dram_picojoules_a_byte"]) * most["dram"]
+    assert watts["dram"]["dram"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_another_board_of_the_chip_pays_for_its_own_sms_and_clock():
+    pcie = load_gpu("h100-pcie")
+    there = carried(TRUE, H200, pcie)
+    share = 114 * pcie.max_core_mhz / (132 * 1980)
+    assert there == pytest.approx((180 * share, 1e-12, 60e-12))
+    pooled = ArtifactStore().find("pooled", "power", "physical", "activity1")
+    stored = pooled.parameters(PhysicalParameters)
+    found = parameters(pcie, there, 60.0, stored)
+    full = UnitActivities(**dict.fromkeys(UnitActivities._fields, 0.0) | {"sms": 1.0})
+    told = predicted_power(found, full, found.reference).watts
+    assert told == pytest.approx(60 + 180 * share, abs=0.01)

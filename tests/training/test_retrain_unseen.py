@@ -11,8 +11,16 @@ import pytest
 
 from studies.fitting.trees.tables import TrainingTable, training_table
 from tests.needs import needs_data
-from tests.training.left_out import GPU, coverage_by_group, fewer_trees, parted, train_without
-from tests.training.uploaded import measured, order, packaged
+from tests.training.uploaded import (
+    GPU,
+    coverage_by_group,
+    fewer_trees,
+    measured,
+    order,
+    packaged,
+    parted,
+    train_without,
+)
 from tests.training.uploaded import uploads as given_rows
 from wattcast.models.cards import Marks, code_marks, group_mark, marks_of, ptx_mark, stored
 from wattcast.models.intervals import supported_level

@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import Ended
+from tests.app import lab
+from tests.app.conftest import Ended, Run, settings_at
+from tests.app.live import running
 from tests.measure.measuring import board
 from tests.measure.simulation import simulated
 from wattcast.features.gpus import check_profile, load_gpu
 from wattcast.measure.run import Machine
+from wattcast.training import few_shot
+from wattcast.training.few_shot import Calibrated, Choice
 
 DUMPS = Path(__file__).parents[1] / "fixtures" / "dumps"
+
 SMI, QUERY = DUMPS / "nvidia_smi.txt", DUMPS / "device_query.txt"
 
 
@@ -108,3 +113,83 @@ def test_the_device_of_this_machine_is_asked(
     assert (made.sm_count, made.tdp_watts) == (truth.sm_count, truth.tdp_watts)
     assert made.limit_range_watts == (100, truth.tdp_watts)
     assert made.sources["driver"].startswith("driver ")
+
+
+# --- ``wattcast calibrate``: what it prints, as text and as JSON
+
+
+def test_the_choice_its_errors_and_the_watts_are_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, Path | None]] = []
+
+    def calibrated(measured: Path, others: Path | None) -> Calibrated:
+        asked.append((measured, others))
+        return Calibrated(Choice("rank", {"median": 12.5, "rank": 7.25}), 5, (80.0, 91.26))
+
+    monkeypatch.setattr(few_shot, "calibrate", calibrated)
+    out, _ = run("calibrate", "known.csv", "--predict", "asked.csv")
+    assert out.splitlines() == [
+        "5 measured launches; mean error, leaving out one at a time:",
+        "  median            12.5 W",
+        "  rank               7.2 W  <- chosen",
+        "launch 1: 80.0 W",
+        "launch 2: 91.3 W",
+    ]
+    out, _ = run("calibrate", "known.csv", "--json")
+    assert json.loads(out) == {
+        "chosen": "rank",
+        "measured_launches": 5,
+        "left_out_mae_watts": {"median": 12.5, "rank": 7.25},
+        "power_watts": [80.0, 91.26],
+    }
+    assert asked == [(Path("known.csv"), Path("asked.csv")), (Path("known.csv"), None)]
+
+
+def test_a_file_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    out, err = run("calibrate", str(tmp_path / "none.csv"), status=2)
+    assert out == ""
+    assert err.startswith("wattcast: none.csv cannot be read")
+    assert err.count("\n") == 1
+
+
+# --- ``wattcast retrain``: the plan, the job and the board's answers, without a service
+
+
+@pytest.mark.slow
+def test_a_board_is_retrained_and_answers(
+    run: Run, tmp_path: Path, vector_add: str, looping: str
+) -> None:
+    file, ptx = tmp_path / "rows.zip", tmp_path / "add.ptx"
+    ptx.write_text(vector_add)
+    with running(settings_at(tmp_path / "other", job_workers=0)) as client:
+        file.write_bytes(lab.measured(client, {"add.ptx": vector_add, "loop.ptx": looping}))
+    asked = ("--gpu", lab.GPU, "--board", lab.BOARD)
+    planned, told = run("retrain", str(file), *asked, "--dry-run")
+    assert "72 rows, 0 rejected" in told
+    assert "mode new_gpu: the physical model answers for this board now" in planned
+    assert "72 rows of 24 kernels train; compared on 24 kernels" in planned
+    batch = told.split()[1].rstrip(":")
+    result, told = run("retrain", *asked, "--batch", batch, "--json")
+    assert json.loads(result)["promoted"]
+    assert "done" in told
+    launch = ("--gpu", lab.GPU, "--grid", "1000", "--block", "256", "--json")
+    watts = [
+        json.loads(run("predict", str(ptx), *launch, *board)[0])["power"]["watts"]
+        for board in ((), ("--board", lab.BOARD))
+    ]
+    assert watts[1] / watts[0] == pytest.approx(lab.DRAWS, rel=0.03)
+    points = json.loads(
+        run("dvfs", str(ptx), *launch, "--board", lab.BOARD, "--clocks", "1380/877")[0]
+    )["points"]
+    assert points[0]["power"]["watts"] == pytest.approx(watts[1])
+
+
+def test_what_is_wrong_is_one_line(run: Run, tmp_path: Path) -> None:
+    _, why = run("retrain", "--gpu", lab.GPU, status=2)
+    assert "batches" in why
+    _, why = run("retrain", str(tmp_path / "none.zip"), "--gpu", lab.GPU, status=2)
+    assert "No such file" in why
+    unknown = "00000000-0000-0000-0000-000000000000"
+    _, why = run("retrain", "--gpu", lab.GPU, "--batch", unknown, status=2)
+    assert f"no measurements {unknown}" in why

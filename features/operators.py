@@ -20,6 +20,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import groupby, islice
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.gpus.sections import PeakName
 from wattcast.features.memory import SECTOR_BYTES
-from wattcast.features.schemas.tables import SchemaFile, fields_of, hash_of, text_of
+from wattcast.features.schemas.tables import SchemaFile, parse_file, text_of
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
@@ -307,11 +308,14 @@ CALL_FEATURES = (
     "expert_parallel", "distribution", "gated", "stage",
 )  # fmt: skip
 """Values of a call that models see as given; those an operator has not are missing."""
+TILES_OF_EXPERTS = ("tokens_per_expert", "row_tile", "tuned")
+"""What tells the tiles of vLLM's experts (``expert_tiles``)."""
 FEATURE_NAMES = (
     "operator", "framework", "math_bits", "weight_bits", "block_scaled", *CALL_FEATURES,
     "flops", "weight_bytes", "moved_bytes", "roofline_seconds", "compute_over_memory",
     "intensity", "weight_bytes_over_l2", "bytes_over_l2", "problems_per_sm", "problem_rows",
     "problem_columns", "problem_depth", "hit_share", "largest_rows", "inner_alignment",
+    *TILES_OF_EXPERTS,
     *(f"{name}_{rows}x{columns}" for rows, columns in TILE_SHAPES
       for name in ("waves", "last_wave", "filled")),
     "serial_depth", "tensor_flops_per_second", "bandwidth", "sm_count", "l2_bytes", "tdp_watts",
@@ -319,8 +323,8 @@ FEATURE_NAMES = (
 """Columns of the schema, in order; magnitudes are logarithms to base 2."""
 _AT = {name: at for at, name in enumerate(FEATURE_NAMES)}
 _PLAIN = ("operator", "framework", "math_bits", "weight_bits", "block_scaled", "distribution",
-          "gated", "stage", "topk", "hit_share", "last_wave", "filled", "sm_count",
-          "tdp_watts")  # fmt: skip
+          "gated", "stage", "topk", "hit_share", "row_tile", "tuned", "last_wave", "filled",
+          "sm_count", "tdp_watts")  # fmt: skip
 _MAGNITUDES = np.array(
     [at for name, at in _AT.items() if not name.startswith(_PLAIN)], dtype=np.intp
 )
@@ -328,11 +332,8 @@ _MAGNITUDES = np.array(
 
 def roofline_seconds(found: Quantities, math_bits: Floats, board: Board) -> tuple[Floats, Floats]:
     """Seconds of arithmetic at the format's peak, and of all bytes at peak bandwidth, ``[n]``."""
-    rate = np.where(
-        math_bits >= 16,
-        board.tensor[16],
-        np.where(math_bits >= 8, board.tensor[8], board.tensor[4]),
-    )
+    narrow = np.where(math_bits >= 8, board.tensor[8], board.tensor[4])
+    rate = np.where(math_bits >= 16, board.tensor[16], narrow)
     return found.flops / rate, found.bytes / board.bandwidth
 
 
@@ -346,15 +347,41 @@ def cached_seconds(moved_bytes: Floats, compute: Floats, board: Board) -> Floats
 MOST_ALIGNED = 16
 
 
-def inner_alignment(inner: ArrayLike, tensor_parallel: ArrayLike) -> Floats:
+def inner_alignment(call: Columns) -> Floats:
     """Greatest power of two up to ``MOST_ALIGNED`` that divides the inner size of experts' shares.
 
     Triton compiles a kernel anew for extents that 16 divides, and loads several values at once only
     there (triton-lang/triton, ``tt.divisibility``): vLLM's experts of 88 take 2.2 times as long for
     an operation as those of 96 (bfloat16, ``moe_h200-sxm5.parquet``). A value of the call, so that
     neighbours in the sweep are asked as aligned as it is."""
-    shares = np.floor_divide(inner, tensor_parallel).astype(np.int64)
+    shares = np.floor_divide(call["inner"], call["tensor_parallel"]).astype(np.int64)
     return np.asarray(np.gcd(shares, MOST_ALIGNED), dtype=np.float64)
+
+
+def tuned_tiles(gpu: str, call: Columns) -> Floats:
+    """Whether vLLM ships tiles for experts of these shapes that were tuned on a board, 1 or 0
+    (``tuned_experts.toml``). A value of the call, as ``inner_alignment`` is."""
+    experts = np.floor_divide(call["experts"], call["expert_parallel"])
+    inner = np.floor_divide(call["inner"], call["tensor_parallel"])
+    shapes = zip(call["weight_bits"].tolist(), experts.tolist(), inner.tolist(), strict=True)
+    known = _tuned_shapes().get(gpu, set())
+    return np.array([shape in known for shape in shapes], dtype=np.float64)
+
+
+@lru_cache(maxsize=1)
+def _tuned_shapes() -> dict[str, set[tuple[float, ...]]]:
+    """Bits of a weight, experts and inner size on a GPU, by board."""
+    text = Path(__file__).with_name("tuned_experts.toml").read_text(encoding="utf-8")
+    return {gpu: {*map(tuple, shapes)} for gpu, shapes in tomllib.loads(text).items()}
+
+
+def expert_tiles(call: Columns) -> dict[str, Floats]:
+    """Tokens for each expert on the GPU, and the rows of a tile of vLLM's kernel: by the rule of
+    version 0.14 (``get_default_config`` of vllm/model_executor/layers/fused_moe/fused_moe.py) 16
+    for as many tokens as experts and 64 beyond, 0 where tuned ones are shipped."""
+    tokens = call["tokens"] * call["expert_parallel"] / call["experts"]
+    rows = np.where(call["tuned"] > 0, 0.0, np.where(tokens <= 1.0, 16.0, 64.0))
+    return {"tokens_per_expert": tokens, "row_tile": rows, "tuned": call["tuned"]}
 
 
 def features(operator: str, call: Columns, board: Board) -> tuple[NDArray[np.float32], Quantities]:
@@ -394,6 +421,8 @@ def features(operator: str, call: Columns, board: Board) -> tuple[NDArray[np.flo
         "tdp_watts": board.tdp_watts,
         **{name: call[name] for name in (*CALL_FEATURES, "inner_alignment") if name in call},
     }
+    if "tuned" in call:
+        values |= expert_tiles(call)
     table = np.full((len(FEATURE_NAMES), len(moved)), np.nan)
     for name, value in values.items():
         table[_AT[name]] = value
@@ -413,12 +442,4 @@ SCHEMA_ID = "operator1"
 @lru_cache(maxsize=1)
 def operator_schema() -> SchemaFile:
     """``operator1`` as the package defines it."""
-    raw = tomllib.loads(text_of(SCHEMA_ID))
-    return SchemaFile(
-        id=raw["id"],
-        version=raw["version"],
-        title=raw["title"],
-        source=raw["source"],
-        fields=fields_of(raw),
-        sha256=hash_of(raw),
-    )
+    return parse_file(text_of(SCHEMA_ID))

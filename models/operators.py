@@ -12,7 +12,6 @@ were measured, of its power, with the sweep's values along its axes and the widt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -494,11 +493,8 @@ class OperatorModel:
             near = {name: values[[*fresh.values()]] for name, values in around.call.items()}
             of, lower = self._lower(operator, near)
             asked += near, lower
-        every = call
-        if len(asked) > 1:
-            every = {name: np.concatenate([each[name] for each in asked]) for name in call}
+        every = {name: np.concatenate([each[name] for each in asked]) for name in call}
         found, whole = features(operator, every, board)
-        size = len(call["math_bits"])
         vectors, exact = found[:size], Quantities(*(part[..., :size] for part in whole))
         computes, memories = roofline_seconds(whole, every["math_bits"], board)
         against = Against(trees.fitted.cached_share, trees.fitted.held_back)
@@ -668,8 +664,7 @@ class Operators:
 # --- below the measured power limit ------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Limited:
+class Limited(NamedTuple):
     """A call at a lower power limit."""
 
     seconds: float

@@ -170,7 +170,7 @@ def _apart(
         if not (sum(len(at) for _, at in seen) and sum(len(at) for _, at in new)):
             continue
         vectors = np.concatenate([table.vectors[at] for table, at in seen])
-        target = np.concatenate([table.target_of(quantity, at) for table, at in seen])
+        target = np.concatenate([table.target(quantity)[at] for table, at in seen])
         used = [at for at in inputs_of(vectors) if FEATURE_NAMES[at] not in unknown]
         booster = fit(vectors[:, used], target, quantity, SAMPLE_TREES)
         measured = np.concatenate([t.measured(quantity)[at] for t, at in new])

@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
 from numpy.typing import ArrayLike
-from pydantic import ConfigDict, TypeAdapter, model_validator
 from pydantic import Field as Checked
+from pydantic import model_validator
 
 from wattcast.features.checked import Frozen, PositiveInt, Strict, Text, checked
 from wattcast.features.gpus.profile import GpuProfile
@@ -218,14 +218,6 @@ def parse_file(text: str) -> SchemaFile:
 def _checked(kind: type[AnyFile], raw: Mapping[str, Any], more: Mapping[str, Any]) -> AnyFile:
     name = f"{raw.get('id', 'schema')}.toml"
     return checked(kind, {**raw, **more, "sha256": hash_of(raw)}, name)
-
-
-_FIELDS = TypeAdapter(tuple[Field, ...], config=ConfigDict(defer_build=True))
-
-
-def fields_of(raw: Mapping[str, Any]) -> tuple[Field, ...]:
-    """The fields of a schema file, in order."""
-    return _FIELDS.validate_python(raw["fields"])
 
 
 def hash_of(raw: Mapping[str, Any]) -> str:

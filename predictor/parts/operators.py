@@ -149,8 +149,8 @@ def columns(kind: str, model: OperatorModel, asked: Sequence[Asked]) -> dict[str
             caches = ["fp8" if one.kv_dtype == "fp8" else "bfloat16" for one in calls]
             found["weight_bits"] = [operators.FORMATS[one][1] for one in caches]
         case "moe":
-            aligned = operators.inner_alignment(found["inner"], found["tensor_parallel"])
-            found["inner_alignment"] = aligned
+            found["inner_alignment"] = operators.inner_alignment(found)
+            found["tuned"] = operators.tuned_tiles(model.card.gpu, found)
             found["distribution"] = [operators.DISTRIBUTIONS[one.distribution] for one in calls]
         case "quantize":
             found["rows"], found["columns"] = np.array([*map(_matrix, calls)]).T

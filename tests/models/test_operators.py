@@ -20,9 +20,11 @@ from wattcast.features.operators import (
     board_of,
     cached_seconds,
     expert_load,
+    expert_tiles,
     features,
     operator_schema,
     quantities,
+    tuned_tiles,
 )
 from wattcast.models import operators as module
 from wattcast.models.operators import Axis, Operators, Trees, corners, held_clock, limited
@@ -74,6 +76,18 @@ def test_experts_get_every_token_but_no_more(
     if ranks == 1:
         assert routed == pytest.approx(tokens * topk, rel=0.02, abs=experts * 0.6)
     assert tiles[0] >= tiles[1] >= tiles[2] >= hit * 0.99
+
+
+def test_experts_take_tiles_by_a_rule_where_vllm_ships_no_tuned_ones() -> None:
+    """``E=128,N=192`` is shipped for A100 (bfloat16); E and N are a GPU's own."""
+    layer = {"experts": 256.0, "expert_parallel": 2.0, "weight_bits": [16.0, 16.0, 16.0, 8.0]}
+    layer |= {"inner": 768.0, "tensor_parallel": [4.0, 2, 2, 4], "tokens": [128.0, 128, 129, 1]}
+    names, values = zip(*layer.items(), strict=True)
+    call = dict(zip(names, np.broadcast_arrays(*values), strict=True))
+    call["tuned"] = tuned_tiles("a100-sxm4-80gb", call)
+    assert call["tuned"].tolist() == [1, 0, 0, 0]
+    assert expert_tiles(call)["row_tile"].tolist() == [0, 16, 64, 16]
+    assert not tuned_tiles("pooled", call).any()
 
 
 def test_an_a100_computes_fp8_at_its_16_bit_rate() -> None:
@@ -329,7 +343,5 @@ def test_the_study_names_boards_left_out_and_trees_of_another_family() -> None:
     kinds = {kind for kind, _, left in beside if left == "shape groups, catboost"}
     assert kinds == {"gemm", "prefill", "decode", "moe"}
     for kind in kinds:  # what serves is worse by less than a tenth
-        assert (
-            beside[kind, "time", "shape groups"]
-            < 1.1 * beside[kind, "time", "shape groups, catboost"]
-        )
+        own, other = (beside[kind, "time", f"shape groups{of}"] for of in ("", ", catboost"))
+        assert own < 1.1 * other

@@ -96,12 +96,15 @@ POWER_HYPERPARAMETERS = MappingProxyType({**HYPERPARAMETERS, "min_child_weight":
 
 
 DEEP = MappingProxyType({"max_depth": 8, "colsample_bytree": 0.9})
-DEEP_BOARDS = ("b200", "h100-sxm5", "l40s", "rtx-pro-6000-server")
-DEEPER = {("gemm", board, "time") for board in DEEP_BOARDS}
+SMALL_BOARDS = ("l40s", "rtx-pro-6000-server")
+DEEP_TIMES = {"gemm": ("b200", "h100-sxm5", *SMALL_BOARDS), "decode": SMALL_BOARDS}
+DEEPER = {(name, board, "time") for name, boards in DEEP_TIMES.items() for board in boards}
 """What deeper trees are fitted to. For each fold a third of the other shape groups was left out of
-a sample (20,000 rows, 120 trees): all three were better on each of these boards (L40S 7.4 for
-8.1 %, B200 6.4 for 7.4, H100 5.7 for 6.1, RTX PRO 6000 7.3 for 7.5), H200's (3.95 for 4.0) and
-A100's (5.1) hardly or not. Depths of 9 and 10 were no better on L40S and B200 (7.4 and 6.4 %)."""
+a sample (20,000 rows, 120 trees): all three were better on each of these boards. Products: L40S
+7.4 for 8.1 %, B200 6.4 for 7.4, H100 5.7 for 6.1, RTX PRO 6000 7.3 for 7.5; decode: L40S 8.5 for
+9.4, RTX PRO 6000 7.5 for 8.7. Hardly or not: products of H200 (3.95 for 4.0) and A100 (5.1), decode
+of A100 (8.0 for 8.1), prefill of RTX PRO 6000 and H100 (one or two of three were worse). Depths of
+9 and 10 were no better for products of L40S and B200 (7.4 and 6.4 %)."""
 
 Family = Literal["xgboost", "catboost"]
 CATBOOST = MappingProxyType({
@@ -469,12 +472,12 @@ def scores_of(
         protocol=protocol,
         folds=FOLDS,
         rows=len(at),
-        mean_percent=_rounded(error.mean()),
-        median_percent=_rounded(np.median(error)),
-        long_mean_percent=_rounded(error[long].mean()) if long.any() else None,
-        long_median_percent=_rounded(np.median(error[long])) if long.any() else None,
-        constant_mean_percent=_rounded(percent(np.median(measured), measured).mean()),
-        roofline_mean_percent=_rounded(percent(table.roofline[at], measured).mean())
+        mean_percent=round(float(error.mean()), 2),
+        median_percent=round(float(np.median(error)), 2),
+        long_mean_percent=round(float(error[long].mean()), 2) if long.any() else None,
+        long_median_percent=round(float(np.median(error[long])), 2) if long.any() else None,
+        constant_mean_percent=round(float(percent(np.median(measured), measured).mean()), 2),
+        roofline_mean_percent=round(float(percent(table.roofline[at], measured).mean()), 2)
         if quantity == "time"
         else None,
     )
@@ -483,10 +486,6 @@ def scores_of(
 def percent(told: Floats | float, measured: Floats) -> Floats:
     """Absolute errors in percent of what was measured."""
     return np.abs(told / measured - 1.0) * 100.0
-
-
-def _rounded(value: float) -> float:
-    return round(float(value), 2)
 
 
 BLOCKS = 8
@@ -683,7 +682,8 @@ def write_model(
     limit = max((one.limit_watts for one in measured), default=tables[0].board.tdp_watts)
     if gpu == POOLED:
         limit = POOLED_LIMIT_WATTS
-    deeper = {f"gemm_time_{name}": of for name, of in DEEP.items() if gpu in DEEP_BOARDS}
+    deep = sorted(f"{operator}_{of}" for operator, board, of in DEEPER if board == gpu)
+    more = {f"{one}_{name}": DEEP[name] for one in deep for name in DEEP}
     fingerprint = zlib.crc32(b"")
     for table in tables:
         for part in (table.vectors, table.rows.seconds, table.rows.watts):
@@ -708,7 +708,7 @@ def write_model(
             fingerprint=f"{fingerprint:064x}",
         ),
         sources=tuple(sources),
-        hyperparameters={**HYPERPARAMETERS, **deeper},
+        hyperparameters={**HYPERPARAMETERS, **more},
         libraries=library_versions(("xgboost",)),
         intervals=OperatorIntervals(level=LEVEL, extrapolated_widening=WIDENING),
         operators={table.rows.operator: one.facts for table, one in zip(tables, fits, strict=True)},

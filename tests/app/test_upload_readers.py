@@ -34,9 +34,9 @@ def readers() -> list[int]:
     return [one.pid for one in psutil.Process().children() if MINE in one.cmdline()]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Services]:
-    with database(request.param, tmp_path) as url:
+    with database(getattr(request, "param", "sqlite"), tmp_path) as url:
         opened = Services.open(
             settings_at(
                 tmp_path / "home", database_url=url, upload_readers="processes", job_workers=0
@@ -115,6 +115,7 @@ def test_a_reader_that_was_killed_is_replaced(services: Services) -> None:
     assert readers() == [second]  # one reader reads many uploads
 
 
+@pytest.mark.parametrize("services", KINDS, indirect=True)
 def test_an_upload_whose_reader_is_killed_is_stored_once(services: Services) -> None:
     stored(services, table(20))
     killed: list[int] = []
@@ -159,7 +160,7 @@ def test_a_reader_that_hangs_is_killed(services: Services, monkeypatch: pytest.M
     assert readers() == []
 
 
-def test_a_reader_without_work_ends(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_without_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     order = io.BytesIO()
     monkeypatch.setattr(process, "IDLE_SECONDS", 0.05)
     into, out_of = os.pipe()

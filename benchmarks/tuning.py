@@ -1,42 +1,25 @@
-"""A tuning space of a thousand variants: compiled and predicted, in CPU seconds of one core."""
+"""A tuning space of a thousand variants: compiled and predicted, in CPU seconds of one core; a list
+of Triton products on all of them."""
 
 from __future__ import annotations
 
-import json
 import random
 import resource
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from benchmarks.measure import Row, at_most, fact
 
-VARIANTS = 1000
-CORES = 2
+VARIANTS, CORES = 1000, 2
 SAMPLE = 40
 """Variants that are looked at, drawn by chance: they differ by a factor of ten."""
 
 SIDE, FILTER = 4096, 7
-SPACE = {
-    "problem_size": [SIDE, SIDE],
-    "tune_params": {
-        "block_size_x": [16, 32, 48, 64, 96, 128],
-        "block_size_y": [1, 2, 4, 8, 16],
-        "tile_size_x": [1, 2, 4, 8],
-        "tile_size_y": [1, 2, 4, 8],
-        "use_shared": [0, 1],
-        "use_padding": [0, 1],
-    },
-    "restrictions": [
-        "block_size_x * block_size_y >= 32",
-        "block_size_x * block_size_y <= 1024",
-        "tile_size_x * tile_size_y <= 16",
-        "use_shared == 1 or use_padding == 0",
-        "use_shared == 0 or "
-        "(block_size_x * tile_size_x + 6) * (block_size_y * tile_size_y + 6) * 4 <= 49152",
-    ],
-}
+SPACE = Path(__file__).with_name("convolution.json").read_text(encoding="utf-8")
 """1,025 variants, as tuners of convolutions have them: tiles of up to 16 results a thread."""
 
 
@@ -57,8 +40,31 @@ def problem() -> Any:
     return TuningProblem((SIDE, SIDE), divisors, request=request)
 
 
+def _products() -> Iterator[Row]:
+    """48 Triton products that were never seen, as ``wattcast.rank_triton`` ranks them; registers
+    are given, as Triton's binaries tell them."""
+    from wattcast.app.python import predictors
+    from wattcast.predictor import rank, triton
+
+    cache = Path(__file__).parents[1] / "tests" / "fixtures" / "triton" / "ptx" / "gemm_fp16.sm_90"
+    every = [
+        replace(one, ptx=f"{one.ptx}// {at}\n", registers_per_thread=128)
+        for at, one in enumerate(triton.read_cache(cache) * 7)
+    ]
+    sizes = {name: SIDE if name in "mnk" else {"elements": SIDE**2} for name in "mnkabc"}
+    grid = lambda of: SIDE**2 // (of["BLOCK_M"] * of["BLOCK_N"])  # noqa: E731
+    asked = list(triton.candidates(every, grid, sizes, {"gpu": "h100"}))
+    rank.ranked(predictors.predictor(False), asked[48:], "time")  # models are opened
+    start, before = perf_counter(), _cpu_seconds()
+    with predictors.crew(variants=48, registry=False) as crew:
+        rank.ranked(predictors.predictor(False), asked[:48], "time", crew=crew)
+    yield at_most("48 Triton products, on all cores", perf_counter() - start, 2.0, "s")
+    yield fact("48 Triton products, workers included", _cpu_seconds() - before, "CPU s")
+
+
 def rows() -> Iterator[Row]:
     """Every row of this part; processes are counted with what they start."""
+    yield from _products()
     from wattcast.app.settings import Settings
     from wattcast.features.cuda.isolation import find_nvrtc
     from wattcast.predictor import Predictor
@@ -69,7 +75,7 @@ def rows() -> Iterator[Row]:
     if find_nvrtc() is None:
         yield fact("tuning: skipped, the extra cuda is not installed", 0, "")
         return
-    space = list(read_tuning(json.dumps(SPACE)).configurations)
+    space = list(read_tuning(SPACE).configurations)
     random.Random(1).shuffle(space)
     settings = Settings(home=Path(tempfile.gettempdir()) / "wattcast-benchmarks")
     predictor = Predictor(settings, own=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import GpuProfile
@@ -24,6 +27,32 @@ class ClockPair(NamedTuple):
     def core_hz(self) -> float:
         """Core cycles per second."""
         return self.core_mhz * 1e6
+
+
+def together(each: Sequence[Any]) -> Any:
+    """Several pairs as one whose clocks are arrays ``[n]``, or times as one array; what rests on
+    them is ``[n]`` too. One is itself: numbers are faster than arrays of one."""
+    if len(each) == 1:
+        return each[0]
+    return ClockPair(*np.transpose(each)) if isinstance(each[0], ClockPair) else np.array(each)
+
+
+def largest(parts: Sequence[Any]) -> Any:
+    """The largest of numbers, or of arrays ``[n]`` pair by pair."""
+    several = any(isinstance(part, np.ndarray) for part in parts)
+    return reduce(np.maximum, parts) if several else max(parts)
+
+
+def smallest(parts: Sequence[Any]) -> Any:
+    """The smallest, likewise."""
+    several = any(isinstance(part, np.ndarray) for part in parts)
+    return reduce(np.minimum, parts) if several else min(parts)
+
+
+def rows(count: int, *columns: Any) -> Iterator[tuple[float, ...]]:
+    """What is told of several pairs, pair by pair; each column is ``[count]`` or one for all."""
+    each = (c.tolist() if isinstance(c, np.ndarray) else (c,) * count for c in columns)
+    return zip(*each, strict=True)
 
 
 def clock_distance(one: ClockPair, other: ClockPair) -> float:
@@ -85,16 +114,15 @@ def streaming_bytes_per_second(
 ) -> float:
     """Device memory bandwidth that streaming kernels reach at a memory clock, with so much of
     their bytes written: the bus loses time whenever it turns (``ONE_WAY``)."""
-    mixed = streaming_shares(gpu)[1] * bandwidth_bytes_per_second(gpu, memory_mhz)
+    mixed = streaming_shares(gpu)[1]
+    peak = bandwidth_bytes_per_second(gpu, memory_mhz)
     kind = next((k for k in ONE_WAY if (gpu.memory_kind or "").startswith(k)), None)
     if kind is None or float(gpu.compute_capability) < ONE_WAY_SINCE:
-        return mixed
+        return mixed * peak
     read, written = ONE_WAY[kind]
     turning = min(1.0, write_share * (1.0 - write_share) / MIXED)
     straight = (1.0 - write_share) / read + write_share / written
-    return min(
-        mixed / (turning + (1.0 - turning) * straight), bandwidth_bytes_per_second(gpu, memory_mhz)
-    )
+    return min(mixed / (turning + (1.0 - turning) * straight), 1.0) * peak
 
 
 def checked(clocks: ClockPair) -> ClockPair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,11 +86,15 @@ def dvfs(predictor: Predictor, request: messages.DvfsRequest) -> messages.DvfsAn
     chosen = request.time_model, family, request.board or ""
     models = BoardModels(predictor.power, gpu, *chosen)
 
-    # Several limits come down to the same clocks.
-    told = cache(partial(models.at, analysis))
+    # All clocks at once, and those that limits leave once each.
+    told = dict(zip(pairs, models.at(analysis, pairs), strict=True)) if code is None else {}
+    lower = cache(lambda pair: models.at(analysis, [pair])[0])
+
+    def free(pair: clocking.ClockPair) -> TimeAndPower:
+        return told.get(pair) or lower(pair)
 
     def at(pair: clocking.ClockPair, limit: float | None) -> _AtClocks:
-        return _AtClocks(pair, models.within_limit(told, pair, limit), gpu)
+        return _AtClocks(pair, models.within_limit(free, pair, limit), gpu)
 
     base = at(reference, None)
     if code is None:

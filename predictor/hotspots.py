@@ -70,7 +70,7 @@ def hotspots_of(
     clocks = ClockPair(answer.clocks.core_mhz, answer.clocks.memory_mhz)
     seconds, joules = answer.time.seconds, answer.energy.joules
     models = BoardModels(predictor.power, gpu, model=PHYSICAL, board=request.board or "")
-    watts = models.watts(analysis, clocks, seconds)
+    watts = next(models.watts(analysis, [clocks], [seconds]))
     if watts.components is None or watts.card is None:
         raise errors.AnalysisError("; ".join(note.detail for note in watts.diagnostics))
     table = _Table(analysis, clocks, watts.components, seconds, joules)

@@ -198,7 +198,7 @@ def launched(
     known = KnownLaunches(predictor, request, source, models) if request.known else None
 
     def at(pair: ClockPair) -> TimeAndPower:
-        found = models.at(analysis, pair, known.time if known else None)
+        (found,) = models.at(analysis, [pair], known.time if known else None)
         if pair == clocks:
             predictor.drift.saw(gpu.id, found.power)
         return replace(found, power=known.power(found.power)) if known else found

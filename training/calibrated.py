@@ -103,20 +103,17 @@ def refitted(
     )
 
 
-def design(
-    parameters: PhysicalParameters, launches: Sequence[tuple[UnitActivities, ClockPair]]
-) -> Floats:
-    """What each weight multiplies ``[n, k]``, by launch, in the order of ``weights_of``; units that
-    share a weight are added up."""
-    own, columns = parameters.own_weights, _columns(parameters)
-    found = []
-    for activities, clocks in launches:
-        terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
-        for weight in set(SHARED_WEIGHTS.values()):
-            lent = [one for one, of in SHARED_WEIGHTS.items() if of == weight and one not in own]
-            terms[weight] += sum(terms[one] for one in lent)
-        found.append([terms[name] for name in columns])
-    return np.array(found, dtype=np.float64)
+def design(parameters: PhysicalParameters, launches: Floats) -> Floats:
+    """What each weight multiplies ``[n, k]``, in the order of ``weights_of``, of ``launches``
+    ``[n, COLUMNS]``; units that share a weight are added up."""
+    columns, units = launches.T, len(UnitActivities._fields)
+    clocks = ClockPair(*columns[units:])
+    activities = UnitActivities(*columns[:units])
+    terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
+    for one, weight in SHARED_WEIGHTS.items():
+        if one not in parameters.own_weights:
+            terms[weight] = terms[weight] + terms[one]
+    return np.column_stack([terms[name] for name in _columns(parameters)])
 
 
 def weights_of(parameters: PhysicalParameters) -> Floats:
@@ -307,12 +304,7 @@ class _PowerCorrections:
 
     @cached_property
     def _design(self) -> Floats:
-        units = len(UnitActivities._fields)
-        launches = [
-            (UnitActivities(*row[:units]), ClockPair(*row[units:]))
-            for row in self.rows.vectors.tolist()
-        ]
-        return design(self.start, launches)
+        return design(self.start, self.rows.vectors)
 
     def _watts(self, parameters: PhysicalParameters, at: Indices) -> Floats:
         """``wattcast.models.power.physical.predicted_power`` of rows, all at once."""

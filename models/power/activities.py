@@ -13,7 +13,7 @@ from wattcast.features.activity import Activity
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
-from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, smallest
 from wattcast.models.time.beside import NOTHING_BESIDE, Beside
 from wattcast.models.time.bottleneck import CONSTANTS, SHARED_BYTES_PER_LANE, Constants, dram_bytes
 from wattcast.models.time.measured_work import FLOPS_PER_FMA, Work
@@ -25,7 +25,7 @@ class UnitActivities(NamedTuple):
     ``issue``: warp instructions of all schedulers; ``fma`` holds integer multiplication too;
     ``tensor``: the matrix units' dense FP16 rate; ``sfu``: special functions; ``load_store``:
     shared memory and load/store passes; ``dram``: bandwidth of device memory. ``sms``: SMs that
-    have a block at all, of all SMs.
+    have a block at all, of all SMs. Of several pairs of clocks each may be ``[n]``.
     """
 
     issue: float
@@ -112,11 +112,12 @@ def _at_work(
 ) -> UnitActivities:  # fmt: skip
     """Activities of units that have ``done`` so much in ``time_seconds``."""
     cycles = gpu.sm_count * clocks.core_hz * time_seconds
-    most = {name: each * cycles for name, each in per_cycle(gpu).items()}
-    shares = {name: min(1.0, done[name] / most[name]) for name in done if most[name]}
+    most = {name: each for name, each in per_cycle(gpu).items() if each and name in done}
+    needed = {name: done[name] / each / cycles for name, each in most.items()}
     bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
-    dram = min(1.0, moved_bytes / (bandwidth * time_seconds))
-    return AT_REST._replace(**shares, dram=dram, sms=sms_at_work(blocks, gpu))
+    needed["dram"] = moved_bytes / (bandwidth * time_seconds)
+    shares = {name: smallest((1.0, share)) for name, share in needed.items()}
+    return AT_REST._replace(**shares, sms=sms_at_work(blocks, gpu))
 
 
 def work_activities(

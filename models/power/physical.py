@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from types import MappingProxyType
 
 from pydantic import Field, model_validator
@@ -24,8 +25,9 @@ from pydantic import Field, model_validator
 from wattcast.features.activity import Activity
 from wattcast.features.checked import Frozen
 from wattcast.features.gpus import GpuProfile
+from wattcast.models import clocks as clocking
 from wattcast.models.cards import ModelCard
-from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, clock_distance
+from wattcast.models.clocks import ClockPair, largest, rows, smallest, together
 from wattcast.models.intervals import Basis, Estimate, at_other_clocks
 from wattcast.models.power.activities import (
     UnitActivities,
@@ -87,7 +89,9 @@ class VoltageCurve(Frozen):
 
     def at(self, relative_core: float) -> float:
         """Relative voltage at ``relative_core``, the core clock over the reference's."""
-        return min(self.highest, max(self.floor, 1.0 - self.slope * (1.0 - relative_core)))
+        curve = largest((self.floor, 1.0 - self.slope * (1.0 - relative_core)))
+        found: float = smallest((self.highest, curve))
+        return found
 
 
 class PhysicalParameters(Frozen):
@@ -154,7 +158,7 @@ def l1_apart(found: PowerBreakdown, activity: Activity) -> PowerBreakdown:
     and each has its share of what they draw by its passes."""
     passes = load_store_passes(activity)
     whole = found.components["shared"]
-    l1 = whole * (passes.l1 / passes.both) if passes.both else 0.0
+    l1 = whole * (passes.l1 / passes.both if passes.both else 0.0)
     parts: dict[str, float] = {}
     for name, watts in found.components.items():
         parts |= {"shared": whole - l1, "l1": l1} if name == "shared" else {name: watts}
@@ -282,7 +286,7 @@ def events_per_second(gpu: GpuProfile, clocks: ClockPair) -> dict[str, float]:
     """
     cycles = gpu.sm_count * clocks.core_hz
     each = {name: most * cycles for name, most in per_cycle(gpu).items()}
-    return {**each, "dram": bandwidth_bytes_per_second(gpu, clocks.memory_mhz)}
+    return {**each, "dram": clocking.bandwidth_bytes_per_second(gpu, clocks.memory_mhz)}
 
 
 def conversion(gpu: GpuProfile, reference: ClockPair, idle_watts: float) -> dict[str, float]:
@@ -376,15 +380,14 @@ class WorkAtTime:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalPower:
-    """Predicted power with its interval, decomposition and the units' activities.
+    """Predicted power with its interval and decomposition.
 
     ``outside`` names the units that work harder than in any training row, and the clocks that
     no training row ran near (``CLOCKS``).
     """
 
     estimate: Estimate
-    breakdown: PowerBreakdown
-    activities: UnitActivities
+    components: Mapping[str, float]
     outside: tuple[str, ...]
 
 
@@ -406,88 +409,92 @@ class PhysicalPowerModel:
         self.lent_by = "" if measured_on == gpu.id else measured_on
         self.typical_voltage = self.pooled or bool(self.card.hyperparameters.get("pooled_voltage"))
         facts = {fact.name: fact for fact in self.card.features}
-        self._highest: Mapping[str, float] = {
-            name: facts[name].maximum if name in facts else 1.0 for name in UnitActivities._fields
-        }  # a card made before ``sms`` was told names none: its rows filled their GPUs
         self._clocks = {
             name: (facts[name].minimum, facts[name].maximum) for name in CLOCKS if name in facts
         }
+        # A card made before ``sms`` was told names none: its rows filled their GPUs.
+        highest = (facts[name].maximum if name in facts else 1.0 for name in UnitActivities._fields)
+        ends = (self._clocks.get(name, (0.0, inf)) for name in CLOCKS)
+        self._trained = [
+            *((-inf, most + TOLERANCE) for most in highest),
+            *((low * (1 - SAME_CLOCK), high * (1 + SAME_CLOCK)) for low, high in ends),
+        ]
 
-    def predict(
+    def predict(self, work: WorkAtTime, clocks: ClockPair) -> PhysicalPower:
+        """Power at ``clocks``."""
+        return self.predictions(work, [clocks])[0]
+
+    def predictions(
         self,
         work: WorkAtTime,
-        clocks: ClockPair,
+        pairs: Sequence[ClockPair],
         cases: Sequence[WorkAtTime] = (),
-        *,
         zeros: bool = False,
-    ) -> PhysicalPower:
-        """Power at ``clocks``; the interval spans ``cases``, which the truth may be instead.
+    ) -> list[PhysicalPower]:
+        """Power at each pair, for which ``work`` and ``cases`` have the time, ``[n]`` of several.
 
-        ``zeros``: all data are zeros, so matrix units toggle least.
+        The interval spans ``cases``, which the truth may be instead. ``zeros``: all data are zeros,
+        so matrix units toggle least.
         """
-        others = [self._activities(case, clocks) for case in cases]
-        found = self.of_activities(self._activities(work, clocks), clocks, others, zeros=zeros)
-        return replace(found, breakdown=l1_apart(found.breakdown, work.activity))
+        clocks, of = together(pairs), self.parameters
+        activities, *others = (
+            unit_activities(each.activity, self.gpu, clocks, each.time_seconds, more=each.more)
+            for each in (work, *cases)
+        )
+        breakdown = l1_apart(predicted_power(of, activities, clocks), work.activity)
+        watts = [predicted_power(of, each, clocks).watts for each in others]
+        return self._told(activities, breakdown, pairs, watts, zeros)
 
     def of_activities(
-        self,
-        activities: UnitActivities,
-        clocks: ClockPair,
-        cases: Sequence[UnitActivities] = (),
-        *,
-        zeros: bool = False,
+        self, activities: UnitActivities, clocks: ClockPair, zeros: bool = False
     ) -> PhysicalPower:
         """The same from activities that are known."""
         breakdown = predicted_power(self.parameters, activities, clocks)
-        others = [predicted_power(self.parameters, case, clocks).watts for case in cases]
-        others += [breakdown.watts, self._with_other_values(breakdown)]
+        return self._told(activities, breakdown, [clocks], (), zeros)[0]
+
+    def _told(
+        self,
+        activities: UnitActivities,
+        breakdown: PowerBreakdown,
+        pairs: Sequence[ClockPair],
+        cases: Sequence[float],
+        zeros: bool,
+    ) -> list[PhysicalPower]:
+        """Pair by pair, with the interval that spans the watts of ``cases``."""
+        watts, components = breakdown.watts, breakdown.components
+        # A matrix product's values may toggle least; of a unit that was measured too, since that
+        # was with values of its own.
+        tensor = components["tensor"]
+        moving = watts - sum(components[name] for name in STANDING)
+        quiet = watts * (1.0 - TENSOR_VALUES * (tensor / (moving + (moving == 0.0))))
+        others = [*cases, watts, quiet]
         if zeros:
-            less = min(others[-2] - others[-1], breakdown.components["tensor"])
-            parts = {**breakdown.components, "tensor": breakdown.components["tensor"] - less}
-            breakdown = PowerBreakdown(breakdown.watts - less, parts)
-        highest, ends = self._highest, self._clocks.items()
-        outside = (
-            *(name for name, v in activities._asdict().items() if v > highest[name] + TOLERANCE),
-            *(
-                name
-                for name, (low, high) in ends
-                if not low * (1 - SAME_CLOCK) <= getattr(clocks, name) <= high * (1 + SAME_CLOCK)
-            ),
-        )
-        low, high = self._bounds(outside, others)
-        basis: Basis = "extrapolated" if outside or self.lent_by else "unseen_kernel"
-        basis = "uncalibrated" if self.pooled else basis
-        estimate = Estimate(breakdown.watts, low, high, self.card.intervals.level, basis)
-        if any(name in CLOCKS for name in outside):
-            near = {n: min(max(getattr(clocks, n), a), b) for n, (a, b) in ends}
-            estimate = at_other_clocks(estimate, clock_distance(clocks, clocks._replace(**near)))
-            low = max(estimate.low, min(low, self.parameters.idle_watts))
-            estimate = replace(estimate, low=low)
-        return PhysicalPower(estimate, breakdown, activities, outside)
-
-    def scale(self, work: WorkAtTime, clocks: ClockPair, at: WorkAtTime, base: ClockPair) -> float:
-        """Power of ``work`` at ``clocks`` over that of the same launch ``at`` the base clocks."""
-        there = predicted_power(self.parameters, self._activities(work, clocks), clocks)
-        here = predicted_power(self.parameters, self._activities(at, base), base)
-        return there.watts / here.watts
-
-    def _with_other_values(self, breakdown: PowerBreakdown) -> float:
-        """Watts where a matrix product's values toggle least; of a unit that was measured too,
-        since that was with values of its own."""
-        tensor = breakdown.components["tensor"]
-        moving = breakdown.watts - sum(breakdown.components[name] for name in STANDING)
-        share = tensor / moving if tensor else 0.0
-        return breakdown.watts * (1.0 - TENSOR_VALUES * share)
-
-    def _activities(self, work: WorkAtTime, clocks: ClockPair) -> UnitActivities:
-        return unit_activities(work.activity, self.gpu, clocks, work.time_seconds, more=work.more)
-
-    def _bounds(self, outside: Sequence[str], watts: Sequence[float]) -> tuple[float, float]:
-        """Ends of the interval over all cases, not below idle."""
-        intervals = self.card.intervals
-        # A pooled model is calibrated on GPUs left out: its unseen width is that of a new GPU.
-        width = intervals.extrapolated if outside else intervals.unseen_kernel
-        idle = self.parameters.idle_watts
-        least, most = min(watts), max(watts)
-        low, high = width.around(least)[0], width.around(most)[1]
-        return max(float(low), min(idle, least)), float(high)
+            less = smallest((watts - quiet, tensor))
+            components = {**components, "tensor": tensor - less}
+            watts -= less
+        widths, idle = self.card.intervals, self.parameters.idle_watts
+        names, found = (*activities._fields, *CLOCKS), []
+        spans = rows(len(pairs), watts, smallest(others), largest(others))
+        inputs = rows(len(pairs), *activities, *together(pairs))
+        parts = rows(len(pairs), *components.values())
+        for clocks, (value, least, most), given, split in zip(
+            pairs, spans, inputs, parts, strict=True
+        ):
+            told = zip(names, given, self._trained, strict=True)
+            outside = tuple(name for name, one, (low, high) in told if not low <= one <= high)
+            # A pooled model is calibrated on GPUs left out: its unseen width is that of a new GPU.
+            width = widths.extrapolated if outside else widths.unseen_kernel
+            low = max(float(width.around(least)[0]), min(idle, least))
+            high = float(width.around(most)[1])
+            basis: Basis = "extrapolated" if outside or self.lent_by else "unseen_kernel"
+            basis = "uncalibrated" if self.pooled else basis
+            estimate = Estimate(value, low, high, widths.level, basis)
+            if any(name in CLOCKS for name in outside):
+                ends = self._clocks.items()
+                near = {n: min(max(getattr(clocks, n), a), b) for n, (a, b) in ends}
+                distance = clocking.clock_distance(clocks, clocks._replace(**near))
+                estimate = at_other_clocks(estimate, distance)
+                estimate = replace(estimate, low=max(estimate.low, min(low, idle)))
+            watts_of = dict(zip(components, split, strict=True))
+            found.append(PhysicalPower(estimate, watts_of, outside))
+        return found

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 from wattcast.features.activity import Activity, Extras
 from wattcast.features.activity.counts import LATENCY_PER_WAVE
@@ -15,7 +18,7 @@ from wattcast.features.activity.waiting import NO_COPIES, Copies, Waiting
 from wattcast.features.attached import attached
 from wattcast.features.gpus import CapabilityFacts, GpuProfile
 from wattcast.features.launch import WARP_SIZE
-from wattcast.models.clocks import ClockPair
+from wattcast.models.clocks import ClockPair, largest, rows
 
 TENSOR_COST: Mapping[TensorKind, float] = MappingProxyType(
     {
@@ -233,7 +236,8 @@ def waiting_seconds(
     chain = cycles / clocks.core_hz + loads * behind
     copy = each / clocks.core_hz + behind
     staged = copies.pipelined * copy + copies.between * chain
-    return activity.waves * (max(chain, staged) + copies.exposed * copy)
+    longest: float = largest((chain, staged))
+    return activity.waves * (longest + copies.exposed * copy)
 
 
 def _slowest(share: float, activity: Activity, waiting: Waiting) -> float:
@@ -257,11 +261,9 @@ def major(gpu: GpuProfile) -> str:
     return gpu.compute_capability.partition(".")[0]
 
 
-def gap_seconds(
-    work: float, waited: float, slowest: float, activity: Activity, gpu: GpuProfile
-) -> float:
+def gap_seconds(work: Any, waited: Any, slowest: Any, activity: Activity, gpu: GpuProfile) -> Any:
     """Seconds in which the blocks of an SM wait at once, beyond the longer of what it works and
-    what one of them waits.
+    what one of them waits; of several pairs of clocks ``[n]``.
 
     Where there are barriers a block waits and works in turns, but what its slowest warp alone waits
     for (``slowest`` seconds, of arithmetic and shared memory) passes beside what the others do. The
@@ -271,6 +273,9 @@ def gap_seconds(
     Without barriers each warp is one, and its own instructions are part of its chain; warps with a
     scheduler each wait for nobody.
     """
+    if isinstance(work, np.ndarray):
+        told = rows(len(work), work, waited, slowest)
+        return np.array([gap_seconds(w, t, s, activity, gpu) for w, t, s in told])
     blocks = activity.blocks / max(1.0, activity.kernel_launches) / gpu.sm_count
     customers = max(1, round(min(activity.resident_blocks_per_sm, ceil(blocks))))
     if not work or not waited:
@@ -281,12 +286,12 @@ def gap_seconds(
         if customers <= gpu.warp_schedulers:
             return 0.0
         alone = max(0.0, waited - work / customers)
-    queued = each = 0.0
-    for others in range(customers):
-        stay = work * (1.0 + queued)
-        each = (alone * customers + stay) / (others + 1)
-        queued = stay / each
-    return max(0.0, each - max(work, waited))
+    thought = alone * customers / work
+    queued = stay = 0.0
+    for number in range(1, customers + 1):
+        stay = 1.0 + queued
+        queued = number * stay / (thought + stay)
+    return float(max(0.0, work * (thought + stay) / customers - max(work, waited)))
 
 
 # --- What binds a launch, in the words that profilers and guides use ---------------------------

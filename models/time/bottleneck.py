@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
-
-import numpy as np
+from typing import Any
 
 from wattcast.features.activity import Activity
 from wattcast.features.activity.waiting import NO_COPIES, Waiting
@@ -23,15 +23,10 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.trips import DEFAULT_TRIP_COUNT, assumed_trips_of
-from wattcast.models.clocks import (
-    ClockPair,
-    checked,
-    default_clocks,
-    streaming_bytes_per_second,
-    streaming_shares,
-)
-from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Estimate, joined, weaker
-from wattcast.models.time.base import Floats, Regime, TimePrediction
+from wattcast.models import clocks as clocking
+from wattcast.models.clocks import ClockPair, largest
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Estimate, Numbers, joined, weaker
+from wattcast.models.time.base import Regime, TimePrediction
 from wattcast.models.time.beside import (
     DEPENDENT_CYCLES,
     NOTHING_BESIDE,
@@ -152,14 +147,15 @@ def resource_seconds(
     constants: Constants = CONSTANTS,
     more: Beside = NOTHING_BESIDE,
 ) -> dict[str, float]:
-    """Seconds each resource would need if nothing else limited the launch.
+    """Seconds each resource would need if nothing else limited the launch; of each pair ``[n]``
+    where ``clocks`` are several (``models.clocks.together``).
 
     Device memory runs at the memory clock, everything else at the core clock. What an SM does
     itself waits for the busiest SM, and in part for the last wave of blocks (``_imbalance``).
     """
     sm = gpu.capability
     hz = clocks.core_hz
-    busiest = gpu.sm_count * hz / _imbalance(activity, gpu, more, constants)
+    busiest = gpu.sm_count / _imbalance(activity, gpu, more, constants)
     multiplications = max(0.0, activity.fma_pipe_instructions - activity.fp32_instructions)
     extra = multiplications * (MULTIPLY_INSTRUCTIONS.get(major(gpu), 1.0) - 1.0)
     lanes = sm.fp32_lanes
@@ -173,29 +169,26 @@ def resource_seconds(
 
     uniform = float(gpu.compute_capability) >= UNIFORM_CONSTANTS_FROM
     constant_passes = max(0.0, more.constant_passes - uniform * more.constant_requests)
-    # Least seconds between the starts of two blocks.
-    between = max(constants.block_cycles / hz, constants.block_cycles_of_sm / busiest)
+    # Least cycles between the starts of two blocks.
+    between = max(constants.block_cycles, constants.block_cycles_of_sm / busiest)
     if gpu.block_start is not None:
-        between = gpu.block_start.at(ceil(activity.threads_per_block / WARP_SIZE)) / hz
+        between = gpu.block_start.at(ceil(activity.threads_per_block / WARP_SIZE))
     # What memory streams at its clock, or L2 takes from it at the core clock if that is less.
     both = activity.dram_read_sectors + activity.dram_write_sectors
     written = activity.dram_write_sectors / both if both else 0.0
-    streamed = streaming_bytes_per_second(gpu, clocks.memory_mhz, written)
+    streamed = clocking.streaming_bytes_per_second(gpu, clocks.memory_mhz, written)
     filled = FILL_BYTES_PER_CLOCK.get(major(gpu), inf) * gpu.memory.bus_bits.value
+    moved = dram_bytes(activity, constants)
+    moved *= 1.0 + more.pieces * PIECE_BYTES.get(gpu.memory_kind or "", 0.0) / SECTOR_BYTES
 
-    parts = {
-        "dram": dram_bytes(activity, constants)
-        * (1.0 + more.pieces * PIECE_BYTES.get(gpu.memory_kind or "", 0.0) / SECTOR_BYTES)
-        / min(streamed, filled * hz),
-        "l2": (activity.l2_sectors + more.store_headers)
-        * SECTOR_BYTES
-        / (l2_bytes_per_clock(gpu) * hz),
+    cycles = {
+        "l2": (activity.l2_sectors + more.store_headers) * SECTOR_BYTES / l2_bytes_per_clock(gpu),
         "l1": l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         SHARED if _unified(gpu) else "load_store": constants.load_store
         * pipe(
             _load_store_passes(activity, gpu, more.feed_passes) + more.atomic_passes, shared_lanes
         ),
-        "atomics": HOT_WORD_CYCLES * more.hottest_operations / hz,
+        "atomics": HOT_WORD_CYCLES * more.hottest_operations,
         # Asynchronous products read shared memory beside the warps: the slower of the two counts.
         "tensor": max(tensor_cycles(more, gpu) / busiest, pipe(more.feed_passes, shared_lanes)),
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
@@ -214,7 +207,11 @@ def resource_seconds(
         "constant": CONSTANT_CYCLES * constant_passes / busiest,
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
         "blocks": activity.blocks * between,
-        "latency": waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
+    }
+    parts = {
+        "dram": largest((moved / streamed, moved / (filled * hz))),
+        **{name: each / hz for name, each in cycles.items()},
+        LATENCY: waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
     }
     # Without code the chain is too coarse to say what is left open beside it.
     if more.waiting is None:
@@ -228,7 +225,7 @@ def resource_seconds(
         kinds = more.waiting._replace(loads=0.0), Waiting(0.0, 0.0, 0.0, 0.0)
         short, nothing = (waiting_seconds(activity, gpu, clocks, k, NO_COPIES) for k in kinds)
         slowest = uneven * (short - nothing)
-    work = _sm_seconds(parts, constants)
+    work = _sm_seconds(cycles, constants) / hz
     return {**parts, GAPS: gap_seconds(work, waited, slowest, activity, gpu)}
 
 
@@ -268,8 +265,8 @@ the atomics alone (``beside.LANES_OF_A_LINE``; 1.43 to 1.47 ms with 28 to 68 SMs
 _NOT_IN_TURNS = frozenset((*ISSUED, *QUEUED, *BESIDE_SM, LATENCY, GAPS))
 
 
-def combined_seconds(resources: Mapping[str, float], constants: Constants = CONSTANTS) -> float:
-    """A norm of what each resource needs, but no less than the latency.
+def combined_seconds(resources: Mapping[str, Numbers], constants: Constants = CONSTANTS) -> Numbers:
+    """A norm of what each resource needs, but no less than the latency; one, or ``[n]``.
 
     The slowest of ``ISSUED`` and what else an SM does are combined by one norm, the SM and
     ``BESIDE_SM`` by another: the largest where one resource dominates and more where several come
@@ -278,24 +275,25 @@ def combined_seconds(resources: Mapping[str, float], constants: Constants = CONS
     """
     sm = _sm_seconds(resources, constants)
     busy = _norm((sm, *(resources.get(name, 0.0) for name in BESIDE_SM)), constants.overlap_norm)
-    return max(busy, max(sm, resources.get(LATENCY, 0.0)) + resources.get(GAPS, 0.0))
+    waited = largest((sm, resources.get(LATENCY, 0.0))) + resources.get(GAPS, 0.0)
+    found: Numbers = largest((busy, waited))
+    return found
 
 
-def _sm_seconds(resources: Mapping[str, float], constants: Constants) -> float:
+def _sm_seconds(resources: Mapping[str, Numbers], constants: Constants) -> Any:
     """What an SM does, combined."""
-    issued = max((resources.get(name, 0.0) for name in ISSUED), default=0.0)
+    issued = largest([resources.get(name, 0.0) for name in ISSUED])
     queue = [resources.get(name, 0.0) for name in QUEUED]
-    inside = [part for name, part in resources.items() if name not in _NOT_IN_TURNS]
+    inside: list[Any] = [part for name, part in resources.items() if name not in _NOT_IN_TURNS]
     queued = _norm(queue, constants.queue_norm)
     exponent = constants.unified_norm if SHARED in resources else constants.sm_norm
     return _norm((issued, queued, *inside), exponent)
 
 
-def _norm(parts: Sequence[float], exponent: float) -> float:
-    largest = max(parts)
-    if not largest:
-        return 0.0
-    return largest * float(sum([(p / largest) ** exponent for p in parts if p]) ** (1 / exponent))
+def _norm(parts: Sequence[Any], exponent: float) -> Any:
+    most = largest(parts)
+    scale = most + (most == 0.0)
+    return most * sum([(part / scale) ** exponent for part in parts]) ** (1 / exponent)
 
 
 def launch_seconds(activity: Activity, gpu: GpuProfile, constants: Constants = CONSTANTS) -> float:
@@ -389,76 +387,68 @@ class BottleneckTimeModel:
 
     family = "bottleneck"
 
-    @staticmethod
-    def combined(parts: Mapping[str, Floats]) -> Floats:
-        """``combined_seconds`` for arrays."""
-
-        def norm(rows: Sequence[Floats], exponent: float) -> Floats:
-            scale = np.max(rows, axis=0)
-            shares = np.asarray(rows) / np.where(scale > 0, scale, 1.0)
-            found: Floats = scale * (shares**exponent).sum(axis=0) ** (1 / exponent)
-            return found
-
-        nothing: Floats = np.zeros_like(next(iter(parts.values())))
-        issued = np.max([nothing, *(parts[name] for name in ISSUED if name in parts)], axis=0)
-        queued = np.sum([nothing, *(parts[name] for name in QUEUED if name in parts)], axis=0)
-        inside = (parts[name] for name in parts if name not in _NOT_IN_TURNS)
-        exponent = CONSTANTS.unified_norm if SHARED in parts else CONSTANTS.sm_norm
-        sm = norm([issued, queued, *inside], exponent)
-        beside_sm = (parts[name] for name in BESIDE_SM if name in parts)
-        busy = norm([sm, *beside_sm], CONSTANTS.overlap_norm)
-        waited = np.maximum(sm, parts.get(LATENCY, nothing)) + parts.get(GAPS, nothing)
-        found: Floats = np.maximum(busy, waited)
-        return found
+    combined = staticmethod(combined_seconds)
 
     def predict(
         self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
     ) -> TimePrediction:
-        """Time of an analysed launch; see ``TimeModel``.
+        """Time of an analysed launch; see ``TimeModel``. Raises as ``predictions``."""
+        return self.predictions(analysis, gpu, [clocks or clocking.default_clocks(gpu)])[0]
+
+    def predictions(
+        self, analysis: KernelAnalysis, gpu: GpuProfile, pairs: Sequence[ClockPair]
+    ) -> list[TimePrediction]:
+        """Times of an analysed launch at each pair of clocks.
 
         Raises ClockError for clocks that are not above 0, AnalysisError where the kernel cannot
         be analysed dynamically.
         """
-        pair = checked(clocks or default_clocks(gpu))
+        at = clocking.together([clocking.checked(pair) for pair in pairs])
         activity, more = analysis.activity, beside(analysis.extras)
-        resources = resource_seconds(activity, gpu, pair, more=more)
+        resources = resource_seconds(activity, gpu, at, more=more)
         start = launch_seconds(activity, gpu)
         seconds = combined_seconds(resources) + start
-        cases = [predicted_seconds(case, gpu, pair, more=more) for case in analysis.activity_cases]
-        slowest, likely, fastest = streaming_shares(gpu)
+        cases = [predicted_seconds(case, gpu, at, more=more) for case in analysis.activity_cases]
+        slowest, likely, fastest = clocking.streaming_shares(gpu)
         for share in {slowest, fastest} - {likely}:
             streamed = {**resources, "dram": resources["dram"] * likely / share}
             cases.append(combined_seconds(streamed) + start)
         if analysis.trips_assumed and analysis.counts.never_entered:
-            most = assumed_trips_of(analysis.launch.threads)[1]
-            cases.append(start + (seconds - start) * most / DEFAULT_TRIP_COUNT)
-        bounded = regime(resources, start)
-        own, basis = interval_of(gpu, bounded, assumed=bool(analysis.needs))
-        width = own
-        if analysis.cut_short:
-            width, basis = width.widened(EXTRAPOLATED_WIDENING), weaker(basis, "extrapolated")
+            trips = assumed_trips_of(analysis.launch.threads)[1]
+            cases.append(start + (seconds - start) * trips / DEFAULT_TRIP_COUNT)
         error = 1.0 + analysis.coverage.error
-        least, most = (end([seconds, *cases]) / seconds for end in (min, max))
-        estimate = Estimate(
-            seconds,
-            seconds * joined(least, 1.0 / error, width.low_factor),
-            seconds * joined(most, error, width.high_factor),
-            LEVEL if gpu.time_interval is None else gpu.time_interval.level,
-            basis,
-        )
-        return TimePrediction(
-            family=self.family,
-            estimate=estimate,
-            clocks=pair,
-            parts={**resources, "launch": start},
-            regime=bounded,
-            width=own,
-            binds=lambda: bound_by(
-                resources, start, activity, more, lambda: analysis.least,
-                lambda did, beside: resource_seconds(did, gpu, pair, more=beside),
-            ),
-            diagnostics=analysis.activity_diagnostics,
-        )  # fmt: skip
+        most = largest([seconds, *cases]) / seconds
+        least = clocking.smallest([seconds, *cases]) / seconds
+        level = LEVEL if gpu.time_interval is None else gpu.time_interval.level
+        told = clocking.rows(len(pairs), seconds, least, most, *resources.values())
+        found = []
+        for pair, (value, shortest, longest, *needed) in zip(pairs, told, strict=True):
+            parts = dict(zip(resources, needed, strict=True))
+            bounded = regime(parts, start)
+            own, basis = interval_of(gpu, bounded, assumed=bool(analysis.needs))
+            width = own
+            if analysis.cut_short:
+                width, basis = width.widened(EXTRAPOLATED_WIDENING), weaker(basis, "extrapolated")
+            low = value * joined(shortest, 1.0 / error, width.low_factor)
+            high = value * joined(longest, error, width.high_factor)
+            found.append(TimePrediction(
+                family=self.family,
+                estimate=Estimate(value, low, high, level, basis),
+                clocks=pair,
+                parts={**parts, "launch": start},
+                regime=bounded,
+                width=own,
+                binds=partial(
+                    bound_by, parts, start, activity, more, lambda: analysis.least,
+                    partial(_again, gpu, pair),
+                ),
+                diagnostics=analysis.activity_diagnostics,
+            ))  # fmt: skip
+        return found
+
+
+def _again(gpu: GpuProfile, clocks: ClockPair, did: Activity, more: Beside) -> dict[str, float]:
+    return resource_seconds(did, gpu, clocks, more=more)
 
 
 # --- how much of a predicted time each resource accounts for ----------------------------------

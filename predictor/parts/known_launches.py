@@ -92,8 +92,8 @@ class KnownLaunches(NamedTuple):
         found = self.models.limited(analysis, clocks)
         if known.time_seconds is None or known.power_watts is None:
             return found
-        power = self.models.watts(analysis, found.clocks, known.time_seconds)
-        return replace(found, power=power)
+        power = self.models.watts(analysis, [found.clocks], [known.time_seconds])
+        return replace(found, power=next(power))
 
 
 def _places(launches: list[Launch], watts: list[float]) -> np.ndarray:

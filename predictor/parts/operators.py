@@ -80,7 +80,7 @@ def with_passes(
         moved = float(told.quantities.moved_bytes[row] + told.quantities.weight_bytes[row])
         work = Work(launch, dram_bytes=max(moved - beyond, 0.0), int_ops=0.0)
         activities = work_activities(work, gpu, clocks, float(told.seconds[row]))
-        watts[row] = steady[row] = model.of_activities(activities, clocks).breakdown.watts
+        watts[row] = steady[row] = model.of_activities(activities, clocks).estimate.value
     return told._replace(watts=watts, sustained_watts=steady)
 
 

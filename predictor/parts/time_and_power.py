@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features import activity, errors
@@ -16,6 +16,7 @@ from wattcast.models.energy import energy
 from wattcast.models.intervals import BOARD_SPREAD, Estimate, between, less_sure
 from wattcast.models.power.physical import PhysicalPowerModel
 from wattcast.models.time.base import DEFAULT, TimePrediction, get_time_model
+from wattcast.models.time.bottleneck import BottleneckTimeModel
 from wattcast.models.time.calibration import interval_of, least_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.messages import ClocksAnswer, Need, TimeModel
@@ -131,74 +132,82 @@ class BoardModels:
         """Those that a request names."""
         return cls(predictor.power, gpu, request.time_model, request.model, request.board or "")
 
-    def time(
-        self, analysis: KernelAnalysis, clocks: ClockPair
-    ) -> tuple[TimePrediction | None, Sequence[errors.Diagnostic]]:
-        """Time of a launch, and what to warn of.
-
-        ``auto`` is the default model, corrected where a correction of the board, or of the GPU, was
-        promoted; a model that is named answers as it is. Raises ModelError where that model cannot
-        answer for the GPU.
-        """
-        gpu, auto = self.gpu, self.time_model == "auto"
-        model = get_time_model(DEFAULT if auto else self.time_model)
-        try:
-            found = model.predict(analysis, gpu, clocks)
-        except errors.AnalysisError as error:
-            return None, (errors.Diagnostic("no_time_model", error.detail),)
-        correction = self.power.times(gpu.id, self.board) if auto else None
-        if correction is not None:
-            found = correction.corrected(found, gpu)
-        notes = self.power.stands_in("time", gpu.id, self.board, self.time_model)
-        name = found.family if found.card is None else found.card.place
-        wide, why = self.power.kept_wide(found.estimate, "time", gpu.id, self.board, name)
-        return replace(found, estimate=wide) if why else found, (*found.diagnostics, *notes, *why)
-
     def watts(
-        self, analysis: KernelAnalysis, clocks: ClockPair, time_seconds: float | None = None
-    ) -> Watts:
-        """Power at ``clocks``, carrying uncertain registers and trip counts into the interval.
+        self,
+        analysis: KernelAnalysis,
+        pairs: Sequence[ClockPair],
+        seconds: Sequence[float] | None = None,
+    ) -> Iterator[Watts]:
+        """Power at each pair, carrying uncertain registers and trip counts into the interval.
 
-        ``time_seconds`` is the duration that is answered, by whichever model or correction: rates
-        are counts over it. Where it is ``None``, the bottleneck model's.
+        ``seconds`` are the durations that are answered, by whichever model or correction: rates
+        are counts over them. Where it is ``None``, the bottleneck model's.
         Raises ModelError where the GPU has boosted models, but none of the family asked for.
         """
         power, gpu, board = self.power, self.gpu, self.board
         model = power.model_for(gpu, self.model, board)
         if isinstance(model, PhysicalPowerModel):
-            found = physical_watts(model, analysis, clocks, time_seconds)
+            told = physical_watts(model, analysis, pairs, seconds)
         else:
             auto = self.model == "auto"
             instead = power.instead_of(model.card, gpu, board) if auto else None
-            found = boosted_watts(model, power.physical, instead, analysis, clocks, time_seconds)
-        card = found.card
-        if card and found.estimate and power.of_one_board(card, gpu.id, board):
-            found = replace(found, estimate=less_sure(found.estimate, BOARD_SPREAD))
+            told = [
+                boosted_watts(model, power.physical, instead, analysis, pair, took)
+                for pair, took in zip(pairs, seconds or repeat(None), strict=False)
+            ]
         notes = power.stands_in(TARGET, gpu.id, board, self.model)
-        if card and found.estimate:
-            wide, why = power.kept_wide(found.estimate, TARGET, gpu.id, board, card.place)
-            found, notes = replace(found, estimate=wide) if why else found, (*notes, *why)
-        return replace(found, diagnostics=(*found.diagnostics, *notes)) if notes else found
+        for found in told:
+            card, estimate = found.card, found.estimate
+            why: tuple[errors.Diagnostic, ...] = ()
+            if card and estimate:
+                if power.of_one_board(card, gpu.id, board):
+                    estimate = less_sure(estimate, BOARD_SPREAD)
+                estimate, why = power.kept_wide(estimate, TARGET, gpu.id, board, card.place)
+            yield replace(found, estimate=estimate, diagnostics=(*found.diagnostics, *notes, *why))
 
     def at(
         self,
         analysis: KernelAnalysis,
-        clocks: ClockPair,
-        corrected: Callable[[TimePrediction], TimePrediction] | None = None,
-    ) -> TimeAndPower:
-        """Time, as it is or ``corrected``, and power at a pair of clocks, whatever the limit."""
-        found, notes = self.time(analysis, clocks)
-        if found is None:
-            return TimeAndPower(clocks, None, self.watts(analysis, clocks), notes)
-        duration = long_enough(corrected(found) if corrected else found, analysis, self.gpu)
-        power = self.watts(analysis, clocks, duration.estimate.value)
-        return TimeAndPower(clocks, duration, power, notes)
+        pairs: Sequence[ClockPair],
+        given: Callable[[TimePrediction], TimePrediction] | None = None,
+    ) -> list[TimeAndPower]:
+        """Time and power at each pair of clocks, whatever the limit; all pairs at once take a
+        fraction of what they take one by one.
+
+        By ``auto`` the time is the default model's, corrected where a correction of the board, or
+        of the GPU, was promoted; a model that is named answers as it is. ``given`` corrects it
+        further. Raises ModelError where that model cannot answer for the GPU.
+        """
+        gpu, power, auto = self.gpu, self.power, self.time_model == "auto"
+        model = get_time_model(DEFAULT if auto else self.time_model)
+        try:
+            if isinstance(model, BottleneckTimeModel):
+                told = model.predictions(analysis, gpu, pairs)
+            else:
+                told = [model.predict(analysis, gpu, pair) for pair in pairs]
+        except errors.AnalysisError as error:
+            none = (errors.Diagnostic("no_time_model", error.detail),)
+            watts = zip(pairs, self.watts(analysis, pairs), strict=True)
+            return [TimeAndPower(pair, None, each, none) for pair, each in watts]
+        correction = power.times(gpu.id, self.board) if auto else None
+        stands_in = power.stands_in("time", gpu.id, self.board, self.time_model)
+        durations, notes = [], []
+        for each in told:
+            found = each if correction is None else correction.corrected(each, gpu)
+            name = found.family if found.card is None else found.card.place
+            wide, why = power.kept_wide(found.estimate, "time", gpu.id, self.board, name)
+            notes.append((*found.diagnostics, *stands_in, *why))
+            found = replace(found, estimate=wide) if why else found
+            durations.append(long_enough(given(found) if given else found, analysis, gpu))
+        seconds = [duration.estimate.value for duration in durations]
+        powers = self.watts(analysis, pairs, seconds)
+        return [*map(TimeAndPower, pairs, durations, powers, notes)]
 
     def limited(
         self, analysis: KernelAnalysis, clocks: ClockPair, limit_watts: float | None = None
     ) -> TimeAndPower:
         """Time and power at ``clocks``, or at those that the limit leaves. Raises ClockError."""
-        return self.within_limit(partial(self.at, analysis), clocks, limit_watts)
+        return self.within_limit(lambda one: self.at(analysis, [one])[0], clocks, limit_watts)
 
     def within_limit(
         self,

@@ -7,8 +7,9 @@ physical   activities at the predicted time: any GPU, any clocks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from wattcast.features.errors import AnalysisError, Diagnostic, LaunchError, Mod
 from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import FeatureVector
 from wattcast.models import cards, intervals
-from wattcast.models.clocks import ClockPair, clock_distance, default_clocks
+from wattcast.models.clocks import ClockPair, clock_distance, default_clocks, together
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
     CLOCKS,
@@ -53,33 +54,35 @@ class Watts:
 def physical_watts(
     model: PhysicalPowerModel,
     analysis: KernelAnalysis,
-    clocks: ClockPair,
-    time_seconds: float | None,
-) -> Watts:
-    """By the physical model, with an interval that holds what is uncertain of the launch.
-    ``time_seconds`` as in ``BoardModels.watts``."""
+    pairs: Sequence[ClockPair],
+    seconds: Sequence[float] | None,
+) -> list[Watts]:
+    """By the physical model at each pair, with an interval that holds what is uncertain of the
+    launch. ``seconds`` at each as in ``BoardModels.watts``."""
     try:
-        own, *others = _at_time(analysis, clocks, time_seconds)
+        took = None if seconds is None else together(seconds)
+        own, *others = _at_time(analysis, together(pairs), took)
         given = analysis.launch.arguments.values()
         hints = {one.values for one in given if isinstance(one, launch.PointerHint)}
-        found = model.predict(own, clocks, others, zeros=hints == {"zeros"})  # all data, it is said
+        zeros = hints == {"zeros"}  # all data, it is said
+        found = model.predictions(own, pairs, others, zeros=zeros)
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
         why = Diagnostic("power_not_predicted", error.detail)
         try:
-            return Watts(vector=analysis.vector(FALLBACK_SCHEMA), diagnostics=(why,))
+            none = Watts(vector=analysis.vector(FALLBACK_SCHEMA), diagnostics=(why,))
         except SchemaError as missing:
-            return Watts(diagnostics=(why, Diagnostic("no_features", missing.detail)))
-    components = found.breakdown.components
-    moving = 1.0 - sum(components.get(name, 0.0) for name in STANDING) / found.estimate.value
-    estimate = intervals.unsure(found.estimate, analysis.coverage.error * max(0.0, moving))
-    return Watts(
-        card=model.card,
-        vector=vector,
-        estimate=intervals.loosened(estimate) if analysis.cut_short else estimate,
-        components=components,
-        diagnostics=tuple(physical_notes(model, found)),
-    )
+            none = Watts(diagnostics=(why, Diagnostic("no_features", missing.detail)))
+        return [none] * len(pairs)
+    told = []
+    for each in found:
+        components = each.components
+        moving = 1.0 - sum(components.get(name, 0.0) for name in STANDING) / each.estimate.value
+        estimate = intervals.unsure(each.estimate, analysis.coverage.error * max(0.0, moving))
+        estimate = intervals.loosened(estimate) if analysis.cut_short else estimate
+        notes = tuple(physical_notes(model, each))
+        told.append(Watts(model.card, vector, estimate, None, components, notes))
+    return told
 
 
 def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> Iterator[Diagnostic]:
@@ -102,9 +105,7 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> Iterator[
         )
 
 
-def _at_time(
-    analysis: KernelAnalysis, clocks: ClockPair, time_seconds: float | None
-) -> list[WorkAtTime]:
+def _at_time(analysis: KernelAnalysis, clocks: ClockPair, time_seconds: Any) -> list[WorkAtTime]:
     """The launch in the time that is answered, and at the other ends of what is uncertain: the
     bottleneck model's durations times what the answer is over that of the launch."""
     cases, more = (analysis.activity, *analysis.activity_cases), beside(analysis.extras)
@@ -143,7 +144,8 @@ def boosted_watts(
         why = _unlike_training(model, inputs)
         other = Watts()
         if instead is not None:
-            other = physical_watts(instead, analysis, clocks, time_seconds)
+            took = None if time_seconds is None else [time_seconds]
+            (other,) = physical_watts(instead, analysis, [clocks], took)
         if other.estimate is not None:
             detail = (
                 f"the {model.card.family} model of {gpu.id} extrapolates here ({why.detail}); the "
@@ -184,11 +186,10 @@ def _scaled(
     gpu, base = analysis.gpu, default_clocks(analysis.gpu)
     try:
         activity, more = analysis.activity, beside(analysis.extras)
-        own = predicted_seconds(activity, gpu, clocks, more=more)
-        factor = 1.0 if time_seconds is None else time_seconds / own
-        usual = factor * predicted_seconds(activity, gpu, base, more=more)
-        there = WorkAtTime(activity, factor * own, more)
-        ratio = physical.scale(there, clocks, replace(there, time_seconds=usual), base)
+        seconds: Any = predicted_seconds(activity, gpu, together([clocks, base]), more=more)
+        factor = 1.0 if time_seconds is None else time_seconds / seconds[0]
+        both = physical.predictions(WorkAtTime(activity, factor * seconds, more), [clocks, base])
+        ratio = both[0].estimate.value / both[1].estimate.value
     except AnalysisError as error:
         return None, Diagnostic("power_not_scaled", error.detail)
     unsure_ratio = intervals.at_other_clocks(estimate, clock_distance(clocks, base))

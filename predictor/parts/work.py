@@ -76,7 +76,7 @@ def predict_work(
                 estimate=replace(
                     found.estimate, basis=weaker(found.estimate.basis, "extrapolated")
                 ),
-                components=found.breakdown.components,
+                components=found.components,
                 diagnostics=tuple(watts.physical_notes(model, found)),
             ),
         )

@@ -275,14 +275,14 @@ class BoardPowers:
     def _watts(self, analysis: KernelAnalysis, seconds: float | None) -> Watts:
         chosen = {"model": self.request.model, "board": self.request.board or ""}
         models = BoardModels(self.predictor.power, self.gpu, **chosen)
-        return models.watts(analysis, self.clocks, seconds)
+        return next(models.watts(analysis, [self.clocks], None if seconds is None else [seconds]))
 
     def _scales(self, analysis: KernelAnalysis) -> Floats | None:
         """Time and power at each pair tried over those at the last, ``[n, 2]``; ``None`` where the
         models tell none."""
         models = BoardModels(self.predictor.power, self.gpu, model=PHYSICAL)
         try:
-            found = [models.at(analysis, pair).told() for pair in self.tried]
+            found = [models.at(analysis, [pair])[0].told() for pair in self.tried]
         except errors.AnalysisError:
             return None
         told = np.array([(time.estimate.value, watts.value) for time, watts, _ in found])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -143,9 +143,9 @@ def test_clocks_that_several_limits_come_down_to_are_predicted_once(
     asked: list[ClockPair] = []
     plain = BoardModels.at
 
-    def at(models: BoardModels, analysis: Any, clocks: ClockPair) -> Any:
-        asked.append(clocks)
-        return plain(models, analysis, clocks)
+    def at(models: BoardModels, analysis: Any, pairs: Sequence[ClockPair]) -> Any:
+        asked.extend(pairs)
+        return plain(models, analysis, pairs)
 
     monkeypatch.setattr(BoardModels, "at", at)
     body = {**KERNELS["matmul"], "gpu": "a100", "power_limit_watts": [*range(100, 400, 3)]}

@@ -332,7 +332,7 @@ Launch = tuple[UnitActivities, float]
 def recalibrated(prior: PhysicalParameters, launches: list[Launch]) -> PhysicalParameters:
     if not launches:
         return prior
-    rows = design(prior, [(activities, REFERENCE) for activities, _ in launches])
+    rows = design(prior, np.array([(*activities, *REFERENCE) for activities, _ in launches]))
     return refitted(prior, rows, np.array([watts for _, watts in launches]))
 
 

@@ -174,7 +174,7 @@ def seconds_and_joules(predictor: Predictor, analysis: KernelAnalysis) -> tuple[
     clocks = default_clocks(GPU)
     found = get_time_model("bottleneck").predict(analysis, GPU, clocks)
     seconds = found.estimate.value
-    power = BoardModels(predictor.power, GPU).watts(analysis, clocks, seconds).estimate
+    power = next(BoardModels(predictor.power, GPU).watts(analysis, [clocks], [seconds])).estimate
     assert power is not None
     return seconds - found.parts["launch"], power.value * seconds
 
@@ -400,7 +400,8 @@ def intervals(analysis: KernelAnalysis, error: float, home: Path) -> list[float]
     analysis = copy(analysis)
     vars(analysis)["coverage"] = replace(analysis.coverage, error=error)
     clocks = default_clocks(GPU)
-    power = BoardModels(Predictor(settings_at(home)).power, GPU).watts(analysis, clocks).estimate
+    models = BoardModels(Predictor(settings_at(home)).power, GPU)
+    power = next(models.watts(analysis, [clocks])).estimate
     duration = get_time_model("bottleneck").predict(analysis, GPU, clocks)
     assert power is not None
     both = energy(power, duration, GPU)

@@ -196,7 +196,7 @@ def test_the_interval_of_matrix_units_reaches_down_to_other_values() -> None:
     found = model.of_activities(NOTHING._replace(tensor=0.5), model.parameters.reference)
     tensor = found.estimate
     assert tensor.high / tensor.value >= fma.high / fma.value
-    parts = found.breakdown.components
+    parts = found.components
     moving = tensor.value - parts["idle"] - parts["clock"]
     assert moving == pytest.approx(parts["tensor"])
     width = model.card.intervals.extrapolated  # no row of the fit uses them
@@ -212,7 +212,7 @@ def test_matrix_units_draw_less_of_zeros_and_nothing_else_does() -> None:
     random, zeros = (model.of_activities(busy, at, zeros=given) for given in (False, True))
     assert 0.6 * random.estimate.value < zeros.estimate.value < random.estimate.value
     assert (zeros.estimate.low, zeros.estimate.high) == (random.estimate.low, random.estimate.high)
-    parts = zeros.breakdown.components
+    parts = zeros.components
     assert sum(parts.values()) == pytest.approx(zeros.estimate.value)
     assert min(parts.values()) >= 0
     other = NOTHING._replace(fma=0.5, dram=0.2)

@@ -46,12 +46,12 @@ from wattcast.models.papers.scaling.physical import relative_time
 from wattcast.models.papers.scaling.use import LANES_OF_A_QUAD
 from wattcast.models.power.activities import UnitActivities, unit_activities
 from wattcast.models.power.physical import (
-    CORE_UNITS,
     IDLE_SHARE,
     WEIGHTS,
     VoltageCurve,
     conversion,
     events_per_second,
+    regressors,
 )
 from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE, predicted_seconds
 from wattcast.training.data.datasets import data_root
@@ -139,20 +139,8 @@ class GpuRows:
 
     def design(self, voltage: VoltageCurve) -> Floats:
         """``wattcast.models.power.physical.regressors`` of every row, ``[n, len(WEIGHTS)]``."""
-        core = self.clocks_mhz[:, 0] / self.reference.core_mhz
-        memory = self.clocks_mhz[:, 1] / self.reference.memory_mhz
-        volts = np.maximum(voltage.floor, 1.0 - voltage.slope * (1.0 - core))
-        volts = np.minimum(volts, voltage.highest)
-        switching = volts**2 * core
-        dram, sms = (self.activities[:, UNITS.index(name)] for name in ("dram", "sms"))
-        columns = {
-            "base": sms,
-            "memory_clock": memory,
-            "clock": switching * sms,
-            **{name: switching * self.activities[:, UNITS.index(name)] for name in CORE_UNITS},
-            "dram": dram * memory,
-            "dram_core": dram * switching,
-        }
+        activities, clocks = UnitActivities(*self.activities.T), ClockPair(*self.clocks_mhz.T)
+        columns = regressors(activities, clocks, self.reference, voltage)
         return np.column_stack([columns[name] for name in WEIGHTS])
 
     def take(self, rows: Bools) -> GpuRows:

@@ -64,7 +64,7 @@ def served(
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True, keep=False)
     more = beside(analysis.extras)
     for campaign, pair, watts, seconds in measured:
-        duration, _, _ = BoardModels.of(predictor, request, gpu).at(analysis, pair).told()
+        duration, _, _ = BoardModels.of(predictor, request, gpu).at(analysis, [pair])[0].told()
         told = duration.estimate.value
         units = unit_activities(analysis.activity, gpu, pair, told, more=more)
         yield ServedProgram(

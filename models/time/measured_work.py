@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import ceil, isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,22 +135,16 @@ class Work:
             )
 
 
-class WorkGpu(NamedTuple):
-    """All the estimate takes from a profile: units of an SM, and bandwidth at ``memory_mhz``."""
+FACTS = (
+    "sm_count", "fp32_lanes", "fp64_lanes", "warp_schedulers", "max_warps_per_sm",
+    "max_blocks_per_sm", "bandwidth_bytes_per_second", "memory_mhz",
+)  # fmt: skip
+"""All the estimate takes from a profile: units of an SM, and bandwidth at ``memory_mhz``."""
 
-    sm_count: int
-    fp32_lanes: int
-    fp64_lanes: int
-    warp_schedulers: int
-    max_warps_per_sm: int
-    max_blocks_per_sm: int
-    bandwidth_bytes_per_second: float
-    memory_mhz: float
 
-    @classmethod
-    def of(cls, gpu: GpuProfile) -> WorkGpu:
-        """The facts of a profile."""
-        return cls(*(getattr(gpu, name) for name in cls._fields))
+def facts_of(gpu: GpuProfile) -> dict[str, float]:
+    """The ``FACTS`` of a profile."""
+    return {name: getattr(gpu, name) for name in FACTS}
 
 
 def unit_seconds(work: Work, gpu: GpuProfile, clocks: ClockPair) -> dict[str, float]:
@@ -161,11 +155,10 @@ def unit_seconds(work: Work, gpu: GpuProfile, clocks: ClockPair) -> dict[str, fl
     launch = work.launch
     check_launch(gpu, launch, 0, 0)
     checked(clocks)
-    facts = WorkGpu.of(gpu)
-    blocks, warps, sms = launch.blocks, launch.warps_per_block, facts.sm_count
+    blocks, warps, sms = launch.blocks, launch.warps_per_block, gpu.sm_count
     cycle = 1 / clocks.core_hz
     # Registers and shared memory are not among what is measured: blocks and warps alone limit.
-    resident = min(facts.max_blocks_per_sm, facts.max_warps_per_sm // warps)
+    resident = min(gpu.max_blocks_per_sm, gpu.max_warps_per_sm // warps)
     busy_sms = min(blocks, sms)
     resident_warps = min(blocks * warps / busy_sms, resident * warps)
     waves = ceil(blocks / (sms * resident))
@@ -180,9 +173,9 @@ def unit_seconds(work: Work, gpu: GpuProfile, clocks: ClockPair) -> dict[str, fl
 
     return {
         "dram": work.dram_bytes / bandwidth * min(imbalance, most_imbalance),
-        "fp32": busiest(work.flops_sp, FLOPS_PER_FMA * facts.fp32_lanes),
-        "fp64": busiest(work.flops_dp, FLOPS_PER_FMA * facts.fp64_lanes),
-        "issue": busiest(work.int_ops + flops / FLOPS_PER_FMA, facts.warp_schedulers * WARP_SIZE),
+        "fp32": busiest(work.flops_sp, FLOPS_PER_FMA * gpu.fp32_lanes),
+        "fp64": busiest(work.flops_dp, FLOPS_PER_FMA * gpu.fp64_lanes),
+        "issue": busiest(work.int_ops + flops / FLOPS_PER_FMA, gpu.warp_schedulers * WARP_SIZE),
         "thread": integer_per_thread * cycle,
         "wave": integer_per_thread * waves * cycle,
         "fetch": work.dram_bytes / (busy_sms * resident_warps * WARP_SIZE) * cycle,

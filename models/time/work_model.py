@@ -25,8 +25,8 @@ from wattcast.models.time.measured_work import (
     SCHEMA_ID,
     Runtime,
     Work,
-    WorkGpu,
     combined_seconds,
+    facts_of,
     p_norm,
     part_seconds,
     work_schema,
@@ -151,7 +151,7 @@ class WorkTimeModel:
         return exp(float(log_factors(self.trees.score, vectors)[0])), basis
 
     def _check(self, gpu: GpuProfile) -> None:
-        for name, value in WorkGpu.of(gpu)._asdict().items():
+        for name, value in facts_of(gpu).items():
             trained = self.card.gpu_facts.get(name)
             if value != trained:
                 raise ModelError(

@@ -43,7 +43,7 @@ from wattcast.models.time.calibration import (
     TimeTrainingFacts,
     TimeWidth,
 )
-from wattcast.models.time.measured_work import WorkGpu, work_schema
+from wattcast.models.time.measured_work import facts_of, work_schema
 from wattcast.models.time.work_model import FAMILY
 from wattcast.training.data.datasets import data_root
 from wattcast.training.families import library_versions
@@ -168,7 +168,7 @@ def _card(
 ) -> TimeCard:
     schema = work_schema()
     ports = [launch.port_group for launch in launches]
-    facts = WorkGpu.of(load_gpu(GPU))._asdict()
+    facts = facts_of(load_gpu(GPU))
     return TimeCard(
         gpu=GPU,
         target="time",

@@ -13,6 +13,7 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.test_fuzz import mutated
 from tests.app.test_problems import json_of, problem
+from tests.features.test_activity import SMALL_KERNELS
 from tests.fixtures.ptx_text import stored_ptx
 from tests.needs import needs_nvrtc
 from wattcast.app.services import Services
@@ -25,15 +26,6 @@ from wattcast.predictor.predict import predict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 LAUNCH = {"grid": [64], "block": [128]}
-KERNELS = {
-    "atomics": None,
-    "black_scholes": None,
-    "bitonic": None,
-    "device_calls": "device_calls",
-    "dot_fp64": None,
-    "histogram": None,
-    "transpose": "transpose_direct",
-}
 
 
 def text_of(name: str) -> str:
@@ -55,12 +47,12 @@ def summed(found: dict[str, Any], ranking: str, unit: str) -> float:
     return float(rows + found[ranking]["rest"][unit] + found["start"][unit])
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS))
+@pytest.mark.parametrize("name", sorted(SMALL_KERNELS))
 @pytest.mark.parametrize("model", ["physical", "catboost"])
 def test_hotspots_sum_to_the_kernel_s_energy_and_time(
     client: httpx.Client, name: str, model: str
 ) -> None:
-    prediction = predicted(client, ptx=text_of(name), kernel=KERNELS[name], model=model)
+    prediction = predicted(client, ptx=text_of(name), kernel=SMALL_KERNELS[name], model=model)
     found = hotspots(client, prediction)
     assert found["joules"] == prediction["energy"]["joules"]
     assert found["seconds"] == prediction["time"]["seconds"]
@@ -236,7 +228,7 @@ def test_cycles_of_lines_sum_to_the_units_of_the_prediction(
     client: httpx.Client, name: str
 ) -> None:
     """The resource table of the lines and the speed of light of the launch are one account."""
-    prediction = predicted(client, ptx=text_of(name), kernel=KERNELS[name], details=True)
+    prediction = predicted(client, ptx=text_of(name), kernel=SMALL_KERNELS[name], details=True)
     told = prediction["speed_of_light"]
     assert told["seconds"] == prediction["time"]["seconds"]
     found = hotspots(client, prediction)

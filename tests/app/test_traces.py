@@ -204,16 +204,20 @@ def test_foreign_files_are_told(tmp_path: Path, name: str, content: bytes, why: 
         read_trace(tmp_path / name)
 
 
+def altered(path: Path, *statements: str) -> None:
+    """An export that others have worked on."""
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
 def test_another_database_is_told(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE people (name TEXT)")
-        database.commit()
+    altered(path, "CREATE TABLE people (name TEXT)")
     with pytest.raises(DataError, match="no table CUPTI_ACTIVITY_KIND_KERNEL"):
         read_trace(path)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, streamId INT)")
-        database.commit()
+    altered(path, "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, streamId INT)")
     with pytest.raises(DataError, match="CUPTI_ACTIVITY_KIND_KERNEL lacks end, deviceId"):
         read_trace(path)
 
@@ -221,13 +225,12 @@ def test_another_database_is_told(tmp_path: Path) -> None:
 def test_a_view_is_not_run(tmp_path: Path) -> None:
     """A file could hold a query that never ends where a table should be."""
     path = nsys(tmp_path / "t.sqlite", [Launch("a", 0, 5)])
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
-        database.execute(
-            "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS "
-            "(SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end FROM n"
-        )
-        database.commit()
+    altered(
+        path,
+        "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL",
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS "
+        "(SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end FROM n",
+    )
     with pytest.raises(DataError, match="no table"):
         read_trace(path)
 

@@ -69,7 +69,10 @@ class InProcess:
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[int, R]]:
         """As ``Engine.map``."""
         with ThreadPoolExecutor(self.jobs) as pool:
-            yield from _as_ready(pool, function, items)
+            try:
+                yield from _as_ready(pool, function, items)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,10 @@ class Processes:
 def _as_ready(
     pool: Executor, function: Callable[[T], R], items: Iterable[T]
 ) -> Iterator[tuple[int, R]]:
+    # None is cancelled: joblib 1.6 waits for ever where a pool of cancelled ones is shut down.
     waiting = {pool.submit(function, item): at for at, item in enumerate(items)}
-    try:
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
-    finally:
-        for each in waiting:
-            each.cancel()
+    for done in as_completed(waiting):
+        yield waiting[done], done.result()
 
 
 @contextmanager

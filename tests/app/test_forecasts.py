@@ -215,11 +215,10 @@ def test_workers_that_predict_something_else_are_refused(
 
 
 def test_errors_of_workers_come_back_and_one_that_is_ended_from_outside_is_told() -> None:
-    with open_processes(1) as processes:
-        with pytest.raises(LaunchError, match="grid"):
-            list(processes.map(partial(dim3, "grid"), [[]]))
-        with pytest.raises(ClusterError, match="ended from outside"):
-            list(processes.map(signal.raise_signal, [signal.SIGKILL] * 3))
+    with pytest.raises(LaunchError, match="grid"), open_processes(1) as processes:
+        list(processes.map(partial(dim3, "grid"), [[]] * 99))
+    with pytest.raises(ClusterError, match="ended from outside"), open_processes(1) as processes:
+        list(processes.map(signal.raise_signal, [signal.SIGKILL] * 3))
 
 
 # --- the command -----------------------------------------------------------------------------

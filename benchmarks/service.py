@@ -203,7 +203,7 @@ def _scaled(port: int) -> Iterator[Row]:
             raise RuntimeError(f"{status}: {answer[:300]!r}")
     client.close()
     p50 = percentile(samples[1:], 0.5) * 1e3
-    yield at_most("POST /dvfs, 64 pairs, once analysed: p50", p50, 20.0, "ms")
+    yield at_most("POST /dvfs, 64 pairs, once analysed: p50", p50, 10.0, "ms")
 
 
 def _explained(port: int, process: psutil.Process) -> Iterator[Row]:

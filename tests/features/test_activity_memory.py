@@ -84,9 +84,11 @@ def test_traffic_has_no_step_where_the_footprint_reaches_l2() -> None:
     assert max(steps) < 0.1 * V100.l2_bytes / 32
 
 
-def test_a_cold_l2_holds_half_its_size_of_what_is_stored_when_the_launch_ends() -> None:
-    found = levels(stream_without_reuse("all", 0.0, 8e6, 0.0, BLOCKS), l2="cold")
-    assert found.dram_write_sectors == pytest.approx(8e6 - 3 * 2**20 / 32)
+def test_a_cold_l2_holds_part_of_what_is_stored_when_the_launch_ends() -> None:
+    """Half of a V100's; an RTX 3080 wrote 402.07 of 402.65 MB (babelstream's init_kernel)."""
+    for gpu, share in ((V100, 0.5), (load_gpu("rtx-3080"), 0.14)):
+        found = levels(stream_without_reuse("all", 0.0, 8e6, 0.0, BLOCKS), gpu=gpu, l2="cold")
+        assert found.dram_write_sectors == pytest.approx(8e6 - share * gpu.l2_bytes / 32)
 
 
 def test_what_was_stored_long_before_a_cold_launch_ends_is_written() -> None:

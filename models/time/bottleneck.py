@@ -24,7 +24,7 @@ from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.trips import DEFAULT_TRIP_COUNT, assumed_trips_of
 from wattcast.models import clocks as clocking
-from wattcast.models.clocks import ClockPair, largest
+from wattcast.models.clocks import ClockPair, largest, raised
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Estimate, Numbers, joined, weaker
 from wattcast.models.time.base import Regime, TimePrediction
 from wattcast.models.time.beside import (
@@ -293,7 +293,7 @@ def _sm_seconds(resources: Mapping[str, Numbers], constants: Constants) -> Any:
 def _norm(parts: Sequence[Any], exponent: float) -> Any:
     most = largest(parts)
     scale = most + (most == 0.0)
-    return most * sum([(part / scale) ** exponent for part in parts]) ** (1 / exponent)
+    return most * raised(sum([raised(part / scale, exponent) for part in parts]), 1 / exponent)
 
 
 def launch_seconds(activity: Activity, gpu: GpuProfile, constants: Constants = CONSTANTS) -> float:

@@ -377,8 +377,8 @@ _ATTENTION = [
 ]
 _NEW, _CACHED = ["new_tokens"], ["cached_tokens"]
 BY_TIME: Mapping[str, Like] = {
-    "product": Like([{"name": "gemm"}], "mnk", 0.58, 2.43),
-    "row": Like([{"name": "gemm", "m": 1}], "nk", 0.58, 2.43),
+    "product": Like([{"name": "gemm"}], "mnk", 0.58, 2.42),
+    "row": Like([{"name": "gemm", "m": 1}], "nk", 0.58, 2.42),
     "prefill": Like([one | {"phase": "prefill"} for one in _ATTENTION], _NEW, 0.51, 1.45),
     "decode": Like([one | {"phase": "decode"} for one in _ATTENTION], _CACHED, 0.62, 2.22),
     "pass": Like([{"name": "elementwise"}], (), LOW, 1.67, {"read_bytes": 2, "write_bytes": 1}),

@@ -15,7 +15,7 @@ from tests.app import lab, new_gpu
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, table
-from tests.e2e.browser import SCHEMES, Watched, chromium, needs_chromium, watched
+from tests.e2e.browser import SCHEMES, Watched, needs_chromium
 from wattcast.app.demo import SOLVED
 
 pytestmark = needs_chromium
@@ -129,12 +129,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     home = tmp_path_factory.mktemp("home")
     with running(settings_at(home, job_lease_seconds=300)) as client:
         yield client
-
-
-@pytest.fixture
-def page(service: httpx.Client) -> Iterator[Watched]:
-    with chromium() as browser, watched(browser, service) as opened:
-        yield opened
 
 
 @pytest.mark.slow

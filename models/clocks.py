@@ -49,14 +49,6 @@ def smallest(parts: Sequence[Any]) -> Any:
     return reduce(np.minimum, parts) if several else min(parts)
 
 
-def raised(base: Any, exponent: float) -> Any:
-    """A number, or each of an array ``[n]``, to a power: numpy's own powers of arrays differ from
-    those of numbers in the last digit, and a pair is answered as it is alone."""
-    if isinstance(base, np.ndarray):
-        return np.array([each**exponent for each in base.tolist()])
-    return base**exponent
-
-
 def rows(count: int, *columns: Any) -> Iterator[tuple[float, ...]]:
     """What is told of several pairs, pair by pair; each column is ``[count]`` or one for all."""
     each = (c.tolist() if isinstance(c, np.ndarray) else (c,) * count for c in columns)

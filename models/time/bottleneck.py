@@ -16,6 +16,8 @@ from functools import partial
 from math import ceil, inf
 from typing import Any
 
+import numpy as np
+
 from wattcast.features.activity import Activity
 from wattcast.features.activity.waiting import NO_COPIES, Waiting
 from wattcast.features.analysis import KernelAnalysis
@@ -24,7 +26,7 @@ from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.trips import DEFAULT_TRIP_COUNT, assumed_trips_of
 from wattcast.models import clocks as clocking
-from wattcast.models.clocks import ClockPair, largest, raised
+from wattcast.models.clocks import ClockPair, largest
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Estimate, Numbers, joined, weaker
 from wattcast.models.time.base import Regime, TimePrediction
 from wattcast.models.time.beside import (
@@ -291,9 +293,15 @@ def _sm_seconds(resources: Mapping[str, Numbers], constants: Constants) -> Any:
 
 
 def _norm(parts: Sequence[Any], exponent: float) -> Any:
-    most = largest(parts)
-    scale = most + (most == 0.0)
-    return most * raised(sum([raised(part / scale, exponent) for part in parts]), 1 / exponent)
+    # Of arrays number by number: numpy's powers of arrays differ in the last digit from those of
+    # numbers, and a pair of clocks is answered among others as it is alone.
+    for several in parts:
+        if isinstance(several, np.ndarray):
+            pairs = clocking.rows(several.size, *parts)
+            return np.array([_norm(each, exponent) for each in pairs])
+    most = max(parts)
+    scale = most or 1.0
+    return most * sum([(part / scale) ** exponent for part in parts]) ** (1 / exponent)
 
 
 def launch_seconds(activity: Activity, gpu: GpuProfile, constants: Constants = CONSTANTS) -> float:

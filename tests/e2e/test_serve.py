@@ -218,6 +218,11 @@ def test_a_signal_ends_all_of_it(tmp_path: Path, doing: str) -> None:
     process = start(tmp_path, "--port", "0", WATTCAST_LOG_LEVEL="error", **environment)
     below: set[psutil.Process] = set()
     stood_still = 0.0  # the machine: a round of the loop below takes a few hundredths of a second
+    # Read all along: requests cut off tell more than a pipe holds, and who writes to a full
+    # one waits for a reader.
+    told: list[str] = []
+    reader = threading.Thread(target=told.extend, args=(process.stderr,), daemon=True)
+    reader.start()
     try:
         _, url = url_from(process)
         said: list[BaseException] = []
@@ -247,10 +252,12 @@ def test_a_signal_ends_all_of_it(tmp_path: Path, doing: str) -> None:
             gone(one)
     finally:
         process.kill()
-        _, told = process.communicate()
         for one in below:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
+        reader.join(10)
+        with process:  # closes its pipes
+            pass
     killed = {-signal.SIGKILL, 1} if stood_still > 1 else set[int]()  # by the service's own clock
     assert process.returncode in {0, -signal.SIGTERM} | killed, told
     if doing == "a retraining":

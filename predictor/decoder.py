@@ -23,10 +23,12 @@ from wattcast.features.errors import ModelConfigError
 T = TypeVar("T")
 
 NOT_GATED = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "phi", "starcoder2",
-             "bloom", "falcon", "mpt", "codegen")  # fmt: skip
+             "bloom", "falcon", "mpt", "codegen", "nemotron", "persimmon", "arcee",
+             "apertus")  # fmt: skip
 """Families whose feed-forward part has two products; all others have a gate beside them."""
 
-TIED = ("gpt2", "gpt_bigcode", "gemma", "falcon", "starcoder2", "opt", "mpt", "bloom", "cohere")
+TIED = ("gpt2", "gpt_bigcode", "gemma", "falcon", "starcoder2", "opt", "mpt", "bloom", "cohere",
+        "smollm3", "minicpm", "ernie4_5")  # fmt: skip
 """Families whose output product takes the weights of the embedding unless a config says else."""
 
 DEFAULTS: Mapping[str, Mapping[str, int]] = {
@@ -36,20 +38,20 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
 }  # fmt: skip
 """What published configs leave out: defaults of the ``transformers`` configuration classes."""
 
-UNLIKE = {
-    "is_encoder_decoder": "it has an encoder",
-    "ssm_cfg": "it holds state-space layers",
-    "mamba_d_state": "it holds state-space layers",
-    "ssm_state_size": "it holds state-space layers",
-    "linear_num_value_heads": "it holds linear attention",
-    "attn_layer_period": "it mixes kinds of layers",
-    "cross_attention_layers": "it holds cross attention",
-    "attention_chunk_size": "its attention is in chunks",
-    "block_configs": "its layers differ one by one",
-    "num_key_value_heads_per_layer": "its layers differ one by one",
-    "use_mla_indexer": "its attention is sparse",
-    "index_topk": "its attention is sparse",
-}
+_UNLIKE = {
+    "it is or has an encoder": "is_encoder_decoder type_vocab_size global_attn_every_n_layers",
+    "it holds state-space layers": "ssm_cfg mamba_d_state ssm_state_size",
+    "it holds linear attention":
+        "linear_num_value_heads layernorm_linear_attention_alpha linear_attn_config",
+    "it mixes kinds of layers": "attn_layer_period lru_width conv_L_cache",
+    "it holds cross attention": "cross_attention_layers",
+    "its attention is in chunks": "attention_chunk_size",
+    "its layers differ one by one": "block_configs num_key_value_heads_per_layer",
+    "its layers have embeddings of their own": "hidden_size_per_layer_input",
+    "its experts stand beside a dense part": "parallel_attn_mlp_res",
+    "its attention is sparse": "use_mla_indexer index_topk dense_attention_every_n_layers",
+}  # fmt: skip
+UNLIKE = {name: why for why, names in _UNLIKE.items() for name in names.split()}
 """Fields that say of a model, where they are set, that it is no decoder of the usual layers."""
 
 MOST = {"layers": 1_000, "experts": 4_096, "size": 1 << 24, "head_size": 512}
@@ -279,12 +281,14 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
             raise ModelConfigError(f"{name}: {why}; such models are not forecast", field=name)
     family = fields.text("model_type", "")
     hidden = fields.size("hidden_size", "n_embd", "n_embed", "d_model")
-    depth = fields.size("num_hidden_layers", "n_layer", "n_layers", most=MOST["layers"])
+    depth = fields.size(
+        "num_hidden_layers", "n_layer", "n_layers", "num_layers", most=MOST["layers"]
+    )
     heads = fields.size("num_attention_heads", "n_head", "n_heads")
     kv_heads = (
         1
         if fields.flag("multi_query") and not fields.flag("new_decoder_architecture")
-        else fields.size("num_key_value_heads", "num_kv_heads", default=heads)
+        else fields.size("num_key_value_heads", "num_kv_heads", "kv_n_heads", default=heads)
     )
     if heads % kv_heads:
         raise ModelConfigError(
@@ -336,6 +340,7 @@ def _layers(fields: _Fields, family: str, hidden: int, depth: int) -> tuple[tupl
     """Kinds of layers with how often each occurs, in order of first occurrence."""
     inner = fields.size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size",
                         default=4 * hidden)  # fmt: skip
+    inner = inner // 2 if family == "qwen" else inner  # there: of gate and up together
     experts = _experts(fields, inner)
     dense_inner = fields.size("intermediate_size_mlp", default=inner)
     kinds = Counter[Layer]()
@@ -347,41 +352,41 @@ def _layers(fields: _Fields, family: str, hidden: int, depth: int) -> tuple[tupl
 
 
 def _experts(fields: _Fields, inner: int) -> Experts | None:
-    count = fields.size(
-        "num_local_experts",
-        "n_routed_experts",
-        "num_experts",
-        default=0,
-        least=0,
-        most=MOST["experts"],
-    )
+    count = fields.size("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts",
+                        default=-1, least=0, most=MOST["experts"])  # fmt: skip
     if count < 2:
+        unread = (name for name, value in fields.given.items() if "expert" in name and value)
+        if count < 0 and (name := next(unread, None)) is not None:
+            raise ModelConfigError(f"{name[:64]}: how many experts there are is missing",
+                                   field="num_experts")  # fmt: skip
         return None
-    top = fields.size(
-        "num_experts_per_tok", "experts_per_token", "moe_topk", "num_experts_per_token"
-    )
+    top = fields.size("num_experts_per_tok", "experts_per_token", "moe_topk",
+                      "num_experts_per_token", "moe_top_k", "moe_k")  # fmt: skip
     if top > count:
         raise ModelConfigError(
             f"num_experts_per_tok ({top}) is more than the experts there are ({count})",
             field="num_experts_per_tok",
         )
     own = fields.size("moe_intermediate_size", default=inner)
-    shared = fields.size("shared_expert_intermediate_size", default=0, least=0)
-    return Experts(
-        count, top, own, shared or own * fields.size("n_shared_experts", default=0, least=0)
+    shared = fields.size(
+        "shared_expert_intermediate_size", "shared_intermediate_size", default=0, least=0
     )
+    beside = fields.size(
+        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=0, least=0
+    )
+    return Experts(count, top, own, shared or own * beside)
 
 
 def _is_sparse(fields: _Fields, number: int) -> bool:
     """Whether layer ``number`` has experts."""
-    if number < fields.size("first_k_dense_replace", default=0, least=0):
+    if number < fields.size("first_k_dense_replace", "moe_layer_start_index", default=0, least=0):
         return False
     if number in fields.numbers("mlp_only_layers"):
         return False
     if fields.has("moe_layers"):
         return number in fields.numbers("moe_layers")
     step = fields.size("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq",
-                       default=1)  # fmt: skip
+                       "moe_layer_interval", default=1)  # fmt: skip
     return step <= 1 or (number + 1) % step == 0
 
 
@@ -419,10 +424,10 @@ class _Fields:
     """Fields of a config, checked as they are read; several names are tried in turn."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        nested = config.get("text_config")
         self.given: Mapping[str, Any] = config
-        if isinstance(nested, Mapping):
-            self.given = {**config, **nested}
+        for name in ("text_config", "attn_config", "ffn_config"):
+            if isinstance(nested := config.get(name), Mapping):
+                self.given = {**self.given, **nested}
         family = self.text("model_type", "").replace("gemma3_text", "gemma3")
         self.given = {**DEFAULTS.get(family, {}), **self.given}
 

@@ -18,7 +18,7 @@ from tests.app.conftest import Run
 from tests.app.test_problems import problem
 from wattcast.features.errors import LaunchError, ModelConfigError
 from wattcast.models.intervals import Basis
-from wattcast.predictor.decoder import Decoder, decoder_of
+from wattcast.predictor.decoder import UNLIKE, Decoder, decoder_of
 from wattcast.predictor.language_model import SHARED, _ends, _Sum, _weights
 from wattcast.predictor.messages.language_model import LanguageModelAnswer
 
@@ -97,7 +97,7 @@ def test_weights_of_answered_steps_count_every_step(first: int, steps: int, node
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_public_config_is_forecast(name: str) -> None:
     large = {"deepseek-v3": 16, "kimi-k2": 16, "gpt-oss-120b": 2, "glm-4-5-air": 2,
-             "qwen3-235b-a22b": 4, "deepseek-v2": 4}  # fmt: skip
+             "qwen3-235b-a22b": 4, "deepseek-v2": 4, "dbrx": 4}  # fmt: skip
     parallel = large.get(name, 1)
     answer = ask(CONFIGS[name], generate=8, tensor_parallel=parallel)
     assert answer.gpus == parallel
@@ -356,8 +356,8 @@ def test_first_layers_of_deepseek_are_dense() -> None:
         ({"head_dim": 2000}, "head_dim"),
         ({"head_dim": 33}, "head_dim"),
         ({"num_attention_heads": 2048}, "num_attention_heads"),
-        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
-        ({"ssm_state_size": 16}, "ssm_state_size"),
+        *[({name: 1}, name) for name in UNLIKE],
+        ({"num_moe_experts": 8}, "num_experts"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types"),
         ({"num_local_experts": 8}, "num_experts_per_tok"),

@@ -149,13 +149,13 @@ class KernelAnalysis:
         """Trip count of every loop; ``assumed`` stands in for those that are guessed."""
         return tuple(trip.if_assumed(assumed) for trip in self.trip_counts)
 
-    def _source_trips(self, assumed: float | None) -> tuple[float, ...]:
+    def _source_trips(self, assumed: float) -> tuple[float, ...]:
         """The same for the loops of the source, as the user gives them."""
         return tuple(
             assumed
-            if assumed is not None and trip.how == "assumed"
+            if trip.how == "assumed"
             else trip.count
-            if trip.source_count is None or trip.how not in ("given", "assumed")
+            if trip.source_count is None or trip.how != "given"
             else trip.source_count
             for trip in self.trip_counts
         )
@@ -289,7 +289,7 @@ class KernelAnalysis:
                 self._activity(
                     registers.registers_per_thread, self.occupancy, self.counts.factors(trips)
                 )
-                for trips in assumed_trips_of(self.launch.threads, self._nested_guesses)
+                for trips in assumed_trips_of(self.launch, self._nested_guesses)
             ]
         return tuple(cases)
 
@@ -407,9 +407,10 @@ class KernelAnalysis:
     def _facts(
         self, registers: int, resident: Occupancy, assumed_trips: float | None
     ) -> schemas.KernelFacts:
+        counts = self._source_trips(DEFAULT_TRIP_COUNT if assumed_trips is None else assumed_trips)
         labelled = {
             label: trips
-            for loop, trips in zip(self.loops.loops, self._source_trips(assumed_trips), strict=True)
+            for loop, trips in zip(self.loops.loops, counts, strict=True)
             for label in self.cfg.blocks[loop.header].labels
         }
         # A self loop that cannot be reached is in no natural loop; the authors count it too.
@@ -480,7 +481,7 @@ def analyse(
         warnings.append(_estimated(registers, function.line))
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
-    trips = resolve_trips(static.cfg, static.loops, loops or {})
+    trips = resolve_trips(static.cfg, static.loops, loops or {}, launch)
     may_execute = analysis == "executed" or (analysis == "auto" and bool(filled.arguments))
     trips, found = runs.infer(trips, may_execute=may_execute)
     assumed = [trip.warning() for trip in trips if trip.how == "assumed"]

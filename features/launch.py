@@ -46,7 +46,8 @@ class Launch:
     """Grid and block in blocks and threads, shared memory in bytes.
 
     ``arguments`` are addressed by position (``"3"``) or PTX parameter name. ``l2`` is the state of
-    the L2 cache when the launch starts.
+    the L2 cache when the launch starts. ``reference_threads`` are those of the launch that this one
+    is compared with: trips that nobody gave are assumed as of it.
     Raises LaunchError for a dimension below 1, more than three dimensions, or negative
     shared memory. Limits that depend on the GPU are checked by ``wattcast.features.occupancy``.
     """
@@ -56,6 +57,7 @@ class Launch:
     dynamic_shared_bytes: int = 0
     arguments: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
     l2: L2State = "warm"
+    reference_threads: int | None = None
 
     def __post_init__(self) -> None:
         for name, dims in (("grid", self.grid), ("block", self.block)):

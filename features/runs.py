@@ -285,7 +285,7 @@ class Runs:
 
         with _degrading("executed"):
             known = deciding(self.function)
-            trips = resolve_trips(known.cfg, known.forest, self.loops)
+            trips = resolve_trips(known.cfg, known.forest, self.loops, self.launch)
             forced = {
                 trip.loop: trip.count
                 for trip in trips

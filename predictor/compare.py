@@ -54,7 +54,7 @@ def compare(
     beside: Iterable[Sequence[Side]]
     if isinstance(request, messages.CompareRequest):
         kernels, source = _pairs(*_kernels(predictor, request, gpus[0])), "the PTX"
-        code = {"old": request.old, "new": request.new}
+        code = {"old": request.old, "new": request.new.beside(request.old)}
         beside = (
             [
                 side_of(predictor, request, side, name, kernel, gpu).side
@@ -313,9 +313,10 @@ def judge(predictor: Predictor, request: messages.JudgeRequest) -> messages.Judg
     not known to end: that gets no verdict.
     """
     gpu = predictor.gpus.load(request.gpu)
-    with parts.assembled_ahead(predictor, (request.reference, request.candidate), gpu):
-        before = _side(predictor, request, request.reference, "reference", gpu)
-        after = _side(predictor, request, request.candidate, "candidate", gpu)
+    code = request.reference, request.candidate.beside(request.reference)
+    with parts.assembled_ahead(predictor, code, gpu):
+        before = _side(predictor, request, code[0], "reference", gpu)
+        after = _side(predictor, request, code[1], "candidate", gpu)
     was, now = before.side.measured, after.side.measured
     mixes = [_shares(each, gpu) for each in (before, after)]
     apart = math.dist(*([mix.get(name, 0.0) for name in {**mixes[0], **mixes[1]}] for mix in mixes))

@@ -169,7 +169,9 @@ def rank_variants(predictor: Predictor, request: messages.RankRequest) -> messag
     request, from 0. One that cannot be read is refused. Raises as ``ranked`` does, and GpuError."""
     board = request.model_dump(exclude={"variants", "by"})
     places = (Configuration({"variant": at}, None, None) for at in range(len(request.variants)))
-    each = ({**one.model_dump(exclude_unset=True), **board} for one in request.variants)
+    largest = max(request.variants, key=lambda one: one.launch.threads() or 0)
+    several = (one.beside(largest) for one in request.variants)
+    each = ({**one.model_dump(exclude_unset=True), **board} for one in several)
     gpu = predictor.gpus.load(request.gpu)
     with parts.assembled_ahead(predictor, request.variants, gpu):
         return ranked(predictor, zip(places, each, strict=True), request.by)

@@ -24,7 +24,7 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
-from wattcast.features.trips import DEFAULT_TRIP_COUNT, assumed_trips_of
+from wattcast.features.trips import assumed_trips_of, told_trips
 from wattcast.models import clocks as clocking
 from wattcast.models.clocks import ClockPair, largest
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, Estimate, Numbers, joined, weaker
@@ -422,8 +422,8 @@ class BottleneckTimeModel:
             streamed = {**resources, "dram": resources["dram"] * likely / share}
             cases.append(combined_seconds(streamed) + start)
         if analysis.trips_assumed and analysis.counts.never_entered:
-            trips = assumed_trips_of(analysis.launch.threads)[1]
-            cases.append(start + (seconds - start) * trips / DEFAULT_TRIP_COUNT)
+            trips = assumed_trips_of(analysis.launch)[1] / told_trips(analysis.launch)
+            cases.append(start + (seconds - start) * trips)
         error = 1.0 + analysis.coverage.error
         most = largest([seconds, *cases]) / seconds
         least = clocking.smallest([seconds, *cases]) / seconds

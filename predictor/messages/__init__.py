@@ -9,7 +9,9 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
@@ -296,6 +298,9 @@ class LaunchRequest(Message):
     l2: L2State = "warm"
     """What L2 holds when the launch starts: `warm`, what an equal launch left, as where launches
     are repeated; `cold`, nothing, as where a benchmark flushes it."""
+    reference_threads: Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)] | None = None
+    """Threads of the launch that this one is compared with: trips of loops that nobody gave are
+    assumed as of it, so that no guess decides between the two."""
 
     def launch(self) -> Launch:
         """The launch. Raises LaunchError for an impossible dimension."""
@@ -305,7 +310,19 @@ class LaunchRequest(Message):
             name: PointerHint(**dict(value)) if isinstance(value, PointerArgument) else value
             for name, value in self.arguments.items()
         }
-        return Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints, self.l2)
+        launch = Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints, self.l2)
+        return replace(launch, reference_threads=self.reference_threads)
+
+    def beside(self, reference: LaunchRequest) -> Self:
+        """This launch, compared with a reference: trips that nobody gave are those of it."""
+        threads = self.reference_threads or reference.reference_threads or reference.threads()
+        return self.model_copy(update={"reference_threads": threads})
+
+    def threads(self) -> int | None:
+        """All its threads; ``None`` where the kernel fixes the block, or no GPU could launch it."""
+        dims = self.grid, self.block or 0
+        sizes = [size for one in dims for size in (one if isinstance(one, list) else [one])]
+        return prod(sizes) if min(sizes) > 0 else None
 
 
 class KernelCode(Message):
@@ -360,6 +377,10 @@ class KernelRequest(KernelCode):
     """A kernel and how it is launched: common to all calls about kernels."""
 
     launch: LaunchRequest
+
+    def beside(self, reference: KernelRequest) -> Self:
+        """The same, compared with a reference (``LaunchRequest.beside``)."""
+        return self.model_copy(update={"launch": self.launch.beside(reference.launch)})
 
 
 class Clocks(Message):

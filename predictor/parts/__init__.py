@@ -97,6 +97,7 @@ def analysed(
         launch.dynamic_shared_bytes,
         tuple(launch.arguments.items()),
         launch.l2,
+        launch.reference_threads,
         tuple(sorted(request.loops.items())),
         request.registers_per_thread,
         request.static_shared_bytes,

@@ -87,7 +87,7 @@ class KnownLaunches(NamedTuple):
         """Of a known launch; its power at the measured time, where that is known."""
         request, gpu = self.request, self.models.gpu
         clocks, _ = parts.clocks_of(known.clocks or request.clocks, gpu)
-        asked = request.model_copy(update={"launch": known.launch})
+        asked = request.model_copy(update={"launch": known.launch.beside(request.launch)})
         analysis = parts.analysed(self.predictor, asked, self.source, gpu, ptxas=True)
         found = self.models.limited(analysis, clocks)
         if known.time_seconds is None or known.power_watts is None:

@@ -155,7 +155,7 @@ class Swept:
             "block": list(shape.block),
             "arguments": {**self._assumed, **asked.arguments},
         }
-        return asked.model_copy(update=changed)
+        return asked.model_copy(update=changed).beside(asked)
 
     def _at(self, shape: Shape, mode: Mode) -> Predicted:
         changes: dict[str, Any] = {"launch": self._launch(shape), "analysis": mode}

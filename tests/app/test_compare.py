@@ -13,6 +13,7 @@ import pytest
 import wattcast
 from tests.app.conftest import Run
 from tests.app.test_problems import json_of, problem
+from tests.fixtures.ptx_text import stored_ptx
 from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import KernelError, LaunchError
@@ -20,7 +21,9 @@ from wattcast.predictor.compare import compare, markdown
 from wattcast.predictor.messages import KernelName
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest, Limits
 from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.tunings import RankRequest
 from wattcast.predictor.predict import predict
+from wattcast.predictor.rank import rank_variants
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 LAUNCH = {"grid": [4096], "block": [256]}
@@ -59,6 +62,22 @@ def test_each_side_is_what_predict_answers(
 def test_the_same_code_changes_nothing(services: Services, vector_add: str) -> None:
     (each,) = compared(services, vector_add, vector_add)["comparisons"]
     assert set(each["change"].data().values()) == {0.0}
+
+
+def test_no_guessed_trips_decide_between_launches(services: Services) -> None:
+    """Trips that nobody gave are those of the launch that another is compared with."""
+    few, many = ({"grid": [blocks], "block": [256]} for blocks in (1 << 14, 1 << 16))
+    sides = [{"ptx": stored_ptx("nested_sums"), "launch": one} for one in (few, many)]
+    body = {"old": sides[0], "new": sides[1], "gpu": "v100"}
+    (found,) = compare(services, CompareRequest.model_validate(body)).comparisons
+    was, now = found.old.time.seconds, found.new.time.seconds
+    assert now == pytest.approx(4 * was, rel=0.02)
+    alone = [PredictRequest(gpu="v100", model="physical", **one) for one in sides]
+    told = [predict(services, one)["time"]["seconds"] for one in alone]
+    assert told[1] < 2.5 * told[0] == 2.5 * was
+    ranked = rank_variants(services, RankRequest(variants=sides, gpu="v100", by="time"))
+    best, last = (one.seconds for one in ranked.configurations)
+    assert last == told[1] == pytest.approx(4 * best, rel=0.02)
 
 
 def test_limits(services: Services, vector_add: str, heavier: str) -> None:

@@ -99,19 +99,24 @@ def test_assumed_trips_are_those_of_the_answer_and_the_cases_their_ends() -> Non
     assert [(trip.count, trip.how) for trip in analysis.trip_counts] == [(32, "assumed")] * 2
     assert fma(analysis.activity) == pytest.approx(32 * 32, rel=1e-4)
     low, high = analysis.activity_cases
-    least, most = assumed_trips_of(analysis.launch.threads, nested=2)
+    least, most = assumed_trips_of(analysis.launch, nested=2)
     assert fma(low) == pytest.approx(least**2, rel=1e-4)
     assert fma(high) == pytest.approx(most**2, rel=1e-4)
     # Both loops together have the range that one alone has.
-    alone = [32 * end for end in assumed_trips_of(analysis.launch.threads)]
+    alone = [32 * end for end in assumed_trips_of(analysis.launch)]
     assert [least**2, most**2] == pytest.approx(alone)
+    # Of many threads each goes round less often; compared with a launch, as often as its threads.
+    for blocks, reference, trips in ((1 << 20, None, 3), (1 << 20, 256, 32), (1, 1 << 40, 1)):
+        launch = Launch((blocks, 1, 1), (256, 1, 1), reference_threads=reference)
+        found = analyse(MODULE, None, launch, V100).trip_counts
+        assert [(trip.count, trip.how) for trip in found] == [(trips, "assumed")] * 2
 
 
 def test_half_given_scales_what_is_given_and_assumes_the_rest() -> None:
     analysis = nested({"$INNER": 5}, grid=1)
     assert fma(analysis.activity) == pytest.approx(32 * 5, rel=1e-4)
     low, high = analysis.activity_cases
-    ends = [5 * end for end in assumed_trips_of(analysis.launch.threads)]
+    ends = [5 * end for end in assumed_trips_of(analysis.launch)]
     assert [fma(low), fma(high)] == pytest.approx(ends, rel=1e-4)
 
 

@@ -97,14 +97,21 @@ POWER_HYPERPARAMETERS = MappingProxyType({**HYPERPARAMETERS, "min_child_weight":
 
 DEEP = MappingProxyType({"max_depth": 8, "colsample_bytree": 0.9})
 SMALL_BOARDS = ("l40s", "rtx-pro-6000-server")
-DEEP_TIMES = {"gemm": ("b200", "h100-sxm5", *SMALL_BOARDS), "decode": SMALL_BOARDS}
-DEEPER = {(name, board, "time") for name, boards in DEEP_TIMES.items() for board in boards}
+SLOW = MappingProxyType({"max_depth": 8, "learning_rate": 0.06})
+HUNDREDS = ("b200", "h200-sxm5")
+DEEP_TIMES = {"gemm": ("b200", "h100-sxm5", *SMALL_BOARDS), "decode": (*HUNDREDS, *SMALL_BOARDS),
+              "prefill": SMALL_BOARDS[1:]}  # fmt: skip
+DEEPER: dict[tuple[str, str, Quantity], Mapping[str, float]]
+DEEPER = {(name, board, "time"): DEEP for name, boards in DEEP_TIMES.items() for board in boards}
+DEEPER |= {("prefill", board, "time"): SLOW for board in HUNDREDS}
 """What deeper trees are fitted to. For each fold a third of the other shape groups was left out of
 a sample (20,000 rows, 120 trees): all three were better on each of these boards. Products: L40S
 7.4 for 8.1 %, B200 6.4 for 7.4, H100 5.7 for 6.1, RTX PRO 6000 7.3 for 7.5; decode: L40S 8.5 for
 9.4, RTX PRO 6000 7.5 for 8.7. Hardly or not: products of H200 (3.95 for 4.0) and A100 (5.1), decode
-of A100 (8.0 for 8.1), prefill of RTX PRO 6000 and H100 (one or two of three were worse). Depths of
-9 and 10 were no better for products of L40S and B200 (7.4 and 6.4 %)."""
+of A100 (8.0 for 8.1), prefill of H100 (one or two of three were worse). Depths of 9 and 10 were no
+better for products of L40S and B200 (7.4 and 6.4 %). With relative errors (``RELATIVE_TIMES``;
+40,000 rows, all trees) all three were better, too: decode of H200 3.3 for 3.6 and B200 5.9 for 7.9,
+prefill of RTX PRO 6000 6.3 for 6.6; ``SLOW``, prefill of H200 5.4 for 5.8 and B200 4.2 for 4.6."""
 
 Family = Literal["xgboost", "catboost"]
 CATBOOST = MappingProxyType({
@@ -127,6 +134,8 @@ class Rows:
     watts: Floats
     """NaN where none were measured."""
     limit_watts: float
+    kernel: Floats
+    """Which of TensorRT-LLM's two kernels for experts in nvfp4 was measured, NaN elsewhere."""
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -135,7 +144,8 @@ class Rows:
         """Some of the rows."""
         call = {name: values[keep] for name, values in self.call.items()}
         return Rows(self.operator, self.gpu, call, self.groups[keep], self.formats,
-                    self.seconds[keep], self.watts[keep], self.limit_watts)  # fmt: skip
+                    self.seconds[keep], self.watts[keep], self.limit_watts,
+                    self.kernel[keep])  # fmt: skip
 
 
 def read_rows(folder: Path, operator: str, gpu: str) -> Rows | None:
@@ -152,14 +162,20 @@ def read_rows(folder: Path, operator: str, gpu: str) -> Rows | None:
     order = np.argsort(table.time_ms.to_numpy(), kind="stable")
     _, first = np.unique(key[order], axis=0, return_index=True)
     keep = np.sort(order[first])
-    limit = table.power_limit_watts.max()
-    found = Rows(operator, gpu, call, groups.to_numpy(dtype=str), formats,
-                 table.time_ms.to_numpy(float) * 1e-3, table.power_watts.to_numpy(float),
-                 float(limit) if limit == limit else 0.0)  # fmt: skip
+    limit, kernel = table.power_limit_watts.max(), np.full(len(table), np.nan)
     if operator == "moe":
         call["tuned"] = tuned_tiles(gpu, call)
+        both = (table.moe_dtype == "nvfp4") & (table.num_experts <= 256)
+        kernel = table.kernel_source.where(both).map(TWO_KERNELS).to_numpy(float)
+    found = Rows(operator, gpu, call, groups.to_numpy(dtype=str), formats,
+                 table.time_ms.to_numpy(float) * 1e-3, table.power_watts.to_numpy(float),
+                 float(limit) if limit == limit else 0.0, kernel)  # fmt: skip
     return found.taken(keep)
 
+
+TWO_KERNELS = {"moe_torch_flow_cutlass": 0.0, "moe_torch_flow_min_latency": 1.0}
+"""Kernels that TensorRT-LLM has for experts in nvfp4, up to 256 of them
+(collector/trtllm/collect_moe.py). Of nine tenths of the calls the rows here have one alone."""
 
 Read = tuple[dict[str, Floats], "pd.Series[str]", tuple[str, ...]]
 
@@ -313,11 +329,10 @@ def _rising(rows: Rows) -> Floats:
     return np.exp(rising)
 
 
-TILED = {("moe", "a100-sxm4-80gb", "time")}
+TILED = {("moe", board, "time") for board in ("a100-sxm4-80gb", "b200")}
 """What learns from ``TILES_OF_EXPERTS``. Shape groups left out of those that each fold learns from
-were 17.6 % off with them and 19.8 without on A100. On a sample of other boards they were no better
-with ``tokens_per_expert`` and ``tuned``: H200 12.8 for 12.5, B200 22.3 both, L40S 14.4 for 14.1. On
-H100 they were with ``tuned`` alone (13.2 for 14.1), but the folds left out were not (11.6 both)."""
+were 17.6 % off with them and 19.8 without on A100, 22.0 and 23.2 on B200. Others were no better:
+H200 15.3 for 14.0, L40S 17.8 for 16.4, RTX PRO 6000 9.5 for 9.4, H100 15.0 for 14.1."""
 
 
 def inputs_of(vectors: NDArray[np.float32], tiled: bool = False) -> list[int]:
@@ -339,21 +354,24 @@ def _relative(told: Floats, matrix: Any) -> tuple[Floats, Floats]:
     return (ratio - 1.0) / size * ratio, ratio**2 / size
 
 
-RELATIVE_TIMES = {("moe", board, "time") for board in ("l40s", "h200-sxm5", "b200")}
+RELATIVE_TIMES = {("moe", board, "time") for board in ("l40s", *HUNDREDS)}
+RELATIVE_TIMES |= {("decode", board, "time") for board in HUNDREDS}
+RELATIVE_TIMES |= {key for key in DEEPER if key[0] == "prefill"}
 """Times that are fitted by the size of relative errors, too. Squares follow the few experts that
 take many times as long (fp8, inner sizes that 16 does not divide, 45 times on L40S), and small
 inner sizes were taken for such (1,160 % off). Half of L40S's shape groups, left out of each other,
 were 15.1 % off for 17.5; H200 and B200 follow from their own scores (8.6 for 9.0, 16.8 for 17.6),
-H100 does not (10.8 for 10.4), nor do A100's few groups (17.4 for 15.3)."""
+H100 does not (10.8 for 10.4), nor do A100's few groups (17.4 for 15.3). Attention as ``DEEPER``
+tells; prefill of H100 (6.6 both), L40S (5.0 for 4.6) and A100 (5.3 for 5.0) was no better."""
 
 
 def fit(
     vectors: NDArray[np.float32], target: Floats, quantity: Quantity, trees: int | None = None,
     weight: Floats | None = None, family: Family = "xgboost", relative: bool = False,
-    deep: bool = False,
+    more: Mapping[str, float] = MappingProxyType({}),
 ) -> Any:  # fmt: skip
     """A booster of ``HYPERPARAMETERS`` on one thread: equal rows give equal trees. Times by squares
-    of logarithms, watts and what is ``relative`` by the size of relative errors; ``DEEP`` if so."""
+    of logarithms, watts and what is ``relative`` by the size of relative errors; ``more`` goes first."""
     if family == "catboost":
         import catboost
 
@@ -362,8 +380,7 @@ def fit(
         return regressor.fit(vectors, target, sample_weight=weight)
     import xgboost
 
-    parameters = dict(HYPERPARAMETERS if quantity == "time" else POWER_HYPERPARAMETERS)
-    parameters |= DEEP if deep else {}
+    parameters = {**(HYPERPARAMETERS if quantity == "time" else POWER_HYPERPARAMETERS), **more}
     count, loss = int(parameters.pop("n_estimators")), None
     if quantity == "power" or relative:
         loss, parameters["base_score"] = _relative, float(np.median(target))
@@ -386,18 +403,6 @@ def folds_of(rows: Rows, protocol: str, folds: int = FOLDS) -> NDArray[np.intp]:
         return np.random.default_rng(SEED).integers(folds, size=len(rows))
     number = {g: zlib.crc32(f"{rows.operator}/{g}".encode()) % folds for g in set(rows.groups)}
     return np.array([number[group] for group in rows.groups])
-
-
-MOST_SCORED_ROWS = 100_000
-"""Rows of an operator and board that folds are made of, drawn by chance where there are more."""
-
-
-def scored_rows(table: Table, quantity: Quantity) -> NDArray[np.intp]:
-    """Rows that cross-validation uses."""
-    able = np.flatnonzero(np.isfinite(table.measured(quantity)))
-    if len(able) <= MOST_SCORED_ROWS:
-        return able
-    return np.sort(np.random.default_rng(SEED).choice(able, MOST_SCORED_ROWS, replace=False))
 
 
 FEW_GROUPS = 10
@@ -434,7 +439,14 @@ def learnt(
     of = table.rows.operator, table.rows.gpu, quantity
     used = inputs_of(np.concatenate([one.vectors for one, _ in parts]), of in TILED)
     weights = np.where(np.arange(len(target)) < len(at), 1.0, LENT_WEIGHT) if lending else None
-    how = of in RELATIVE_TIMES, of in DEEPER
+    how = of in RELATIVE_TIMES, DEEPER.get(of, {})
+    kernel = table.rows.kernel[at]
+    two = np.flatnonzero(np.isfinite(kernel))
+    if quantity == "time" and len(two) and not lending:  # a tuner would take the faster kernel
+        either = np.column_stack([vectors[:, used], kernel])
+        told = fit(either, target, quantity, None, weights, family, *how)
+        either[:, -1] = 1.0 - kernel
+        target[two] = np.minimum(target[two], predicted(told, either[two]))
     return fit(vectors[:, used], target, quantity, None, weights, family, *how), used
 
 
@@ -444,7 +456,7 @@ def out_of_fold(
 ) -> tuple[NDArray[np.intp], Floats]:  # fmt: skip
     """Rows ``[m]`` and what trees tell of each that were fitted without its fold. Of chance folds
     the first alone is asked: it tells what the scatter of readings leaves."""
-    at = scored_rows(table, quantity)
+    at = np.flatnonzero(np.isfinite(table.measured(quantity)))
     told, fold = np.full(len(at), np.nan), folds_of(table.rows, protocol)[at]
     for number in range(FOLDS if protocol == "shape_group" else 1):
         out = fold == number
@@ -682,8 +694,8 @@ def write_model(
     limit = max((one.limit_watts for one in measured), default=tables[0].board.tdp_watts)
     if gpu == POOLED:
         limit = POOLED_LIMIT_WATTS
-    deep = sorted(f"{operator}_{of}" for operator, board, of in DEEPER if board == gpu)
-    more = {f"{one}_{name}": DEEP[name] for one in deep for name in DEEP}
+    more = {f"{operator}_{of}_{name}": value for (operator, board, of), deep in DEEPER.items()
+            if board == gpu for name, value in deep.items()}  # fmt: skip
     fingerprint = zlib.crc32(b"")
     for table in tables:
         for part in (table.vectors, table.rows.seconds, table.rows.watts):

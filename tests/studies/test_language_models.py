@@ -46,7 +46,7 @@ def test_an_interval_of_few_shape_groups_holds_groups_it_was_not_made_of() -> No
     offs = np.repeat([-0.3, -0.1, 0.1, 0.3], 200) + chance.normal(0, 0.02, 800)
     one = np.ones(800)
     groups = np.repeat(["a", "b", "c", "d"], 200)
-    rows = Rows("gdn", "b200", {}, groups, (), one, one, 1000.0)
+    rows = Rows("gdn", "b200", {}, groups, (), one, one, 1000.0, one)
     low, high, held = widths(rows, np.arange(800), one, np.exp(offs))
     assert low < -0.33
     assert high > 0.33

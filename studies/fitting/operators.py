@@ -371,7 +371,7 @@ def fit(
     more: Mapping[str, float] = MappingProxyType({}),
 ) -> Any:  # fmt: skip
     """A booster of ``HYPERPARAMETERS`` on one thread: equal rows give equal trees. Times by squares
-    of logarithms, watts and what is ``relative`` by the size of relative errors; ``more`` goes first."""
+    of logarithms, watts and what is ``relative`` by the size of relative errors, with ``more``."""
     if family == "catboost":
         import catboost
 
@@ -440,8 +440,7 @@ def learnt(
     used = inputs_of(np.concatenate([one.vectors for one, _ in parts]), of in TILED)
     weights = np.where(np.arange(len(target)) < len(at), 1.0, LENT_WEIGHT) if lending else None
     how = of in RELATIVE_TIMES, DEEPER.get(of, {})
-    kernel = table.rows.kernel[at]
-    two = np.flatnonzero(np.isfinite(kernel))
+    two = np.flatnonzero(np.isfinite(kernel := table.rows.kernel[at]))
     if quantity == "time" and len(two) and not lending:  # a tuner would take the faster kernel
         either = np.column_stack([vectors[:, used], kernel])
         told = fit(either, target, quantity, None, weights, family, *how)
@@ -766,7 +765,8 @@ def fit_board(
 # --- boards nobody measured --------------------------------------------------------------------
 
 POOLED_ROWS = 3_000
-"""Rows of each board that the pooled model learns an operator from, drawn by chance."""
+"""Rows of each board that the pooled model learns an operator's times from, drawn by chance; twice
+as many for power, which two boards have."""
 POOLED_TREES = 120
 
 BOARD_FEATURES = ("tensor_flops_per_second", "bandwidth", "sm_count", "l2_bytes", "tdp_watts")
@@ -785,11 +785,12 @@ class _Boards:
     @classmethod
     def drawn(cls, tables: Sequence[Table], quantity: Quantity) -> _Boards:
         """``POOLED_ROWS`` of each board that has 200, by chance."""
+        most = POOLED_ROWS * (1 + (quantity == "power"))
         chance, found, times = np.random.default_rng(SEED), list[Table](), list[Floats]()
         for table in tables:
             able = np.flatnonzero(np.isfinite(table.measured(quantity)))
             if len(able) >= 200:
-                at = np.sort(chance.choice(able, min(POOLED_ROWS, len(able)), replace=False))
+                at = np.sort(chance.choice(able, min(most, len(able)), replace=False))
                 found.append(table_of(table.rows.taken(at)))
                 times.append(_rising(table.rows)[at] if quantity == "time" else np.empty(0))
         return cls(found, times, quantity)

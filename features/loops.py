@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg, dominators
-from wattcast.features.dataflow import closure, flow, written
+from wattcast.features.dataflow import NO_DESTINATION, closure, flow, written
 from wattcast.features.errors import Diagnostic, bounded, checkpoint
 from wattcast.features.ptx.ir import (
     Address,
@@ -80,13 +80,15 @@ class LoopForest:
     ``innermost`` is the index of the innermost loop of every block, -1 outside all loops.
     ``irreducible`` are the edges that close a cycle without a single entry; each also gives
     a Diagnostic (``irreducible_loop``), and the blocks they jump to have no loop of their own.
-    So does a function that no way leads out of (``endless_loop``).
+    So does a function that no way leads out of (``endless_loop``). ``waiting`` are the loops that
+    only look at memory until others write there.
     """
 
     loops: tuple[Loop, ...]
     innermost: tuple[int, ...]
     irreducible: tuple[tuple[int, int], ...]
     diagnostics: tuple[Diagnostic, ...]
+    waiting: frozenset[int] = frozenset()
 
     def depth(self, block: int) -> int:
         """Number of loops around a block."""
@@ -197,13 +199,40 @@ def _forest(
         name = cfg.blocks[target].label or f"block {target}"
         detail = f"the cycle through {name} has several entries, so it is not treated as a loop"
         diagnostics.append(Diagnostic("irreducible_loop", detail, last.line, last.column))
-    diagnostics += _endless(cfg, [built[header] for header in headers])
+    loops = tuple(built[header] for header in headers)
+    waiting = [loop for loop in loops if _waits(cfg, loop)]
+    for loop in waiting:
+        detail = "the loop waits for other threads: it goes round once, and the wait takes no time"
+        diagnostics.append(Diagnostic("wait_not_timed", detail, loop.line))
+    diagnostics += _endless(cfg, loops)
     return LoopForest(
-        tuple(built[header] for header in headers),
+        loops,
         innermost,
         tuple(irreducible),
         bounded(diagnostics),
+        frozenset(loop.index for loop in waiting),
     )
+
+
+def _waits(cfg: ControlFlowGraph, loop: Loop) -> bool:
+    """Whether a loop polls memory: loads, or tries to take a lock, and carries nothing that it
+    computes into its next round, so that others alone can end it."""
+    if loop.children:
+        return False
+    told, polls, made = flow(cfg.body), False, set[str]()
+    inside = [one for block in loop.own_blocks for one in cfg.instructions(cfg.blocks[block])]
+    own = {name for one in inside for name in told.writes[one.position]}
+    for one in inside:
+        if any(name in own and name not in made for name in told.reads[one.position]):
+            return False
+        made.update(told.writes[one.position])
+        if one.base in NO_DESTINATION and one.base not in ("bra", "nanosleep", "membar", "fence"):
+            return False
+        tries = one.base == "atom" and (".cas" in one.opcode or ".exch" in one.opcode)
+        if one.base == "atom" and not tries:
+            return False
+        polls |= tries or (one.base == "ld" and ".param" not in one.opcode)
+    return polls
 
 
 def _endless(cfg: ControlFlowGraph, loops: Sequence[Loop]) -> list[Diagnostic]:

@@ -289,7 +289,8 @@ class Runs:
             forced = {
                 trip.loop: trip.count
                 for trip in trips
-                if self.made_up(trip.loop) and (trip.how == "given" or self._guessed(trip.loop))
+                if trip.loop in known.forest.waiting
+                or (self.made_up(trip.loop) and (trip.how == "given" or self._guessed(trip.loop)))
             }
             found = run(forced)
             entered = {info.loop for info in found.loops if info.function == self.function.name}

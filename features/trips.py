@@ -144,7 +144,9 @@ def resolve_trips(
         known = chosen.get(loop.index)
         how: How = "assumed" if known is None else "given"
         count = defaults.get(loop.index, told) if known is None else known
-        if known is None:
+        if known is None and loop.index in forest.waiting:
+            count, how = 1.0, "inferred"
+        elif known is None:
             source.setdefault(loop.index, told)
         source_line = loop.location.line if loop.location else None
         trips.append(TripCount(loop.index, loop.label, loop.line, source_line, count, how,

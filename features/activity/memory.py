@@ -131,8 +131,8 @@ def memory_levels(
         stores = stream.store_sectors
         at_l2 += loads + stores
         asked = stream.kept_load_sectors + stream.direct_load_sectors + stream.atomic_sectors
-        again = max(0.0, asked - stream.unique_load_sectors)
         read = stream.unique_read_sectors
+        again = max(0.0, asked - read)
         every = stream.all
         missed = second.misses(stream, every, every.loads_beyond, read, read + again)
         reads += min(missed, loads)
@@ -305,7 +305,7 @@ class _Cache:
         """The share of sectors touched at random that several blocks do not keep in a window.
 
         Between two touches of a sector its line is touched ``per_line`` times on average, and
-        each time it may be ``gone``.
+        each time it may be ``gone``. Lines that every block touches stay.
         """
         if stream.sharing.population == inf:
             return 1.0
@@ -315,7 +315,8 @@ class _Cache:
         touched *= (1.0 - lines.everyone) * lines.copies(among)
         gone = exp(-touched / population)
         per_line = stream.sharing.population / population
-        return gone * per_line / (1.0 + gone * (per_line - 1.0))
+        apart = min(1.0, (1.0 - lines.everyone) / max(1.0 - stream.sharing.everyone, 1e-9))
+        return apart * gone * per_line / (1.0 + gone * (per_line - 1.0))
 
 
 def _between(at: float, windows: Sequence[float], values: Sequence[float]) -> float:

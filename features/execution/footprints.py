@@ -149,13 +149,12 @@ def reuse_table(
         beyond(again, kept_since),
         np.zeros((buffers, windows.size)),
     )
-    first_loads = by_sector.first(loads)
+    first_loads, first_of_all = by_sector.first(loads), by_sector.first(everything)
     of_all = (
         lines(everything, gaps, all_lines),
-        beyond(loads & ~first_loads, since),
+        beyond(loads & ~first_of_all, since),
         beyond(stores & ~by_sector.first(stores), since),
     )
-    first_of_all = by_sector.first(everything)
 
     def curves(parts: tuple[Floats, ...]) -> tuple[ReuseCurve, ...]:
         steps = tuple(windows.tolist())

@@ -332,6 +332,8 @@ def special_values(machine: Machine, name: str) -> Array | None:
         return _squeezed(np.atleast_1d(words[head]), U32)
     if head in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
         return np.zeros(1, dtype=U64)
+    if head == "envreg1":  # high word of where cooperative launches have their barrier
+        return np.array([(GLOBAL_BASE + 64 * SPAN) >> 32], dtype=U32)
     if head.startswith(("envreg", "pm")):
         return np.zeros(1, dtype=U32)
     if head in ("shared_window", "local_window"):

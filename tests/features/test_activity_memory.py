@@ -173,6 +173,16 @@ def test_a_table_read_at_random_hits_by_how_much_of_it_l2_holds(together: int) -
     found = levels(stream, requests=each)
     held = L2_SHARE * V100.l2_bytes / 128
     assert found.dram_read_sectors == pytest.approx(touched * (1 - held / lines), rel=0.01)
+    # Lines that every block touches stay, whichever of their sectors it takes.
+    bins = replace(stream, sharing=Sharing(0.8, population=200.0), line_sharing=Sharing(1.0))
+    beside = stream_without_reuse("all", 8e8, 0.0, 0.0, BLOCKS)
+    assert levels(beside, bins, requests=each).dram_read_sectors == pytest.approx(8e8, rel=1e-3)
+
+
+def test_what_a_block_stored_long_before_is_read_from_memory() -> None:
+    read = rereading(1e5, 1)
+    stored = replace(read, store_sectors=read.distinct_sectors, unique_read_sectors=0.0)
+    assert levels(stored, requests=1e5).dram_read_sectors == pytest.approx(read.distinct_sectors)
 
 
 def test_a_matrix_product_reads_its_factors_from_memory_once_if_a_wave_fits() -> None:

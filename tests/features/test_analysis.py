@@ -12,6 +12,7 @@ import pytest
 from tests.fixtures.kernels.data import FixtureKernel, Shape, path_for
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.fixtures.ptx_text import stored_ptx
+from tests.needs import needs_ptxas
 from tests.reference.fixtures import reference_arguments
 from tests.reference.machine import run
 from tests.wide import wide
@@ -22,7 +23,7 @@ from wattcast.features.analysis import (
     analyse,
 )
 from wattcast.features.checked import MOST_POWER_WATTS, check_measured
-from wattcast.features.cuda import PtxasReport
+from wattcast.features.cuda import PtxasReport, measure_resources
 from wattcast.features.errors import AnalysisError, DataError, KernelError, LaunchError
 from wattcast.features.findings import find
 from wattcast.features.gpus import load_gpu
@@ -88,6 +89,17 @@ def test_what_a_kernel_calls_is_executed(mode):
     assert analysis.activity_how == "executed"
     counts = analysis.counts.functions(None)
     assert list(counts["twice"].warp_executions) == [40, 40]  # 2 blocks of 2 warps, 10 times
+
+
+def test_a_wait_for_other_blocks_ends_and_the_work_goes_on():
+    """A grid barrier in each of four rounds: its word is there, and polled once."""
+    module, launch = read_module(stored_ptx("grid_sync")), Launch.of(80, 256)
+    analysis = analyse(module, None, launch, load_gpu("tesla-v100"), analysis="executed")
+    assert [t.count for t in analysis.trip_counts] == [4, 1]
+    assert analysis.activity.global_store_requests == 4 * 80 * 8 + 4 * 80  # and arrivals
+    codes = {d.code for d in (*analysis.diagnostics, *analysis.activity_diagnostics)}
+    assert "wait_not_timed" in codes
+    assert not codes & {"address_out_of_range", "trip_count_assumed", "execution_cut_short"}
 
 
 def test_symbols_refuse_what_a_kernel_calls():
@@ -199,11 +211,8 @@ def test_activity_is_told_by_line():
     assert loads[21].global_sectors == pytest.approx(64 * 8 * 4)
 
 
+@needs_ptxas
 def test_values_that_only_ptxas_spills_are_warned_of():
-    from wattcast.features.cuda import find_ptxas
-
-    if find_ptxas() is None:
-        pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
 
     def told(ptx: str, **how: Any) -> list[str]:
         launch, gpu = Launch.of(64, 128), load_gpu("tesla-v100")
@@ -218,12 +227,9 @@ def test_values_that_only_ptxas_spills_are_warned_of():
     assert not told(wide(40, ".maxnreg 24"), ptxas=True, registers_per_thread=48)
 
 
+@needs_ptxas
 def test_what_is_spilled_goes_to_local_memory():
     """Each byte that a thread spills is a sector of 32 bytes that its warp moves."""
-    from wattcast.features.cuda import find_ptxas, measure_resources
-
-    if find_ptxas() is None:
-        pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
     gpu, launch = load_gpu("tesla-v100"), Launch.of(64, 128)
     tight, wide_open = (
         analyse(read_module(text), None, launch, gpu, ptxas=True).activity
@@ -242,12 +248,9 @@ def test_what_is_spilled_goes_to_local_memory():
     assert tight.l2_sectors == pytest.approx(wide_open.l2_sectors + stores)
 
 
+@needs_ptxas
 def test_what_is_spilled_in_a_loop_is_moved_in_each_round():
     """And what merely lives through a loop is spilled around it."""
-    from wattcast.features.cuda import find_ptxas, measure_resources
-
-    if find_ptxas() is None:
-        pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
     gpu, launch = load_gpu("tesla-v100"), Launch.of(64, 128)
     for apart, times in ((False, 10), (True, 1)):
         text = wide(40, ".maxnreg 24", rounds=10, apart=apart)

@@ -80,7 +80,7 @@ FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = tuple(
         (
             "matrix product",
             r"^(?!triton_(?:poi|per|red|for)_).*(?:(?<!fb)gemm|gemv|matmul|cutlass|addbm?m|"
-            r"addmm|_b?mm(?:_|$)|cublas|nvjet|fused_moe_kernel)",
+            r"addmm|_b?mm(?:_|$)|cublas|nvjet|marlin|fused_moe_kernel)",
         ),
         ("normalisation", r"norm|softmax|bn_[bf]w"),
         ("reduction", r"reduc|scan|cumsum|argmax|_sum_|_mean_|dot_kernel|nrm2|asum"),

@@ -122,7 +122,7 @@ class Schema(NamedSchema[tables.Definition]):
         if table is None:
             raise SchemaError(
                 f"schema {self.id} has no published data for {gpu_id!r}; "
-                f"it covers: {', '.join(self.gpus)}",
+                f"it covers: {', '.join(self.gpus)}; activity1 covers every GPU",
                 schema=self.id,
                 gpu=gpu_id,
                 known=list(self.gpus),

@@ -442,9 +442,12 @@ class Deciding:
 
 
 def tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
-    """Whether the loop is left from its header, before its body: one header run more than trips."""
+    """Whether the loop is left from its header, before its body: one header run more than trips.
+    What ends in a trap is an assertion in the body, no way out."""
     latches = {latch for latch, _ in loop.back_edges}
-    leaves = any(after not in loop.blocks for after in cfg.blocks[loop.header].successors)
+    ways = (cfg.blocks[after] for after in cfg.blocks[loop.header].successors)
+    outside = (way for way in ways if way.index not in loop.blocks)
+    leaves = any(all(one.base != "trap" for one in cfg.instructions(way)) for way in outside)
     return leaves and loop.header not in latches
 
 

@@ -362,7 +362,13 @@ class Tally:
             if machine.trace is not None:
                 machine.trace.note_one(self.number, sector, warps)
             return
-        table, lanes, owner = group.by_warp(addresses)
+        self._list(addresses, *group.by_warp(addresses), group, width)
+
+    def _list(
+        self, addresses: Offsets, table: Offsets, lanes: Mask | None, owner: Counts, group: Group,
+        width: int | None = None,
+    ) -> None:  # fmt: skip
+        machine = group.machine
         per_row, values = memory.sectors(table, lanes)
         keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
         self.sectors += machine.per_slot(per_row, owner)
@@ -395,21 +401,13 @@ class Tally:
         """A wmma tile ``(warps, elements)``: sectors, or the conflict degree of all of it."""
         machine = group.machine
         owner = group.layout.owners
-        self._last, self._keys = (group, addresses), None
         if shared:
+            self._last = group, addresses
             self.shared_requests += group.warps
             self.transactions += machine.per_slot(memory.bank_conflicts(addresses), owner)
             return
         self.requests += group.warps
-        per_row, values = memory.sectors(addresses)
-        counts = machine.per_slot(per_row, owner)
-        keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
-        self.sectors += counts
-        self._keys = keys
-        self.log.add(keys)
-        if machine.trace is not None:
-            picked = machine.trace.pick(group, per_row)
-            machine.trace.note(self.number, keys, picked, group.warps)
+        self._list(addresses, addresses, None, owner, group)
 
     def count_again(self, held: Offsets, group: Group) -> bool:
         """Count matrices whose addresses are the very array of the last time, if they are."""

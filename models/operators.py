@@ -517,12 +517,11 @@ class OperatorModel:
             weighted = around.weights * scores
             return np.asarray(np.bincount(around.of, weighted, minlength=size), dtype=np.float64)
 
-        if self._by_roofline(operator):  # what the roofline knows, at the call itself
-            time = mean(rising - bases_) + base[:size]
-        else:
-            time = mean(rising)
-            if not around.inside.all():  # beyond the sweep as far behind the roofline as at its end
-                time += base[:size] - base[size : 2 * size]
+        edge, time = base[:size] if around.inside.all() else base[size : 2 * size], mean(rising)
+        if self._by_roofline(operator):  # what the roofline knows, and no less than all neighbours
+            np.minimum.at(lowest := np.full(size, np.inf), around.of, rising)
+            time = np.maximum(mean(rising - bases_) + edge, lowest)
+        time += base[:size] - edge  # beyond the sweep as far behind the roofline as at its end
         least = np.maximum(compute, np.maximum(exact.bytes - board.l2_bytes, 0) / board.bandwidth)
         seconds = np.maximum(np.exp(time), least)
         # Trees of power tell the logarithm of the share of the limit.

@@ -259,6 +259,20 @@ def test_beyond_the_sweep_a_product_stays_as_far_behind_its_roofline() -> None:
     assert told.seconds / told.seconds[0] == pytest.approx(rows / rows[0], rel=1e-3)
 
 
+def test_a_product_between_sweep_values_takes_no_less_than_the_least_of_them() -> None:
+    model, board, one = OPERATORS.of("h200-sxm5"), board_of(load_gpu("h200")), np.ones(41)
+    assert model is not None
+    fp8 = {
+        "math_bits": 8 * one,
+        "weight_bits": 8.25 * one,
+        "block_scaled": one,
+        "framework": 0 * one,
+    }
+    shape = {"rows": np.linspace(4353, 8192, 41), "columns": 64 * one, "depth": 512 * one}
+    seconds = model.predict("gemm", {**shape, "batch": one, **fp8}, board).seconds
+    assert seconds.min() >= 0.9999 * min(seconds[0], seconds[-1])
+
+
 def test_onnx_tells_what_the_native_trees_tell() -> None:
     board, model = board_of(load_gpu("h200")), Operators().of("h200-sxm5")
     assert model is not None

@@ -150,13 +150,14 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
     """The longest chain of one block, run once.
 
     A barrier waits for all before it, and all accesses of memory after it wait for the barrier.
-    What follows a rounded division or root stays behind it (``_rejoins``).
+    What follows a rounded division or root stays behind it (``_rejoins``), and it behind what waits
+    before it: a store between two of them waits for the loads that its value takes.
     A load of global memory stays behind a store that may be to the same place, and the warp stops
     at the store until its value is there.
     """
     machine = _latencies(body)[block.start : block.end].tolist()
     nothing = [0.0] * (1 + len(Waiting._fields))  # of a chain: cycles, then ``Waiting``
-    longest = fence = apart = nothing
+    longest = fence = apart = issued = nothing
     ends: dict[int, list[float]] = {}
     stores: dict[Operand, list[float]] = {}  # by base address: the chain that a store waits for
     for one, sources in block_sources(body, block):
@@ -168,10 +169,13 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
             reached.append(fence)
         if apart is not nothing:
             reached.append(apart)
+        if _rejoins(one):
+            reached.append(issued)
         base = _global_base(one, "load")
-        reached += [issued for stored, issued in stores.items() if base not in (None, stored)]
+        reached += [waited for stored, waited in stores.items() if base not in (None, stored)]
         times = machine[one.position - block.start] if field == _INSTRUCTIONS else 1.0
-        end = list(max(reached)) if reached else [0.0] * len(longest)
+        end = list(max(reached, default=nothing))
+        issued = max(issued, list(end))
         end[0] += cycles * times
         end[1 + field] += times
         ends[one.position] = end

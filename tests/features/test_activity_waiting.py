@@ -179,3 +179,9 @@ def test_nothing_passes_a_rounded_division() -> None:
     assert loads_of(loads.format(division=one.replace("rn", "approx"))) == 1
     turn = LOOP.format(body=loads.format(division=one))
     assert loads_of(turn) == pytest.approx(2 * 64)
+    # A store before the second waits for its value, and the second for the store.
+    stored = "mul.f32 %f9, %f3, %f8;\nst.global.f32 [%rd5], %f9;\n"
+    two = loads.format(division=one) + stored + "{second}ld.global.nc.f32 %f10, [%rd4+8];\n"
+    second = "div.rn.f32 %f6, %f4, %f7;\n"
+    assert loads_of(two.format(second=second)) == 3
+    assert loads_of(two.format(second=second.replace("rn", "approx"))) == 2

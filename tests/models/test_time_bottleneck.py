@@ -54,6 +54,7 @@ def activity(**counts: float) -> Activity:
     """A launch of 80 full blocks that does nothing but ``counts``."""
     nothing = dict.fromkeys((field.name for field in fields(Activity)), 0.0)
     known = {"kernel_launches": 1.0, "blocks": 80.0, "sm_imbalance": 1.0, "waves": 1.0}
+    known["threads_per_block"] = 1024.0
     return Activity(**{**nothing, **known, **counts})
 
 
@@ -155,6 +156,18 @@ def test_blocks_wait_for_the_dispatcher_and_for_their_sm() -> None:
     assert alone("tesla-v100", "blocks", AT_1000, **many) == pytest.approx(1.7e6 / 1e9)
     clocks = ClockPair(1000, T4.memory_mhz)
     assert alone("t4", "blocks", clocks, **many) == pytest.approx(114 / 40 * 1e6 / 1e9)
+
+
+@pytest.mark.parametrize(("warps", "share"), [(1, 4), (2, 2), (3, 4 / 3), (4, 1), (8, 1)])
+def test_a_warp_has_a_quarter_of_an_sm(warps: int, share: float) -> None:
+    """One scheduler and its pipes; what the SM has once, shared memory, is all its own."""
+    work = {"warp_instructions_sass": 1e9, "fma_pipe_instructions": 1e9, "lsu_requests": 1e9}
+    full, few = (
+        resource_seconds(activity(threads_per_block=threads, **work), V100, AT_1000)
+        for threads in (1024.0, 32.0 * warps)
+    )
+    for name, times in (("issue", share), ("fma", share), ("shared", 1)):
+        assert few[name] == pytest.approx(times * full[name]), name
 
 
 def test_what_an_sm_does_overlaps_better_from_volta_on() -> None:

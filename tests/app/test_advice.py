@@ -102,23 +102,15 @@ STARTS = {
 }
 """Numbers that a data-dependent loop starts from: what it does rests on no made-up data."""
 
+
+def transposed(kernel: str) -> PredictRequest:
+    launch = {"grid": [64, 64], "block": [32, 8]}
+    return request_for(fixture("transpose"), kernel=kernel, launch=launch)
+
+
 CASES: dict[str, tuple[PredictRequest, str]] = {
-    "uncoalesced_access": (
-        request_for(
-            fixture("transpose"),
-            kernel="transpose_direct",
-            launch={"grid": [64, 64], "block": [32, 8]},
-        ),
-        "st.global.f32",
-    ),
-    "bank_conflicts": (
-        request_for(
-            fixture("transpose"),
-            kernel="transpose_shared",
-            launch={"grid": [64, 64], "block": [32, 8]},
-        ),
-        "ld.shared.f32",
-    ),
+    "uncoalesced_access": (transposed("transpose_direct"), "st.global.f32"),
+    "bank_conflicts": (transposed("transpose_shared"), "ld.shared.f32"),
     "divergent_branch": (request_for(fixture("collatz"), launch=STARTS), "bra"),
     "fp64_between_fp32": (request_for(PROMOTED), "mul.f64"),
     "division_in_loop": (request_for(DIVIDING), "div.rn.f32"),

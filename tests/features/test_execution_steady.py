@@ -13,6 +13,7 @@ from wattcast.features.execution import ExecutionResult
 
 # Bodies with a loop of n iterations (or of a number that depends on the thread).
 UNIFORM = table("bodies", "steady")
+OTHERS = table("bodies", "loops")
 
 
 def both(body: str, n: int, **options: Any) -> tuple[ExecutionResult, ExecutionResult]:
@@ -35,38 +36,15 @@ def test_counts_equal_full_execution(name: str) -> None:
     assert "loop_extrapolated" in {d.code for d in quick.diagnostics}
 
 
-TILES = """
-    mov.u32 %r6, 0; shl.b32 %r9, %r2, 2; mul.wide.u32 %rd7, %r2, 4; add.u64 %rd3, %rd1, %rd7;
-    $outer: ld.global.u32 %r8, [%rd3]; st.shared.u32 [%r9], %r8; bar.sync 0; mov.u32 %r7, 0;
-    $inner: shl.b32 %r10, %r7, 2; ld.shared.u32 %r8, [%r10]; add.u32 %r7, %r7, 1;
-    setp.lt.u32 %p2, %r7, 100; @%p2 bra $inner;
-    bar.sync 0; add.u64 %rd3, %rd3, 256; add.u32 %r6, %r6, 1;
-    setp.lt.u32 %p1, %r6, %r1; @%p1 bra $outer;"""
-
-
 def test_a_loop_around_a_steady_loop_is_steady_too() -> None:
     with counted_by_block() as counted:
-        quick, full = both(TILES, 256)
+        quick, full = both(OTHERS["tiles"], 256)
     np.testing.assert_array_equal(*counted)
     assert [(x.mean, x.entries) for x in quick.loops] == [(x.mean, x.entries) for x in full.loops]
     assert quick.sampling.steps < full.sampling.steps / 40
 
 
-WRAPPED = """
-    mov.u32 %r6, 0; mul.wide.u32 %rd4, %r3, 4096; mul.wide.u32 %rd7, %r2, 4;
-    add.u64 %rd3, %rd1, %rd7;
-    $loop: add.u64 %rd4, %rd4, 24576; and.b64 %rd4, %rd4, 131071; add.u64 %rd5, %rd3, %rd4;
-    ld.global.f32 %f1, [%rd5]; add.f32 %f2, %f2, %f1;
-    add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;"""
-AGAIN = """
-    mov.u32 %r6, 0;
-    $outer: mov.u32 %r7, 0; mov.u64 %rd4, %rd3;
-    $inner: add.u32 %r7, %r7, 1; ld.global.u32 %r8, [%rd4]; add.u64 %rd4, %rd4, 2048;
-    setp.lt.u32 %p2, %r7, 40; @%p2 bra $inner;
-    add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, %r1; @%p1 bra $outer;"""
-
-
-@pytest.mark.parametrize(("body", "each"), [(WRAPPED, 16 * 8), (AGAIN, 40 * 8)])
+@pytest.mark.parametrize(("body", "each"), [(OTHERS["wrapped"], 16 * 8), (OTHERS["again"], 40 * 8)])
 def test_what_comes_round_again_leaves_no_new_sectors(body: str, each: int) -> None:
     """Offsets that wrap, each block's at another time, and a buffer passed through again."""
     with counted_by_block() as counted:
@@ -103,25 +81,14 @@ def test_a_loop_of_a_thousand_million_iterations_is_counted() -> None:
     assert result.loops[0].mean == 10**9 + 1
 
 
-def test_loops_steered_by_loaded_data_are_run() -> None:
-    body = """
-        mov.u32 %r6, 0;
-        $loop: ld.global.u32 %r8, [%rd3]; add.u64 %rd3, %rd3, 128; add.u32 %r6, %r6, 1;
-        setp.ge.u32 %p2, %r8, 2; setp.lt.u32 %p1, %r6, %r1; and.pred %p3, %p1, %p2;
-        @%p3 bra $loop;"""
-    quick, full = both(body, 500)
-    assert not quick.loops[0].extrapolated
-    assert quick.loops == full.loops
+BY_NO_EQUAL_STEPS = ("shr.u32 %r9, %r6, 1", "and.b32 %r9, %r6, 4095", "rem.u32 %r9, %r6, 3000")
 
 
-@pytest.mark.parametrize("bent", ["shr.u32 %r9, %r6, 1", "and.b32 %r9, %r6, 4095",
-                                  "rem.u32 %r9, %r6, 3000"])  # fmt: skip
-def test_loops_steered_by_what_goes_in_no_equal_steps_are_run(bent: str) -> None:
-    body = f"""
-        mov.u32 %r6, 1;
-        $loop: add.u32 %r6, %r6, 3; {bent}; ld.global.u32 %r8, [%rd3]; setp.eq.u32 %p2, %r9, 7;
-        @%p2 bra $out; setp.lt.u32 %p1, %r9, %r1; @%p1 bra $loop; $out:"""
-    quick, full = both(body, 1200)
+@pytest.mark.parametrize(
+    "body", [OTHERS["by_loaded"], *map(OTHERS["bent"].format, BY_NO_EQUAL_STEPS)]
+)
+def test_loops_steered_by_loaded_data_or_in_no_equal_steps_are_run(body: str) -> None:
+    quick, full = both(body, 500 if body is OTHERS["by_loaded"] else 1200)
     assert not quick.loops[0].extrapolated
     assert quick.loops == full.loops
 

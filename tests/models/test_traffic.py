@@ -73,25 +73,27 @@ def test_one_warp_that_walks_misses_the_levels_that_cannot_hold_its_walk(
 
 
 @both
-def test_a_convolution_without_shared_memory_reads_its_image_about_once(mode: Mode) -> None:
-    side = 8192
-    found = traffic(CONVOLUTION, (side // 32, side // 8), (32, 8), side + 8, 7, mode)
-    image = side * side / 8
-    assert found.dram_read_sectors == pytest.approx(image, rel=0.15)
-    assert found.dram_write_sectors == pytest.approx(image, rel=0.02)
-    # A tile of 32 x 8 with its halo: 14 rows of 5 sectors or 6 for 8 rows of 4.
-    assert 1.5 * image < found.l2_sectors - image < 3.5 * image
-
-
-@both
-def test_a_naive_transpose_moves_each_matrix_about_once(mode: Mode) -> None:
-    """Columns of 8 elements fill a sector: L2 gathers them before it writes."""
-    side = 4096
-    found = traffic(TRANSPOSE, (side // 32, side // 8), (32, 8), side, 0, mode)
-    matrix = side * side / 8
-    assert found.dram_read_sectors == pytest.approx(matrix, rel=0.05)
-    assert found.dram_write_sectors == pytest.approx(matrix, rel=0.05)
-    assert found.global_store_sectors == pytest.approx(8 * matrix, rel=0.01)
+@pytest.mark.parametrize(
+    ("body", "n", "m", "near", "stores", "at_l2"),
+    [
+        # A tile of 32 x 8 with its halo: 14 rows of 5 sectors or 6 for 8 rows of 4.
+        (CONVOLUTION, 8192 + 8, 7, (0.15, 0.02), 1, (1.5, 3.5)),
+        # Rows end amid sectors: a block of 32 touches five of them for its four.
+        (STENCIL, 8192 + 2, 0, (0.15, 0.15), 1.25, (1.0, 2.5)),
+        # Columns of 8 elements fill a sector: L2 gathers them before it writes.
+        (TRANSPOSE, 8192, 0, (0.05, 0.05), 8, (1.0, 9.0)),
+    ],
+)
+def test_a_plane_without_shared_memory_is_read_and_written_about_once(
+    mode: Mode, body: str, n: int, m: int, near: tuple[float, float], stores: float,
+    at_l2: tuple[float, float],
+) -> None:  # fmt: skip
+    found = traffic(body, (8192 // 32, 8192 // 8), (32, 8), n, m, mode)
+    plane = 8192 * 8192 / 8
+    assert found.dram_read_sectors == pytest.approx(plane, rel=near[0])
+    assert found.dram_write_sectors == pytest.approx(plane, rel=near[1])
+    assert found.global_store_sectors == pytest.approx(stores * plane, rel=near[1])
+    assert at_l2[0] * plane <= found.l2_sectors - plane <= at_l2[1] * plane
 
 
 @both
@@ -103,13 +105,3 @@ def test_rows_walked_by_threads_are_read_from_memory_once_if_lines_stay(mode: Mo
     assert found.global_load_sectors == pytest.approx(8 * once, rel=0.02)
     assert found.l2_sectors == pytest.approx(once, rel=0.05)
     assert found.dram_read_sectors == pytest.approx(once, rel=0.05)
-
-
-@both
-def test_a_stencil_step_reads_its_grid_about_once(mode: Mode) -> None:
-    side = 8192
-    found = traffic(STENCIL, (side // 32, side // 8), (32, 8), side + 2, 0, mode)
-    grid = side * side / 8
-    # Rows end amid sectors: a block of 32 touches five of them for its four.
-    assert found.dram_read_sectors == pytest.approx(grid, rel=0.15)
-    assert found.dram_write_sectors == pytest.approx(grid, rel=0.15)

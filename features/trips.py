@@ -107,7 +107,8 @@ def resolve_trips(
     ``default``. Raises LaunchError (field ``loops``) for a count that is negative or not
     finite, and for a key that names no loop.
     """
-    counts, told = _checked(given), told_trips(launch)
+    counts = _checked(given)
+    told = told_trips(launch) if forest.loops else DEFAULT_TRIP_COUNT
     labels, unrolled_loops = _named(forest, cfg)
     chosen: dict[int, float] = {}
     lines = [key for key in counts if key.isdecimal()]

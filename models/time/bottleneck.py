@@ -158,7 +158,12 @@ def resource_seconds(
     sm = gpu.capability
     hz = clocks.core_hz
     busiest = gpu.sm_count / _imbalance(activity, gpu, more, constants)
-    issuing = busiest * _issuing(activity, gpu, more)
+    # One warp has one scheduler and the pipes behind it (secp256k1 of time/rtx_3080_launches.csv:
+    # 4.48 ms; .65 with all of an SM, 2.56 with a quarter).
+    busy = activity.blocks if more.busy_blocks is None else more.busy_blocks
+    together = min(max(1.0, activity.resident_blocks_per_sm), ceil(busy / gpu.sm_count))
+    warps = max(1.0, together * ceil(activity.threads_per_block / WARP_SIZE))
+    issuing = busiest * min(1.0, warps / sm.warp_schedulers)
     multiplications = max(0.0, activity.fma_pipe_instructions - activity.fp32_instructions)
     extra = multiplications * (MULTIPLY_INSTRUCTIONS.get(major(gpu), 1.0) - 1.0)
     lanes = sm.fp32_lanes
@@ -238,16 +243,6 @@ def resource_seconds(
         slowest = uneven * (short - nothing)
     work = _sm_seconds(cycles, constants) / hz
     return {**parts, GAPS: gap_seconds(work, waited, slowest, activity, gpu)}
-
-
-def _issuing(activity: Activity, gpu: GpuProfile, more: Beside) -> float:
-    """Share of an SM's schedulers, and of the pipes behind each, that have a warp at all. One warp
-    has a quarter of an SM (secp256k1 of ``time/rtx_3080_launches.csv``: .65 ms told, 4.48 measured;
-    2.56 with this)."""
-    busy = activity.blocks if more.busy_blocks is None else more.busy_blocks
-    blocks = min(max(1.0, activity.resident_blocks_per_sm), ceil(busy / gpu.sm_count))
-    warps = max(1.0, blocks * ceil(activity.threads_per_block / WARP_SIZE))
-    return float(min(1.0, warps / gpu.capability.warp_schedulers))
 
 
 def _imbalance(activity: Activity, gpu: GpuProfile, more: Beside, constants: Constants) -> float:

@@ -209,7 +209,7 @@ PROGRAMS: dict[str, Hostile] = {
             "$l: ld.volatile.global.u32 %r2, [%d0]; setp.ne.u32 %p0, %r2, 12345678;\n"
             f"@%p0 bra $l;\n{STORE} ret;"
         ),
-        launch(), CUT,
+        launch(), ("wait_not_timed",),
     ),
     "200_nested_loops": Hostile(_nested(200, 2), launch(), CUT),
     "200_nested_loops_once": Hostile(

@@ -26,15 +26,12 @@ from wattcast.app import logs, main, services
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import UMASK
 from wattcast.features.errors import WattcastError
+from wattcast.features.ptx.ir import COLLECT_AFTER
 
 DEMO_GPU = "tesla-v100"
 DEMO_LAUNCH: dict[str, Any] = {"grid": [4096], "block": [256]}
 SWITCH_SECONDS = 0.001
 """How long a thread may keep the interpreter from the event loop (Python's default is 5 ms)."""
-
-COLLECT_AFTER = (50_000, 20, 100)
-"""Thresholds of the cyclic garbage collector: parsed PTX is many small tuples without cycles, and
-at Python's default of 700 allocations collecting took a fifth of the time of new PTX."""
 
 READY_SECONDS = 60.0
 """How long the demonstration waits for the service: far beyond any start."""

@@ -24,6 +24,7 @@ from uuid import uuid4
 import numpy as np
 
 from wattcast.features.errors import MissingExtraError, ModelError
+from wattcast.features.ptx.ir import COLLECT_AFTER
 from wattcast.training.evaluation.scores import Floats
 from wattcast.training.families import Family, Xgboost, get_family
 
@@ -40,10 +41,6 @@ of folds run whole, side by side, and stay the same bit by bit."""
 
 WORKERS_SECONDS = 30.0
 """How long a scheduler may take to have a worker."""
-
-COLLECT_AFTER = 50_000, 20, 100
-"""When processes that only analyse look for garbage: kernels are many small tuples without cycles,
-and at Python's default of 700 allocations collecting takes a seventh of a product's time."""
 
 RETRIES = 3
 """How often a task runs again that failed on a worker (not: whose worker died, which Dask counts

@@ -197,9 +197,10 @@ def l1_bytes(gpu: GpuProfile, blocks: float, shared_bytes: int) -> float:
     return max(0.0, facts.l1_bytes_per_sm - carved * 1024)
 
 
-ALL = 0.99
-"""Share of a block's lines that every block touches above which that is no chance of the few blocks
-that were run: of 32,000 lines gathered at random they found up to .4."""
+EVERY_BLOCK = 0.99
+"""Share of a block's lines that all blocks that were run touch above which every block does. Where
+1,024 threads gather from 32,000 lines at random few blocks share .39 by chance (``spmv_scalar`` of
+tests/app/test_advice_holds.py)."""
 
 
 class _Cache:
@@ -315,7 +316,7 @@ class _Cache:
         if stream.sharing.population == inf:
             return 1.0
         lines = stream.line_sharing
-        if lines.everyone > ALL:
+        if lines.everyone > EVERY_BLOCK:
             return 0.0
         population = min(lines.population, stream.sharing.population)
         touched = _between(window, curve.windows, curve.lines)

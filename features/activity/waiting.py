@@ -174,8 +174,8 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
         base = _global_base(one, "load")
         reached += [waited for stored, waited in stores.items() if base not in (None, stored)]
         times = machine[one.position - block.start] if field == _INSTRUCTIONS else 1.0
-        end = list(max(reached, default=nothing))
-        issued = max(issued, list(end))
+        ready = max(reached, default=nothing)
+        issued, end = max(issued, ready), list(ready)
         end[0] += cycles * times
         end[1 + field] += times
         ends[one.position] = end
@@ -186,7 +186,7 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
             apart = end
         base = _global_base(one, "store")
         if base is not None and reached:
-            stores[base] = max(reached)
+            stores[base] = ready
     chain = Waiting(*longest[1:])
     if chain.loads and block.index in block.successors and not chain.barriers:
         gathers = block.start not in body.not_unrolled and apart is nothing

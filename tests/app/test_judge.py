@@ -237,7 +237,7 @@ HOSTILE = {
     "escape codes in an opcode": endless(f"\t{EVIL}.u32 %r1, 1;"),
     "escape codes where text ends": endless("\tmov.u32 %r1, 1;") + EVIL,
 }
-SPIN = {"gpu": "v100", "launch": {"grid": [1 << 20], "block": [1024]}, "analysis_seconds": 2}
+SPIN = {"gpu": "v100", "launch": {"grid": [1 << 20], "block": [1024]}, "analysis_seconds": 1}
 
 
 @pytest.mark.parametrize("face", ["http", "mcp", "command"])
@@ -262,7 +262,7 @@ def test_a_hostile_candidate_gets_an_error_in_bounds(
             (tmp_path / file).write_text(text)
         files = str(tmp_path / "a.ptx"), str(tmp_path / "b.ptx")
         words = ("--gpu", "v100", "--grid", str(1 << 20), "--block", "1024")
-        out, told = run("judge", *files, *words, "--analysis-seconds", "2", status=None)
+        out, told = run("judge", *files, *words, "--analysis-seconds", "1", status=None)
         assert not out
     assert "candidate" in told or "limit" in told
     assert len(told) < 2000

@@ -92,6 +92,55 @@ def writes(instruction: ir.Instruction) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def loaded_argument(one: ir.Instruction, register: str) -> str | None:
+    """The argument that an instruction loads into one of its registers, as ``arguments_of`` names
+    it; ``None`` where it loads none."""
+    if not one.opcode.startswith("ld.param") or len(one.operands) < 2:
+        return None
+    place = ir.place_of(one.operands[1])
+    if place is None:
+        return None
+    name, offset = place
+    bits = one.opcode.rpartition(".")[2][1:]
+    if isinstance(one.operands[0], ir.Vector) and bits.isdecimal():
+        offset += one.operands[0].elements.index(ir.Register(register)) * int(bits) // 8
+    return argument_name(name, offset)
+
+
+def argument_name(name: str, offset: int) -> str:
+    """How a launch names what lies so many bytes into a parameter: ``p``, ``p+4``."""
+    return f"{name}+{offset}" if offset else name
+
+
+@attached
+def arguments_of(kernel: ir.Function) -> dict[str, ir.Parameter]:
+    """What a launch may tell of a kernel: its parameters by their names and, in the place of a
+    structure by value, the numbers in it that the code reads, as ``p`` and ``p+4`` (the bytes from
+    its start). A structure that none is read of stays as it is."""
+    if all(each.elements == 1 for each in kernel.parameters):
+        return {each.name: each for each in kernel.parameters}
+    read: dict[str, ir.Parameter] = {}
+    for one in kernel.body.instructions:
+        kind = one.opcode.rpartition(".")[2]
+        for register in writes(one) if one.opcode.startswith("ld.param") else ():
+            name = loaded_argument(one, register)
+            if name is not None and kind[1:].isdecimal():
+                size = int(kind[1:]) // 8
+                read.setdefault(name, ir.Parameter(name, kind, 1, size, size))
+    found: dict[str, ir.Parameter] = {}
+    for each in kernel.parameters:
+        inside = [name for name in read if name.partition("+")[0] == each.name]
+        if each.elements == 1 or not inside:
+            found[each.name] = each
+        else:
+            found |= {name: read[name] for name in sorted(inside, key=_place_in)}
+    return found
+
+
+def _place_in(name: str) -> int:
+    return int(name.partition("+")[2] or 0)
+
+
 def _listed(operand: ir.Operand) -> list[str] | None:
     """Registers of a vector that holds nothing but registers and literals, else ``None``."""
     if type(operand) is not ir.Vector:

@@ -87,9 +87,10 @@ class Launch:
 
     def by_name(self, names: Sequence[str]) -> dict[str, Argument]:
         """Arguments by name, of a kernel whose parameters have these: some may be given by their
-        position (``"0"``)."""
+        position (``"0"``), those inside a structure by the bytes from its start too (``"0+4"``)."""
         places = {str(at): name for at, name in enumerate(names)}
-        return {places.get(key, key): value for key, value in self.arguments.items()}
+        parts = ((key.partition("+"), value) for key, value in self.arguments.items())
+        return {places.get(key, key) + plus + at: value for (key, plus, at), value in parts}
 
     @property
     def blocks(self) -> int:

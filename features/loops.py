@@ -18,7 +18,14 @@ from typing import NamedTuple
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg, dominators
-from wattcast.features.dataflow import NO_DESTINATION, closure, flow, written
+from wattcast.features.dataflow import (
+    NO_DESTINATION,
+    arguments_of,
+    closure,
+    flow,
+    loaded_argument,
+    written,
+)
 from wattcast.features.errors import Diagnostic, bounded, checkpoint
 from wattcast.features.ptx.ir import (
     Address,
@@ -28,7 +35,6 @@ from wattcast.features.ptx.ir import (
     Module,
     Special,
     Symbol,
-    place_of,
 )
 
 UNROLL = 4
@@ -331,8 +337,7 @@ class Deciding:
         self.function = function
         self.cfg: ControlFlowGraph = build_cfg(function.body)
         self.forest: LoopForest = natural_loops(self.cfg)
-        self._pointers = {p.name for p in function.parameters if p.bytes == 8}
-        self._parameters = {p.name for p in function.parameters}
+        self._arguments = arguments_of(function)
         self._origins: dict[tuple[str, ...], Origin] = {}
         self._made = written(function.body)
         self._reads = flow(function.body).reads
@@ -357,12 +362,12 @@ class Deciding:
             name, behind, at = waiting.pop()
             made = self._made.get(name, ())
             for one in made if at is None else (self.function.body.instructions[at],):
-                place = _parameter(one)
-                if place in self._parameters:
-                    if behind and place in self._pointers:
-                        data.add(place)
+                argument = loaded_argument(one, name)
+                if argument in self._arguments:
+                    if behind and self._arguments[argument].bytes == 8:
+                        data.add(argument)
                     elif not behind:
-                        arguments.add(place)
+                        arguments.add(argument)
                     continue
                 read = one.base in ("ld", "ldu", "atom", "tex", "tld4", "suld")
                 loaded |= read
@@ -486,14 +491,6 @@ def _symbols(one: Instruction) -> set[str]:
     """Variables that an instruction names."""
     named = (each.base if isinstance(each, Address) else each for each in one.operands)
     return {each.name for each in named if isinstance(each, Symbol)}
-
-
-def _parameter(one: Instruction) -> str | None:
-    """The parameter that an instruction reads."""
-    if not one.opcode.startswith("ld.param") or len(one.operands) < 2:
-        return None
-    place = place_of(one.operands[1])
-    return place[0] if place else None
 
 
 @attached

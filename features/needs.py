@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from wattcast.features.attached import Attached
+from wattcast.features.dataflow import arguments_of
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.loops import Deciding, deciding
 from wattcast.features.ptx.ir import Address, Function, Register
@@ -44,10 +45,11 @@ def missing(
     known = deciding(function)
     open_loops = [trip for trip in trips if trip.how in ("assumed", "executed")]
     found: list[tuple[tuple[int, int], Need]] = []
-    told = launch.by_name([parameter.name for parameter in function.parameters])
+    names = [parameter.name for parameter in function.parameters]
+    told = launch.by_name(names)
     places = _places.set(function, {})
-    for position, parameter in enumerate(function.parameters):
-        name = parameter.name
+    for name, parameter in arguments_of(function).items():
+        position = names.index(name.partition("+")[0])
         given = told.get(name)
         described = isinstance(given, PointerHint) and given.describes(trips=True)
         if described or (given is not None and not isinstance(given, PointerHint)):
@@ -88,9 +90,12 @@ def with_assumed(
     """The launch with what an execution assumes of integers that nobody gave, or of some."""
     from wattcast.features.execution import assumed_integer
 
-    names = [parameter.name for parameter in function.parameters]
-    given = launch.by_name(names)
-    missing = (name for name in names if name not in given and (wanted is None or name in wanted))
+    given = launch.by_name([parameter.name for parameter in function.parameters])
+    missing = (
+        name
+        for name in arguments_of(function)
+        if name not in given and (wanted is None or name in wanted)
+    )
     found = {name: assumed_integer(function, name, launch) for name in missing}
     known = {name: value for name, value in found.items() if value is not None}
     return replace(launch, arguments={**known, **launch.arguments}) if known else launch

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from wattcast.features.activity.memory import local_levels, memory_levels
 from wattcast.features.attached import attached
 from wattcast.features.counts import Counts, Traffic
-from wattcast.features.dataflow import closure, flow, writers_of, writes
+from wattcast.features.dataflow import closure, flow, loaded_argument, writers_of, writes
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import TILES, OpcodeFacts, classify, kind_of, tile_lines
 from wattcast.features.launch import WARP_SIZE, Launch
@@ -27,7 +27,6 @@ from wattcast.features.ptx.ir import (
     Instruction,
     Module,
     Register,
-    place_of,
 )
 from wattcast.features.wide_loads import joined_loads
 
@@ -333,8 +332,9 @@ def wmma_factors(body: Body) -> tuple[tuple[Instruction, int | str], ...]:
     found: list[tuple[Instruction, int | str]] = []
     for one in body.instructions:
         last = one.operands[-1] if one.operands else None
-        if one.opcode.startswith("ld.param") and last is not None and (place := place_of(last)):
-            told |= dict.fromkeys(writes(one), place[0])
+        if one.opcode.startswith("ld.param"):
+            names = ((register, loaded_argument(one, register)) for register in writes(one))
+            told |= {register: name for register, name in names if name is not None}
         elif one.base == "mov" and isinstance(last, Immediate) and isinstance(last.value, int):
             told |= dict.fromkeys(writes(one), last.value)
         elif one.opcode.startswith(("wmma.load.a", "wmma.load.b")):

@@ -343,10 +343,10 @@ def _l1_cycles_per_sector(
         cycles += float(counts.l1_millicycles[loads].sum()) / 1000
         sectors += float(counts.sectors[loads].sum())
         function = module.function(name)
-        places = {each.name: at for at, each in enumerate(function.parameters if function else ())}
+        told = launch.by_name([each.name for each in function.parameters] if function else ())
         for one, lead in wmma_factors(body_of(module, name)):
             if isinstance(lead, str):
-                given = launch.arguments.get(lead, launch.arguments.get(str(places.get(lead))))
+                given = told.get(lead)
                 lead = given if isinstance(given, int) else 0
             cycles += float(counts.requests[one.position]) * factor_passes(one, lead)
             sectors += float(counts.sectors[one.position])

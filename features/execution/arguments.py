@@ -8,7 +8,8 @@ Documented defaults for what the user does not give:
   launched along the axes of that index, times the elements that a thread has where the index tells
   them (the most, where several are compared); where a product of integers is, those not given are
   that number's root, so that their product is no more than it;
-* an integer that is added to such an index is 0, as where work begins;
+* an integer that is added to such an index, or subtracted from what it is compared with, is 0, as
+  where work begins;
 * any other integer is the number of threads launched along x, at most 1024;
 * a floating-point number is 1.0.
 """
@@ -25,7 +26,12 @@ from functools import cache
 import numpy as np
 
 from wattcast.features.attached import attached
-from wattcast.features.dataflow import written
+from wattcast.features.dataflow import (
+    argument_name,
+    arguments_of,
+    loaded_argument,
+    written,
+)
 from wattcast.features.errors import Diagnostic, LaunchError
 from wattcast.features.execution import spaces
 from wattcast.features.execution.program import GlobalVariable, Program
@@ -69,13 +75,20 @@ def given(kernel: ir.Function, described: Collection[str], launch: Launch) -> di
     names = [parameter.name for parameter in kernel.parameters]
     found = launch.by_name(names)
     for key in found:
-        if key not in names and key not in described:
+        if key not in names and key not in described and key not in arguments_of(kernel):
             others = f"; variables: {', '.join(described)}" if described else ""
             raise LaunchError(
                 f"no parameter {key!r}; {kernel.demangled} has {len(names)}: "
                 f"{', '.join(names) or 'none'}{others}",
                 field="arguments",
             )
+    for parameter in kernel.parameters:
+        hint = found.get(parameter.name)
+        if parameter.elements > 1 and isinstance(hint, PointerHint):  # of a structure: its pointers
+            names = [argument_name(*one) for one in pointers(kernel) if one[0] == parameter.name]
+            found = {**dict.fromkeys(names or [parameter.name], hint), **found}
+            if parameter.name not in names and names:
+                del found[parameter.name]
     return found
 
 
@@ -87,12 +100,13 @@ _AXES = {
 @dataclass(frozen=True, slots=True)
 class _Compared:
     """A comparison of a parameter with a thread index: the numbers of thread and block that the
-    index is made of, the factors of the product that the parameter is one of, and the register of
-    the index."""
+    index is made of, the factors of the product that the parameter is one of, and the registers of
+    the index and of what it is compared with."""
 
     axes: frozenset[str]
     product: tuple[str, ...]
     index: str
+    bound: str
 
 
 @attached
@@ -113,8 +127,8 @@ def _comparisons(kernel: ir.Function) -> dict[str, list[_Compared]]:
                 continue
             product = product_of(side[0], MOST_STEPS)
             for name in mine.arguments:
-                factors = product if name in product else (name,)
-                found.setdefault(name, []).append(_Compared(axes, factors, index[0]))
+                factors = product if name in product else (name, *product[1:])
+                found.setdefault(name, []).append(_Compared(axes, factors, index[0], side[0]))
     return found
 
 
@@ -131,25 +145,39 @@ def guarding(kernel: ir.Function) -> frozenset[str]:
 
 @attached
 def _beginnings(kernel: ir.Function) -> frozenset[str]:
-    """Parameters that are added to a thread index before it is compared, and compared with none."""
+    """Parameters that are added to a thread index before it is compared, and compared with none,
+    and those that are subtracted from all that they are compared as part of."""
     made = written(kernel.body)
 
     @cache
-    def added(register: str, steps: int) -> frozenset[str]:
+    def summed(register: str, steps: int) -> frozenset[tuple[str, bool]]:
+        """Parameters in the sum that a register is, and whether they are subtracted."""
         if register not in made or not steps:
             return frozenset()
         one = made[register][0]  # what comes after is a step of a loop
-        if one.opcode.startswith("ld.param"):
-            place = ir.place_of(one.operands[1])
-            return frozenset(place[:1] if place else ())
-        first = {"add": 1, "mov": 1, "cvt": 1, "mad": 3}.get(one.base, len(one.operands))
-        each = (added(name, steps - 1) for name in registers(one.operands[first:]))
-        return frozenset().union(*each)
+        if (argument := loaded_argument(one, register)) is not None:
+            return frozenset(((argument, False),))
+        first = _SUMMED.get(one.base, len(one.operands))
+        found: set[tuple[str, bool]] = set()
+        for at, operand in enumerate(one.operands[first:]):
+            turned = one.base in ("neg", "not") or (one.base == "sub" and at == 1)
+            for name in registers((operand,)):
+                found |= {(each, was != turned) for each, was in summed(name, steps - 1)}
+        return frozenset(found)
 
     compared = _comparisons(kernel)
     indices = {one.index for several in compared.values() for one in several}
-    return frozenset().union(*(added(index, MOST_STEPS) for index in indices)) - compared.keys()
+    added = {name for index in indices for name, turned in summed(index, MOST_STEPS) if not turned}
+    taken = {
+        name
+        for name, several in compared.items()
+        if all((name, True) in summed(one.bound, MOST_STEPS) for one in several)
+    }
+    return frozenset(taken | (added - compared.keys()))
 
+
+_SUMMED = {"add": 1, "sub": 1, "neg": 1, "not": 1, "mov": 1, "cvt": 1, "mad": 3}
+"""What makes a sum, with the first operand that is a part of it."""
 
 MOST_STEPS = 9
 """Instructions from a comparison back to the load of a factor that are followed: a judgement."""
@@ -166,9 +194,8 @@ def _factors(kernel: ir.Function) -> Callable[[str, int], tuple[str, ...]]:
         if len(ways) != 1 or not steps:
             return ()
         (one,) = ways
-        if one.opcode.startswith("ld.param"):
-            place = ir.place_of(one.operands[1])
-            return (place[0],) if place else ()
+        if (argument := loaded_argument(one, register)) is not None:
+            return (argument,)
         each = [product(name, steps - 1) for name in registers(one.operands[1:])]
         if one.opcode.startswith(_PRODUCTS) and len(each) >= 2:
             each = [each[0] + each[1], *each[2:]]
@@ -256,8 +283,8 @@ def assumed_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int 
 @attached
 def integers(kernel: ir.Function) -> dict[str, int]:
     """Parameters that are integers, with the largest number that each holds."""
-    pointing = {name for name, _ in pointers(kernel)}
-    each = [(p, TYPES.get(p.type)) for p in kernel.parameters if p.name not in pointing]
+    pointing = {argument_name(*one) for one in pointers(kernel)}
+    each = [(p, TYPES.get(p.type)) for p in arguments_of(kernel).values() if p.name not in pointing]
     return {
         parameter.name: (1 << (8 * dtype.itemsize - 1)) - 1
         for parameter, dtype in each
@@ -322,13 +349,12 @@ def _pack(value: float, parameter: ir.Parameter) -> bytes:
 
 def _used_as_float(kernel: ir.Function, name: str) -> bool:
     for one in kernel.body.instructions:
-        place = ir.place_of(one.operands[1]) if one.base == "ld" and len(one.operands) > 1 else None
-        if place is not None and place[0] == name:
-            if one.opcode.rpartition(".")[2] in ("f32", "f64", "f16"):
+        for register in registers(one.operands[:1]) if one.base == "ld" else ():
+            if loaded_argument(one, register) == name and (
+                one.opcode.rpartition(".")[2] in ("f32", "f64", "f16")
+                or usage(kernel.body).roles.get(register) == "float"
+            ):
                 return True
-            for register in registers(one.operands[:1]):
-                if usage(kernel.body).roles.get(register) == "float":
-                    return True
     return False
 
 
@@ -348,29 +374,27 @@ def bind(program: Program, launch: Launch, seed: int) -> Bound:
     size = max([program.parameters[p.name] + p.bytes for p in parameters], default=0)
     packed = bytearray(size)
     regions: list[object] = []
-    pointing = pointers(program.kernel)
+    pointing = {argument_name(*one) for one in pointers(program.kernel)}
     next_base = GLOBAL_BASE
-    for parameter in parameters:
+    for parameter in arguments_of(program.kernel).values():
         told = arguments.get(parameter.name)
-        start = program.parameters[parameter.name]
-        places = sorted(place for name, place in pointing if name == parameter.name)
+        head, _, inside = parameter.name.partition("+")
+        start = program.parameters[head] + int(inside or 0)
         hint = told if isinstance(told, PointerHint) else None
-        if not places and (hint is not None or _is_tensor_map(program.kernel, parameter)):
-            places = [0]
-        address = bool(places) and told != 0
+        pointer = parameter.name in pointing
         if isinstance(told, int | float) and not (
-            address and (parameter.is_pointer or abs(told) >= LEAST_ADDRESS)
+            pointer and told != 0 and (parameter.is_pointer or abs(told) >= LEAST_ADDRESS)
         ):
             packed[start : start + parameter.bytes] = _pack(told, parameter)
             continue
-        if places:
-            for place in places:
-                label = parameter.name if place == 0 else f"{parameter.name}+{place}"
-                regions.append(
-                    SyntheticRegion(label, next_base, hint, launch.threads, seed + len(regions))
+        if pointer or hint is not None or _is_tensor_map(program.kernel, parameter):
+            regions.append(
+                SyntheticRegion(
+                    parameter.name, next_base, hint, launch.threads, seed + len(regions)
                 )
-                packed[start + place : start + place + 8] = next_base.to_bytes(8, "little")
-                next_base += SPAN
+            )
+            packed[start : start + 8] = next_base.to_bytes(8, "little")
+            next_base += SPAN
             if told is None:
                 assume(
                     f"pointer {parameter.name} gets a synthetic buffer of pseudo-random data "

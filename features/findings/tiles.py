@@ -16,7 +16,7 @@ from typing import Any
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cfg import BasicBlock
-from wattcast.features.dataflow import reads, writes
+from wattcast.features.dataflow import argument_name, reads, writes
 from wattcast.features.errors import NONSENSE
 from wattcast.features.findings.finding import (
     Difference,
@@ -233,7 +233,7 @@ def _summed(
         for leaf, each in sums.terms:
             factor = times * each
             if leaf.op == "param" and factor == 1 and not base:
-                base = str(leaf.value[0])
+                base = argument_name(*leaf.value)
             elif leaf.op == "exit":
                 waiting.append((leaf.args[0], factor))
             elif leaf.op == "phi" and leaf.value[0] == loop:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattcast.features.attached import attached
+from wattcast.features.dataflow import argument_name, arguments_of
 from wattcast.features.errors import NONSENSE, LaunchError, checkpoint
 from wattcast.features.execution.arguments import given, pointers
 from wattcast.features.integers import wrap
@@ -177,13 +178,14 @@ class Arguments:
 
     def __init__(self, made: Scheme, launch: Launch, module: Module) -> None:
         self.scheme = made
-        self.bytes = {p.name: p.bytes for p in made.function.parameters}
+        self.arguments = arguments_of(made.function)
         self.given = given(made.function, [v.name for v in filled_by_host(module)], launch)
 
     def constant(self, name: str, offset: int, bits: int) -> int | None:
         """A parameter's value if it is a given integer."""
-        value = self.given.get(name)
-        if isinstance(value, int) and offset == 0 and bits == 8 * self.bytes.get(name, 0):
+        told = argument_name(name, offset)
+        value = self.given.get(told)
+        if isinstance(value, int) and bits == 8 * self.arguments[told].bytes:
             return wrap(value, bits)
         return None
 
@@ -192,14 +194,14 @@ class Arguments:
         known = self.constant(name, offset, bits)
         if known is not None:
             return known
-        value = self.given.get(name)
+        told = argument_name(name, offset)
+        value = self.given.get(told)
         pointing = value is None and (name, offset) in pointers(self.scheme.function)
         if (pointing or isinstance(value, PointerHint)) and bits == 64:
-            label = f"{name}+{offset}" if offset else name
-            return Val(0, 0, 0, None, label)
+            return Val(0, 0, 0, None, told)
         if value is None:
-            return Missing(f"argument {name} is not given", self.scheme.function.line)
-        return Missing(f"argument {name} is no integer", self.scheme.function.line)
+            return Missing(f"argument {told} is not given", self.scheme.function.line)
+        return Missing(f"argument {told} is no integer", self.scheme.function.line)
 
 
 @attached

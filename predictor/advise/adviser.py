@@ -12,6 +12,7 @@ from typing import Any
 from wattcast.features import errors, gpus, launch, loops, places
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.dataflow import arguments_of
 from wattcast.features.findings import Finding, find
 from wattcast.features.invariance import doubt
 from wattcast.features.ptx.ir import Address, Instruction, Register
@@ -102,12 +103,15 @@ class Adviser:
         from wattcast.features.execution import assumed_integer
 
         function, launch = self.analysis.function, self.analysis.launch
-        found = {
-            str(place): assumed_integer(function, each.name, launch)
-            for place, each in enumerate(function.parameters)
-            if not {each.name, str(place)} & launch.arguments.keys()
+        names = [each.name for each in function.parameters]
+        missing = arguments_of(function).keys() - launch.by_name(names).keys()
+        found = {name: assumed_integer(function, name, launch) for name in sorted(missing)}
+        parts = ((*name.partition("+"), value) for name, value in found.items())
+        return {
+            f"{names.index(head)}{plus}{at}": value
+            for head, plus, at, value in parts
+            if value is not None
         }
-        return {place: value for place, value in found.items() if value is not None}
 
     def outcome(
         self, activity: Activity, clocks: ClockPair | None = None, more: Beside | None = None

@@ -637,7 +637,8 @@ class Need(Answer):
     """An argument that was not given and decides the answer: give it first."""
 
     argument: str
-    """Its C name where known, else its name in the PTX."""
+    """Its C name where known, else its name in the PTX; of a number in a structure by value with
+    the bytes from the structure's start, as `size+4`."""
     position: int
     """Among the kernel's parameters, from 0."""
     decides: str
@@ -653,7 +654,7 @@ class Need(Answer):
 
     def __str__(self) -> str:
         what = "trips" if self.assumes == "trips" else "as its value"
-        at = f"--arg {self.position}"
+        at = f"--arg {self.position}" + "".join(self.argument.partition("+")[1:])
         option = f"{at}=..."
         if self.by_data:
             option = (

@@ -315,8 +315,9 @@ def needs(source: Source, analysis: KernelAnalysis) -> list[messages.Need]:
         return []
     names = c_names(analysis.function, source.kernels)
     return [
-        messages.Need.from_attributes(need, argument=names[need.position] or need.argument)
+        messages.Need.from_attributes(need, argument=(names[need.position] or head) + plus + at)
         for need in analysis.needs
+        for head, plus, at in [need.argument.partition("+")]
     ]
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from wattcast.features import errors, launch
 from wattcast.features.cuda.passed import Passed
 from wattcast.features.cuda.source import closing_of, code_alone, parts_of, word_before
+from wattcast.features.dataflow import argument_name, arguments_of
 from wattcast.features.ptx.ir import Function, Module, Parameter, excerpt, filled_by_host
 from wattcast.predictor.messages import KernelParameter
 
@@ -188,7 +189,8 @@ def by_position(
     if not given:
         return {}
     names = c_names(function, kernels)
-    found: dict[int, launch.Argument] = {}
+    numbers = arguments_of(function)
+    found: dict[tuple[int, int], launch.Argument] = {}
     variables: dict[str, launch.Argument] = {}
     for key, value in given.items():
         hosted = () if module is None else (one.name for one in filled_by_host(module))
@@ -196,13 +198,21 @@ def by_position(
         if variable is not None and isinstance(value, launch.PointerHint):
             variables[variable] = value
             continue
-        position = _position(function, key, names, kernels)
-        if position in found:
-            raise _error(f"argument {position} is given twice, also as {key!r}", function, names)
-        if (why := _misfit(value, function.parameters[position])) is not None:
+        head, plus, inside = key.partition("+")
+        position = _position(function, head, names, kernels)
+        one: Parameter | None = function.parameters[position]
+        if one is not None and (plus or not isinstance(value, launch.PointerHint)):
+            one = numbers.get(one.name + plus + inside, None if plus else one)
+        if one is None:
+            raise _error(f"no number {excerpt(key)!r} that the kernel reads", function, names)
+        place = position, int(inside or 0)
+        if place in found:
+            raise _error(f"argument {head} is given twice, also as {key!r}", function, names)
+        if (why := _misfit(value, one)) is not None:
             raise _error(f"argument {key!r} {why}", function, names)
-        found[position] = value
-    return {**{str(position): found[position] for position in sorted(found)}, **variables}
+        found[place] = value
+    ordered = {argument_name(str(at), inside): found[at, inside] for at, inside in sorted(found)}
+    return {**ordered, **variables}
 
 
 def as_launched(
@@ -213,7 +223,10 @@ def as_launched(
 
     names = (name for name in passed if name == function.name or _is_mangled(function.name, name))
     told = passed.get(next(names, ""), {})
-    largest = [integers(function).get(parameter.name, -1) for parameter in function.parameters]
+    largest = [
+        -1 if _is_array(one) else integers(function).get(one.name, -1)
+        for one in function.parameters
+    ]
     return {
         str(at): one
         for at, one in sorted(told.items())
@@ -291,8 +304,10 @@ def _error(what: str, function: Function, names: Sequence[str | None]) -> errors
     )
     rest = len(parameters) - _MOST_LISTED
     more = f" and {rest} more" if rest > 0 else ""
+    inside = [name for name in arguments_of(function) if "+" in name][:_MOST_LISTED]
+    inner = f"; inside structures it reads {', '.join(inside)}" if inside else ""
     return errors.LaunchError(
-        f"{what}; {excerpt(function.demangled)} takes: {listed or 'no arguments'}{more}",
+        f"{what}; {excerpt(function.demangled)} takes: {listed or 'no arguments'}{more}{inner}",
         field=FIELD,
         parameters=parameters[:_MOST_DESCRIBED],
     )

@@ -27,7 +27,7 @@ from wattcast import predictor
 from wattcast.app.services.models import standalone
 
 ROOT = Path(__file__).parents[1]
-MOST_FUNCTIONS = 646
+MOST_FUNCTIONS = 643
 MOST_FILES = 80
 """What it may be at most (tests/app/test_path.py): these fall, they never rise."""
 

@@ -71,13 +71,13 @@ def missing(
                         on_data[0].source_count or on_data[0].count, "trips", True)  # fmt: skip
             found.append(((1, 0), need))
         elif given is None and not parameter.is_pointer and parameter.type[:1] in "sub":
+            value = assumed_integer(function, name, launch)
+            if value is None:
+                continue
             if name not in places:
                 places[name] = _place(function, known, name)
             place = places[name]
             if place is None:
-                continue
-            value = assumed_integer(function, name, launch)
-            if value is None:
                 continue
             rank, decides, effect = place
             found.append(((rank, 0), Need(name, position, decides, effect, value, "value")))

@@ -43,6 +43,7 @@ _CHANGED = re.compile(
     rf"(?<![\w.>\]])({_NAME})\s*(?:=(?!=)(?=([^;,{{}}]{{0,{MOST_EXPRESSION}}}))|[-+*/%&|^]=|<<=|>>="
     rf"|\+\+|--|\[)|(?:\+\+|--|(?<!&)&)\s*({_NAME})"
 )
+_STREAMED = re.compile(rf"[;{{}}]\s*[\w.:]+((?:\s*>>\s*{_NAME})+)\s*;")
 _DEFINED = re.compile(
     rf"^[ \t]*#[ \t]*define[ \t]+({_NAME})[ \t]+([^\n\\]{{1,{MOST_EXPRESSION}}})$", re.M
 )
@@ -110,6 +111,8 @@ class _Function:
         own: dict[str, list[str]] = {}
         for name, meaning, touched in _CHANGED.findall(self.body):
             own.setdefault(name or touched, []).append(meaning)
+        for name in re.findall(_NAME, " ".join(_STREAMED.findall(self.body))):
+            own.setdefault(name, []).append("")
         self.hidden = {*own, *re.findall(_NAME, head)}
         self.parameters = {name: at for at, name in enumerate(last) if name not in own}
         self.meanings = {name: told[0] for name, told in own.items() if len(told) == 1}

@@ -61,6 +61,7 @@ def test_names_of_the_function_before_those_of_the_file() -> None:
         "s.n = 4; k<<<1, 32>>>(x, n);",
         "int n[2]; n[0] = 4; k<<<1, 32>>>(x, n);",
         "int n = m, m = n; k<<<1, 32>>>(x, n);",
+        "int n = 0; in >> m >> n; k<<<1, 32>>>(x, n);",
         "k<<<1, 32>>>(x, 4); k<<<1, 32>>>(x, 5);",
         "// k<<<1, 32>>>(x, 4);",
         "k<<<1, 32>>>(x, 4",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.features.execution_kernels import HEAD, kernel, of_class, run
@@ -84,6 +86,30 @@ def test_an_integer_is_assumed_as_all_elements_that_the_threads_have() -> None:
     }.items():
         tiled = read_module(kernel(index + guard)).kernel("k")
         assert assumed_integer(tiled, "n", Launch.of(4096, 256)) == elements * 4096 * 256
+
+
+def test_what_is_taken_from_a_bound_is_assumed_as_nothing() -> None:
+    """``i < n - 1 - t`` of gaussian: both as many as threads left none of them work."""
+    begun = kernel("not.b32 %r6, %r8; add.s32 %r7, %r6, %r1; setp.ge.s32 %p1, %r5, %r7; "
+                   "@%p1 ret; st.global.u32 [%rd3], %r5; ret;")  # fmt: skip
+    text = begun.replace(".param .u32 n", ".param .u32 n, .param .u32 t")
+    text = text.replace("not.b32", "ld.param.u32 %r8, [t]; not.b32")
+    found = read_module(text).kernel("k")
+    told = [assumed_integer(found, name, Launch.of(64, 256)) for name in "nt"]
+    assert told == [64 * 256, 0]
+
+
+def test_numbers_inside_a_structure_are_arguments() -> None:
+    """A size by value (``uint2``) guarded every thread as zero, and nobody could give it."""
+    text = kernel("ld.param.v2.u32 {%r6, %r7}, [size]; setp.ge.u32 %p1, %r5, %r7; @%p1 ret; "
+                  "st.global.u32 [%rd3], %r6; ret;")  # fmt: skip
+    module = read_module(text.replace(".param .u32 n", ".param .u32 n, .param .b8 size[8]"))
+    found = module.kernel("k")
+    launch = Launch.of(64, 256)
+    assert [assumed_integer(found, name, launch) for name in ("size", "size+4")] == [1024, 16384]
+    for given, stores in (({}, 512), ({"size+4": 0}, 0), ({"2+4": 0}, 0)):
+        counts = execute(found, module, replace(launch, arguments=given), effort=None).functions
+        assert of_class(module, counts["k"], "global_store")["requests"] == stores
 
 
 def test_missing_arguments_are_assumed_and_said() -> None:

@@ -82,7 +82,7 @@ def _launch(analysis: KernelAnalysis, source: sources.Source) -> messages.Analyz
         block=list(launch.block),
         static_shared_bytes=analysis.static_shared_bytes,
         arguments=[
-            messages.AnalyzedArgument(**parameter.data(), given=given.get(str(parameter.position)))
+            messages.AnalyzedArgument(**parameter.data(), given=given.get(parameter.key()))
             for parameter in parameters
         ],
     )

@@ -279,7 +279,8 @@ Arguments = Annotated[
     Field(
         max_length=4096,
         description="Kernel arguments by position, PTX parameter name or, for CUDA source, C "
-        "name: numbers, and hints about what a pointer points to.",
+        "name, a number inside a structure by value with the bytes from its start (size+4): "
+        "numbers, and hints about what a pointer points to.",
         examples=[{"3": 1048576, "0": {"elements": 1048576, "values": "uniform"}}],
     ),
 ]
@@ -691,6 +692,11 @@ class KernelParameter(Answer):
     """Null if the CUDA source does not show it."""
     type: str
     """Its PTX type, e.g. `u64`."""
+
+    def key(self) -> str:
+        """As a launch's arguments name it: its position, of a number inside a structure by value
+        with the bytes from the structure's start (`2+4`)."""
+        return f"{self.position}" + "".join(self.ptx_name.partition("+")[1:])
 
 
 _FIXES = {

@@ -235,13 +235,17 @@ def as_launched(
 
 
 def described(function: Function, names: Sequence[str | None]) -> list[KernelParameter]:
-    """Every parameter as answers and problems tell it."""
-    return [
-        KernelParameter(
-            position=position, ptx_name=parameter.name, c_name=name, type=_type(parameter)
+    """Every parameter as answers and problems tell it, of a structure by value the numbers read."""
+    places = {one.name: (at, names[at]) for at, one in enumerate(function.parameters)}
+    found = []
+    for one in arguments_of(function).values():
+        head, plus, inside = one.name.partition("+")
+        at, name = places[head]
+        c_name = None if name is None else name + plus + inside
+        found.append(
+            KernelParameter(position=at, ptx_name=one.name, c_name=c_name, type=_type(one))
         )
-        for position, (parameter, name) in enumerate(zip(function.parameters, names, strict=True))
-    ]
+    return found
 
 
 def c_names(function: Function, kernels: Sequence[KernelNames]) -> tuple[str | None, ...]:
@@ -304,10 +308,8 @@ def _error(what: str, function: Function, names: Sequence[str | None]) -> errors
     )
     rest = len(parameters) - _MOST_LISTED
     more = f" and {rest} more" if rest > 0 else ""
-    inside = [name for name in arguments_of(function) if "+" in name][:_MOST_LISTED]
-    inner = f"; inside structures it reads {', '.join(inside)}" if inside else ""
     return errors.LaunchError(
-        f"{what}; {excerpt(function.demangled)} takes: {listed or 'no arguments'}{more}{inner}",
+        f"{what}; {excerpt(function.demangled)} takes: {listed or 'no arguments'}{more}",
         field=FIELD,
         parameters=parameters[:_MOST_DESCRIBED],
     )

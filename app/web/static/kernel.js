@@ -192,7 +192,7 @@ function loopField(one) {
 }
 
 function argumentField(one) {
-  const place = String(one.position);
+  const place = one.position + one.ptx_name.replace(/^[^+]*/, ""); // of a structure: 2+4
   const given = argumentValues[place];
   const pointer = one.type === "u64";
   const isBuffer = given !== null && typeof given === "object";

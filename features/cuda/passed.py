@@ -176,13 +176,13 @@ def _folded(node: ast.expr, value_of: Callable[[str], int | None]) -> int | None
             return value_of(name)
         case ast.BinOp(left=left, op=rule, right=right) if type(rule) in _RULES:
             one, other = (_folded(each, value_of) for each in (left, right))
-            # Quotients of negative numbers are rounded otherwise in C++; no size is one.
-            if one is None or other is None or min(one, other) < 0:
+            if one is None or other is None:
                 return None
             if isinstance(rule, ast.LShift | ast.RShift) and other > MOST_SHIFT:
                 return None
             value = _RULES[type(rule)](one, other)
-            return value if value < 1 << MOST_SHIFT else None
+            # Quotients of negative numbers are rounded otherwise in C++; no size is one.
+            return value if 0 <= value < 1 << MOST_SHIFT else None
     return None
 
 

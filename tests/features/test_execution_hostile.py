@@ -20,13 +20,9 @@ def codes(result) -> set[str]:
 def test_addresses_outside_every_buffer_read_zero_and_write_nothing() -> None:
     result, out = run(
         """
-        mov.u64 %rd5, 4096;
-        ld.global.u32 %r6, [%rd5];
-        add.u32 %r6, %r6, 5;
-        st.global.u32 [%rd3], %r6;
-        st.global.u32 [%rd1+4096], %r6;
-        ld.shared.u32 %r7, [%r5+1000000];
-        ret;
+        mov.u64 %rd5, 4096; ld.global.u32 %r6, [%rd5];
+        add.u32 %r6, %r6, 5; st.global.u32 [%rd3], %r6; st.global.u32 [%rd1+4096], %r6;
+        ld.shared.u32 %r7, [%r5+1000000]; ret;
         """
     )
     assert out.tolist() == [5] * 32
@@ -41,8 +37,7 @@ def test_unknown_instructions_and_functions_are_reported_not_hidden() -> None:
         frobnicate.u32 %r6, %r2;
         { .param .b64 a; .param .b64 b; .param .b32 r;
         call.uni (r), vprintf, (a, b); }
-        st.global.u32 [%rd3], %r2;
-        ret;
+        st.global.u32 [%rd3], %r2; ret;
         """,
         before=before,
     )
@@ -66,50 +61,30 @@ def test_warps_that_wait_for_a_later_warp_see_its_store() -> None:
     assert result.sampling.completed
 
 
-def test_a_squared_integer_is_assumed_as_the_root_of_the_threads() -> None:
-    """``i < n * n`` of heat: the square of the number of threads overflows to 0, so none worked."""
-    text = kernel("mul.lo.u32 %r6, %r1, %r1; setp.ge.u32 %p1, %r5, %r6; @%p1 ret; "
-                  "st.global.u32 [%rd3], %r5; ret;")  # fmt: skip
-    squared = read_module(text).kernel("k")
-    assert assumed_integer(squared, "n", Launch.of(65536, 256)) == 4096
-    assert assumed_integer(squared, "n", Launch.of(100, 100)) == 100
+GUARDS = {  # what is compared with the index of 4,096 blocks of 256: what is assumed
+    # i < n * n of heat: the square of the number of threads overflows to 0, so none worked
+    "mul.lo.u32 %r6, %r1, %r1; setp.ge.u32 %p1, %r5, %r6;": {"n": 1024},
+    # bm3d guards tiles of 64 elements a row of 8 threads: seven blocks of eight had no work
+    "shl.b32 %r6, %r5, 2; or.b32 %r7, %r6, 3; setp.ge.u32 %p1, %r7, %r1;": {"n": 4 << 20},
+    "shl.b32 %r8, %r3, 11; add.s32 %r7, %r8, 2047; setp.ge.u32 %p1, %r7, %r1;": {"n": 8 << 20},
+    "add.s32 %r7, %r5, 1; setp.ge.u32 %p1, %r7, %r1;": {"n": 1 << 20},
+    # i < n - 1 - t of gaussian: both as many as threads left none of them work
+    "not.b32 %r6, %r9; add.s32 %r7, %r6, %r1; setp.ge.s32 %p1, %r5, %r7;": {"n": 1 << 20, "t": 0},
+    # i < size.y, by value: guarded every thread as zero, and nobody could give it
+    "setp.ge.u32 %p1, %r5, %r11;": {"size": 1024, "size+4": 1 << 20},
+}
 
 
-def test_an_integer_is_assumed_as_all_elements_that_the_threads_have() -> None:
-    """bm3d guards tiles of 64 elements a row of 8 threads: by the number of threads seven blocks of
-    eight had no work."""
-    guard = "setp.ge.u32 %p1, %r7, %r1; @%p1 ret; st.global.u32 [%rd3], %r5; ret;"
-    for elements, index in {
-        4: "shl.b32 %r6, %r5, 2; or.b32 %r7, %r6, 3;",
-        8: "mov.u32 %r6, %ctaid.x; shl.b32 %r8, %r6, 11; add.s32 %r7, %r8, 2047;",
-        1: "add.s32 %r7, %r5, 1;",
-    }.items():
-        tiled = read_module(kernel(index + guard)).kernel("k")
-        assert assumed_integer(tiled, "n", Launch.of(4096, 256)) == elements * 4096 * 256
-
-
-def test_what_is_taken_from_a_bound_is_assumed_as_nothing() -> None:
-    """``i < n - 1 - t`` of gaussian: both as many as threads left none of them work."""
-    begun = kernel("not.b32 %r6, %r8; add.s32 %r7, %r6, %r1; setp.ge.s32 %p1, %r5, %r7; "
-                   "@%p1 ret; st.global.u32 [%rd3], %r5; ret;")  # fmt: skip
-    text = begun.replace(".param .u32 n", ".param .u32 n, .param .u32 t")
-    text = text.replace("not.b32", "ld.param.u32 %r8, [t]; not.b32")
-    found = read_module(text).kernel("k")
-    told = [assumed_integer(found, name, Launch.of(64, 256)) for name in "nt"]
-    assert told == [64 * 256, 0]
-
-
-def test_numbers_inside_a_structure_are_arguments() -> None:
-    """A size by value (``uint2``) guarded every thread as zero, and nobody could give it."""
-    text = kernel("ld.param.v2.u32 {%r6, %r7}, [size]; setp.ge.u32 %p1, %r5, %r7; @%p1 ret; "
-                  "st.global.u32 [%rd3], %r6; ret;")  # fmt: skip
-    module = read_module(text.replace(".param .u32 n", ".param .u32 n, .param .b8 size[8]"))
-    found = module.kernel("k")
-    launch = Launch.of(64, 256)
-    assert [assumed_integer(found, name, launch) for name in ("size", "size+4")] == [1024, 16384]
-    for given, stores in (({}, 512), ({"size+4": 0}, 0), ({"2+4": 0}, 0)):
-        counts = execute(found, module, replace(launch, arguments=given), effort=None).functions
-        assert of_class(module, counts["k"], "global_store")["requests"] == stores
+@pytest.mark.parametrize("guard", GUARDS)
+def test_integers_are_assumed_so_that_threads_work(guard: str) -> None:
+    loads = "ld.param.u32 %r9, [t]; ld.param.v2.u32 {%r10, %r11}, [size]; "
+    text = kernel(f"{loads}{guard} @%p1 ret; st.global.u32 [%rd3], %r5; ret;")
+    module = read_module(text.replace("u32 n", "u32 n, .param .u32 t, .param .b8 size[8]"))
+    found, launch = module.kernel("k"), Launch.of(4096, 256)
+    assert {name: assumed_integer(found, name, launch) for name in GUARDS[guard]} == GUARDS[guard]
+    none = replace(launch, arguments={"3+4": 0})
+    counts = execute(found, module, none, effort=None).functions["k"]
+    assert bool(of_class(module, counts, "global_store")["requests"]) == ("%r11" not in guard)
 
 
 def test_missing_arguments_are_assumed_and_said() -> None:

@@ -103,7 +103,8 @@ def loaded_argument(one: ir.Instruction, register: str) -> str | None:
     name, offset = place
     bits = one.opcode.rpartition(".")[2][1:]
     if isinstance(one.operands[0], ir.Vector) and bits.isdecimal():
-        offset += one.operands[0].elements.index(ir.Register(register)) * int(bits) // 8
+        at = (k for k, each in enumerate(one.operands[0].elements) if each == ir.Register(register))
+        offset += next(at, 0) * int(bits) // 8
     return argument_name(name, offset)
 
 
@@ -117,28 +118,25 @@ def arguments_of(kernel: ir.Function) -> dict[str, ir.Parameter]:
     """What a launch may tell of a kernel: its parameters by their names and, in the place of a
     structure by value, the numbers in it that the code reads, as ``p`` and ``p+4`` (the bytes from
     its start). A structure that none is read of stays as it is."""
-    if all(each.elements == 1 for each in kernel.parameters):
-        return {each.name: each for each in kernel.parameters}
-    read: dict[str, ir.Parameter] = {}
-    for one in kernel.body.instructions:
+    structures = {each.name: each.bytes for each in kernel.parameters if each.elements > 1}
+    read: dict[str, dict[int, ir.Parameter]] = {}
+    for one in kernel.body.instructions if structures else ():
         kind = one.opcode.rpartition(".")[2]
-        for register in writes(one) if one.opcode.startswith("ld.param") else ():
-            name = loaded_argument(one, register)
-            if name is not None and kind[1:].isdecimal():
-                size = int(kind[1:]) // 8
-                read.setdefault(name, ir.Parameter(name, kind, 1, size, size))
+        if not one.opcode.startswith("ld.param") or not kind[1:].isdecimal():
+            continue
+        size = int(kind[1:]) // 8
+        for register in writes(one):
+            name = loaded_argument(one, register) or ""
+            head, _, inside = name.partition("+")
+            at = int(inside or 0)
+            if 0 <= at <= structures.get(head, 0) - size:
+                numbers = read.setdefault(head, {})
+                numbers.setdefault(at, ir.Parameter(name, kind, 1, size, size))
     found: dict[str, ir.Parameter] = {}
     for each in kernel.parameters:
-        inside = [name for name in read if name.partition("+")[0] == each.name]
-        if each.elements == 1 or not inside:
-            found[each.name] = each
-        else:
-            found |= {name: read[name] for name in sorted(inside, key=_place_in)}
+        numbers = read.get(each.name, {0: each})
+        found |= {one.name: one for _, one in sorted(numbers.items())}
     return found
-
-
-def _place_in(name: str) -> int:
-    return int(name.partition("+")[2] or 0)
 
 
 def _listed(operand: ir.Operand) -> list[str] | None:

@@ -45,11 +45,11 @@ def missing(
     known = deciding(function)
     open_loops = [trip for trip in trips if trip.how in ("assumed", "executed")]
     found: list[tuple[tuple[int, int], Need]] = []
-    names = [parameter.name for parameter in function.parameters]
-    told = launch.by_name(names)
+    names = {parameter.name: at for at, parameter in enumerate(function.parameters)}
+    told = launch.by_name(list(names))
     places = _places.set(function, {})
     for name, parameter in arguments_of(function).items():
-        position = names.index(name.partition("+")[0])
+        position = names[name.partition("+")[0]]
         given = told.get(name)
         described = isinstance(given, PointerHint) and given.describes(trips=True)
         if described or (given is not None and not isinstance(given, PointerHint)):

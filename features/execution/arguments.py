@@ -289,7 +289,7 @@ def integers(kernel: ir.Function) -> dict[str, int]:
         parameter.name: (1 << (8 * dtype.itemsize - 1)) - 1
         for parameter, dtype in each
         if dtype is not None and dtype.kind != "f" and dtype.itemsize == parameter.bytes
-        and not _used_as_float(kernel, parameter.name)
+        and parameter.name not in _used_as_floats(kernel)
     }  # fmt: skip
 
 
@@ -347,15 +347,19 @@ def _pack(value: float, parameter: ir.Parameter) -> bytes:
     return (whole & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
 
 
-def _used_as_float(kernel: ir.Function, name: str) -> bool:
-    for one in kernel.body.instructions:
-        for register in registers(one.operands[:1]) if one.base == "ld" else ():
-            if loaded_argument(one, register) == name and (
-                one.opcode.rpartition(".")[2] in ("f32", "f64", "f16")
-                or usage(kernel.body).roles.get(register) == "float"
-            ):
-                return True
-    return False
+@attached
+def _used_as_floats(kernel: ir.Function) -> frozenset[str]:
+    return frozenset(
+        argument
+        for one in kernel.body.instructions
+        if one.base == "ld"
+        for register in registers(one.operands[:1])
+        if (argument := loaded_argument(one, register)) is not None
+        and (
+            one.opcode.rpartition(".")[2] in ("f32", "f64", "f16")
+            or usage(kernel.body).roles.get(register) == "float"
+        )
+    )
 
 
 def bind(program: Program, launch: Launch, seed: int) -> Bound:
@@ -409,7 +413,7 @@ def bind(program: Program, launch: Launch, seed: int) -> Bound:
         if dtype is None or dtype.itemsize != parameter.bytes:
             assume(f"{parameter.name} ({parameter.bytes} bytes by value) is assumed to be zero")
             continue
-        if dtype.kind == "f" or _used_as_float(program.kernel, parameter.name):
+        if dtype.kind == "f" or parameter.name in _used_as_floats(program.kernel):
             value: float = 1.0
             form = {2: "<e", 4: "<f", 8: "<d"}[dtype.itemsize]
             packed[start : start + parameter.bytes] = struct.pack(form, value)

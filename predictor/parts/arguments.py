@@ -198,7 +198,7 @@ def by_position(
         if variable is not None and isinstance(value, launch.PointerHint):
             variables[variable] = value
             continue
-        head, plus, inside = key.partition("+")
+        head, plus, inside = key.removesuffix("+0").partition("+")
         position = _position(function, head, names, kernels)
         one: Parameter | None = function.parameters[position]
         if one is not None and (plus or not isinstance(value, launch.PointerHint)):

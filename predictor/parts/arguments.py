@@ -207,7 +207,8 @@ def by_position(
             raise _error(f"no number {excerpt(key)!r} that the kernel reads", function, names)
         place = position, int(inside or 0)
         if place in found:
-            raise _error(f"argument {head} is given twice, also as {key!r}", function, names)
+            told = f"argument {position}{plus}{inside} is given twice, also as {key!r}"
+            raise _error(told, function, names)
         if (why := _misfit(value, one)) is not None:
             raise _error(f"argument {key!r} {why}", function, names)
         found[place] = value

@@ -126,7 +126,7 @@ def measure_sharing(
         drift.lines if drift else _Drifted(_lines_of_neighbours(keys, related))
         for drift, related in zip(drifts, (pairs.beside, pairs.below), strict=True)
     ]
-    everything, keys = keys, keys[:end]
+    everything, keys = keys, keys[begin:end]
     if keys.size > MOST_TOUCHES:
         every = 1 << int(everything.size // MOST_TOUCHES).bit_length()
         line = keys >> SECTORS_PER_LINE_SHIFT & ((1 << KEY_BITS - SECTORS_PER_LINE_SHIFT) - 1)

@@ -12,9 +12,9 @@ from typing import Any
 from wattcast.features import errors, gpus, launch, loops, places
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.dataflow import arguments_of
 from wattcast.features.findings import Finding, find
 from wattcast.features.invariance import doubt
+from wattcast.features.needs import with_assumed
 from wattcast.features.ptx.ir import Address, Instruction, Register
 from wattcast.models.clocks import ClockPair, checked_limit, clocks_within, held_back
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
@@ -100,17 +100,16 @@ class Adviser:
     def _assumed(self) -> dict[str, int]:
         """By position, the whole numbers that stand for arguments not given. Another grid keeps
         them: it would stand for less work otherwise, and seem to save what it leaves out."""
-        from wattcast.features.execution import assumed_integer
-
         function, launch = self.analysis.function, self.analysis.launch
         names = [each.name for each in function.parameters]
-        missing = arguments_of(function).keys() - launch.by_name(names).keys()
-        found = {name: assumed_integer(function, name, launch) for name in sorted(missing)}
-        parts = ((*name.partition("+"), value) for name, value in found.items())
+        told = with_assumed(function, launch).arguments
+        parts = (
+            (*name.partition("+"), told[name]) for name in told if name not in launch.arguments
+        )
         return {
             f"{names.index(head)}{plus}{at}": value
             for head, plus, at, value in parts
-            if value is not None
+            if isinstance(value, int)
         }
 
     def outcome(

@@ -200,11 +200,11 @@ def by_position(
             continue
         head, plus, inside = key.removesuffix("+0").partition("+")
         position = _position(function, head, names, kernels)
-        one: Parameter | None = function.parameters[position]
-        if one is not None and (plus or not isinstance(value, launch.PointerHint)):
-            one = numbers.get(one.name + plus + inside, None if plus else one)
-        if one is None:
+        one = function.parameters[position]
+        if plus and one.name + plus + inside not in numbers:
             raise _error(f"no number {excerpt(key)!r} that the kernel reads", function, names)
+        if plus or not isinstance(value, launch.PointerHint):
+            one = numbers.get(one.name + plus + inside, one)
         place = position, int(inside or 0)
         if place in found:
             told = f"argument {position}{plus}{inside} is given twice, also as {key!r}"
